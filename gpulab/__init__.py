@@ -1,0 +1,93 @@
+"""gpulab: why is the GPU idle, and what would mend it? In a notebook: %load_ext gpulab, then %%gpuprofile on a cell.
+
+The same without IPython:
+
+    with gpulab.profile("before"):
+        train()
+    print(gpulab.report(gpulab.runs["before"]))
+
+The map of the house; imports point down this list only:
+
+    errors, intervals    expected failures; spans of time
+    tables, run          every column of every table; what was recorded, frozen
+    trace, sensors       PyTorch's trace files; what GPU and host can be asked
+    store                a run on disk
+    capture              recording a cell to a run
+    analysis             questions with a number for an answer
+    replay               what-if
+    rules                what is worth changing
+    comparison           two runs
+    views                how it looks: text, HTML, pictures, the live panel
+    workloads            small training loops with one planted flaw each
+    magics               %%gpuprofile and its like
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpulab.errors import GpulabError
+from gpulab.run import Run
+
+if TYPE_CHECKING:
+    from gpulab.capture import profile, runs, step
+    from gpulab.comparison import compare
+    from gpulab.files import load, save
+    from gpulab.rules import diagnose
+    from gpulab.views import info, report
+
+__all__ = [
+    "GpulabError",
+    "Run",
+    "compare",
+    "diagnose",
+    "info",
+    "load",
+    "profile",
+    "report",
+    "runs",
+    "save",
+    "step",
+]
+_HOMES = {
+    "compare": "gpulab.comparison",
+    "diagnose": "gpulab.rules",
+    "info": "gpulab.views",
+    "load": "gpulab.files",
+    "profile": "gpulab.capture",
+    "report": "gpulab.views",
+    "runs": "gpulab.capture",
+    "save": "gpulab.files",
+    "step": "gpulab.capture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: `import gpulab` must cost nothing in a notebook that may never profile.
+    import importlib
+
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gpulab")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """%load_ext gpulab."""
+    from gpulab import magics
+
+    magics.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """%unload_ext gpulab."""
+    from gpulab import magics
+
+    magics.unload_ipython_extension(shell)

@@ -1,0 +1,75 @@
+"""Which of the user's lines ran while nothing of PyTorch did: by recorded Python frames, or by sampled ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.intervals import Spans, covered_ns
+from gpulab.run import Run
+from gpulab.tables import Kind, Rows
+
+MOST_FRAC = 0.8  # a frame that holds this much of its caller's time is where to look; below it the caller is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A Python frame, its share of the time asked about, and how that is known."""
+
+    name: str
+    frac: float  # 0-1
+    by: str  # "recorded" (with_stack) or "sampled"
+    samples: int | None = None  # how many samples stand behind a sampled share
+
+
+def frame_of(run: Run, spans: Spans) -> Frame | None:
+    """The deepest frame that holds most of `spans`; None where neither frames nor samples were taken."""
+    if not spans.total_ns:
+        return None
+    return _recorded(run, spans) or _sampled(run, spans)
+
+
+def _recorded(run: Run, spans: Spans) -> Frame | None:
+    frames = run.event_rows.of_kind(Kind.PYTHON)
+    frames = frames.where(frames["thread"] == run.main_thread)
+    if not len(frames):
+        return None
+    start, end = frames["start_ns"], frames["start_ns"] + frames["dur_ns"]
+    held = covered_ns(spans, start, end)
+    worth = held > 0
+    if not worth.any():
+        return None
+    names, held = frames.words("name").where(worth), held[worth]
+    start, end = start[worth], end[worth]
+    code = _descend(names.codes, start, end, held, spans.total_ns, names.vocabulary)
+    if code is None:
+        return None
+    mine = names.codes == code
+    return Frame(name=names.vocabulary[code], frac=min(1.0, held[mine].sum() / spans.total_ns), by="recorded")
+
+
+def _descend(
+    codes: np.ndarray, start: np.ndarray, end: np.ndarray, held: np.ndarray, total_ns: int, words: tuple[str, ...]
+) -> int | None:
+    """Walk from the whole towards single frames while one of them still holds most of its caller's time."""
+    best, left_ns = None, total_ns
+    longest = np.bincount(codes, weights=end - start, minlength=len(words))
+    total = np.bincount(codes, weights=held, minlength=len(words))
+    for code in np.argsort(-longest, kind="stable"):  # a caller is never shorter than what it calls
+        if total[code] >= MOST_FRAC * left_ns and not words[code].startswith(("<built-in", "nn.Module")):
+            best, left_ns = int(code), min(left_ns, int(total[code]))
+    return best
+
+
+def _sampled(run: Run, spans: Spans) -> Frame | None:
+    samples: Rows = run.host_rows
+    at = samples["at_ns"]
+    inside = covered_ns(spans, at, at + 1) > 0
+    frames = samples.words("frame").where(inside)
+    told = frames.codes[frames.codes >= 0]
+    if not len(told):
+        return None
+    counts = np.bincount(told)
+    code = int(counts.argmax())
+    return Frame(name=frames.vocabulary[code], frac=counts[code] / len(told), by="sampled", samples=len(told))

@@ -1,0 +1,152 @@
+"""What feeding the model costs: how long a batch takes, whether that is CPU time or waiting, and who makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.analysis.ledger import Ledger
+from gpulab.analysis.steps import Steps
+from gpulab.intervals import Ints
+from gpulab.run import Loader, Run
+from gpulab.tables import Kind, MarkKind, Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feeding:
+    """How batches reach the model, per step, un-profiled where that was measured. None: not measured."""
+
+    workers: int | None  # 0: the main process builds the batches; None: some, the number is not known
+    setup: Loader | None
+    step_ns: int  # the whole step
+    fetch_ns: int  # the main thread inside DataLoader.__next__
+    exposed_ns: int  # the part of it with the device idle
+    fetch_cpu_ns: int | None = None  # CPU time the main thread spent in it
+    rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
+    worker_cpu_ns: int | None = None  # CPU time all workers spent per batch
+    blocked_frac: float | None = None  # share of worker samples that were waiting for storage
+
+    @property
+    def rest_ns(self) -> int:
+        """The step without its exposed wait for data: what remains if data were free."""
+        return max(1, self.step_ns - self.exposed_ns)
+
+    @property
+    def cpu_frac(self) -> float | None:
+        """Share of the fetch that was CPU work of the main thread; the rest it waited. None: not measured."""
+        if self.fetch_cpu_ns is None or not self.fetch_ns:
+            return None
+        return min(1.0, self.fetch_cpu_ns / self.fetch_ns)
+
+
+def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
+    """What feeding cost in the steps that are evidence; None where no DataLoader was used."""
+    setup = leading_loader(run)
+    if setup is None or steps.step_ns is None:
+        return None
+    traced_ns = int(np.median(ledger.step_ns))
+    scale = steps.step_ns / traced_ns
+    fetch_ns = _fetch_in_events(run, steps)
+    exposed_ns = ledger.median_ns("loader")
+    told: dict[str, int | None] = {}
+    if len(run.mark_rows):
+        told = _by_marks(run, steps)
+        fetch_ns = told.pop("fetch_ns") or fetch_ns
+    if ledger.device == "cpu" and len(run.mark_rows):
+        exposed_ns = fetch_ns  # the CPU is the device: while the main thread fetches it computes nothing
+    else:
+        exposed_ns = round(exposed_ns * scale)
+    return Feeding(
+        workers=setup.workers,
+        setup=setup,
+        step_ns=steps.step_ns,
+        fetch_ns=fetch_ns,
+        exposed_ns=min(exposed_ns, steps.step_ns),
+        worker_cpu_ns=_worker_cpu_per_batch(run),
+        blocked_frac=_blocked_frac(run),
+        **told,
+    )
+
+
+def leading_loader(run: Run) -> Loader | None:
+    """The DataLoader that gave most batches; None where there was none."""
+    if not run.loaders:
+        return None
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    if not len(calls):
+        return run.loaders[0]
+    batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
+    return run.loaders[int(batches.argmax())]
+
+
+def loader_events(run: Run) -> Rows:
+    """DataLoader.__next__ as the trace shows it."""
+    return run.event_rows.of_kind(Kind.LOADER)
+
+
+def _fetch_in_events(run: Run, steps: Steps) -> int:
+    """Median time per interior step inside the traced __next__."""
+    calls = loader_events(run)
+    order = np.argsort(calls["start_ns"], kind="stable")
+    start, dur = calls["start_ns"][order], calls["dur_ns"][order]
+    done = np.append(np.int64(0), np.cumsum(dur))
+    first = np.searchsorted(start, steps.start_ns[steps.interior])
+    last = np.searchsorted(start, steps.end_ns[steps.interior])
+    return int(np.median(done[last] - done[first])) if len(first) else 0
+
+
+def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
+    """Fetch time, its CPU time, and the process's CPU time in the rest, as medians over the best steps there are."""
+    use = steps.plain if steps.plain.any() else steps.interior
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    calls = calls.where(calls["yielded"])
+    at = np.searchsorted(calls["start_ns"], steps.start_ns[use])
+    found = (at < len(calls)) & (calls["start_ns"][np.minimum(at, len(calls) - 1)] < steps.end_ns[use])
+    at = at[found]
+    if not len(at):
+        return {"fetch_ns": None}
+    fetch = calls["end_ns"][at] - calls["start_ns"][at]
+    fetch_cpu = calls["thread_cpu_ns"][at]
+    return {
+        "fetch_ns": int(np.median(fetch)),
+        "fetch_cpu_ns": int(np.median(fetch_cpu)),
+        "rest_cpu_ns": _rest_cpu(calls, at, fetch_cpu),
+    }
+
+
+def _rest_cpu(calls: Rows, at: Ints, fetch_cpu: Ints) -> int | None:
+    """CPU time of the process from one call to the next, less what the fetch itself used."""
+    followed = at < len(calls) - 1
+    if not followed.any():
+        return None
+    at, fetch_cpu = at[followed], fetch_cpu[followed]
+    whole = calls["process_cpu_ns"][at + 1] - calls["process_cpu_ns"][at]
+    return int(np.median(np.maximum(whole - fetch_cpu, 0)))
+
+
+def _worker_cpu_per_batch(run: Run) -> int | None:
+    """CPU time of all workers between the first and the last sample, over the batches given in that time."""
+    samples = run.host_rows.where(run.host_rows["workers"] > 0)
+    used = samples["worker_cpu_s"]
+    known = np.flatnonzero(~np.isnan(used))
+    if len(known) < 3:
+        return None
+    first, last = known[0], known[-1]
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    begun, ended = samples["at_ns"][first], samples["at_ns"][last]
+    batches = int(((calls["end_ns"] > begun) & (calls["end_ns"] <= ended) & calls["yielded"]).sum())
+    if batches < 2 or used[last] <= used[first]:
+        return None
+    return int((used[last] - used[first]) * 1e9 / batches)
+
+
+def _blocked_frac(run: Run) -> float | None:
+    """How many of the workers, on average, were waiting for storage when asked."""
+    samples = run.host_rows
+    told = (samples["workers"] > 0) & ~np.isnan(samples["workers_blocked"])
+    if not told.any():
+        return None
+    return float((samples["workers_blocked"][told] / samples["workers"][told]).mean())
+
+

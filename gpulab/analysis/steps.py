@@ -1,0 +1,183 @@
+"""Where the steps of a run are, and which of them are evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.analysis.repetition import repeated_starts
+from gpulab.intervals import Ints
+from gpulab.run import Run
+from gpulab.tables import Kind, MarkKind
+
+Mask = NDArray[np.bool_]
+WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps
+FEW = 3  # fewer interior steps than this lower every confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The iterations of the loop: step i runs from `start_ns[i]` to `end_ns[i]`.
+
+    `recorded` steps lie wholly inside a window in which events were recorded; `interior` ones of these are not at
+    the edge of that window, and only they are evidence. `plain` steps ran without the profiler and are warm: their
+    median is the real step time.
+    """
+
+    start_ns: Ints
+    end_ns: Ints
+    recorded: Mask
+    interior: Mask
+    plain: Mask
+    found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def dur_ns(self) -> Ints:
+        """How long each step took."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def traced_ns(self) -> int | None:
+        """Median interior step, profiler on; None without one."""
+        return int(np.median(self.dur_ns[self.interior])) if self.interior.any() else None
+
+    @property
+    def plain_ns(self) -> int | None:
+        """Median step without the profiler; None where none was seen."""
+        return int(np.median(self.dur_ns[self.plain])) if self.plain.any() else None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step time to quote: un-profiled where measured, else traced."""
+        return self.plain_ns or self.traced_ns
+
+    @property
+    def inflation(self) -> float | None:
+        """Traced over un-profiled step time: what recording cost; None where either is missing."""
+        if self.traced_ns is None or self.plain_ns is None:
+            return None
+        return self.traced_ns / self.plain_ns
+
+    @property
+    def few(self) -> bool:
+        """Too few interior steps to speak of a median with confidence."""
+        return int(self.interior.sum()) < FEW
+
+
+def steps(run: Run) -> Steps:
+    """The steps of a run, by the best evidence there is for where they begin."""
+    if len(run.mark_rows):
+        found = _from_marks(run)
+        if found is not None:
+            return found
+    return _from_events(run)
+
+
+def _from_marks(run: Run) -> Steps | None:
+    starts, ends, found_by = marked_steps(run)
+    if len(starts) < 2 and not run.recording.windows_ns:
+        return _judged(run, starts, ends, found_by)
+    return _judged(run, starts, ends, found_by) if len(starts) >= 2 else None
+
+
+def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
+    """Start and end of each step by the marks: the user's, else the DataLoader's, else the optimizer's."""
+    marks = run.mark_rows
+    for kind, found_by in ((MarkKind.USER, "gpulab.step()"), (MarkKind.NEXT, "DataLoader"), (MarkKind.OPTIMIZER, "")):
+        rows = marks.of_kind(kind)
+        if not len(rows):
+            continue
+        if kind is MarkKind.NEXT:
+            return *_loader_steps(run), found_by
+        at = rows["end_ns"]
+        return at[:-1], at[1:], found_by or "optimizer"
+    none = np.empty(0, np.int64)
+    return none, none, "whole run"
+
+
+def _loader_steps(run: Run) -> tuple[Ints, Ints]:
+    """From one call of the leading loader's `__next__` to the next: fetch, then compute.
+
+    The leading loader is the one with most batches; a pass ends with the call that yields nothing.
+    """
+    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
+    calls = calls.where(calls["loader"] == int(batches.argmax()))
+    begins = np.flatnonzero(calls["yielded"])
+    start = calls["start_ns"][begins]
+    following = np.append(calls["start_ns"], calls["end_ns"].max(initial=0))[begins + 1]
+    last_of_run = begins == len(calls) - 1
+    return start[~last_of_run], following[~last_of_run]
+
+
+def _from_events(run: Run) -> Steps:
+    events = run.event_rows
+    for kind, found_by in ((Kind.STEP, "ProfilerStep"), (Kind.LOADER, "DataLoader"), (None, "optimizer")):
+        rows = events.of_kind(kind) if kind is not None else _optimizer_ranges(run)
+        if len(rows) < 2:
+            continue
+        start = np.sort(rows["start_ns"])
+        if kind is Kind.STEP:
+            # Steps follow one another; the last is as long as its own range.
+            order = np.argsort(rows["start_ns"], kind="stable")
+            end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
+            return _judged(run, start, end, found_by)
+        return _judged(run, start[:-1], start[1:], found_by)
+    name, start = repeated_starts(events, run.main_thread)
+    if len(start) >= 4:
+        return _judged(run, start[:-1], start[1:], f"repetition of {name}")
+    whole = np.array([0], np.int64), np.array([run.span_ns], np.int64)
+    if len(events):
+        whole = events["start_ns"].min(keepdims=True), (events["start_ns"] + events["dur_ns"]).max(keepdims=True)
+    return _judged(run, *whole, "whole run")
+
+
+def _optimizer_ranges(run: Run) -> object:
+    events = run.event_rows
+    names = events.words("name")
+    return events.where(names.matching(word.startswith("Optimizer.step#") for word in names.vocabulary))
+
+
+def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
+    """Say of each step whether it was recorded, is interior, is plain."""
+    windows = run.recording.windows_ns
+    pauses = run.recording.pauses_ns
+    # What gpulab itself did in the main thread belongs to no step: a step ends where that begins.
+    for pause_start, pause_end in pauses:
+        end = np.where((start < pause_start) & (end > pause_start), pause_start, end)
+        start = np.where((start >= pause_start) & (start < pause_end), pause_end, start)
+    end = np.maximum(start, end)
+    recorded = np.zeros(len(start), bool)
+    touched = np.zeros(len(start), bool)
+    best: Mask = recorded
+    for window_start, window_end in windows:
+        inside = (start >= window_start) & (end <= window_end)
+        recorded |= inside
+        touched |= (end > window_start) & (start < window_end)
+        best = inside if inside.sum() >= best.sum() else best
+    cut = np.zeros(len(start), bool)
+    for pause_start, pause_end in pauses:
+        cut |= (end >= pause_start) & (start <= pause_end)
+    plain = ~touched & ~cut & (np.arange(len(start)) >= WARM_UP)
+    return Steps(start, end, recorded, _without_edges(best), plain, found_by)
+
+
+def _without_edges(recorded: Mask) -> Mask:
+    """The recorded steps less the first (it waits for earlier work) and the last (it meets the profiler's stop).
+
+    With four or fewer, what can be spared is: the first, then none; the caller sees that they are few.
+    """
+    index = np.flatnonzero(recorded)
+    interior = np.zeros(len(recorded), bool)
+    if len(index) >= 3:
+        interior[index[1:-1]] = True
+    elif len(index) == 2:
+        interior[index[1]] = True
+    else:
+        interior[index] = True
+    return interior

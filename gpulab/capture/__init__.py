@@ -1,0 +1,10 @@
+"""Recording: torch.profiler, sensors and step marks around a cell or a block, to a Run."""
+
+from __future__ import annotations
+
+from gpulab.capture.live import GpuNow, Live
+from gpulab.capture.profiler import warm_up
+from gpulab.capture.session import Session, profile, step
+from gpulab.capture.shelf import Runs, runs
+
+__all__ = ["GpuNow", "Live", "Runs", "Session", "profile", "runs", "step", "warm_up"]

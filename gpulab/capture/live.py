@@ -1,0 +1,32 @@
+"""What a running session can say of itself: plain values, taken several times a second by the sampler's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNow:
+    """The latest reading of one GPU; None where it did not answer."""
+
+    name: str
+    util_frac: float | None
+    memory_used_bytes: float | None
+    memory_bytes: int | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """The state of a session at one moment."""
+
+    phase: str  # "before the first step", "warming up", "recording", "sensors only", "processing"
+    elapsed_s: float
+    steps: int
+    steps_per_s: float | None  # over the last two seconds; None before two steps
+    waiting_frac: float | None  # share of loop time the main thread waited for the next batch; None without a loader
+    gpus: tuple[GpuNow, ...]
+    core_fracs: tuple[float, ...]  # load of each core, 0-1
+    rss_bytes: float | None
+    workers: int
+    frame: str | None  # the user's line the main thread is at

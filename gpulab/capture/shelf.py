@@ -1,0 +1,59 @@
+"""The runs of this process, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gpulab.errors import RunError
+from gpulab.run import Run
+
+
+class Runs(Mapping[str, Run]):
+    """Every run recorded or named in this process; `runs["before"]`, `runs.last`."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+
+    def __getitem__(self, name: str) -> Run:
+        try:
+            return self._runs[name]
+        except KeyError:
+            raise RunError(
+                f"There is no run named {name!r}.",
+                why=f"recorded in this session: {', '.join(self._runs)}" if self._runs else "nothing was recorded yet",
+                fix=f"put %%gpuprofile {name} on top of the training cell and run it",
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._runs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self._runs.values())) if self._runs else "no runs yet: put %%gpuprofile on a cell"
+
+    @property
+    def last(self) -> Run:
+        """The run recorded last."""
+        if not self._runs:
+            return self["last"]
+        return next(reversed(self._runs.values()))
+
+    def add(self, run: Run) -> None:
+        """Keep a run under its name; a run of the same name before it is let go."""
+        self._runs.pop(run.name, None)
+        self._runs[run.name] = run
+
+    def free_name(self) -> str:
+        """The first of run1, run2, ... that is not taken."""
+        number = 1
+        while f"run{number}" in self._runs:
+            number += 1
+        return f"run{number}"
+
+
+runs = Runs()

@@ -1,0 +1,128 @@
+"""Rules about the way to the device and the device itself: copies, waits, and a device that is simply busy."""
+
+from __future__ import annotations
+
+from gpulab.analysis.copies import host_to_device
+from gpulab.analysis.syncs import host_waits
+from gpulab.rules.evidence import Evidence
+from gpulab.rules.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.phrases import ms, spread
+
+COPY_WORTH_FRAC = 0.03  # pinning is one argument: worth telling a little earlier than a rewrite
+SYNC_WORTH_FRAC = 0.03
+BUSY_FRAC = 0.85  # busier than this, feeding and calling are not the limit
+
+
+def exposed_copies(seen: Evidence) -> Finding | None:
+    """Batches are copied to the GPU while it computes nothing.
+
+    Proof: `Memcpy HtoD (Pageable -> Device)` with no kernel beside it, and the host held inside the call; a pinned
+    copy that is exposed only takes turns with compute. Confused with: a copy call that is long because it waits for
+    earlier GPU work, which is not idle time and is not counted. What to do: pin_memory and non_blocking.
+    """
+    copies = host_to_device(seen.run, seen.steps)
+    if copies is None:
+        return None
+    share = seen.ledger.frac("copies", "copy_call")
+    if share < COPY_WORTH_FRAC:
+        return None
+    exposed_ns = seen.ledger.median_ns("copies", "copy_call")
+    pageable = copies.pageable > 0
+    confidence, why = seen.confidence(CERTAIN if pageable else LIKELY)
+    kind = "pageable memory" if pageable else "pinned memory, in turn with compute"
+    return Finding(
+        rule="exposed_copies",
+        parts=("copies", "copy_call"),
+        claim=f"The GPU computes nothing {share:.0%} of each step while batches are copied from {kind}.",
+        evidence=(
+            f"{ms(exposed_ns)} of a {ms(seen.steps.traced_ns or 0)} step in copies and copy calls with no kernel "
+            f"beside them ({spread(seen, 'copies', 'copy_call')}).",
+            f"{copies.count} copies to the GPU per step, {copies.pageable} of them from pageable memory"
+            + (f"; {copies.bytes / 1e6:.3g} MB" if copies.bytes is not None else "")
+            + (f" at {copies.rate_bytes_per_s / 1e9:.3g} GB/s." if copies.rate_bytes_per_s else "."),
+        ),
+        numbers={"exposed_frac": share, "exposed_ns": float(exposed_ns), "pageable": float(copies.pageable)},
+        fix=_pinned() if pageable else _prefetched(),
+        gain=seen.bounded(exposed_ns, "the exposed copies, hidden by 30 to 100 %", "even free copies", 0.3),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=copies.spans,
+        lesson="07_host_to_device",
+    )
+
+
+def host_syncs(seen: Evidence) -> Finding | None:
+    """The loop asks the GPU for a value, waits for it, and the GPU then waits for new work.
+
+    Proof: `aten::item`, `aten::nonzero` and their like that hold a synchronising call, followed by device idle time.
+    The wait itself is no loss: the GPU works meanwhile. Only the idle time after it counts. Confused with: copies of
+    batches, and the profiler's own synchronisation at its edges. What to do: keep values on the GPU, log every N.
+    """
+    waits = host_waits(seen.run, seen.steps)
+    if waits is None or waits.idle_after_ns < SYNC_WORTH_FRAC * int(seen.steps.traced_ns or 0):
+        return None
+    share = waits.idle_after_ns / (seen.steps.traced_ns or 1)
+    confidence, why = seen.confidence(LIKELY)
+    named = ", ".join(f"{count} x {name}" for name, count in waits.by_op[:3])
+    return Finding(
+        rule="host_syncs",
+        parts=("sync",),
+        claim=f"GPU idle {share:.0%} of each step after the host waited for a value ({named}).",
+        evidence=(
+            f"{waits.count} waits per step hold the host for {ms(waits.blocked_ns)}; in the {ms(waits.idle_after_ns)} "
+            f"that follow them the GPU has nothing to do.",
+        ),
+        numbers={"exposed_frac": share, "exposed_ns": float(waits.idle_after_ns), "per_step": float(waits.count)},
+        fix="loss_sum += loss.detach()          # stays on the GPU\n"
+        "if step % 50 == 0:\n    print(loss_sum.item() / 50)    # one wait in fifty steps",
+        advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
+        gain=seen.bounded(waits.idle_after_ns, "the idle time after the waits, removed by 30 to 100 %", "even no waits", 0.3),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=waits.spans,
+        lesson="12_launches_fusion_graphs",
+    )
+
+
+def device_bound(seen: Evidence) -> Finding | None:
+    """The device computes nearly all the time: nothing is wrong with feeding it.
+
+    It informs and predicts nothing: only faster compute (precision, fusion, a better algorithm) makes this shorter.
+    """
+    busy = seen.ledger.busy_frac
+    if busy < BUSY_FRAC:
+        return None
+    device = "GPU" if seen.on_gpu else "CPU"
+    confidence, why = seen.confidence(CERTAIN)
+    return Finding(
+        rule="device_bound",
+        claim=f"The {device} computes {busy:.0%} of each step: feeding it is not the limit.",
+        evidence=(f"{spread(seen, *(part.key for part in seen.ledger.parts if part.busy))} of compute.",),
+        numbers={"busy_frac": busy},
+        advice=_faster_compute(seen.on_gpu),
+        confidence=confidence,
+        why_confidence=why,
+    )
+
+
+def _faster_compute(on_gpu: bool) -> str:
+    if on_gpu:
+        return "To make it faster: bfloat16 autocast, TF32, torch.compile, channels_last; then a larger GPU."
+    return "To make it faster: bfloat16 where this CPU has it, torch.compile, a smaller model; or a GPU."
+
+
+def _pinned() -> str:
+    return (
+        "loader = DataLoader(..., pin_memory=True)\n"
+        "batch = batch.to(device, non_blocking=True)   # both are needed: neither helps alone"
+    )
+
+
+def _prefetched() -> str:
+    return (
+        "side = torch.cuda.Stream()\n"
+        "with torch.cuda.stream(side):                 # copy the next batch while this one computes\n"
+        "    following = next(batches).to(device, non_blocking=True)\n"
+        "torch.cuda.current_stream().wait_stream(side)\n"
+        "following.record_stream(torch.cuda.current_stream())"
+    )

@@ -1,0 +1,114 @@
+"""Ask every rule; rank the answers; say what could not be asked, and what will limit next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpulab.analysis.ledger import DISPATCHING, Ledger, ledger
+from gpulab.analysis.steps import Steps, steps
+from gpulab.rules.device import device_bound, exposed_copies, host_syncs
+from gpulab.rules.evidence import Evidence
+from gpulab.rules.feeding import few_workers, starving
+from gpulab.rules.finding import Diagnosis, Finding, Unjudged
+from gpulab.rules.host import dispatch_bound, host_python
+from gpulab.run import Run
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A question: the function that asks it, what it is about, and whether it needs a GPU in the run."""
+
+    ask: Callable[[Evidence], Finding | None]
+    about: str
+    needs_gpu: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the function, which is the name of the rule."""
+        return self.ask.__name__
+
+
+# In the order in which equal findings are shown: feeding, host, way to the device, device.
+RULES = (
+    Rule(starving, "a main process that builds the batches"),
+    Rule(few_workers, "workers that are late"),
+    Rule(host_python, "Python code in the loop"),
+    Rule(dispatch_bound, "the cost of calling operators"),
+    Rule(exposed_copies, "copies to the GPU", needs_gpu=True),
+    Rule(host_syncs, "waits for the GPU", needs_gpu=True),
+    Rule(device_bound, "a device that is simply busy"),
+)
+NEXT_WORTH_FRAC = 0.05
+
+
+def diagnose(run: Run) -> Diagnosis:
+    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so."""
+    found_steps = steps(run)
+    accounts = ledger(run, found_steps)
+    if accounts is None:
+        return _without_ledger(run, found_steps)
+    seen = Evidence(run, found_steps, accounts)
+    asked = [rule for rule in RULES if seen.on_gpu or not rule.needs_gpu]
+    found = [finding for rule in asked if (finding := rule.ask(seen)) is not None]
+    found.sort(key=lambda finding: -finding.saves_ns)
+    return Diagnosis(
+        run=run,
+        steps=found_steps,
+        ledger=accounts,
+        findings=tuple(found),
+        unjudged=tuple(_no_gpu(rule, run) for rule in RULES if rule not in asked),
+        verdict=found[0].claim if found else _nothing(seen),
+        next_limit=_next_limit(accounts, found[0]) if found and found[0].gain else None,
+    )
+
+
+def _nothing(seen: Evidence) -> str:
+    idle = seen.ledger.idle_frac
+    return f"Nothing worth changing: no single cause takes much of a step (idle {idle:.0%} in all)."
+
+
+def _next_limit(accounts: Ledger, first: Finding) -> str | None:
+    """The largest part of the step once the first finding's part is gone; its share is of what is left."""
+    mended = first.parts
+    left = 1 - accounts.frac(*mended)
+    groups = [(part.label, (part.key,)) for part in accounts.parts if not part.busy and part.key not in DISPATCHING]
+    groups.append(("calling operators", DISPATCHING))
+    rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]
+    share, label = max(rest)
+    if accounts.busy_frac / left >= share or share < NEXT_WORTH_FRAC:
+        return f"the compute itself ({accounts.busy_frac / left:.0%} of what is left)"
+    return f"{label} ({share:.0%} of what is left)"
+
+
+def _no_gpu(rule: Rule, run: Run) -> Unjudged:
+    return Unjudged(
+        rule=rule.name,
+        about=rule.about,
+        why="no GPU work was recorded in this run",
+        fix="profile on a machine with a GPU",
+    )
+
+
+def _without_ledger(run: Run, found_steps: Steps) -> Diagnosis:
+    why, fix = _what_is_missing(run)
+    return Diagnosis(
+        run=run,
+        steps=found_steps,
+        ledger=None,
+        findings=(),
+        unjudged=tuple(Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix) for rule in RULES),
+        verdict=f"Not judged: {why}.",
+        next_limit=None,
+    )
+
+
+def _what_is_missing(run: Run) -> tuple[str, str]:
+    if run.recording.left_out and not len(run.event_rows):
+        gap = run.recording.left_out[0]
+        return gap.why, gap.fix
+    if run.recording.level == "sensors":
+        return "only sensors and step marks were recorded", "run the cell again without --level sensors"
+    if not len(run.event_rows):
+        return "nothing of PyTorch ran while the profiler was on", "profile the cell that holds the training loop"
+    return "no complete step was recorded", "let the loop run for at least six steps"

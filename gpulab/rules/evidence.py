@@ -1,0 +1,78 @@
+"""What every rule is given: the run, its steps, its ledger, and the figures they share, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpulab.analysis.frames import Frame, frame_of
+from gpulab.analysis.launches import Launching, launching
+from gpulab.analysis.ledger import Ledger
+from gpulab.analysis.loader import Feeding, feeding
+from gpulab.analysis.steps import Steps
+from gpulab.rules.finding import LIKELY, SUSPECT, Gain
+from gpulab.run import Run
+
+REALISED_FRAC = 0.7  # share of a bound's saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A run with the figures that rules ask about; frozen but for what is worked out on demand."""
+
+    run: Run
+    steps: Steps
+    ledger: Ledger
+
+    @cached_property
+    def feeding(self) -> Feeding | None:
+        """What feeding the model costs; None without a DataLoader."""
+        return feeding(self.run, self.steps, self.ledger)
+
+    @cached_property
+    def launching(self) -> Launching | None:
+        """How work is started; None where none was."""
+        return launching(self.run, self.steps, self.ledger)
+
+    @cached_property
+    def python_frame(self) -> Frame | None:
+        """The user's frame that ran while nothing of PyTorch did; None where not told."""
+        return frame_of(self.run, self.ledger.spans["python"])
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether a GPU is the device; otherwise the CPU is."""
+        return self.ledger.device == "gpu"
+
+    @property
+    def step_ns(self) -> int:
+        """The step time that predictions start from."""
+        assert self.steps.step_ns is not None, "there is a ledger only where there are interior steps"
+        return self.steps.step_ns
+
+    def plain_ns(self, traced_ns: int) -> int:
+        """A traced duration scaled to the un-profiled step, as recording inflates host work."""
+        return round(traced_ns * self.step_ns / max(1, self.steps.traced_ns or self.step_ns))
+
+    def bounded(self, exposed_ns: int, basis: str, floor_means: str, realised: float = REALISED_FRAC) -> Gain:
+        """The gain of removing a cause that is exposed for so long (traced): a bound, and 70-100 % of it."""
+        floor_ns = max(1, self.step_ns - self.plain_ns(exposed_ns))
+        worst_ns = round(self.step_ns - realised * (self.step_ns - floor_ns))
+        return Gain(
+            step_ns=self.step_ns,
+            best_ns=floor_ns,
+            worst_ns=worst_ns,
+            floor_ns=floor_ns,
+            basis=basis,
+            floor_means=floor_means,
+        )
+
+    def confidence(self, best: str) -> tuple[str, str]:
+        """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""
+        count = int(self.steps.interior.sum())
+        if self.steps.few:
+            lower = {"certain": LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
+            return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
+        if self.steps.found_by == "whole run":
+            return SUSPECT, "no steps were found, so start-up is counted in"
+        return best, ""

@@ -1,0 +1,154 @@
+"""Run and Machine: what was recorded, frozen. Analyses read a run; nothing computed is stored in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, MARKS, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU as the driver names it; None where the driver does not say."""
+
+    index: int
+    name: str
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    multiprocessors: int | None = None
+    compute_capability: str | None = None
+    power_limit_w: float | None = None
+    mig: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Something gpulab cannot measure here: what, why, and what would mend it."""
+
+    what: str
+    why: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a run was recorded; None where it is not known."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: str | None = None
+    torch: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    cpu: str | None = None
+    cores: int | None = None
+    cores_allowed: float | None = None  # by affinity and cgroup quota: what may really be used
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None  # by cgroup
+    container: str | None = None
+    cuda_visible_devices: str | None = None
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def device(self) -> str:
+        """The name of what computes: the first GPU, else the CPU."""
+        if self.gpus:
+            return self.gpus[0].name
+        return self.cpu or "unknown device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where the numbers of a run come from; printed with every number."""
+
+    how: str  # "measured", "recorded" or "virtual"
+    device: str
+    date: str | None = None  # ISO date; None where a trace does not tell
+
+    def __str__(self) -> str:
+        if self.how == "measured":
+            return f"measured here on {self.device}"
+        if self.how == "virtual":
+            return f"virtual {self.device}, estimated"
+        return f"recorded on {self.device}" + (f", {self.date}" if self.date else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loader:
+    """How a DataLoader was set up; None where it is not known (a trace tells only whether it has workers)."""
+
+    workers: int | None = None
+    batch_size: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    prefetch_factor: int | None = None
+    batches: int | None = None  # per epoch; None for an iterable of unknown length
+    dataset: str | None = None  # its class name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """How a run was recorded: what was on, for which part, and what was left out and why."""
+
+    level: str = "trace"  # "sensors", "trace" or "deep"
+    windows_ns: tuple[tuple[int, int], ...] = ()  # when the profiler recorded events
+    pauses_ns: tuple[tuple[int, int], ...] = ()  # when gpulab itself held the main thread; part of no step
+    activities: tuple[str, ...] = ()  # "cpu", "cuda"
+    options: tuple[str, ...] = ()  # profiler options that were on
+    left_out: tuple[Gap, ...] = ()  # what was not recorded
+    lost: Mapping[str, int] = field(default_factory=dict)  # events a damaged trace lost, by cause
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)  # eq=False: comparing arrays has no yes/no answer
+class Run:
+    """One recorded execution.
+
+    Times are int64 ns from the start of the run. `events`, `marks`, `gpu_samples`, `host_samples` are pandas
+    DataFrames for people; the `*_rows` below them are the numpy columns that analyses read.
+    """
+
+    name: str
+    source: Source
+    machine: Machine
+    span_ns: int  # from the first moment of the run to its last
+    began_ns: int | None = None  # UNIX time in ns of moment zero; None where unknown
+    outcome: str = "ok"  # or the name of the exception that ended it
+    rank: int | None = None
+    recording: Recording = field(default_factory=Recording)
+    loaders: tuple[Loader, ...] = ()
+    threads: tuple[str, ...] = ()
+    main_thread: int = 0  # index into threads
+    facts: Mapping[str, str] = field(default_factory=dict)  # settings read when it was recorded, such as "threads"
+    event_rows: Rows = field(default_factory=EVENTS.empty)
+    mark_rows: Rows = field(default_factory=MARKS.empty)
+    gpu_rows: Rows = field(default_factory=GPU_SAMPLES.empty)
+    host_rows: Rows = field(default_factory=HOST_SAMPLES.empty)
+
+    def __repr__(self) -> str:
+        size = f"{len(self.event_rows):,} events, {self.span_ns / 1e9:.2f} s"
+        end = "" if self.outcome == "ok" else f", ended by {self.outcome}"
+        return f"Run({self.name!r}, {self.source}, {size}{end})"
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """Every recorded event: columns of gpulab.tables.EVENTS."""
+        return self.event_rows.frame()
+
+    @property
+    def marks(self) -> pd.DataFrame:
+        """Every step mark: columns of gpulab.tables.MARKS."""
+        return self.mark_rows.frame()
+
+    @property
+    def gpu_samples(self) -> pd.DataFrame:
+        """Every reading of the GPU sensors: columns of gpulab.tables.GPU_SAMPLES."""
+        return self.gpu_rows.frame()
+
+    @property
+    def host_samples(self) -> pd.DataFrame:
+        """Every reading of the host sensors: columns of gpulab.tables.HOST_SAMPLES."""
+        return self.host_rows.frame()

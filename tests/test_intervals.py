@@ -1,0 +1,87 @@
+"""Span arithmetic against sets of integers: small enough to count by hand, and counted by another algorithm."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab.intervals import Spans, clip, covered_ns, gaps, intersect, nothing, subtract, union
+
+SPANS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-5, 15)), max_size=12)
+
+
+def spans(pairs):
+    start = np.array([start for start, _ in pairs], np.int64)
+    return union(start, start + np.array([length for _, length in pairs], np.int64))
+
+
+def instants(pairs):
+    return {at for start, length in pairs for at in range(start, start + length)}
+
+
+def covered(spans):
+    return {at for start, end in zip(spans.start_ns, spans.end_ns, strict=True) for at in range(start, end)}
+
+
+def is_normal(spans):
+    return bool((spans.end_ns > spans.start_ns).all() and (spans.start_ns[1:] > spans.end_ns[:-1]).all())
+
+
+@given(SPANS)
+def test_a_union_covers_what_its_spans_cover_and_is_in_normal_form(pairs):
+    merged = spans(pairs)
+    assert covered(merged) == instants(pairs)
+    assert is_normal(merged)
+    assert merged.total_ns == len(instants(pairs))
+
+
+@given(SPANS, st.randoms())
+def test_the_order_of_spans_does_not_matter(pairs, random):
+    shuffled = list(pairs)
+    random.shuffle(shuffled)
+    for one, other in zip(spans(pairs), spans(shuffled), strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@given(SPANS, SPANS)
+def test_intersection_and_difference_are_those_of_sets(one, other):
+    assert covered(intersect(spans(one), spans(other))) == instants(one) & instants(other)
+    assert covered(subtract(spans(one), spans(other))) == instants(one) - instants(other)
+    assert is_normal(intersect(spans(one), spans(other)))
+
+
+@given(SPANS, SPANS)
+def test_what_is_covered_and_what_is_not_sum_to_the_whole(one, other):
+    whole = spans(one)
+    inside, outside = intersect(whole, spans(other)), subtract(whole, spans(other))
+    assert inside.total_ns + outside.total_ns == whole.total_ns
+
+
+@given(SPANS, st.integers(-40, 40), st.integers(0, 60))
+def test_gaps_and_clip_partition_a_window(pairs, start, length):
+    window = set(range(start, start + length))
+    assert covered(gaps(spans(pairs), start, start + length)) == window - instants(pairs)
+    assert covered(clip(spans(pairs), start, start + length)) == window & instants(pairs)
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(-40, 40), st.integers(-3, 40)), max_size=8))
+def test_covered_time_of_many_windows_is_that_of_each(pairs, windows):
+    start = [start for start, _ in windows]
+    end = [start + length for start, length in windows]
+    expected = [len(instants(pairs) & set(range(a, b))) for a, b in zip(start, end, strict=True)]
+    assert covered_ns(spans(pairs), start, end).tolist() == expected
+
+
+def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
+    start = np.array([1_795_248_160_898_977_301], np.int64)
+    merged = union(start, start + 1)
+    assert merged.total_ns == 1
+    assert int(merged.start_ns[0]) == 1_795_248_160_898_977_301
+
+
+def test_nothing_is_nothing_everywhere():
+    some = Spans(np.array([1]), np.array([2]))
+    assert union([], []).total_ns == 0
+    assert intersect(nothing(), some).total_ns == intersect(some, nothing()).total_ns == 0
+    assert subtract(some, nothing()).total_ns == 1
+    assert covered_ns(nothing(), [0], [9]).tolist() == [0]
+    assert gaps(nothing(), 3, 3).total_ns == 0
