@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.loader import leading_loader
 from gpulab.analysis.steps import Steps
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
@@ -130,9 +131,10 @@ def _why(
 
 def _why_missed(one: Diagnosis, other: Diagnosis) -> str:
     """What else differs between the two runs, or which other part of the step moved."""
-    batches = [d.run.loaders[0].batch_size if d.run.loaders else None for d in (one, other)]
-    if batches[0] != batches[1]:
-        return f"the batch size changed too ({batches[0]} to {batches[1]})"
+    loaders = leading_loader(one.run), leading_loader(other.run)
+    sizes = [loader.batch_size for loader in loaders if loader and loader.batch_size]
+    if len(set(sizes)) == 2:
+        return f"the batch size changed too ({sizes[0]} to {sizes[1]})"
     if one.run.source.device != other.run.source.device:
         return "the runs are from different devices"
     moved = [(after - before, label) for _, label, before, after in _parts(one, other)]

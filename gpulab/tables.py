@@ -254,7 +254,8 @@ MARKS = Table(
         Column("epoch", "int32", "which pass over that loader; -1 otherwise"),
         Column("yielded", "bool", "NEXT gave a batch (False: the pass had ended)"),
         Column("thread_cpu_ns", "int64", "CPU time the calling thread used between start and end"),
-        Column("process_cpu_ns", "int64", "CPU time of the whole process since the start of the run, at start_ns"),
+        Column("process_cpu_ns", "int64", "CPU time of the whole process so far, all threads, at start_ns"),
+        Column("process_cpu_end_ns", "int64", "the same at end_ns"),
     ),
 )
 

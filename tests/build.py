@@ -28,7 +28,7 @@ def event(kind, name, start_ms, dur_ms, *, thread=0, device=0, stream=7, correla
     }
 
 
-def mark(start_ms, dur_ms, *, kind=MarkKind.NEXT, loader=0, epoch=0, yielded=True, cpu_ms=0.0, process_ms=0.0):
+def mark(start_ms, dur_ms, *, kind=MarkKind.NEXT, loader=0, epoch=0, yielded=True, cpu_ms=0.0, process_ms=0.0, within_ms=0.0):
     return {
         "kind": int(kind),
         "start_ns": round(start_ms * MS),
@@ -38,6 +38,7 @@ def mark(start_ms, dur_ms, *, kind=MarkKind.NEXT, loader=0, epoch=0, yielded=Tru
         "yielded": yielded,
         "thread_cpu_ns": round(cpu_ms * MS),
         "process_cpu_ns": round(process_ms * MS),
+        "process_cpu_end_ns": round((process_ms + within_ms) * MS),
     }
 
 

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.ledger import SMALL_OP_NS, Ledger, main_device
-from gpulab.analysis.nesting import leaves
+from gpulab.analysis.nesting import innermost
 from gpulab.analysis.steps import Steps
+from gpulab.intervals import Ints
 from gpulab.run import Run
 from gpulab.tables import Kind, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launching:
-    """Per interior step: how many pieces of work were started, and how large they were."""
+    """In the interior steps: how many pieces of work were started, and how large they were."""
 
     unit: str  # "kernel" or "operator": what a piece is on this device
+    count: int  # in all interior steps
     per_step: int
     median_ns: int  # length of a piece
     small_frac: float  # share of pieces shorter than 10 us
@@ -27,8 +29,7 @@ class Launching:
 
 def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
     """How work was started in the interior steps; None where none was."""
-    pieces = _kernels(run) if ledger.device == "gpu" else _operators(run)
-    pieces = in_interior(pieces, steps)
+    pieces = _kernels(run, steps) if ledger.device == "gpu" else _operators(run, steps)
     if not len(pieces):
         return None
     calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), steps)
@@ -36,9 +37,10 @@ def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
     graphs = names.matching("GraphLaunch" in word for word in names.vocabulary)
     return Launching(
         unit="kernel" if ledger.device == "gpu" else "operator",
+        count=len(pieces),
         per_step=round(len(pieces) / int(steps.interior.sum())),
-        median_ns=int(np.median(pieces["dur_ns"])),
-        small_frac=float((pieces["dur_ns"] < SMALL_OP_NS).mean()),
+        median_ns=int(np.median(pieces)),
+        small_frac=float((pieces < SMALL_OP_NS).mean()),
         call_ns=int(np.median(calls["dur_ns"])) if len(calls) else None,
         graphs=bool(graphs.any()),
     )
@@ -54,20 +56,20 @@ def in_interior(rows: Rows, steps: Steps) -> Rows:
     return rows.where(inside)
 
 
-def _kernels(run: Run) -> Rows:
+def _kernels(run: Run, steps: Steps) -> Ints:
+    """The length of each kernel of the main device."""
     kernels = run.event_rows.of_kind(Kind.KERNEL)
-    return kernels.where(kernels["device"] == main_device(run))
+    return in_interior(kernels.where(kernels["device"] == main_device(run)), steps)["dur_ns"]
 
 
-def _operators(run: Run) -> Rows:
-    """Leaf operators of the main thread outside the loader."""
+def _operators(run: Run, steps: Steps) -> Ints:
+    """The own time of each operator of the main thread outside the loader."""
     host = run.event_rows.where(run.event_rows["thread"] == run.main_thread)
-    ops = host.of_kind(Kind.OP)
-    ops = ops.where(leaves(ops))
+    ops = in_interior(host.of_kind(Kind.OP), steps)
+    own = innermost(ops).per_row_ns(len(ops))
     loader = host.of_kind(Kind.LOADER)
     opens = np.sort(loader["start_ns"])
     closes = np.sort(loader["start_ns"] + loader["dur_ns"])
-    inside = np.searchsorted(opens, ops["start_ns"], side="right") > np.searchsorted(
-        closes, ops["start_ns"], side="right"
-    )
-    return ops.where(~inside)
+    begun = np.searchsorted(opens, ops["start_ns"], side="right")
+    ended = np.searchsorted(closes, ops["start_ns"], side="right")
+    return own[begun == ended]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.kernels import is_matrix
-from gpulab.analysis.nesting import leaves
-from gpulab.analysis.steps import Steps
+from gpulab.analysis.nesting import innermost
+from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, nothing, subtract, union
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, Rows
@@ -69,14 +69,19 @@ class Ledger:
     step_ns: Ints  # length of each interior step
     part_ns: Mapping[str, Ints]  # key -> one value per interior step
     spans: Mapping[str, Spans]  # key -> when, over all interior steps
+    burst: int = 1  # as Steps.burst
 
     def of(self, *keys: str) -> Ints:
         """Per interior step, the ns of these parts together; a part this device does not have adds nothing."""
         return sum((self.part_ns[key] for key in keys if key in self.part_ns), np.zeros_like(self.step_ns))
 
     def median_ns(self, *keys: str) -> int:
-        """The median over interior steps of these parts together."""
-        return int(np.median(self.of(*keys)))
+        """The median over interior steps (over bursts of them, where they come in bursts) of these parts together."""
+        return typical_ns(self.of(*keys), self.burst)
+
+    def share(self, *keys: str) -> float:
+        """These parts of a typical step, 0-1, by medians: what happens in most steps, not in a few."""
+        return self.median_ns(*keys) / max(1, typical_ns(self.step_ns, self.burst))
 
     def range_ns(self, *keys: str) -> tuple[int, int]:
         """Smallest and largest over interior steps."""
@@ -115,7 +120,7 @@ def ledger(run: Run, steps: Steps) -> Ledger | None:
     parts = GPU_PARTS if on_gpu else CPU_PARTS
     spans = _partition(window, layers, rest=parts[-1].key)
     part_ns = {part.key: covered_ns(spans[part.key], start, end) for part in parts}
-    return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans)
+    return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
 
 
 def main_device(run: Run) -> int:
@@ -169,13 +174,19 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     host = _host_events(run, window)
     ops = host.of_kind(Kind.OP)
-    large = ops.where(leaves(ops) & (ops["dur_ns"] >= SMALL_OP_NS))
     return [
         ("loader", _spans(host.of_kind(Kind.LOADER))),
-        ("compute", _spans(large)),
+        ("compute", _compute(ops)),
         ("dispatch", _spans(ops)),
         ("glue", _glue(host, window)),
     ]
+
+
+def _compute(ops: Rows) -> Spans:
+    """The own time of operators that have enough of it to be worth their call."""
+    own = innermost(ops)
+    worth = own.per_row_ns(len(ops)) >= SMALL_OP_NS
+    return union(own.start_ns[worth[own.row]], own.end_ns[worth[own.row]])
 
 
 def _host_events(run: Run, window: Spans) -> Rows:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.ledger import Ledger
-from gpulab.analysis.steps import Steps
+from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.intervals import Ints
 from gpulab.run import Loader, Run
 from gpulab.tables import Kind, MarkKind, Rows
@@ -45,8 +45,7 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
     setup = leading_loader(run)
     if setup is None or steps.step_ns is None:
         return None
-    traced_ns = int(np.median(ledger.step_ns))
-    scale = steps.step_ns / traced_ns
+    scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
     fetch_ns = _fetch_in_events(run, steps)
     exposed_ns = ledger.median_ns("loader")
     told: dict[str, int | None] = {}
@@ -93,12 +92,12 @@ def _fetch_in_events(run: Run, steps: Steps) -> int:
     done = np.append(np.int64(0), np.cumsum(dur))
     first = np.searchsorted(start, steps.start_ns[steps.interior])
     last = np.searchsorted(start, steps.end_ns[steps.interior])
-    return int(np.median(done[last] - done[first])) if len(first) else 0
+    return typical_ns(done[last] - done[first], steps.burst) if len(first) else 0
 
 
 def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
     """Fetch time, its CPU time, and the process's CPU time in the rest, as medians over the best steps there are."""
-    use = steps.plain if steps.plain.any() else steps.interior
+    use = steps.plain if steps.plain_ns is not None else steps.interior
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     calls = calls.where(calls["yielded"])
     at = np.searchsorted(calls["start_ns"], steps.start_ns[use])
@@ -109,20 +108,21 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
     fetch = calls["end_ns"][at] - calls["start_ns"][at]
     fetch_cpu = calls["thread_cpu_ns"][at]
     return {
-        "fetch_ns": int(np.median(fetch)),
-        "fetch_cpu_ns": int(np.median(fetch_cpu)),
-        "rest_cpu_ns": _rest_cpu(calls, at, fetch_cpu),
+        "fetch_ns": typical_ns(fetch, steps.burst),
+        "fetch_cpu_ns": typical_ns(fetch_cpu, steps.burst),
+        "rest_cpu_ns": _rest_cpu(calls, at, steps.burst),
     }
 
 
-def _rest_cpu(calls: Rows, at: Ints, fetch_cpu: Ints) -> int | None:
-    """CPU time of the process from one call to the next, less what the fetch itself used."""
-    followed = at < len(calls) - 1
-    if not followed.any():
+def _rest_cpu(calls: Rows, at: Ints, burst: int) -> int | None:
+    """CPU time of the process from the end of one call to the beginning of the next.
+
+    What other threads use during a fetch is left out: idle OpenMP threads spin there, and stop when cores are wanted.
+    """
+    at = at[at < len(calls) - 1]
+    if not len(at):
         return None
-    at, fetch_cpu = at[followed], fetch_cpu[followed]
-    whole = calls["process_cpu_ns"][at + 1] - calls["process_cpu_ns"][at]
-    return int(np.median(np.maximum(whole - fetch_cpu, 0)))
+    return typical_ns(calls["process_cpu_ns"][at + 1] - calls["process_cpu_end_ns"][at], burst)
 
 
 def _worker_cpu_per_batch(run: Run) -> int | None:

@@ -32,6 +32,7 @@ class Steps:
     interior: Mask
     plain: Mask
     found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
+    burst: int = 1  # steps come in groups of this size: so many workers finish together
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -44,12 +45,13 @@ class Steps:
     @property
     def traced_ns(self) -> int | None:
         """Median interior step, profiler on; None without one."""
-        return int(np.median(self.dur_ns[self.interior])) if self.interior.any() else None
+        return typical_ns(self.dur_ns[self.interior], self.burst) if self.interior.any() else None
 
     @property
     def plain_ns(self) -> int | None:
-        """Median step without the profiler; None where none was seen."""
-        return int(np.median(self.dur_ns[self.plain])) if self.plain.any() else None
+        """Median step without the profiler; None where too few were seen."""
+        plain = self.dur_ns[self.plain]
+        return typical_ns(plain, self.burst) if len(plain) >= max(FEW, 2 * self.burst) else None
 
     @property
     def step_ns(self) -> int | None:
@@ -67,6 +69,18 @@ class Steps:
     def few(self) -> bool:
         """Too few interior steps to speak of a median with confidence."""
         return int(self.interior.sum()) < FEW
+
+
+def typical_ns(values_ns: Ints, burst: int = 1) -> int:
+    """The median, of means over groups of `burst` where steps come in bursts.
+
+    Four workers that finish together give one long step and three short ones: the median of these is not what a
+    step costs, the median of fours is.
+    """
+    whole = len(values_ns) // burst * burst
+    if burst == 1 or not whole:
+        return int(np.median(values_ns)) if burst == 1 else int(np.mean(values_ns))
+    return int(np.median(values_ns[:whole].reshape(-1, burst).mean(axis=1)))
 
 
 def steps(run: Run) -> Steps:
@@ -163,8 +177,15 @@ def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     cut = np.zeros(len(start), bool)
     for pause_start, pause_end in pauses:
         cut |= (end >= pause_start) & (start <= pause_end)
-    plain = ~touched & ~cut & (np.arange(len(start)) >= WARM_UP)
-    return Steps(start, end, recorded, _without_edges(best), plain, found_by)
+    burst = _burst(run, found_by)
+    # Workers build `prefetch_factor` batches each (2 unless set) before the first step: those come free.
+    settled = np.arange(len(start)) >= WARM_UP + (2 * burst if burst > 1 else 0)
+    return Steps(start, end, recorded, _without_edges(best), ~touched & ~cut & settled, found_by, burst)
+
+
+def _burst(run: Run, found_by: str) -> int:
+    workers = max((loader.workers or 0 for loader in run.loaders), default=0)
+    return max(1, workers) if found_by == "DataLoader" else 1
 
 
 def _without_edges(recorded: Mask) -> Mask:

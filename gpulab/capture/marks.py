@@ -26,7 +26,7 @@ class Marks:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._on_boundary = on_boundary
-        self._rows: list[tuple[int, int, int, int, int, bool, int, int]] = []
+        self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
         self._indices: dict[tuple[int, Loader], int] = {}
         self._epochs: list[int] = []
         self._leader = -1  # the loader whose calls begin a step
@@ -87,7 +87,8 @@ class Marks:
         finally:
             end_ns = time.time_ns()
             spent_ns = time.thread_time_ns() - cpu_ns
-            self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, process_cpu_ns))
+            process = process_cpu_ns, time.process_time_ns()
+            self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, *process))
             self.waited_ns += end_ns - start_ns
             self._seen(start_ns, end_ns)
 
@@ -100,8 +101,8 @@ class Marks:
             self._boundary(None)
 
     def _instant(self, kind: MarkKind) -> None:
-        now_ns = time.time_ns()
-        self._rows.append((kind, now_ns, now_ns, -1, -1, False, 0, time.process_time_ns()))
+        now_ns, cpu_ns = time.time_ns(), time.process_time_ns()
+        self._rows.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
         self._seen(now_ns, now_ns)
 
     def _seen(self, start_ns: int, end_ns: int) -> None:

@@ -109,6 +109,10 @@ class Plan:
     def _enter(self, phase: Phase, at_ns: int) -> None:
         self.phase, self._phase_ns, self._phase_steps = phase, at_ns, 0
 
+    def _half_known(self, steps: int) -> bool:
+        """Half of a known epoch is recorded: the rest shall tell what a step costs without the profiler."""
+        return self._known_steps is not None and steps >= self._known_steps / 2
+
     def _warm_steps(self) -> int:
         if self.boundaries == 1:  # the opening timed out before the first step: that one is cold, let it pass
             return 2
@@ -122,6 +126,6 @@ class Plan:
             return steps >= self.limits.steps
         if self.events_per_step and steps + 1 > max(3, self.limits.max_events / self.events_per_step):
             return True
-        if steps >= self.limits.enough_steps and spent_ns >= self.limits.enough_ns:
+        if steps >= self.limits.enough_steps and (spent_ns >= self.limits.enough_ns or self._half_known(steps)):
             return True
         return steps >= self.limits.few_steps and spent_ns >= self.limits.slow_ns

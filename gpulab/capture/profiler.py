@@ -27,10 +27,9 @@ def warm_up() -> None:
     """Pay torch.profiler's first start (about a second of imports) now rather than in the user's first cell."""
     if someone_profiles():
         return
-    with quiet_kineto():
-        stretch = Stretch(())
-        stretch.start()
-        stretch.stop()
+    stretch = Stretch(())
+    stretch.start()
+    stretch.stop()
 
 
 @contextlib.contextmanager
@@ -71,7 +70,8 @@ class Stretch:
     def start(self) -> None:
         """Begin to record; raises CaptureError where the profiler will not start."""
         try:
-            self._profile.start()
+            with quiet_kineto():
+                self._profile.start()
         except RuntimeError as error:
             raise CaptureError(
                 "torch.profiler did not start.",

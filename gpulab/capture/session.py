@@ -16,7 +16,7 @@ from gpulab.capture.live import GpuNow, Live
 from gpulab.capture.mainthread import PendingCall
 from gpulab.capture.marks import Marks
 from gpulab.capture.plan import Act, Limits, Phase, Plan
-from gpulab.capture.profiler import Stretch, quiet_kineto, someone_profiles, stepping_aside
+from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
 from gpulab.capture.shelf import runs
 from gpulab.errors import CaptureError
 from gpulab.run import Gap, Recording, Run, Source
@@ -163,8 +163,7 @@ class Session:
             )
             return
         self._exit.enter_context(stepping_aside(self._step_aside))
-        with quiet_kineto():
-            self._stretch = Stretch(LEVELS[self.level])
+        self._stretch = Stretch(LEVELS[self.level])
 
     def _boundary(self, known_steps: int | None) -> None:
         """A step begins, in the recorded thread. Nothing that fails here may reach the user's loop."""

@@ -15,7 +15,7 @@ from gpulab.analysis.loader import Feeding
 
 REALISED_FRAC = 0.7  # share of the modelled saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
 HANDOVER_NS = 300_000  # taking a ready batch from a worker: 0.1-1.5 ms were seen, by its size
-MOST_WORKERS = 16
+MOST_WORKERS = 8  # each is a process to start and to keep in memory
 
 
 @dataclass(frozen=True, kw_only=True)

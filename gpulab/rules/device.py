@@ -23,7 +23,7 @@ def exposed_copies(seen: Evidence) -> Finding | None:
     copies = host_to_device(seen.run, seen.steps)
     if copies is None:
         return None
-    share = seen.ledger.frac("copies", "copy_call")
+    share = seen.ledger.share("copies", "copy_call")
     if share < COPY_WORTH_FRAC:
         return None
     exposed_ns = seen.ledger.median_ns("copies", "copy_call")

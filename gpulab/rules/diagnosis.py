@@ -72,6 +72,8 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     """The largest part of the step once the first finding's part is gone; its share is of what is left."""
     mended = first.parts
     left = 1 - accounts.frac(*mended)
+    if left < NEXT_WORTH_FRAC:
+        return None  # next to nothing else was seen, so nothing can be said of what comes then
     groups = [(part.label, (part.key,)) for part in accounts.parts if not part.busy and part.key not in DISPATCHING]
     groups.append(("calling operators", DISPATCHING))
     rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]

@@ -14,6 +14,7 @@ from gpulab.rules.finding import LIKELY, SUSPECT, Gain
 from gpulab.run import Run
 
 REALISED_FRAC = 0.7  # share of a bound's saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
+HEAVY_INFLATION = 1.6  # traced steps this much longer are another program than the one to judge
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,8 @@ class Evidence:
         if self.steps.few:
             lower = {"certain": LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
             return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
+        if (self.steps.inflation or 1) > HEAVY_INFLATION:
+            return SUSPECT, f"recording made a step {self.steps.inflation:.1f} times as long"
         if self.steps.found_by == "whole run":
             return SUSPECT, "no steps were found, so start-up is counted in"
         return best, ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from gpulab.analysis.loader import Feeding
 from gpulab.replay.workers import WorkersPrediction, with_workers, worth_having
 from gpulab.rules.evidence import Evidence
@@ -25,7 +27,7 @@ def starving(seen: Evidence) -> Finding | None:
     feeding = seen.feeding
     if feeding is None or feeding.workers != 0:
         return None
-    share = seen.ledger.frac("loader")
+    share = seen.ledger.share("loader")
     if share < WORTH_TELLING_FRAC:
         return None
     cores = seen.run.machine.cores_allowed
@@ -59,7 +61,7 @@ def few_workers(seen: Evidence) -> Finding | None:
     feeding = seen.feeding
     if feeding is None or feeding.workers == 0:
         return None
-    share = seen.ledger.frac("loader")
+    share = seen.ledger.share("loader")
     if share < WORTH_TELLING_FRAC:
         return None
     cause, fix, advice = _why_workers_are_late(seen, feeding)
@@ -139,7 +141,10 @@ def _why_workers_are_late(seen: Evidence, feeding: Feeding) -> tuple[str, str, s
             "and store the result, or move them to the GPU.",
         )
     if feeding.workers:
-        wanted = min(2 * feeding.workers, max(feeding.workers + 1, round(2 * feeding.fetch_ns / feeding.rest_ns) + 1))
+        # They were busy all the time and gave one batch a step; without the wait one is wanted every rest_ns.
+        wanted = max(feeding.workers + 1, ceil(feeding.workers * feeding.step_ns / feeding.rest_ns))
+        if cores is not None and cpu_ns is not None and cpu_ns > feeding.step_ns / 2:
+            wanted = min(wanted, max(feeding.workers + 1, int(cores)))
         return "too few for one batch per step", _dataloader(feeding, wanted, seen.on_gpu), ""
     return (
         "too few, or held up",

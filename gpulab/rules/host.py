@@ -12,7 +12,7 @@ from gpulab.rules.phrases import ms, spread, who_waits
 PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
 DISPATCH_WORTH_FRAC = 0.20  # some dispatch is the price of eager mode; from a fifth on it is a cause
 SMALL_PIECE_NS = 20_000  # median piece of work; calling one costs 5-12 us on the GPUs measured
-MANY_PIECES = 20  # fewer calls a step than this cannot hold up a device for long
+MANY_PIECES = 50  # fewer calls than this in all interior steps are no loop to speak of
 KNOWN_FRAC = 0.5  # a frame behind this much of the time is named as the cause
 
 
@@ -24,7 +24,7 @@ def host_python(seen: Evidence) -> Finding | None:
     with: the DataLoader (its time is its own part of the ledger) and the short Python stretches between operators
     (`dispatch_bound`). What to do: move the work into the Dataset, so that workers do it, or do it once before.
     """
-    share = seen.ledger.frac("python")
+    share = seen.ledger.share("python")
     if share < PYTHON_WORTH_FRAC:
         return None
     frame = seen.python_frame
@@ -64,11 +64,11 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
     loading (parts of their own), and recording itself, which lengthens every call: shares are of the traced step,
     the gain is of the un-profiled one. What to do: fewer, larger pieces: a larger batch, torch.compile, CUDA graphs.
     """
-    share = seen.ledger.frac(*DISPATCHING)
+    share = seen.ledger.share(*DISPATCHING)
     pieces = seen.launching
     if share < DISPATCH_WORTH_FRAC or pieces is None:
         return None
-    if pieces.median_ns > SMALL_PIECE_NS or pieces.per_step < MANY_PIECES:
+    if pieces.median_ns > SMALL_PIECE_NS or pieces.count < MANY_PIECES:
         return None
     confidence, why = seen.confidence(LIKELY if pieces.graphs else CERTAIN)
     exposed_ns = seen.ledger.median_ns(*DISPATCHING)

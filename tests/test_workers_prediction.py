@@ -1,0 +1,74 @@
+"""The queue of workers: three limits, of which the slowest decides; workers are not free."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab.analysis.loader import Feeding
+from gpulab.replay.workers import with_workers, worth_having
+
+MS = 1_000_000
+
+
+def feeding(fetch, rest, fetch_cpu=None, rest_cpu=None):
+    return Feeding(
+        workers=0,
+        setup=None,
+        step_ns=(fetch + rest) * MS,
+        fetch_ns=fetch * MS,
+        exposed_ns=fetch * MS,
+        fetch_cpu_ns=None if fetch_cpu is None else fetch_cpu * MS,
+        rest_cpu_ns=None if rest_cpu is None else rest_cpu * MS,
+    )
+
+
+def test_items_that_wait_are_limited_by_the_model_once_there_are_workers_enough():
+    prediction = with_workers(feeding(40, 20, fetch_cpu=1, rest_cpu=20), 4, cores=2)
+    assert (prediction.best_ns, prediction.limit) == (20 * MS, "the model")
+
+
+def test_too_few_workers_are_the_limit_themselves():
+    prediction = with_workers(feeding(90, 10, fetch_cpu=1, rest_cpu=10), 2, cores=16)
+    assert (prediction.best_ns, prediction.limit) == (45 * MS, "the workers")
+
+
+def test_items_that_compute_are_limited_by_the_cores():
+    prediction = with_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=40), 2, cores=2)
+    assert (prediction.best_ns, prediction.limit) == (40 * MS, "the cores")
+
+
+def test_on_one_core_workers_give_nothing():
+    prediction = with_workers(feeding(40, 20, fetch_cpu=40, rest_cpu=20), 1, cores=1)
+    assert prediction.best_ns == prediction.worst_ns == 60 * MS
+
+
+def test_unknown_cores_are_not_counted():
+    assert with_workers(feeding(40, 20), 4, cores=None).limit == "the model"
+
+
+@given(
+    st.integers(1, 500),
+    st.integers(1, 500),
+    st.integers(0, 500),
+    st.integers(0, 2000),
+    st.integers(1, 16),
+    st.sampled_from([None, 1.0, 2.0, 8.0]),
+)
+def test_a_prediction_is_a_range_between_the_floor_and_the_step(fetch, rest, fetch_cpu, rest_cpu, workers, cores):
+    costs = feeding(fetch, rest, min(fetch, fetch_cpu), rest_cpu)
+    prediction = with_workers(costs, workers, cores)
+    assert 0 < prediction.floor_ns <= prediction.best_ns <= prediction.worst_ns <= costs.step_ns
+    assert prediction.floor_ns <= costs.rest_ns
+
+
+@pytest.mark.parametrize(
+    ("costs", "cores", "count"),
+    [
+        (feeding(40, 20, fetch_cpu=0, rest_cpu=20), 2.0, 4),  # they wait: more than there are cores
+        (feeding(40, 20, fetch_cpu=40, rest_cpu=20), 2.0, 2),  # they compute: as many as there are cores
+        (feeding(5, 100, fetch_cpu=5, rest_cpu=100), 8.0, 2),  # a light loader needs few
+        (feeding(900, 10, fetch_cpu=0, rest_cpu=10), None, 8),  # never without bound
+    ],
+)
+def test_how_many_workers_to_start_with(costs, cores, count):
+    assert worth_having(costs, cores) == count
