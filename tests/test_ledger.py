@@ -107,9 +107,11 @@ def test_without_a_gpu_the_cpu_is_the_device_and_a_loaders_own_operators_are_no_
             lambda at: [
                 loader_call(at, 50),
                 event(Kind.OP, "aten::stack", at + 10, 10),
-                event(Kind.OP, "aten::linear", at + 50, 30),
-                event(Kind.OP, "aten::addmm", at + 55, 20),
-                event(Kind.OP, "aten::t", at + 51, 0.005),
+                event(Kind.OP, "aten::linear", at + 50, 20.006),
+                event(Kind.OP, "aten::t", at + 50.001, 0.002),
+                event(Kind.OP, "aten::addmm", at + 50.004, 20),
+                event(Kind.OP, "aten::resolve_conj", at + 51, 0.001),
+                event(Kind.OP, "aten::add_", at + 70.1, 0.009),
             ]
         )
     )

@@ -56,9 +56,10 @@ def innermost(rows: Rows) -> Segments:
         at = _close(open_rows, segments, at, start)
         if open_rows and start > at:
             segments.append((at, start, open_rows[-1][0]))
-        # A row that outlasts its holder by a rounded nanosecond ends with it.
-        open_rows.append((row, min(end, open_rows[-1][1]) if open_rows else end))
         at = start
+        while open_rows and open_rows[-1][1] < end:
+            open_rows.pop()  # it does not hold this row: neighbours that overlap by a rounded nanosecond
+        open_rows.append((row, end))
     _close(open_rows, segments, at, None)
     columns = np.array(segments, np.int64).reshape(-1, 3).T
     return Segments(*columns)
