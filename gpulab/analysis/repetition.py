@@ -8,7 +8,8 @@ from gpulab.analysis.nesting import outermost
 from gpulab.intervals import Ints
 from gpulab.tables import Kind, Rows
 
-LEAST = 4  # fewer repeats are no loop
+LEAST = 10  # fewer repeats may well be the layers of one forward pass
+SPANS_FRAC = 0.7  # layers also leave out what comes before and after it
 STEADY = 0.5  # the middle half of the intervals stays within this share of their median
 
 
@@ -23,12 +24,14 @@ def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
     if not len(ops):
         return none
     outer = ops.where(outermost(ops))
+    everything = events.where(events["thread"] == main_thread)
+    whole_ns = (everything["start_ns"] + everything["dur_ns"]).max() - everything["start_ns"].min()
     codes, starts = outer["name"], outer["start_ns"]
     counts = np.bincount(codes)
     candidates = []
     for code in np.flatnonzero(counts >= LEAST):
         mine = np.sort(starts[codes == code])
-        if _steady(mine) and _covers(mine, starts):
+        if _steady(mine) and mine[-1] - mine[0] >= SPANS_FRAC * whole_ns:
             candidates.append((len(mine), int(mine[0]), int(code)))
     if not candidates:
         return none
@@ -43,7 +46,3 @@ def _steady(starts: Ints) -> bool:
     low, middle, high = np.percentile(intervals, (25, 50, 75))
     return bool(middle > 0 and high - low <= STEADY * middle)
 
-
-def _covers(mine: Ints, everyone: Ints) -> bool:
-    """Whether the repetition spans most of the recorded time, rather than one corner of it."""
-    return bool((mine[-1] - mine[0]) >= 0.5 * (everyone.max() - everyone.min()))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
 from gpulab.run import Run
-from gpulab.tables import Kind, MarkKind
+from gpulab.tables import DEVICE_KINDS, Kind, MarkKind, Rows
 
 Mask = NDArray[np.bool_]
 WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps
@@ -142,16 +142,24 @@ def _from_events(run: Run) -> Steps:
             end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
             return _judged(run, start, end, found_by)
         return _judged(run, start[:-1], start[1:], found_by)
-    name, start = repeated_starts(events, run.main_thread)
-    if len(start) >= 4:
-        return _judged(run, start[:-1], start[1:], f"repetition of {name}")
-    whole = np.array([0], np.int64), np.array([run.span_ns], np.int64)
-    if len(events):
-        whole = events["start_ns"].min(keepdims=True), (events["start_ns"] + events["dur_ns"]).max(keepdims=True)
-    return _judged(run, *whole, "whole run")
+    if len(run.host_rows):
+        # Recorded by gpulab: a cell, most likely a loop. In a foreign trace the repetition may be a model's layers.
+        name, start = repeated_starts(events, run.main_thread)
+        if len(start):
+            return _judged(run, start[:-1], start[1:], f"repetition of {name}")
+    return _judged(run, *_whole(run), "whole run")
 
 
-def _optimizer_ranges(run: Run) -> object:
+def _whole(run: Run) -> tuple[Ints, Ints]:
+    """One window for all: from the first event to the end of the last work; what follows is the profiler stopping."""
+    events = run.event_rows
+    work = events.of_kind(Kind.OP, Kind.LOADER, Kind.LAUNCH, Kind.COPY_CALL, *DEVICE_KINDS)
+    if not len(work):
+        return np.array([0], np.int64), np.array([run.span_ns], np.int64)
+    return events["start_ns"].min(keepdims=True), (work["start_ns"] + work["dur_ns"]).max(keepdims=True)
+
+
+def _optimizer_ranges(run: Run) -> Rows:
     events = run.event_rows
     names = events.words("name")
     return events.where(names.matching(word.startswith("Optimizer.step#") for word in names.vocabulary))

@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.analysis.launches import in_interior
 from gpulab.analysis.ledger import main_device
 from gpulab.analysis.steps import Steps
-from gpulab.intervals import Spans, covered_ns, gaps, intersect, union
+from gpulab.intervals import Spans, covered_ns, gaps, intersect, nothing, union
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, Kind, Rows
 
@@ -25,6 +25,7 @@ WAITING_OPS = (
     "aten::_unique2",
 )
 REACH_NS = 1_000_000  # idle that begins later than this after the wait has another cause
+QUEUED_NS = 30_000  # a few small kernels; less work than this was not a queue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ def host_waits(run: Run, steps: Steps) -> Syncs | None:
     waiting = waiting.where(_waited(run, waiting))
     if not len(waiting):
         return None
-    idle = _idle_after(run, steps, waiting)
+    idle = _idle_after(_busy(run), steps, waiting)
     many = int(steps.interior.sum())
     return Syncs(
         count=max(1, round(len(waiting) / many)),
@@ -71,12 +72,23 @@ def _waited(run: Run, ops: Rows) -> np.ndarray:
     return holds & ~outer
 
 
-def _idle_after(run: Run, steps: Steps, waiting: Rows) -> Spans:
-    """Device idle spans that touch the end of a wait: from there to the next device work."""
+def _busy(run: Run) -> Spans:
+    """When the main device worked."""
     work = run.event_rows.of_kind(*DEVICE_KINDS)
     work = work.where(work["device"] == main_device(run))
-    busy = union(work["start_ns"], work["start_ns"] + work["dur_ns"])
-    idle = gaps(busy, int(steps.start_ns.min()), int(steps.end_ns.max()))
+    return union(work["start_ns"], work["start_ns"] + work["dur_ns"])
+
+
+def _idle_after(busy: Spans, steps: Steps, waiting: Rows) -> Spans:
+    """Device idle spans that touch the end of a wait for work that was queued: from there to the next device work.
+
+    A wait that found the queue all but empty cost nothing: the host was behind anyway.
+    """
+    queued = covered_ns(busy, waiting["start_ns"], waiting["start_ns"] + waiting["dur_ns"]) >= QUEUED_NS
+    waiting = waiting.where(queued)
+    if not len(busy.start_ns) or not len(waiting):
+        return nothing()
+    idle = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # after the last work nothing was to follow
     ends = np.sort(waiting["start_ns"] + waiting["dur_ns"])
     # A wait that cost something ends inside an idle gap, or the gap opens just after it.
     first = np.searchsorted(ends, idle.start_ns - REACH_NS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpulab.analysis.ledger import DISPATCHING, Ledger, ledger
@@ -19,7 +19,7 @@ from gpulab.run import Run
 class Rule:
     """A question: the function that asks it, what it is about, and whether it needs a GPU in the run."""
 
-    ask: Callable[[Evidence], Finding | None]
+    ask: Callable[[Evidence], Finding | Unjudged | None]
     about: str
     needs_gpu: bool = False
 
@@ -50,22 +50,31 @@ def diagnose(run: Run) -> Diagnosis:
         return _without_ledger(run, found_steps)
     seen = Evidence(run, found_steps, accounts)
     asked = [rule for rule in RULES if seen.on_gpu or not rule.needs_gpu]
-    found = [finding for rule in asked if (finding := rule.ask(seen)) is not None]
+    answers = [rule.ask(seen) for rule in asked]
+    found = [answer for answer in answers if isinstance(answer, Finding)]
     found.sort(key=lambda finding: -finding.saves_ns)
+    open_questions = [answer for answer in answers if isinstance(answer, Unjudged)]
+    not_asked = [_no_gpu(rule) for rule in RULES if rule not in asked]
     return Diagnosis(
         run=run,
         steps=found_steps,
         ledger=accounts,
         findings=tuple(found),
-        unjudged=tuple(_no_gpu(rule, run) for rule in RULES if rule not in asked),
-        verdict=found[0].claim if found else _nothing(seen),
+        unjudged=(*open_questions, *not_asked),
+        verdict=found[0].claim if found else _nothing(seen, open_questions),
         next_limit=_next_limit(accounts, found[0]) if found and found[0].gain else None,
     )
 
 
-def _nothing(seen: Evidence) -> str:
-    idle = seen.ledger.idle_frac
-    return f"Nothing worth changing: no single cause takes much of a step (idle {idle:.0%} in all)."
+def _nothing(seen: Evidence, open_questions: Sequence[Unjudged]) -> str:
+    if open_questions:
+        return f"No cause can be named: {open_questions[0].why}."
+    idle = [part for part in seen.ledger.parts if not part.busy]
+    most = max(idle, key=lambda part: seen.ledger.frac(part.key))
+    return (
+        "Nothing worth changing: no single cause takes much of a step "
+        f"(idle {seen.ledger.idle_frac:.0%}, most of it {most.label}: {seen.ledger.frac(most.key):.0%})."
+    )
 
 
 def _next_limit(accounts: Ledger, first: Finding) -> str | None:
@@ -83,7 +92,7 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     return f"{label} ({share:.0%} of what is left)"
 
 
-def _no_gpu(rule: Rule, run: Run) -> Unjudged:
+def _no_gpu(rule: Rule) -> Unjudged:
     return Unjudged(
         rule=rule.name,
         about=rule.about,

@@ -6,7 +6,7 @@ from gpulab.analysis.frames import Frame
 from gpulab.analysis.launches import Launching
 from gpulab.analysis.ledger import DISPATCHING
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding
+from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
 from gpulab.rules.phrases import ms, spread, who_waits
 
 PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
@@ -16,7 +16,7 @@ MANY_PIECES = 50  # fewer calls than this in all interior steps are no loop to s
 KNOWN_FRAC = 0.5  # a frame behind this much of the time is named as the cause
 
 
-def host_python(seen: Evidence) -> Finding | None:
+def host_python(seen: Evidence) -> Finding | Unjudged | None:
     """The loop's own Python code runs while the device has nothing to do.
 
     Proof: stretches of 0.2 ms and more in which the main thread is inside no PyTorch call and no DataLoader, with
@@ -29,6 +29,14 @@ def host_python(seen: Evidence) -> Finding | None:
         return None
     frame = seen.python_frame
     named = frame is not None and frame.frac >= KNOWN_FRAC
+    if not named and seen.steps.few:
+        return Unjudged(
+            rule="host_python",
+            about="Python code in the loop",
+            why=f"{share:.0%} of the time is outside PyTorch, but there are too few steps to tell a loop from its "
+            "surroundings, and which Python code ran is not recorded",
+            fix="record more steps, or Python frames too: --level deep",
+        )
     confidence, why = seen.confidence(CERTAIN if named else LIKELY)
     if frame is None and not why:
         confidence, why = SUSPECT, "what ran there was not recorded"

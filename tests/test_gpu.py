@@ -1,0 +1,55 @@
+"""What only a GPU can show; run by `make gpu-check` on a machine that has one."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+
+import gpulab  # noqa: E402  (after the check that torch is there)
+from gpulab.sensors import machine  # noqa: E402
+from gpulab.tables import Kind  # noqa: E402
+from gpulab.workloads import WORKLOADS  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def matmuls(count=60, size=2048):
+    x = torch.randn(size, size, device="cuda")
+    for _ in range(count):
+        x = torch.tanh(x @ x)
+        gpulab.step()
+    torch.cuda.synchronize()
+
+
+def test_kernels_are_recorded_joined_to_their_launches_and_the_ledger_is_the_gpus():
+    with gpulab.profile("matmuls") as session:
+        matmuls()
+    events = session.run.event_rows
+    kernels, launches = events.of_kind(Kind.KERNEL), events.of_kind(Kind.LAUNCH)
+    assert set(kernels["correlation"].tolist()) <= set(launches["correlation"].tolist())
+    diagnosis = gpulab.diagnose(session.run)
+    assert diagnosis.ledger.device == "gpu"
+    total = sum(diagnosis.ledger.part_ns[part.key] for part in diagnosis.ledger.parts)
+    assert total.tolist() == diagnosis.ledger.step_ns.tolist()
+
+
+def test_the_driver_and_torch_speak_of_the_same_gpu():
+    asked = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
+    assert str(torch.cuda.get_device_properties(0).uuid) in asked
+
+
+def test_sensors_of_the_gpu_give_numbers_that_a_gpu_can_have():
+    with gpulab.profile("sensed", level="sensors") as session:
+        matmuls(400, 4096)
+    samples = session.run.gpu_samples
+    assert samples.util_frac.between(0, 1).any()
+    assert (samples.power_w.dropna() > 10).all()
+    assert (samples.memory_used_bytes.dropna() > 1e8).all()
+
+
+@pytest.mark.parametrize("workload", [each for each in WORKLOADS if each.rule], ids=lambda each: each.name)
+def test_what_was_planted_is_named_first(workload):
+    with gpulab.profile(workload.name) as session:
+        workload.run(device="cuda")
+    diagnosis = gpulab.diagnose(session.run)
+    assert diagnosis.first is not None
+    assert diagnosis.first.rule == workload.rule, diagnosis.verdict

@@ -1,0 +1,70 @@
+"""Real traces of real GPUs: the cause that is known of each is named, and nothing that is not there."""
+
+import pytest
+
+import gpulab
+
+RESNET = "v100_resnet50_workers{}.json.gz"
+
+
+@pytest.fixture
+def diagnosed(recorded):
+    return lambda name: gpulab.diagnose(gpulab.load(recorded(name)))
+
+
+def rules(diagnosis):
+    return [finding.rule for finding in diagnosis.findings]
+
+
+def test_resnet_without_workers_waits_for_data_a_third_of_each_step(diagnosed):
+    diagnosis = diagnosed(RESNET.format(0))
+    assert rules(diagnosis)[0] == "starving"
+    assert diagnosis.first.confidence == "certain"
+    assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
+    assert diagnosis.ledger.share("loader") == pytest.approx(0.336, abs=0.015)
+    assert diagnosis.first.gain.bound == pytest.approx(1.51, abs=0.01)
+
+
+def test_what_the_fix_of_resnet_really_gave_lies_in_the_predicted_range(diagnosed):
+    before, after = diagnosed(RESNET.format(0)), diagnosed(RESNET.format(4))
+    measured = before.steps.step_ns / after.steps.step_ns
+    gain = before.first.gain
+    assert measured == pytest.approx(1.40, abs=0.01)
+    assert gain.worst_speedup <= measured <= gain.best_speedup <= gain.bound + 1e-9
+
+
+def test_resnet_with_workers_does_not_wait_for_data(diagnosed):
+    diagnosis = diagnosed(RESNET.format(4))
+    assert not {"starving", "few_workers"} & set(rules(diagnosis))
+    assert diagnosis.ledger.frac("loader") < 0.015
+
+
+def test_timesformer_prepares_video_in_python_while_the_gpu_waits(diagnosed):
+    diagnosis = diagnosed("h100_timesformer_inference.json.gz")
+    assert rules(diagnosis)[0] == "host_python"
+    assert diagnosis.ledger.busy_frac == pytest.approx(0.414, abs=0.01)
+    assert "video" in diagnosis.verdict
+
+
+def test_bert_small_is_bound_by_calling_its_kernels(diagnosed):
+    diagnosis = diagnosed("h100_bert_small_inference.json.gz")
+    assert rules(diagnosis)[0] == "dispatch_bound"
+    assert 0.06 <= diagnosis.ledger.busy_frac <= 0.08
+
+
+def test_the_b200_block_is_bound_by_dispatch(diagnosed):
+    assert rules(diagnosed("b200_eager.json.gz"))[0] == "dispatch_bound"
+
+
+@pytest.mark.parametrize("name", ["v100_ns_resolution", "mi300_resnet_checkpoint", "mi300_compiled_triton"])
+def test_busy_gpus_are_called_busy_and_nothing_else(diagnosed, name):
+    assert rules(diagnosed(f"{name}.json.gz")) == ["device_bound"]
+
+
+def test_every_trace_is_diagnosed_and_its_ledger_sums(shared):
+    for path in sorted((shared / "traces").glob("*.json.gz")):
+        diagnosis = gpulab.diagnose(gpulab.load(path))
+        book = diagnosis.ledger
+        total = sum(book.part_ns[part.key] for part in book.parts)
+        assert total.tolist() == book.step_ns.tolist(), path.name
+        assert diagnosis.verdict
