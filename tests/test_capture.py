@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +60,7 @@ def traces_of_us():
         "profiling": torch._C._autograd._profiler_enabled(),
         "environment": dict(os.environ),
         "collecting": gc.isenabled(),
-        "files": sorted(os.listdir()),
+        "files": sorted(path.name for path in Path().iterdir()),
         "threads of torch": torch.get_num_threads(),
     }
 
@@ -68,7 +69,7 @@ def traces_of_us():
 def nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    gpulab.profile  # the first look-up imports; that is not what is watched here
+    assert gpulab.profile  # the first look-up imports; that is not what is watched here
     before = traces_of_us()
     yield
     assert traces_of_us() == before
@@ -172,9 +173,8 @@ def test_the_cells_own_profiler_has_precedence_and_gets_all_its_events():
 
 
 def test_under_a_running_profiler_only_sensors_are_recorded_and_it_loses_nothing():
-    with torch.profiler.profile() as own:
-        with gpulab.profile("inner") as session:
-            train(10)
+    with torch.profiler.profile() as own, gpulab.profile("inner") as session:
+        train(10)
     assert any(event.name == "aten::addmm" for event in own.events())
     assert len(session.run.event_rows) == 0
     assert "another PyTorch profiler" in session.run.recording.left_out[0].why

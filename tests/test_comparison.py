@@ -13,7 +13,7 @@ from gpulab.tables import Kind
 def recorded(wait_ms, loader=NO_WORKERS, jitter=0.0, work_ms=60, **more):
     random = np.random.default_rng(3)
     events, marks, at = [], [], 0.0
-    for number in range(60):
+    for _ in range(60):
         step_ms = wait_ms + work_ms + float(random.uniform(-jitter, jitter))
         events.append(loader_call(at, wait_ms, workers=loader.workers))
         events.append(event(Kind.KERNEL, "ampere_sgemm", at + wait_ms, step_ms - wait_ms))

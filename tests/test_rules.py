@@ -150,8 +150,7 @@ def test_copies_hidden_behind_kernels_are_no_finding():
 
 def waiting_step(at, idle_after=20.0):
     events = [kernel(at, 80 - idle_after)]
-    for name in ("aten::item", "aten::_local_scalar_dense"):
-        events.append(event(Kind.OP, name, at + 1, 79.1 - idle_after))
+    events += [event(Kind.OP, name, at + 1, 79.1 - idle_after) for name in ("aten::item", "aten::_local_scalar_dense")]
     events.append(event(Kind.SYNC, "cudaStreamSynchronize", at + 2, 78 - idle_after))
     events.append(event(Kind.OP, "aten::add", at + 80 - idle_after, idle_after))
     return [*events, kernel(at + 80, 20)]

@@ -45,7 +45,7 @@ def test_rows_cannot_be_written_to():
 
 
 def test_wrong_columns_are_named():
-    with pytest.raises(RunError, match="missing: .*kind.*; unknown: colour"):
+    with pytest.raises(RunError, match=r"missing: .*kind.*; unknown: colour"):
         EVENTS.rows({"colour": [1]})
     with pytest.raises(RunError, match="differ in length"):
         EVENTS.rows({**{column.name: [] for column in EVENTS.columns}, "start_ns": [1]})

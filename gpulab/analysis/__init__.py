@@ -1,5 +1,7 @@
 """Questions with a number for an answer: a run in, a number, an array or a small frozen value out.
 
+The files, each a topic:
+
     steps       where the steps are, and which are evidence
     ledger      where each step's time went, exactly
     loader      what feeding the model costs

@@ -72,4 +72,5 @@ def _operators(run: Run, steps: Steps) -> Ints:
     closes = np.sort(loader["start_ns"] + loader["dur_ns"])
     begun = np.searchsorted(opens, ops["start_ns"], side="right")
     ended = np.searchsorted(closes, ops["start_ns"], side="right")
-    return own[begun == ended]
+    outside: Ints = own[begun == ended]
+    return outside

@@ -212,5 +212,3 @@ def _inside(rows: Rows, window: Spans) -> Rows:
 
 def _spans(rows: Rows) -> Spans:
     return union(rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
-
-

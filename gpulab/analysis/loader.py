@@ -52,10 +52,9 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
     if len(run.mark_rows):
         told = _by_marks(run, steps)
         fetch_ns = told.pop("fetch_ns") or fetch_ns
-    if ledger.device == "cpu" and len(run.mark_rows):
-        exposed_ns = fetch_ns  # the CPU is the device: while the main thread fetches it computes nothing
-    else:
-        exposed_ns = round(exposed_ns * scale)
+    measured = ledger.device == "cpu" and len(run.mark_rows)
+    # Where the CPU is the device it computes nothing while the main thread fetches: all of that is exposed.
+    exposed_ns = fetch_ns if measured else round(exposed_ns * scale)
     return Feeding(
         workers=setup.workers,
         setup=setup,
@@ -148,5 +147,3 @@ def _blocked_frac(run: Run) -> float | None:
     if not told.any():
         return None
     return float((samples["workers_blocked"][told] / samples["workers"][told]).mean())
-
-

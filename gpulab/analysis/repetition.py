@@ -35,7 +35,7 @@ def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
             candidates.append((len(mine), int(mine[0]), int(code)))
     if not candidates:
         return none
-    _, _, code = min(candidates)
+    code = min(candidates)[2]
     name = outer.words("name").vocabulary[code]
     return name, np.sort(starts[codes == code])
 
@@ -45,4 +45,3 @@ def _steady(starts: Ints) -> bool:
     intervals = np.diff(starts)
     low, middle, high = np.percentile(intervals, (25, 50, 75))
     return bool(middle > 0 and high - low <= STEADY * middle)
-

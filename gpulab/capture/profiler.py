@@ -132,8 +132,9 @@ def stepping_aside(aside: Any) -> Iterator[None]:
 
     Two PyTorch profilers cannot record at once: the outer one silently gets nothing. The user's own has precedence.
     """
-    import torch.autograd.profiler as torch_profiler
+    import torch.autograd.profiler
 
+    torch_profiler: Any = torch.autograd.profiler
     prepare = getattr(torch_profiler, "_prepare_profiler", None)
     if prepare is None:  # another torch: the loss is then noticed at stop()
         yield

@@ -6,7 +6,7 @@ from gpulab.analysis.copies import host_to_device
 from gpulab.analysis.syncs import host_waits
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding
-from gpulab.rules.phrases import ms, spread
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, spread
 
 COPY_WORTH_FRAC = 0.03  # pinning is one argument: worth telling a little earlier than a rewrite
 SYNC_WORTH_FRAC = 0.03
@@ -33,9 +33,9 @@ def exposed_copies(seen: Evidence) -> Finding | None:
     return Finding(
         rule="exposed_copies",
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {share:.0%} of each step while batches are copied from {kind}.",
+        claim=f"The GPU computes nothing {share:.0%} {of_each_step(seen)} while batches are copied from {kind}.",
         evidence=(
-            f"{ms(exposed_ns)} of a {ms(seen.steps.traced_ns or 0)} step in copies and copy calls with no kernel "
+            f"{of_a_step(seen, exposed_ns)} in copies and copy calls with no kernel "
             f"beside them ({spread(seen, 'copies', 'copy_call')}).",
             f"{copies.count} copies to the GPU per step, {copies.pageable} of them from pageable memory"
             + (f"; {copies.bytes / 1e6:.3g} MB" if copies.bytes is not None else "")
@@ -67,7 +67,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
     return Finding(
         rule="host_syncs",
         parts=("sync",),
-        claim=f"GPU idle {share:.0%} of each step after the host waited for a value ({named}).",
+        claim=f"GPU idle {share:.0%} {of_each_step(seen)} after the host waited for a value ({named}).",
         evidence=(
             f"{waits.count} waits per step hold the host for {ms(waits.blocked_ns)}; in the {ms(waits.idle_after_ns)} "
             f"that follow them the GPU has nothing to do.",
@@ -76,7 +76,9 @@ def host_syncs(seen: Evidence) -> Finding | None:
         fix="loss_sum += loss.detach()          # stays on the GPU\n"
         "if step % 50 == 0:\n    print(loss_sum.item() / 50)    # one wait in fifty steps",
         advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
-        gain=seen.bounded(waits.idle_after_ns, "the idle time after the waits, removed by 30 to 100 %", "even no waits", 0.3),
+        gain=seen.bounded(
+            waits.idle_after_ns, "the idle time after the waits, removed by 30 to 100 %", "even no waits", 0.3
+        ),
         confidence=confidence,
         why_confidence=why,
         shown_by=waits.spans,
@@ -96,7 +98,7 @@ def device_bound(seen: Evidence) -> Finding | None:
     confidence, why = seen.confidence(CERTAIN)
     return Finding(
         rule="device_bound",
-        claim=f"The {device} computes {busy:.0%} of each step: feeding it is not the limit.",
+        claim=f"The {device} computes {busy:.0%} {of_each_step(seen)}: feeding it is not the limit.",
         evidence=(f"{spread(seen, *(part.key for part in seen.ledger.parts if part.busy))} of compute.",),
         numbers={"busy_frac": busy},
         advice=_faster_compute(seen.on_gpu),

@@ -83,7 +83,8 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     left = 1 - accounts.frac(*mended)
     if left < NEXT_WORTH_FRAC:
         return None  # next to nothing else was seen, so nothing can be said of what comes then
-    groups = [(part.label, (part.key,)) for part in accounts.parts if not part.busy and part.key not in DISPATCHING]
+    alone = [part for part in accounts.parts if not part.busy and part.key not in DISPATCHING]
+    groups: list[tuple[str, tuple[str, ...]]] = [(part.label, (part.key,)) for part in alone]
     groups.append(("calling operators", DISPATCHING))
     rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]
     share, label = max(rest)

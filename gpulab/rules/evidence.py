@@ -10,7 +10,7 @@ from gpulab.analysis.launches import Launching, launching
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.loader import Feeding, feeding
 from gpulab.analysis.steps import Steps
-from gpulab.rules.finding import LIKELY, SUSPECT, Gain
+from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Gain
 from gpulab.run import Run
 
 REALISED_FRAC = 0.7  # share of a bound's saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
@@ -70,12 +70,13 @@ class Evidence:
 
     def confidence(self, best: str) -> tuple[str, str]:
         """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""
-        count = int(self.steps.interior.sum())
-        if self.steps.few:
-            lower = {"certain": LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
-            return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
-        if (self.steps.inflation or 1) > HEAVY_INFLATION:
-            return SUSPECT, f"recording made a step {self.steps.inflation:.1f} times as long"
+        lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
+        inflation = self.steps.inflation or 1.0
+        if inflation > HEAVY_INFLATION:
+            return SUSPECT, f"recording made a step {inflation:.1f} times as long"
         if self.steps.found_by == "whole run":
-            return SUSPECT, "no steps were found, so start-up is counted in"
+            return lower, "no loop was found, so all that was recorded is judged as one step"
+        if self.steps.few:
+            count = int(self.steps.interior.sum())
+            return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
         return best, ""

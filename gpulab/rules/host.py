@@ -7,7 +7,7 @@ from gpulab.analysis.launches import Launching
 from gpulab.analysis.ledger import DISPATCHING
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
-from gpulab.rules.phrases import ms, spread, who_waits
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, spread, who_waits
 
 PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
 DISPATCH_WORTH_FRAC = 0.20  # some dispatch is the price of eager mode; from a fifth on it is a cause
@@ -46,7 +46,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         parts=("python",),
         claim=f"{who_waits(seen, share)} for Python code of the loop{where}.",
         evidence=(
-            f"{ms(seen.ledger.median_ns('python'))} of a {ms(seen.steps.traced_ns or 0)} step outside PyTorch and "
+            f"{of_a_step(seen, seen.ledger.median_ns('python'))} outside PyTorch and "
             f"DataLoader with the {'GPU' if seen.on_gpu else 'model'} idle ({spread(seen, 'python')}).",
             *_who(frame),
         ),
@@ -86,8 +86,7 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         claim=f"{_subject(seen, share)} while Python and PyTorch call {pieces.per_step:,} small "
         f"{pieces.unit}s (median {ms(pieces.median_ns)}).",
         evidence=(
-            f"{ms(exposed_ns)} of a {ms(seen.steps.traced_ns or 0)} traced step goes to calling them "
-            f"({spread(seen, *DISPATCHING)}).",
+            f"{of_a_step(seen, exposed_ns)} goes to calling them ({spread(seen, *DISPATCHING)}).",
             _pieces(pieces),
         ),
         numbers={
@@ -107,7 +106,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
 
 
 def _subject(seen: Evidence, share: float) -> str:
-    return f"GPU idle {share:.0%} of each step" if seen.on_gpu else f"{share:.0%} of each step passes"
+    each = of_each_step(seen)
+    return f"GPU idle {share:.0%} {each}" if seen.on_gpu else f"{share:.0%} {each} passes"
 
 
 def _pieces(pieces: Launching) -> str:
@@ -129,12 +129,18 @@ def _who(frame: Frame | None) -> tuple[str, ...]:
 
 
 def _into_the_dataset(frame: Frame | None) -> str:
-    name = frame.name.split("(")[0].split(":")[-1].strip() if frame else ""
-    call = f"{name}(sample)" if name.isidentifier() else "preprocess(sample)"
+    name = _function(frame.name) if frame else "preprocess"
     return (
         f"class Prepared(torch.utils.data.Dataset):  # does the work in the DataLoader's workers\n"
         f"    def __init__(self, data): self.data = data\n"
         f"    def __len__(self): return len(self.data)\n"
-        f"    def __getitem__(self, i): return {call.replace('sample', 'self.data[i]')}\n"
+        f"    def __getitem__(self, i): return {name}(self.data[i])\n"
         f"loader = DataLoader(Prepared(data), ..., num_workers=2, persistent_workers=True)"
     )
+
+
+def _function(frame: str) -> str:
+    """The function's name in "name (file.py:12)" (sampled) or "file.py(12): name" (recorded)."""
+    recorded = frame.rsplit("): ", 1)
+    name = recorded[1] if len(recorded) == 2 else frame.split(" ")[0]
+    return name if name.isidentifier() else "preprocess"

@@ -17,8 +17,21 @@ def ms(dur_ns: float) -> str:
 def who_waits(seen: Evidence, share: float) -> str:
     """The subject of a claim about idle time."""
     if seen.on_gpu:
-        return f"GPU idle {share:.0%} of each step"
-    return f"The model waits {share:.0%} of each step"
+        return f"GPU idle {share:.0%} {of_each_step(seen)}"
+    return f"The model waits {share:.0%} {of_each_step(seen)}"
+
+
+def of_each_step(seen: Evidence) -> str:
+    """What a share is a share of; without a loop there are no steps to speak of."""
+    return "of the recorded time" if seen.steps.found_by == "whole run" else "of each step"
+
+
+def of_a_step(seen: Evidence, dur_ns: int) -> str:
+    """A part of the traced step, beside the whole."""
+    whole = ms(seen.steps.traced_ns or 0)
+    if seen.steps.found_by == "whole run":
+        return f"{ms(dur_ns)} of {whole} recorded"
+    return f"{ms(dur_ns)} of a {whole} step"
 
 
 def spread(seen: Evidence, *keys: str) -> str:

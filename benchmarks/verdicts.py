@@ -1,0 +1,104 @@
+"""How often is the diagnosis right, and how often does a prediction hold? Planted faults, each in a fresh process.
+
+    python benchmarks/verdicts.py [--runs 10] [--only NAME ...]
+
+For each workload: how often its planted rule came first. For each one starved of data: the fix that the finding
+names is applied, and the measured gain is put beside the predicted range and the ceiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections import Counter
+from statistics import median
+
+from gpulab.workloads import WORKLOADS, workload
+
+
+def main() -> None:
+    """Run every workload so many times and write the tally."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--only", nargs="*", default=[each.name for each in WORKLOADS])
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        sys.stdout.write(json.dumps(_child(arguments.child)))
+        return
+    for name in arguments.only:
+        results = [_in_fresh_process(name) for _ in range(arguments.runs)]
+        sys.stdout.write(_line(name, results) + "\n")
+        sys.stdout.flush()
+
+
+def _in_fresh_process(name: str) -> dict[str, object]:
+    command = [sys.executable, __file__, "--child", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _child(name: str) -> dict[str, object]:
+    """Profile one workload once; where it starves, apply the fix and profile again."""
+    import torch
+
+    import gpulab
+    from gpulab.comparison import compare
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = workload(name)
+    with gpulab.profile("before") as before:
+        chosen.run(device=device)
+    diagnosis = gpulab.diagnose(before.run)
+    told: dict[str, object] = {
+        "rule": diagnosis.first.rule if diagnosis.first else None,
+        "rules": [finding.rule for finding in diagnosis.findings],
+        "inflation": diagnosis.steps.inflation,
+    }
+    if told["rule"] == "starving" and chosen.rule == "starving":
+        workers = int(diagnosis.first.fix.split("num_workers=")[1].split(",")[0])
+        with gpulab.profile("after") as after:
+            chosen.run(device=device, workers=workers)
+        seen = compare(before.run, after.run)
+        told |= {
+            "workers": workers,
+            "measured": seen.ratio,
+            "low": seen.predicted.worst_speedup,
+            "high": seen.predicted.best_speedup,
+            "ceiling": seen.predicted.bound,
+            "inside": seen.inside,
+            "basis": seen.predicted.basis,
+        }
+    return told
+
+
+def _line(name: str, results: list[dict[str, object]]) -> str:
+    planted = workload(name).rule
+    firsts = Counter(str(result["rule"]) for result in results)
+    # A healthy twin is judged right when nothing is said of it beyond how busy the device is.
+    right = sum(
+        result["rule"] == planted or (planted is None and result["rule"] in (None, "device_bound"))
+        for result in results
+    )
+    others = ", ".join(f"{rule} {count}" for rule, count in firsts.most_common())
+    line = f"{name:22} planted {planted!s:16} right {right}/{len(results)}   first: {others}"
+    fixed = [result for result in results if "measured" in result]
+    if fixed:
+        inside = sum(bool(result["inside"]) for result in fixed)
+        line += (
+            f"\n{'':22} gain measured {_range(fixed, 'measured')}, predicted {_range(fixed, 'low')} to "
+            f"{_range(fixed, 'high')}, ceiling {_range(fixed, 'ceiling')}; inside {inside}/{len(fixed)}; "
+            f"workers {sorted({result['workers'] for result in fixed})}; {fixed[0]['basis']}"
+        )
+    return line
+
+
+def _range(results: list[dict[str, object]], key: str) -> str:
+    values = [float(result[key]) for result in results]  # type: ignore[arg-type]
+    return f"{median(values):.2f}x ({min(values):.2f}-{max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()
