@@ -66,7 +66,8 @@ def test_a_prediction_is_a_range_between_the_floor_and_the_step(fetch, rest, fet
     [
         (feeding(40, 20, fetch_cpu=0, rest_cpu=20), 2.0, 4),  # they wait: more than there are cores
         (feeding(40, 20, fetch_cpu=40, rest_cpu=20), 2.0, 2),  # they compute: as many as there are cores
-        (feeding(5, 100, fetch_cpu=5, rest_cpu=100), 8.0, 2),  # a light loader needs few
+        (feeding(5, 100, fetch_cpu=5, rest_cpu=100), 4.0, 2),  # a light loader needs few
+        (feeding(5, 100, fetch_cpu=5, rest_cpu=100), 8.0, 4),  # but where there are cores, some headroom
         (feeding(900, 10, fetch_cpu=0, rest_cpu=10), None, 8),  # never without bound
     ],
 )

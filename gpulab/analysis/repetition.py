@@ -35,9 +35,9 @@ def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
             candidates.append((len(mine), int(mine[0]), int(code)))
     if not candidates:
         return none
-    code = min(candidates)[2]
-    name = outer.words("name").vocabulary[code]
-    return name, np.sort(starts[codes == code])
+    rarest = min(candidates)[2]
+    name = outer.words("name").vocabulary[rarest]
+    return name, np.sort(starts[codes == rarest])
 
 
 def _steady(starts: Ints) -> bool:

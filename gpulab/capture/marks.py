@@ -40,7 +40,8 @@ class Marks:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-        original = _BaseDataLoaderIter.__next__
+        iterators: Any = _BaseDataLoaderIter
+        original = iterators.__next__
 
         def marked_next(iterator: Any) -> Any:
             __tracebackhide__ = True  # an error in the user's dataset should show the user's lines
@@ -49,8 +50,8 @@ class Marks:
             return self._next(iterator, original)
 
         handle = register_optimizer_step_post_hook(lambda *_: self._optimizer_stepped())
-        _BaseDataLoaderIter.__next__ = marked_next
-        self._undo = [handle.remove, lambda: setattr(_BaseDataLoaderIter, "__next__", original)]
+        iterators.__next__ = marked_next
+        self._undo = [handle.remove, lambda: setattr(iterators, "__next__", original)]
 
     def remove(self) -> None:
         """Leave torch as it was found."""

@@ -96,6 +96,11 @@ class Stretch:
                 gc.enable()
         return True
 
+    def abandon(self) -> None:
+        """Stop without hope of anything recorded; what goes wrong in that is of no more interest."""
+        with contextlib.suppress(RuntimeError):
+            self.stop()
+
     def events_since(self, unix_ns: int) -> int:
         """How many events began at or after this moment."""
         results = self._profile.profiler.kineto_results.events()

@@ -84,13 +84,13 @@ class Session:
         try:
             self._exit.callback(_release)
             self._prepare_torch()
-            self._sensors.start()
-            self._exit.callback(self._sensors.stop)
-            self._began_ns = time.time_ns()
-            self._plan.begin(self._began_ns)
             if self._stretch is not None:
                 self._stretch.start()
-                self._window_ns = time.time_ns()
+            self._began_ns = self._window_ns = time.time_ns()
+            self._plan.begin(self._began_ns)
+            # Last, as every tick asks the plan: before it has begun there is nothing it could answer.
+            self._sensors.start()
+            self._exit.callback(self._sensors.stop)
         except BaseException:
             self._exit.close()
             raise
@@ -238,8 +238,10 @@ class Session:
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        self._stretch = None
         self._plan.give_up(time.time_ns())
+        if self._stretch is not None:
+            self._stretch.abandon()
+            self._stretch = None
         self._leave_out("operators and kernels", f"recording failed: {error}", "please report this with the cell")
 
     def _leave_out(self, what: str, why: str, fix: str) -> None:

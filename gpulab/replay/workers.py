@@ -15,6 +15,7 @@ from gpulab.analysis.loader import Feeding
 
 REALISED_FRAC = 0.7  # share of the modelled saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
 HANDOVER_NS = 300_000  # taking a ready batch from a worker: 0.1-1.5 ms were seen, by its size
+FEW_CORES = 8
 MOST_WORKERS = 8  # each is a process to start and to keep in memory
 
 
@@ -52,7 +53,8 @@ def worth_having(feeding: Feeding, cores: float | None) -> int:
 
     Workers that wait rather than compute need no core of their own.
     """
-    wanted = max(2, ceil(2 * feeding.fetch_ns / feeding.rest_ns))
+    least = 2 if cores is not None and cores < FEW_CORES else 4
+    wanted = max(least, ceil(2 * feeding.fetch_ns / feeding.rest_ns))
     if cores is not None:
         busy = feeding.cpu_frac if feeding.cpu_frac is not None else 1.0
         carried = max(1, int(cores / busy)) if busy > 0.05 else MOST_WORKERS
