@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.loader import leading_loader
-from gpulab.analysis.steps import Steps
+from gpulab.analysis.steps import Steps, grouped
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain, diagnose
@@ -23,7 +23,7 @@ class Comparison:
 
     before: Diagnosis
     after: Diagnosis
-    before_steps_ns: Ints  # every step the medians rest on: un-profiled ones where both runs have them
+    before_steps_ns: Ints  # what the medians rest on: un-profiled steps where both runs have them, by bursts
     after_steps_ns: Ints
     profiled: bool  # the steps compared were recorded ones, with the profiler's cost in them
     ratio: float  # median step before over median step after
@@ -101,7 +101,7 @@ def _steps_ns(steps: Steps, profiled: bool, run: Run) -> Ints:
             why="no complete step of a loop was seen in it",
             fix="profile the cell that holds the training loop, and let it run for at least six steps",
         )
-    return chosen
+    return grouped(chosen, steps.burst)
 
 
 def _inside(predicted: Gain, before_ns: Ints, after_ns: Ints) -> bool:
@@ -117,9 +117,7 @@ def _median_error(steps_ns: Ints) -> float:
     return float(1.57 * (high - low) / np.sqrt(len(steps_ns)))
 
 
-def _why(
-    one: Diagnosis, other: Diagnosis, one_ns: Ints, other_ns: Ints, above_noise: bool, inside: bool | None
-) -> str:
+def _why(one: Diagnosis, other: Diagnosis, one_ns: Ints, other_ns: Ints, above_noise: bool, inside: bool | None) -> str:
     if min(len(one_ns), len(other_ns)) < LEAST_STEPS:
         return f"fewer than {LEAST_STEPS} steps on one side: no spread, so no difference can be called real"
     if not above_noise:

@@ -77,10 +77,15 @@ def typical_ns(values_ns: Ints, burst: int = 1) -> int:
     Four workers that finish together give one long step and three short ones: the median of these is not what a
     step costs, the median of fours is.
     """
+    return int(np.median(grouped(values_ns, burst)))
+
+
+def grouped(values_ns: Ints, burst: int) -> Ints:
+    """The means of successive groups of `burst`; an incomplete last group is left out, unless it is all there is."""
     whole = len(values_ns) // burst * burst
-    if burst == 1 or not whole:
-        return int(np.median(values_ns)) if burst == 1 else int(np.mean(values_ns))
-    return int(np.median(values_ns[:whole].reshape(-1, burst).mean(axis=1)))
+    if not whole:
+        return values_ns.mean(keepdims=True).astype(np.int64) if len(values_ns) else values_ns
+    return values_ns[:whole].reshape(-1, burst).mean(axis=1).astype(np.int64)
 
 
 def steps(run: Run) -> Steps:

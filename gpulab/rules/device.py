@@ -43,7 +43,9 @@ def exposed_copies(seen: Evidence) -> Finding | None:
         ),
         numbers={"exposed_frac": share, "exposed_ns": float(exposed_ns), "pageable": float(copies.pageable)},
         fix=_pinned() if pageable else _prefetched(),
-        gain=seen.bounded(exposed_ns, "the exposed copies, hidden by 30 to 100 %", "even free copies", 0.3),
+        gain=seen.bounded(
+            seen.plain_ns(exposed_ns), "the exposed copies, hidden by 30 to 100 %", "even free copies", (0.3, 1.0)
+        ),
         confidence=confidence,
         why_confidence=why,
         shown_by=copies.spans,
@@ -77,7 +79,10 @@ def host_syncs(seen: Evidence) -> Finding | None:
         "if step % 50 == 0:\n    print(loss_sum.item() / 50)    # one wait in fifty steps",
         advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
         gain=seen.bounded(
-            waits.idle_after_ns, "the idle time after the waits, removed by 30 to 100 %", "even no waits", 0.3
+            seen.plain_ns(waits.idle_after_ns),
+            "the idle time after the waits, removed by 30 to 100 %",
+            "even no waits",
+            (0.3, 1.0),
         ),
         confidence=confidence,
         why_confidence=why,

@@ -52,16 +52,27 @@ class Evidence:
         return self.steps.step_ns
 
     def plain_ns(self, traced_ns: int) -> int:
-        """A traced duration scaled to the un-profiled step, as recording inflates host work."""
+        """A traced duration scaled to the un-profiled step."""
         return round(traced_ns * self.step_ns / max(1, self.steps.traced_ns or self.step_ns))
 
-    def bounded(self, exposed_ns: int, basis: str, floor_means: str, realised: float = REALISED_FRAC) -> Gain:
-        """The gain of removing a cause that is exposed for so long (traced): a bound, and 70-100 % of it."""
-        floor_ns = max(1, self.step_ns - self.plain_ns(exposed_ns))
-        worst_ns = round(self.step_ns - realised * (self.step_ns - floor_ns))
+    def without_recording(self, exposed_ns: int) -> int:
+        """What the cost of calling operators is in the un-profiled step: recording adds to that, and to little else."""
+        added_ns = max(0, (self.steps.traced_ns or 0) - (self.steps.plain_ns or self.steps.traced_ns or 0))
+        return max(0, exposed_ns - added_ns)
+
+    def bounded(
+        self,
+        exposed_ns: int,
+        basis: str,
+        floor_means: str,
+        realised: tuple[float, float] = (REALISED_FRAC, 1.0),
+    ) -> Gain:
+        """The gain of removing a cause that costs so much of the un-profiled step, and how much of that is likely."""
+        floor_ns = max(1, self.step_ns - exposed_ns)
+        worst_ns, best_ns = (round(self.step_ns - part * (self.step_ns - floor_ns)) for part in realised)
         return Gain(
             step_ns=self.step_ns,
-            best_ns=floor_ns,
+            best_ns=best_ns,
             worst_ns=worst_ns,
             floor_ns=floor_ns,
             basis=basis,

@@ -76,7 +76,7 @@ def few_workers(seen: Evidence) -> Finding | None:
         numbers=_numbers(feeding, share),
         fix=fix,
         advice=advice,
-        gain=seen.bounded(exposed_ns, "the exposed wait, removed by 70 to 100 %", "even free data"),
+        gain=seen.bounded(seen.plain_ns(exposed_ns), "the exposed wait, removed by 70 to 100 %", "even free data"),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],
