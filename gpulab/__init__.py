@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gpulab.comparison import compare
     from gpulab.files import load, save
     from gpulab.rules import diagnose
-    from gpulab.views import info, report
+    from gpulab.views.info import info
+    from gpulab.views.report import report
 
 __all__ = [
     "GpulabError",

@@ -172,7 +172,7 @@ class Rows:
 
     def shifted(self, by_ns: int, *columns: str) -> Rows:
         """The same rows with `by_ns` added to these time columns."""
-        return Rows(self.table, {n: v + by_ns if n in columns else v for n, v in self.columns.items()})  # type: ignore[operator]
+        return Rows(self.table, {**self.columns, **{column: self[column] + by_ns for column in columns}})
 
     def frame(self) -> pd.DataFrame:
         """The table as a pandas DataFrame; text and kinds as categories, numbers not copied."""
@@ -182,10 +182,10 @@ class Rows:
         for column in self.table.columns:
             values = self.columns[column.name]
             if isinstance(values, Words):
-                columns[column.name] = pd.Categorical.from_codes(values.codes, categories=list(values.vocabulary))
+                columns[column.name] = pd.Categorical.from_codes(values.codes, pd.Index(list(values.vocabulary), dtype=object))
             elif column.name == "kind":
                 names = [kind.name.lower() for kind in (MarkKind if self.table is MARKS else Kind)]
-                columns[column.name] = pd.Categorical.from_codes(values, categories=names)
+                columns[column.name] = pd.Categorical.from_codes(values, pd.Index(names))
             else:
                 columns[column.name] = values
         return pd.DataFrame(columns, copy=False)

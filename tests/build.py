@@ -28,7 +28,18 @@ def event(kind, name, start_ms, dur_ms, *, thread=0, device=0, stream=7, correla
     }
 
 
-def mark(start_ms, dur_ms, *, kind=MarkKind.NEXT, loader=0, epoch=0, yielded=True, cpu_ms=0.0, process_ms=0.0, within_ms=0.0):
+def mark(
+    start_ms,
+    dur_ms,
+    *,
+    kind=MarkKind.NEXT,
+    loader=0,
+    epoch=0,
+    yielded=True,
+    cpu_ms=0.0,
+    process_ms=0.0,
+    within_ms=0.0,
+):
     return {
         "kind": int(kind),
         "start_ns": round(start_ms * MS),

@@ -239,9 +239,9 @@ def test_input_numbering_and_history_are_untouched(live):
     after = live.run("3")
     assert (profiled.count, after.count) == (first.count + 1, first.count + 2)
     assert live.value(f"get_ipython().history_manager.input_hist_raw[{profiled.count}]") == MAGIC + "2"
-    assert live.value(f"[line[2] for line in get_ipython().history_manager.get_range()][{profiled.count - 1}]").endswith(
-        "\n2"
-    )
+    assert live.value(
+        f"[line[2] for line in get_ipython().history_manager.get_range()][{profiled.count - 1}]"
+    ).endswith("\n2")
 
 
 def test_outputs_keep_their_order(live):
@@ -294,7 +294,17 @@ def test_an_empty_body_is_a_usage_error(live):
 
 def test_a_bad_option_does_not_run_the_cell(live):
     live.run("ran = 0")
-    for line in ("--nope", "--level loud", "--steps 0", "--steps x", "-o 1x", "two words", "1name", "--save run.txt", "'"):
+    for line in (
+        "--nope",
+        "--level loud",
+        "--steps 0",
+        "--steps x",
+        "-o 1x",
+        "two words",
+        "1name",
+        "--save run.txt",
+        "'",
+    ):
         reply = live.run(f"%%gpuprofile {line}\nran = 1")
         assert reply.content["ename"] == "UsageError", line
         assert live.value("ran") == 0, line

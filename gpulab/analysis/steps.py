@@ -85,7 +85,8 @@ def grouped(values_ns: Ints, burst: int) -> Ints:
     whole = len(values_ns) // burst * burst
     if not whole:
         return values_ns.mean(keepdims=True).astype(np.int64) if len(values_ns) else values_ns
-    return values_ns[:whole].reshape(-1, burst).mean(axis=1).astype(np.int64)
+    means: Ints = values_ns[:whole].reshape(-1, burst).mean(axis=1).astype(np.int64)
+    return means
 
 
 def steps(run: Run) -> Steps:

@@ -1,0 +1,54 @@
+# make demo     set up what is needed and run the first notebook headless; says what it found
+# make lab      open the notebooks in JupyterLab
+# make test     all tests, the browser's where Chromium is there, and every notebook against its stored outputs
+# make lint     ruff and mypy
+# make bench    what recording costs, as ratios
+# make gpu-check   the tests that need a CUDA GPU
+#
+# The first of them makes .venv and installs into it; after that a change of pyproject.toml or constraints-dev.txt
+# does. `make test PY=python3` takes an interpreter as it is instead, and installs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
+
+.PHONY: setup demo lab test lint bench gpu-check clean
+
+setup: $(READY)
+
+$(VENV)/.ready: pyproject.toml constraints-dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo 'gpulab needs Python 3.10 or newer; name one that is: make PYTHON=python3.12 $(MAKECMDGOALS)' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo '$(PYTHON) cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo 'installing gpulab, PyTorch, JupyterLab and the tools into $(VENV) (a few minutes the first time)'
+	@$(PY) -m pip install --quiet --quiet --editable '.[torch,lab,dev]' --constraint constraints-dev.txt
+	@touch $@
+
+demo: $(READY)
+	@$(PY) tools/demo.py notebooks/00_start_here.ipynb build
+
+lab: $(READY)
+	$(PY) -m jupyterlab notebooks
+
+test: $(READY)
+	$(PY) -m pytest
+	$(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
+	    --nbval-sanitize-with notebooks/sanitize.cfg
+
+lint: $(READY)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+bench: $(READY)
+	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+
+gpu-check: $(READY)
+	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'
+	$(PY) -m pytest -m gpu
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,47 @@
+"""%%gpuprofile, %gpureport, %gpucompare and %gpuinfo: the only part of gpulab that knows IPython."""
+
+from __future__ import annotations
+
+import sys
+from weakref import WeakKeyDictionary
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpulab import capture
+from gpulab.magics.commands import GpuProfileMagics
+from gpulab.magics.completion import matcher
+from gpulab.magics.transparent import CellHook
+
+_hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook]] = WeakKeyDictionary()
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Add the magics to a shell; a second time changes nothing."""
+    if shell in _hooks:
+        return
+    magics = GpuProfileMagics(shell)
+    hook = CellHook(shell, magics)
+    shell.register_magics(magics)
+    hook.install()
+    if shell.Completer is not None:
+        shell.Completer.custom_matchers.append(matcher)
+    _hooks[shell] = magics, hook
+    if "torch" in sys.modules:  # otherwise the first profiled cell, which imports torch, pays for both
+        capture.warm_up()
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take everything back."""
+    if shell not in _hooks:
+        return
+    magics, hook = _hooks.pop(shell)
+    magics.abandon()
+    hook.remove()
+    if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(matcher)
+    configurables: list[object] = shell.configurables  # type: ignore[assignment]
+    configurables.remove(magics)
+    shell.magics_manager.registry.pop(type(magics).__name__, None)
+    for kind, names in magics.magics.items():
+        for name in names:
+            shell.magics_manager.magics[kind].pop(name, None)

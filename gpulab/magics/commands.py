@@ -1,0 +1,172 @@
+"""The magics: each parses its line, calls what could be called without IPython, and returns it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+    output_can_be_silenced,
+)
+from traitlets import Bool, Enum, Integer
+
+from gpulab import comparison, sensors, views
+from gpulab.capture import runs
+from gpulab.magics.arguments import (
+    COMPARE,
+    INFO,
+    LEVELS,
+    PROFILE,
+    REPORT,
+    Request,
+    accepts,
+    parsed,
+    request,
+    split_statement,
+)
+from gpulab.magics.body import execute, nested
+from gpulab.magics.recording import Recording, reported
+
+
+@magics_class
+class GpuProfileMagics(Magics):
+    """Settings of %%gpuprofile; an option on its line goes before them."""
+
+    level = Enum(LEVELS, "trace", help="How much is recorded: sensors, trace or deep.").tag(config=True)
+    steps = Integer(None, allow_none=True, help="How many steps are recorded; None: as many as a verdict needs.").tag(
+        config=True
+    )
+    live = Bool(True, help="Whether the live panel is shown while a cell runs.").tag(config=True)
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        super().__init__(shell)
+        self._shell = shell
+        self.cell_now: str | None = None  # the cell that runs, as the user wrote it
+        self._recording: Recording | None = None
+
+    @accepts(*PROFILE)
+    @no_var_expand
+    @needs_local_scope
+    @output_can_be_silenced
+    @line_cell_magic
+    def gpuprofile(self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None) -> Any:
+        """Record a cell, show it live, and report why the GPU idles, with the fix and what it gains.
+
+        %%gpuprofile [options] [NAME]     on the first line of a cell
+        %gpuprofile [options] statement   for one statement
+
+        The cell runs as it would without this line. Its recording is then gpulab.runs["NAME"].
+        """
+        __tracebackhide__ = True
+        options, code = (line, cell) if cell is not None else split_statement(line)
+        asked = self.request(options)
+        if asked.help:
+            return self._help(self.gpuprofile)
+        if not code.strip():
+            raise UsageError("there is no code to profile: write it under %%gpuprofile, or after %gpuprofile")
+        recorded = self._recording is None
+        if recorded:
+            self.begin(asked)
+        else:
+            self._say("gpulab: this runs inside a cell that is being profiled already, and is part of its report")
+        if cell is None:
+            return self._statement(code, local_ns, recorded)
+        return self._cell(cell, recorded)
+
+    @accepts(*REPORT)
+    @line_magic
+    def gpureport(self, line: str) -> Any:
+        """Show the report of a run again.
+
+        %gpureport [NAME]
+        """
+        asked = parsed(self.gpureport, line)
+        if asked.help:
+            return self._help(self.gpureport)
+        return reported(runs[asked.name] if asked.name else runs.last)
+
+    @accepts(*COMPARE)
+    @line_magic
+    def gpucompare(self, line: str) -> Any:
+        """Compare two runs: step times, ledgers, what was resolved, and whether it is more than noise.
+
+        %gpucompare BEFORE AFTER
+        """
+        asked = parsed(self.gpucompare, line)
+        if asked.help:
+            return self._help(self.gpucompare)
+        if asked.before is None or asked.after is None:
+            raise UsageError(
+                f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
+            )
+        return views.comparison(comparison.compare(runs[asked.before], runs[asked.after]))
+
+    @accepts(*INFO)
+    @line_magic
+    def gpuinfo(self, line: str) -> Any:
+        """What this machine is, and what gpulab can and cannot measure on it.
+
+        %gpuinfo
+        """
+        if parsed(self.gpuinfo, line).help:
+            return self._help(self.gpuinfo)
+        return views.info(sensors.machine())
+
+    def request(self, line: str) -> Request:
+        """What a line of %%gpuprofile asks for, with the settings where it leaves the choice."""
+        asked = request(self.gpuprofile, line)
+        return replace(
+            asked, level=asked.level or self.level, steps=asked.steps or self.steps, live=asked.live and self.live
+        )
+
+    def begin(self, asked: Request) -> None:
+        """Record from here on."""
+        self._recording = Recording(self._shell, asked)
+        self._recording.start()
+
+    def end(self, error: BaseException | None) -> None:
+        """Stop recording, if anything is recorded, and report."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.finish(error)
+
+    def abandon(self) -> None:
+        """Stop recording, if anything is recorded, without a report."""
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            recording.abandon()
+
+    def _cell(self, cell: str, recorded: bool) -> None:
+        """A cell under another magic, or in another cell: run it here, with one traceback in the end."""
+        __tracebackhide__ = True
+        error = nested(self._shell, cell, self.cell_now)
+        if recorded:
+            self.end(error)
+        if error is not None:
+            raise error
+
+    def _statement(self, code: str, local_ns: dict[str, Any] | None, recorded: bool) -> Any:
+        __tracebackhide__ = True
+        error: BaseException | None = None
+        try:
+            return execute(self._shell, code, local_ns)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if recorded:
+                self.end(error)
+
+    def _help(self, magic: Any) -> None:
+        self._say(magic.__doc__.removeprefix("::\n\n"))
+
+    def _say(self, text: str) -> None:
+        self._shell.display_pub.publish(data={"text/plain": text.rstrip()}, metadata={})

@@ -1,0 +1,47 @@
+"""Tab completion on the lines of gpulab's magics: options, the values they take, and names of runs."""
+
+from __future__ import annotations
+
+import re
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    completion_matcher,
+)
+
+from gpulab.capture import runs
+from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, options
+
+_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|report|compare|info))\s+(.*)", re.DOTALL)
+_ARGUMENTS = {"gpuprofile": PROFILE, "gpureport": REPORT, "gpucompare": COMPARE, "gpuinfo": INFO}
+_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gpucompare": 2, "gpuinfo": 0}
+
+
+@completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
+def matcher(context: CompletionContext) -> SimpleMatcherResult:
+    """What may follow on this line, if it is one of gpulab's."""
+    line = _LINE.fullmatch(context.text_until_cursor)
+    if line is None:
+        return {"completions": [], "suppress": False}
+    *before, typed = re.split(r"\s+", line[2])
+    found = [word for word in following(line[1], before) if word.startswith(typed)]
+    # IPython replaces the token it sees, and a hyphen or a dot may end a token: give what comes after that.
+    known = len(typed) - len(context.token) if typed.endswith(context.token) else 0
+    return {"completions": [SimpleCompletion(word[known:], type="param") for word in found], "suppress": bool(found)}
+
+
+def following(magic: str, before: list[str]) -> list[str]:
+    """The words that may come next after the words already there."""
+    choices = options(_ARGUMENTS[magic])
+    short = {each.args[0]: each.args[1] for each in _ARGUMENTS[magic] if len(each.args) == 2}
+    last = short.get(before[-1], before[-1]) if before else ""
+    if choices.get(last):
+        return list(choices[last])
+    if last in {"--out", "--steps", "--save"}:
+        return []
+    used = {short.get(word, word) for word in before}
+    named = [word for word in before if word in runs]
+    names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED[magic] else []
+    return [*names, *(word for word in choices if word not in used)]

@@ -1,0 +1,125 @@
+"""One profiled cell from its start to its report; whatever fails here, the user's cell goes on."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from pathlib import Path
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpulab import rules, store, views
+from gpulab.capture import Live, Session
+from gpulab.errors import CaptureError, GpulabError
+from gpulab.magics.arguments import Request
+from gpulab.magics.interrupt import interrupt_soon
+from gpulab.magics.shown import Bundle, Shown, bundle
+from gpulab.run import Run
+
+
+class Recording:
+    """A session and the place in the cell's output that belongs to it."""
+
+    def __init__(self, shell: InteractiveShell, request: Request) -> None:
+        self._shell = shell
+        self._request = request
+        self._session: Session | None = None
+        self._shown: Shown | None = None
+
+    def start(self) -> None:
+        """Show the live panel and begin to record. Problems are shown; the cell runs in any case."""
+        try:
+            if threading.current_thread() is not threading.main_thread():
+                raise CaptureError(
+                    "This cell is not recorded.",
+                    why="it does not run in the main thread of the kernel (a subshell runs it)",
+                    fix="run it as an ordinary notebook cell",
+                )
+            session = Session(
+                self._request.name,
+                level=self._request.level or "trace",
+                steps=self._request.steps,
+                on_tick=self._tick,
+            )
+            self._shown = Shown(self._shell, session.name, live=self._request.live)
+            self._shown.open()
+            session.start()
+            self._session = session
+        except KeyboardInterrupt:
+            self._show(_plain("gpulab: interrupted before the cell began"))
+            interrupt_soon()  # it was meant for the cell, and an event before the cell cannot hold the cell back
+        except Exception as problem:
+            self._show(_plain(_told(problem, "The cell runs without being recorded.")))
+
+    def finish(self, error: BaseException | None) -> None:
+        """Stop, and put the report where the panel was; `error` is what ended the cell, if anything did."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            if self._shown is not None:
+                self._shown.processing()
+            run = session.stop(error)
+        except KeyboardInterrupt:
+            self._show(_plain("gpulab: interrupted before the recording was read; there is no run"))
+        except Exception as problem:
+            self._show(_plain(_told(problem, "The cell itself ran as it would have without gpulab.")))
+        else:
+            self._show(self._report(run))
+
+    def abandon(self) -> None:
+        """Stop without a report: the end of the cell was never announced, or gpulab is being unloaded."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        try:
+            session.stop(None)
+        finally:
+            self._show(_plain(f"gpulab: the recording of {session.name!r} was given up"))
+
+    def _report(self, run: Run) -> Bundle:
+        again = f"The run is kept: %gpureport {run.name}"
+        try:
+            if self._request.out:
+                self._shell.user_ns[self._request.out] = run
+            view = reported(run)
+            if self._request.save is not None:
+                self._save(run, view, self._request.save)
+            return bundle(view)
+        except KeyboardInterrupt:
+            return _plain(f"gpulab: interrupted while the report was made. {again}")
+        except Exception as problem:
+            return _plain(_told(problem, again))
+
+    def _save(self, run: Run, view: views.Report, path: Path) -> None:
+        if path.suffix == ".gpulab":
+            store.save(run, path)
+        else:
+            view.save(path)
+
+    def _tick(self, live: Live) -> None:
+        if self._shown is not None:
+            self._shown.tick(live)
+
+    def _show(self, data: Bundle) -> None:
+        shown, self._shown = self._shown or Shown(self._shell, "", live=False), None
+        shown.finish(data)
+
+
+def reported(run: Run) -> views.Report:
+    """The report of a run."""
+    return views.report(rules.diagnose(run))
+
+
+def _plain(text: str) -> Bundle:
+    return {"text/plain": text}
+
+
+def _told(problem: Exception, comfort: str) -> str:
+    """A problem in words: an expected one says what to do, a fault of gpulab says where it lies."""
+    if isinstance(problem, GpulabError):
+        return f"gpulab: {problem}\n{comfort}"
+    frame = traceback.extract_tb(problem.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    fault = f"{type(problem).__name__}: {problem} ({where})"
+    return f"gpulab: a fault in gpulab itself, please report it: {fault}\n{comfort}"

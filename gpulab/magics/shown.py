@@ -1,0 +1,124 @@
+"""The place in a cell's output that is gpulab's: the live panel while the cell runs, the report after it."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import sys
+import time
+from typing import Any, Protocol
+from uuid import uuid4
+
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+
+from gpulab.capture import Live
+from gpulab.magics.panels import HtmlPanel, WidgetPanel
+from gpulab.views.glance import Glance, Glances
+
+Bundle = dict[str, Any]  # what a front end is sent: text by MIME type
+WIDGET, HTML, NOTHING = "widget", "html", "nothing"
+
+
+class Panel(Protocol):
+    """Something live in the output, redrawn from the sampler's thread."""
+
+    every_s: float  # the shortest time between two drawings
+
+    def open(self, glance: Glance) -> Bundle:
+        """The first picture, as what to display."""
+
+    def draw(self, glance: Glance) -> Bundle | None:
+        """Show this now; gives what to display where the panel does not redraw itself."""
+
+    def freeze(self) -> None:
+        """The cell has ended: no button does anything from here on."""
+
+    def close(self) -> None:
+        """Leave nothing behind, in the kernel or in the front end."""
+
+
+class Shown:
+    """One output, from the panel to the report. Where nothing live can be shown, the report is an ordinary output."""
+
+    def __init__(self, shell: InteractiveShell, name: str, *, live: bool) -> None:
+        self._shell = shell
+        self._display_id = uuid4().hex
+        self._reserved = False
+        self._glances = Glances(name)
+        # Drawing happens in another thread; with the cell's context, ipykernel knows whose output it is.
+        self._context = contextvars.copy_context()
+        self._panel = panel(shell) if live else None
+        self._frozen = False
+        self._next_s = 0.0
+
+    def open(self) -> None:
+        """Show the panel, empty as yet."""
+        if self._panel is not None:
+            self._publish(self._panel.open(self._glances.starting()), update=False)
+            self._reserved = True
+
+    def tick(self, live: Live) -> None:
+        """Show the state of the session; called from the sampler's thread as often as it likes."""
+        now_s = time.monotonic()
+        if self._panel is None or self._frozen or now_s < self._next_s:
+            return
+        self._next_s = now_s + self._panel.every_s
+        self._context.run(self._draw, self._glances.of(live))
+
+    def processing(self) -> None:
+        """The cell has ended and its recording is being read, which holds the interpreter: say so first."""
+        if self._panel is not None:
+            self._panel.freeze()
+            self._frozen = True
+            self._draw(self._glances.processing())
+
+    def finish(self, data: Bundle) -> None:
+        """Put the report in the panel's place."""
+        live, self._panel = self._panel, None
+        self._publish(data, update=self._reserved)
+        if live is not None:
+            live.close()
+
+    def _draw(self, glance: Glance) -> None:
+        if self._panel is not None and (data := self._panel.draw(glance)) is not None:
+            self._publish(data, update=True)
+
+    def _publish(self, data: Bundle, *, update: bool) -> None:
+        transient = {"display_id": self._display_id} if self._panel is not None or update else {}
+        self._shell.display_pub.publish(data=data, metadata={}, transient=transient, update=update)
+
+
+def panel(shell: InteractiveShell) -> Panel | None:
+    """The live panel that this front end can show, if any."""
+    kind = front_end(shell)
+    if kind == NOTHING:
+        return None
+    try:
+        return WidgetPanel(shell) if kind == WIDGET else HtmlPanel()
+    except ImportError:  # without anywidget the display protocol alone will do
+        return HtmlPanel()
+
+
+def front_end(shell: InteractiveShell) -> str:
+    """What the front end of the running cell can show while the cell runs."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None or isinstance(shell.display_pub, CapturingDisplayPublisher):
+        return NOTHING  # a terminal, or output that %%capture keeps
+    asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
+    if asked.get("content", {}).get("allow_stdin") is False:
+        return NOTHING  # nobody is watching: nbconvert, papermill, nbval
+    # In these two, a widget needs the network and does not move while a cell runs.
+    if "google.colab" in sys.modules or "VSCODE_PID" in os.environ or "__vsc_ipynb_file__" in shell.user_ns:
+        return HTML
+    # JupyterLab and Notebook 7 say which cell they run; a console does not, and cannot redraw an output.
+    return WIDGET if "cellId" in asked.get("metadata", {}) else NOTHING
+
+
+def bundle(view: object) -> Bundle:
+    """A view as text and HTML and nothing else: what a saved notebook keeps and every front end shows."""
+    data: Bundle = {"text/plain": repr(view)}
+    as_html = getattr(view, "_repr_html_", None)
+    if as_html is not None and (html := as_html()) is not None:
+        data["text/html"] = html
+    return data

@@ -1,0 +1,189 @@
+"""The NVIDIA GPUs this process may use, as the driver names them and in CUDA's order; and which it may not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpulab.run import Gap, Gpu
+from gpulab.sensors.reasons import NOT_FOUND, NOT_SUPPORTED, cause_of, listed
+from gpulab.sensors.visible import Board, Place, visible
+
+T = TypeVar("T")
+
+# FP32 units of one multiprocessor by compute capability: NVML tells the units of the whole GPU only.
+_CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
+_CORES_PER_SM |= {(10, 0): 128, (10, 3): 128, (12, 0): 128, (12, 1): 128}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Device:
+    """A GPU or MIG instance that can be asked: `board` is the handle of the whole GPU, its own where it is whole."""
+
+    gpu: Gpu
+    handle: Any
+    board: Any
+    mig: bool = False  # an instance; `gpu.mig` says whether the board is cut into any
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Card:
+    """A board with its handles."""
+
+    board: Board
+    name: str
+    handle: Any
+    instances: tuple[Any, ...]
+    mig: bool | None  # None: the driver does not say
+
+
+def devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Gap, ...]]:
+    """The devices CUDA shows to this process, and a gap for each reason why one is not among them."""
+    cards, gaps = _cards(nvml)
+    setting = environ.get("CUDA_VISIBLE_DEVICES")
+    places = visible([card.board for card in cards], setting)
+    found = tuple(_device(nvml, index, place, cards[place.board]) for index, place in enumerate(places))
+    gaps += _hidden(cards, places, setting)
+    if len({card.name for card in cards}) > 1 and _numbered(setting):
+        gaps += _order(environ.get("CUDA_DEVICE_ORDER"))
+    return found, tuple(gaps)
+
+
+def text_of(read: Callable[..., str], *handle: Any) -> str:
+    """A text from the driver; bytes that are no UTF-8, which some drivers send, are replaced by a mark."""
+    try:
+        return read(*handle)
+    except UnicodeDecodeError:
+        # nvidia-ml-py decodes in a decorator; underneath are the bytes.
+        raw: bytes = getattr(read, "__wrapped__", lambda *_: b"unreadable name")(*handle)
+        return raw.decode(errors="replace")
+
+
+def _cards(nvml: Any) -> tuple[list[_Card], list[Gap]]:
+    try:
+        count = nvml.nvmlDeviceGetCount()
+    except nvml.NVMLError as error:
+        cause = cause_of(error.value, str(error))
+        return [], [Gap(what="GPU sensors", why=cause.why, fix=cause.fix)]
+    if not count:
+        fix = "check: nvidia-smi; in a container: docker run --gpus all"
+        return [], [Gap(what="GPU sensors", why="the NVIDIA driver shows no GPU to this process", fix=fix)]
+    cards, gaps = [], []
+    for index in range(count):
+        try:
+            cards.append(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+        except nvml.NVMLError as error:
+            cause = cause_of(error.value, str(error))
+            gaps.append(Gap(what=f"GPU {index} of the driver's list", why=cause.why, fix=cause.fix))
+    return cards, gaps
+
+
+def _card(nvml: Any, handle: Any) -> _Card:
+    mig = _mig(nvml, handle)
+    instances = _instances(nvml, handle) if mig else ()
+    board = Board(
+        uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
+        mig=bool(mig),
+        instances=tuple(text_of(nvml.nvmlDeviceGetUUID, instance) for instance in instances),
+    )
+    return _Card(board=board, name=_name(nvml, handle), handle=handle, instances=instances, mig=mig)
+
+
+def _mig(nvml: Any, handle: Any) -> bool | None:
+    try:
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
+    except nvml.NVMLError as error:
+        return False if error.value == NOT_SUPPORTED else None
+
+
+def _instances(nvml: Any, handle: Any) -> tuple[Any, ...]:
+    """The handles of a board's MIG instances; the driver's list has holes."""
+    found = []
+    for index in range(_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        try:
+            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+        except nvml.NVMLError as error:
+            if error.value != NOT_FOUND:
+                break
+    return tuple(found)
+
+
+def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
+    whole = place.instance is None
+    handle = card.handle if place.instance is None else card.instances[place.instance]
+    capability = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
+    limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if whole else None
+    gpu = Gpu(
+        index=index,
+        name=card.name if whole else _name(nvml, handle),
+        uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
+        memory_bytes=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
+        multiprocessors=_multiprocessors(nvml, handle, capability, whole),
+        compute_capability=".".join(map(str, capability)) if capability else None,
+        power_limit_w=limit_mw / 1e3 if limit_mw else None,
+        mig=card.mig,
+    )
+    return Device(gpu=gpu, handle=handle, board=card.handle, mig=not whole)
+
+
+def _multiprocessors(nvml: Any, handle: Any, capability: tuple[int, int] | None, whole: bool) -> int | None:
+    if not whole:
+        return _or_none(nvml, lambda: int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount))
+    cores = _or_none(nvml, lambda: int(nvml.nvmlDeviceGetNumGpuCores(handle)))
+    each = _CORES_PER_SM.get(capability) if capability else None
+    return cores // each if cores and each else None
+
+
+def _name(nvml: Any, handle: Any) -> str:
+    return _or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU"
+
+
+def _or_none(nvml: Any, ask: Callable[[], T]) -> T | None:
+    """The answer, or None where the driver, or this nvidia-ml-py, has none."""
+    try:
+        return ask()
+    except (nvml.NVMLError, AttributeError):
+        return None
+
+
+def _hidden(cards: Sequence[_Card], places: Sequence[Place], setting: str | None) -> list[Gap]:
+    gaps = []
+    empty = [card.name for card in cards if card.board.mig and not card.instances]
+    if empty:
+        fix = "make an instance (sudo nvidia-smi mig -cgi ... -C), or switch MIG off (sudo nvidia-smi -mig 0)"
+        gaps.append(Gap(what=listed(empty), why="MIG is on and no instance was made: CUDA cannot use it", fix=fix))
+    units = [Place(board=index) for index, card in enumerate(cards) if not card.board.mig]
+    units += [
+        Place(board=index, instance=number) for index, card in enumerate(cards) for number in range(len(card.instances))
+    ]
+    hidden = [_called(cards[place.board], place) for place in units if place not in places]
+    if hidden:
+        why = f"CUDA_VISIBLE_DEVICES={setting} hides {'it' if len(hidden) == 1 else 'them'} from this process"
+        if setting is None:
+            why = "CUDA shows a process one MIG instance, and no whole GPU beside it"
+        what = f"{len(hidden)} of {len(units)} GPUs: {listed(hidden)}"
+        gaps.append(Gap(what=what, why=why, fix="choose with CUDA_VISIBLE_DEVICES before the kernel starts"))
+    return gaps
+
+
+def _called(card: _Card, place: Place) -> str:
+    uuid = card.board.uuid if place.instance is None else card.board.instances[place.instance]
+    return f"{card.name} ({uuid[:12]})" if uuid else card.name
+
+
+def _numbered(setting: str | None) -> bool:
+    """CUDA's numbers choose or order the devices; UUIDs leave nothing to guess."""
+    return setting is None or any(entry.strip().isdecimal() for entry in setting.split(","))
+
+
+def _order(order: str | None) -> list[Gap]:
+    if order == "PCI_BUS_ID":
+        return []
+    return [
+        Gap(
+            what="which GPU is CUDA's number 0",
+            why="the GPUs differ, and CUDA numbers the fastest first while the driver goes by PCI slot",
+            fix="set CUDA_DEVICE_ORDER=PCI_BUS_ID before the kernel starts",
+        )
+    ]

@@ -1,0 +1,107 @@
+"""The machine as a value: what it is, and what cannot be measured on it, why, and what would mend that."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from gpulab.run import Gap, Gpu, Machine
+from gpulab.sensors.cgroup import cores_allowed, memory_limit_bytes
+from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.surroundings import TorchBuild, container, cpu_name, torch_build
+
+_COUNTERS_SINCE = 9.0  # Hopper: the first whose tensor-core activity the driver counts
+
+
+def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
+    """Everything this process can tell about where it runs; never raises because something is missing.
+
+    `root` stands for `/`, so that tests can lay out another system's files.
+    """
+    environ = os.environ if environ is None else environ
+    nvml = Nvml(environ, root)
+    nvml.open()
+    for gpu in nvml.gpus:  # each sensor is asked once, so that what this GPU does not tell is known
+        nvml.read(gpu)
+    nvml.close()
+    torch = torch_build()
+    where = container(environ, root)
+    cores, allowed = os.cpu_count(), cores_allowed(root)
+    gaps = (
+        *nvml.gaps,
+        *_torch_gaps(torch, nvml.gpus),
+        *_sharing_gaps(where, nvml.gpus),
+        *_counter_gaps(nvml.gpus),
+        *_core_gaps(cores, allowed),
+    )
+    return Machine(
+        gpus=nvml.gpus,
+        driver=nvml.driver,
+        torch=torch.version if torch else None,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_name(root),
+        cores=cores,
+        cores_allowed=allowed,
+        memory_bytes=psutil.virtual_memory().total,
+        memory_limit_bytes=memory_limit_bytes(root),
+        container=where,
+        cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
+        gaps=gaps,
+    )
+
+
+def _torch_gaps(torch: TorchBuild | None, gpus: Sequence[Gpu]) -> list[Gap]:
+    what = "operators, kernels and steps"
+    if torch is None:
+        return [Gap(what=what, why="PyTorch is not installed in this environment", fix="pip install torch")]
+    if gpus and torch.cuda is False:
+        made = "AMD GPUs" if torch.rocm else "the CPU only"
+        return [
+            Gap(
+                what="anything on the GPU",
+                why=f"PyTorch {torch.version} is a build for {made}, though there is an NVIDIA GPU",
+                fix="install a CUDA build: pytorch.org/get-started tells the command for this system",
+            )
+        ]
+    return []
+
+
+def _sharing_gaps(where: str | None, gpus: Sequence[Gpu]) -> list[Gap]:
+    """GPU readings are of the whole device; in a container not even the driver's process list tells whose."""
+    if not gpus or where is None:
+        return []
+    return [
+        Gap(
+            what="this process's own share of GPU load and memory",
+            why=f"inside {where} the driver names processes by other numbers than the ones seen here",
+            fix="read the figures as those of the whole GPU; torch.cuda.memory_allocated() is this process alone",
+        )
+    ]
+
+
+def _counter_gaps(gpus: Sequence[Gpu]) -> list[Gap]:
+    if not gpus:
+        return []
+    old = [gpu for gpu in gpus if gpu.compute_capability and float(gpu.compute_capability) < _COUNTERS_SINCE]
+    why = "gpulab does not read the driver's counters (GPM) yet"
+    if old:
+        why = f"the driver counts that from Hopper (9.0) on; {old[0].name} is {old[0].compute_capability}"
+    fix = "see the kernels in the trace, or measure single kernels with Nsight Compute"
+    return [Gap(what="how busy the tensor cores are, by hardware counters", why=why, fix=fix)]
+
+
+def _core_gaps(cores: int | None, allowed: float | None) -> list[Gap]:
+    if cores is None or allowed is None or allowed >= cores:
+        return []
+    return [
+        Gap(
+            what=f"the load of the {allowed:g} cores this process may use",
+            why=f"a cgroup quota or CPU affinity sets that limit; the CPU load shown is that of all {cores} cores",
+            fix=f"plan num_workers for {allowed:g} cores; in a container, docker run --cpus raises the limit",
+        )
+    ]

@@ -1,0 +1,184 @@
+"""What NVIDIA GPUs can tell, through nvidia-ml-py.
+
+Everything is read, nothing is ever set. A question that fails takes nothing else with it: its value is NaN, and
+`gaps` says why. This is the only module that imports pynvml.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpulab.run import Gap, Gpu
+from gpulab.sensors.devices import Device, devices, text_of
+from gpulab.sensors.questions import COLUMNS, SENSORS, Read, Sensor
+from gpulab.sensors.reasons import (
+    GPU_IS_LOST,
+    LOST,
+    UNINITIALIZED,
+    Cause,
+    Troubles,
+    cause_of,
+    no_driver,
+)
+
+__all__ = ["COLUMNS", "SENSORS", "Nvml"]
+
+
+class Nvml:
+    """The driver's library, opened and asked. Nothing here raises because a driver, a GPU or a sensor is missing.
+
+    `gpus` are the devices CUDA shows to this process, as far as the environment tells, in CUDA's order.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> None:
+        self.gpus: tuple[Gpu, ...] = ()
+        self.driver: str | None = None
+        self._environ = dict(os.environ if environ is None else environ)  # as it was: cells change it
+        self._root = root
+        self._nvml: Any = None
+        self._pid: int | None = None  # the process that opened NVML; handles do not outlive a fork
+        self._devices: dict[int, Device] = {}
+        self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # what is still worth asking
+        self._lost: set[int] = set()
+        self._found: tuple[Gap, ...] = ()
+        self._troubles = Troubles()
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be measured so far: one gap for each cause."""
+        return (*self._found, *self._troubles.gaps(self.gpus))
+
+    @property
+    def answering(self) -> tuple[Gpu, ...]:
+        """The GPUs that are still worth asking: all but those the driver has lost."""
+        return tuple(gpu for gpu in self.gpus if gpu.index not in self._lost)
+
+    def open(self) -> None:
+        """Find driver and GPUs; in a forked child, open the driver anew. Opening twice is opening once."""
+        if self._pid == os.getpid():
+            return
+        if self._pid is not None:
+            self._reopen()
+            return
+        binding = _binding()
+        if isinstance(binding, Gap):
+            self._found = (binding,)
+            return
+        try:
+            binding.nvmlInit()
+        except binding.NVMLError as error:
+            self._found = (no_driver(error.value, str(error), self._root),)
+            return
+        self._nvml, self._pid = binding, os.getpid()
+        with contextlib.suppress(binding.NVMLError):
+            self.driver = text_of(binding.nvmlSystemGetDriverVersion)
+        found, self._found = devices(binding, self._environ)
+        self._devices = {device.gpu.index: device for device in found}
+        self.gpus = tuple(device.gpu for device in found)
+        self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in SENSORS}
+        self._lost = set()
+        self._troubles = Troubles()
+
+    def close(self) -> None:
+        """Give the library back; others in this process who opened it keep it. What was found stays told."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(self._nvml.NVMLError):  # somebody shut it down before us
+                self._nvml.nvmlShutdown()
+        self._pid = None
+
+    def read(self, gpu: Gpu) -> dict[str, float]:
+        """Every float column of GPU_SAMPLES; NaN where the GPU does not tell."""
+        values = dict.fromkeys(COLUMNS, math.nan)
+        if self._pid is None or gpu.index in self._lost or not self._is_open(gpu):
+            return values
+        for sensor in SENSORS:
+            answer = self._ask(sensor, self._devices[gpu.index])
+            values.update(zip(sensor.columns, answer, strict=False))
+            if gpu.index in self._lost or self._pid == _REOPEN:
+                break
+        return values
+
+    def _ask(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+        """The sensor's values, or () where there are none this time."""
+        reads = self._reads[device.gpu.index, sensor]
+        handle = device.board if sensor.of_board else device.handle
+        while reads:
+            try:
+                return reads[0](self._nvml, handle)
+            except (self._nvml.NVMLError, AttributeError) as error:
+                cause = self._cause(error, device)
+            if cause.lasting:
+                reads.pop(0)
+            if not cause.lasting or not reads:
+                lost = device.gpu.index in self._lost
+                self._troubles.note(cause, "sensors" if lost else sensor.what, device.gpu.index)
+                return ()
+        return ()
+
+    def _cause(self, error: Exception, device: Device) -> Cause:
+        code = getattr(error, "value", None)
+        if code is None:  # AttributeError: the binding lacks the function
+            return Cause(why=f"this nvidia-ml-py is too old ({error})", fix="pip install -U nvidia-ml-py", lasting=True)
+        if code in LOST:
+            self._lost.add(device.gpu.index)
+        if code == UNINITIALIZED:
+            self._pid = _REOPEN
+        return cause_of(code, str(error), mig=device.mig)
+
+    def _is_open(self, gpu: Gpu) -> bool:
+        if self._pid != os.getpid():
+            self._reopen()
+        return self._pid == os.getpid() and gpu.index not in self._lost
+
+    def _reopen(self) -> None:
+        """Open NVML again and fetch new handles, by UUID, for the GPUs known."""
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            for gpu in self.answering:
+                self._troubles.note(cause_of(error.value, str(error)), "sensors", gpu.index)
+            return
+        self._pid = os.getpid()
+        again, _ = devices(self._nvml, self._environ)
+        by_uuid = {device.gpu.uuid: device for device in again}
+        for gpu in self.answering:
+            if gpu.uuid in by_uuid:
+                self._devices[gpu.index] = by_uuid[gpu.uuid]
+            else:
+                self._lost.add(gpu.index)
+                self._troubles.note(cause_of(GPU_IS_LOST, ""), "sensors", gpu.index)
+
+
+_REOPEN = -1  # stands for a process id: opened, but no longer by anyone here
+
+
+def _binding() -> Any | Gap:
+    """The module pynvml of nvidia-ml-py, or why it cannot be used."""
+    what = "GPU sensors"
+    try:
+        import pynvml
+    except ImportError:
+        return Gap(what=what, why="the package nvidia-ml-py is not installed", fix="pip install nvidia-ml-py")
+    # Two old packages put a module of the same name in the same place; neither has both of these.
+    if hasattr(pynvml, "_nvmlGetFunctionPointer") and hasattr(pynvml, "nvmlInitWithFlags"):
+        return pynvml
+    old = " and ".join(name for name in ("pynvml", "nvidia-ml-py3") if _is_installed(name)) or "another package"
+    return Gap(
+        what=what,
+        why=f"an old package ({old}) hides nvidia-ml-py: both name their module pynvml",
+        fix="pip uninstall -y pynvml nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py; restart the kernel",
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

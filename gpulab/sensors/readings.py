@@ -1,0 +1,177 @@
+"""All sensors of a session behind one door: start, look, stop, rows."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.run import Gap, Gpu
+from gpulab.sensors.frames import user_line
+from gpulab.sensors.host import Host
+from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.sampler import Reader, Sampler, Tick
+from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES, Rows, Table
+
+PERIOD_NS = 100_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuReading:
+    """The latest of one GPU; None where it did not tell."""
+
+    name: str
+    util_frac: float | None
+    memory_used_bytes: float | None
+    memory_bytes: int | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The latest of everything; None where it was not told, or not asked yet."""
+
+    gpus: tuple[GpuReading, ...] = ()
+    core_fracs: tuple[float, ...] = ()
+    rss_bytes: float | None = None
+    workers: int | None = None
+    frame: str | None = None
+
+
+class Sensors:
+    """Samples GPUs, host and the calling thread's place in the code, from `start()` to `stop()`.
+
+    `worker_pids` gives the DataLoader workers there are; `on_tick` is called after each round, in the sampler's
+    thread. What either raises becomes a gap and nothing else.
+    """
+
+    def __init__(
+        self,
+        worker_pids: Callable[[], Sequence[int]] = tuple,
+        on_tick: Callable[[], None] | None = None,
+        *,
+        period_ns: int = PERIOD_NS,
+        nvml: Nvml | None = None,
+        host: Host | None = None,
+    ) -> None:
+        self._worker_pids = worker_pids
+        self._nvml = nvml or Nvml()
+        self._host = host or Host()
+        self._thread_id = threading.get_ident()
+        self._latest = Reading()
+        self._gpu_columns = _columns(GPU_SAMPLES)
+        self._host_columns = _columns(HOST_SAMPLES)
+        self._frames: list[str | None] = []
+        # The host first: a driver that hangs must not make the time of the host's samples untrue.
+        readers = [
+            Reader(what="CPU, memory and workers", read=self._read_host),
+            Reader(what="GPU sensors", read=self._read_gpus),
+        ]
+        if on_tick is not None:
+            readers.append(Reader(what="the live panel", read=lambda _: on_tick()))
+        self._sampler = Sampler(readers, period_ns=period_ns)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are asked; `device` of the rows counts through these unless told otherwise."""
+        return self._nvml.gpus
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What could not be measured so far, and why: one gap for each cause."""
+        return (*self._nvml.gaps, *self._host.gaps, *self._sampler.gaps)
+
+    def start(self) -> None:
+        """Begin; the thread that calls this is the one whose place in the code is sampled."""
+        self._thread_id = threading.get_ident()
+        self._nvml.open()
+        self._host.prime()
+        self._sampler.start()
+
+    def stop(self) -> None:
+        """End, with one last reading; no thread and no handle is left."""
+        try:
+            self._sampler.stop()
+        finally:
+            self._nvml.close()
+
+    def now(self) -> Reading:
+        """The latest readings; any thread may ask at any time."""
+        return self._latest
+
+    def gpu_rows(self, began_ns: int, gpus: Sequence[Gpu] | None = None) -> Rows:
+        """GPU_SAMPLES on the clock of a run that began at this UNIX time.
+
+        `device` is the place in `gpus`, by UUID: give the GPUs of the run's machine. Samples of others are dropped.
+        """
+        columns = _on_clock(self._gpu_columns, began_ns)
+        wanted = {gpu.uuid or gpu.name: place for place, gpu in enumerate(self.gpus if gpus is None else gpus)}
+        places = np.array([wanted.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
+        columns["device"] = places[columns["device"]]
+        rows = GPU_SAMPLES.rows(columns)
+        return rows.where(rows["device"] >= 0)
+
+    def host_rows(self, began_ns: int) -> Rows:
+        """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
+        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), "frame": self._frames})
+
+    def _read_host(self, tick: Tick) -> None:
+        # The frame first: reading the rest gives the main thread time to move on.
+        frame = user_line(sys._current_frames().get(self._thread_id))
+        self._host.set_workers(self._worker_pids())
+        told = self._host.read()
+        _append(self._host_columns, {**tick._asdict(), **told})
+        self._frames.append(sys.intern(frame) if frame is not None else None)
+        self._latest = Reading(
+            gpus=self._latest.gpus,
+            core_fracs=self._host.core_fracs,
+            rss_bytes=_or_none(told["rss_bytes"]),
+            workers=int(told["workers"]),
+            frame=frame,
+        )
+
+    def _read_gpus(self, tick: Tick) -> None:
+        answering = {gpu.index for gpu in self._nvml.answering}
+        now = []
+        for gpu in self._nvml.gpus:
+            told = self._nvml.read(gpu)
+            if gpu.index in answering:
+                _append(self._gpu_columns, {**tick._asdict(), "device": gpu.index, **told})
+            now.append(
+                GpuReading(
+                    name=gpu.name,
+                    util_frac=_or_none(told["util_frac"]),
+                    memory_used_bytes=_or_none(told["memory_used_bytes"]),
+                    memory_bytes=gpu.memory_bytes,
+                    power_w=_or_none(told["power_w"]),
+                )
+            )
+        self._latest = replace(self._latest, gpus=tuple(now))
+
+
+def _columns(table: Table) -> dict[str, array[Any]]:
+    """Empty columns that grow by eight bytes a value: a training of a day gives a million samples."""
+    numeric = [column for column in table.columns if column.dtype != "words"]
+    return {column.name: array("d" if column.dtype == "float64" else "q") for column in numeric}
+
+
+def _append(columns: Mapping[str, array[Any]], row: Mapping[str, float]) -> None:
+    for name, column in columns.items():
+        column.append(row[name])
+
+
+def _on_clock(columns: Mapping[str, array[Any]], began_ns: int) -> dict[str, NDArray[Any]]:
+    # Copied: an array that shares its memory could not grow any more.
+    arrays = {name: np.array(column, column.typecode) for name, column in columns.items()}
+    return {**arrays, "at_ns": arrays["at_ns"] - began_ns}
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value

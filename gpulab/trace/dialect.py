@@ -1,0 +1,141 @@
+"""What an event is, from the category and the name it was given: every dialect of Kineto since torch 1.8.
+
+Only the category tells device work from host work. A `stream` argument does not: Triton's host operators carry one.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+from gpulab.tables import Kind
+
+
+class Family(IntEnum):
+    """The sort of thing a category holds; the name then tells the kind. Device rows come from SYNC_RECORD on."""
+
+    UNKNOWN = 0  # a category gpulab does not know; its events are left out and said to be
+    DROPPED = 1  # known, and no work of its own: spans of the profiler, copies of host ranges on the device's lanes
+    OP = 2
+    MIXED = 3  # torch 1.8-1.11: operators and annotations under one category
+    ANNOTATION = 4
+    PYTHON = 5
+    RUNTIME = 6
+    OVERHEAD = 7
+    SYNC_RECORD = 8
+    KERNEL = 9
+    MEMCPY = 10
+    MEMSET = 11
+
+
+# Lower case: 2022 had "gpu_user_Annotation", 2021 had "Kernel".
+_FAMILIES = {
+    "operator": Family.MIXED,
+    "cpu_op": Family.OP,
+    "user_annotation": Family.ANNOTATION,
+    "python_function": Family.PYTHON,
+    "runtime": Family.RUNTIME,
+    "overhead": Family.OVERHEAD,
+    "cuda_sync": Family.SYNC_RECORD,
+    "xpu_sync": Family.SYNC_RECORD,
+    "kernel": Family.KERNEL,
+    "memcpy": Family.MEMCPY,
+    "gpu_memcpy": Family.MEMCPY,
+    "memset": Family.MEMSET,
+    "gpu_memset": Family.MEMSET,
+    "gpu_user_annotation": Family.DROPPED,
+    "trace": Family.DROPPED,
+    "cuda_event": Family.DROPPED,
+    "cuda_profiler_range": Family.DROPPED,
+    "hardware_counters": Family.DROPPED,
+}
+
+_STEP = re.compile(r"ProfilerStep#\d")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
+# In the mixed category: namespaced names, autograd nodes and plain identifiers are operators.
+_OPERATOR = re.compile(r"\w+::|\w*Backward\w*$|[a-z]\w*$")
+
+_LAUNCH = re.compile(r"Launch(?!HostFunc)")
+_WAIT = re.compile(r"Synchronize|QueueFinish|EventWait")
+_COPY = re.compile(r"Memcpy|Memset|MemoryCopy|MemoryFill")
+_ALLOC = re.compile(
+    r"Malloc|Free|HostAlloc|Host(?:Unr|R)egister|MemPoolTrim"
+    r"|Mem(?:Alloc|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
+)
+_GRAPH_NODE = re.compile(r"Node")  # building a graph copies and allocates nothing yet
+
+# A letter before "all" would make a collective of "small_reduce".
+_COLLECTIVE = re.compile(
+    r"nccl|rccl|oneccl|hccl|nvshmem|deep_?ep|cross_device_reduce|multimem_all_reduce|one_shot|two_shot"
+    r"|(?<![a-z])all_?(?:reduce|gather|to_?all)|reduce_?scatter",
+    re.IGNORECASE,
+)
+# ROCm runs some copies and fills as kernels, and traces them so.
+_COPY_KERNEL = re.compile(r"MEMORY_COPY_|(?:__amd_rocclr_)?copyBuffer|Copy(?:Host|Device)To")
+_FILL_KERNEL = re.compile(r"(?:__amd_rocclr_)?fillBuffer")
+
+_PLAIN = {
+    Family.PYTHON: Kind.PYTHON,
+    Family.OVERHEAD: Kind.OVERHEAD,
+    Family.SYNC_RECORD: Kind.SYNC_RECORD,
+    Family.MEMCPY: Kind.MEMCPY,
+    Family.MEMSET: Kind.MEMSET,
+}
+
+
+def family_of(category: str) -> Family:
+    """The family a category belongs to."""
+    lower = category.lower()
+    if lower in _FAMILIES:
+        return _FAMILIES[lower]
+    if lower.endswith(("_runtime", "_driver")):  # cuda, xpu, mtia, privateuse1; HIP calls itself cuda
+        return Family.RUNTIME
+    return Family.UNKNOWN
+
+
+def kind_of(family: Family, name: str) -> Kind:
+    """The kind of an event of a known family."""
+    if family in _PLAIN:
+        return _PLAIN[family]
+    if family is Family.RUNTIME:
+        return _call(name)
+    if family is Family.KERNEL:
+        return _kernel(name)
+    return _range(family, name)
+
+
+def loader_has_workers(name: str) -> bool | None:
+    """Whether the DataLoader behind a LOADER event has workers; None where its class does not tell."""
+    if "SingleProcess" in name:
+        return False
+    return True if "MultiProcess" in name else None
+
+
+def _range(family: Family, name: str) -> Kind:
+    if _STEP.match(name):
+        return Kind.STEP
+    if _LOADER.match(name):
+        return Kind.LOADER
+    if family is Family.OP or (family is Family.MIXED and _OPERATOR.match(name)):
+        return Kind.OP
+    return Kind.ANNOTATION
+
+
+def _call(name: str) -> Kind:
+    if _GRAPH_NODE.search(name):
+        return Kind.RUNTIME
+    if _LAUNCH.search(name):
+        return Kind.LAUNCH
+    if _WAIT.search(name):
+        return Kind.SYNC
+    if _COPY.search(name):
+        return Kind.COPY_CALL
+    return Kind.ALLOC if _ALLOC.search(name) else Kind.RUNTIME
+
+
+def _kernel(name: str) -> Kind:
+    if _COLLECTIVE.search(name):
+        return Kind.COLLECTIVE
+    if _COPY_KERNEL.match(name):
+        return Kind.MEMCPY
+    return Kind.MEMSET if _FILL_KERNEL.match(name) else Kind.KERNEL

@@ -1,0 +1,100 @@
+"""What stands beside the events of a trace -> Machine, rank, profiler options, facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from gpulab.run import Gpu, Machine
+from gpulab.trace.events import Header
+from gpulab.trace.times import whole
+
+_OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_MOST_GPUS = 1024
+_EPOCH_NS = 10**18  # September 2001: times above this count from 1970, none below does
+
+
+def machine(header: Header) -> Machine:
+    """The GPUs of the machine, as far as the trace lists them."""
+    listed = header.deviceProperties if isinstance(header.deviceProperties, list) else []
+    gpus = tuple(_gpu(index, entry) for index, entry in enumerate(listed[:_MOST_GPUS]) if isinstance(entry, dict))
+    return Machine(gpus=gpus)
+
+
+def _gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
+    major, minor = whole(entry.get("computeMajor")), whole(entry.get("computeMinor"))
+    number = whole(entry.get("id"))
+    return Gpu(
+        index=number if number >= 0 else index,
+        name=str(entry.get("name") or "unknown GPU")[:200],
+        memory_bytes=_positive(entry.get("totalGlobalMem")),
+        multiprocessors=_positive(entry.get("numSms")),
+        # AMD traces carry numbers here too (9.4), but compute capability is a term of NVIDIA's.
+        compute_capability=f"{major}.{minor}" if major > 0 and minor >= 0 and not _is_amd(entry) else None,
+    )
+
+
+def _is_amd(entry: Mapping[str, Any]) -> bool:
+    return "AMD" in str(entry.get("name")) or whole(entry.get("warpSize")) == 64
+
+
+def _positive(value: Any) -> int | None:
+    number = whole(value)
+    return number if number > 0 else None
+
+
+def options(header: Header) -> tuple[str, ...]:
+    """The profiler options the trace says were on."""
+    return tuple(option for option in _OPTIONS if whole(getattr(header, option)) == 1)
+
+
+def rank(header: Header) -> int | None:
+    """The rank in a distributed job."""
+    info = header.distributedInfo
+    number = whole(info.get("rank")) if isinstance(info, dict) else -1
+    return number if number >= 0 else None
+
+
+def began_ns(header: Header, zero_ns: int) -> int | None:
+    """UNIX time of the earliest event; None where the trace does not tell."""
+    base = whole(header.baseTimeNanoseconds)
+    if base > 0:
+        return base + zero_ns
+    return zero_ns if zero_ns > _EPOCH_NS else None
+
+
+def date(unix_ns: int | None) -> str | None:
+    """The ISO date of a moment, in UTC."""
+    if unix_ns is None or not 0 < unix_ns < 2**62:
+        return None
+    return datetime.fromtimestamp(unix_ns // 10**9, timezone.utc).date().isoformat()
+
+
+def facts(header: Header) -> dict[str, str]:
+    """What else the metadata tells: versions, host, the job the rank belongs to."""
+    found = {
+        "cuda_runtime": _cuda_version(header.cuda_runtime_version),
+        "cuda_driver": _cuda_version(header.cuda_driver_version),
+        "hip_runtime": _hip_version(header.hip_runtime_version),
+        "host": _text(header.host_name),
+    }
+    if isinstance(header.distributedInfo, dict):
+        found["world_size"] = _text(header.distributedInfo.get("world_size"))
+        found["distributed_backend"] = _text(header.distributedInfo.get("backend"))
+    return {key: value for key, value in found.items() if value}
+
+
+def _cuda_version(value: Any) -> str:
+    number = whole(value)
+    return f"{number // 1000}.{number % 1000 // 10}" if number >= 1000 else ""
+
+
+def _hip_version(value: Any) -> str:
+    number = whole(value)
+    return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}" if number >= 10_000_000 else ""
+
+
+def _text(value: Any) -> str:
+    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return str(value)[:200].encode("utf-8", "replace").decode() if plain else ""

@@ -1,0 +1,8 @@
+"""How things look: each function here takes values and returns something displayable; none shows anything itself."""
+
+from gpulab.views.comparison import comparison
+from gpulab.views.info import info
+from gpulab.views.report import Report, report
+from gpulab.views.view import View
+
+__all__ = ["Report", "View", "comparison", "info", "report"]

@@ -1,0 +1,70 @@
+"""Findings in words: the claim, what shows it, the fix, and what it is expected to give."""
+
+from __future__ import annotations
+
+from gpulab.rules.finding import Diagnosis, Finding, Gain
+from gpulab.views.sheet import Answer, Expectation, Line
+from gpulab.views.wording import counted, duration, scale, sentence, times
+
+
+def headline(diagnosis: Diagnosis) -> Answer:
+    """The verdict and, where there is a finding, all that belongs to it."""
+    first = diagnosis.first
+    limit = f"The next limit will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
+    if first is None:
+        return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
+    return answer(first, claim=diagnosis.verdict, leading=True, closing=limit)
+
+
+def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing: str = "") -> Answer:
+    """One finding."""
+    notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
+    if finding.gain is not None:
+        notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
+    return Answer(
+        claim=sentence(claim or finding.claim),
+        leading=leading,
+        evidence=finding.evidence,
+        fix=finding.fix,
+        advice=finding.advice,
+        expectation=expectation(finding.gain, _confidence(finding)),
+        notes=tuple(notes) if finding.gain else (f"{_confidence(finding)}.", *notes),
+        closing=closing,
+    )
+
+
+def expectation(
+    gain: Gain | None, confidence: str = "", *, verb: str = "Expect", measured_ns: float | None = None
+) -> Expectation | None:
+    """A predicted gain as a sentence with its range and its bound."""
+    if gain is None:
+        return None
+    unit = scale(gain.step_ns)
+    span = f"{unit.bare(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
+    low, high = times(gain.worst_speedup), times(gain.best_speedup)
+    speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
+    bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {times(gain.bound)}."
+    return Expectation(
+        text=f"{verb} {span} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
+        best_frac=gain.best_ns / gain.step_ns,
+        worst_frac=gain.worst_ns / gain.step_ns,
+        floor_frac=gain.floor_ns / gain.step_ns,
+        measured_frac=None if measured_ns is None else measured_ns / gain.step_ns,
+    )
+
+
+def _confidence(finding: Finding) -> str:
+    why = f" ({finding.why_confidence})" if finding.why_confidence else ""
+    return f"Confidence: {finding.confidence}{why}"
+
+
+def ending(diagnosis: Diagnosis) -> tuple[Line, ...]:
+    """How a run ended that did not end by itself; nothing for one that did."""
+    run = diagnosis.run
+    if run.outcome == "ok":
+        return ()
+    what = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
+    steps = diagnosis.steps
+    seen = len(steps) if steps.found_by != "whole run" else 0
+    after = f"after {counted(seen, 'step')}" if seen else "before the first complete step"
+    return (Line(f"{what} {after}, at {duration(run.span_ns)}; this is what was recorded until then."),)

@@ -1,0 +1,98 @@
+"""How the numbers of a report were obtained: from which steps, at what cost, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpulab.analysis.steps import Steps
+from gpulab.rules.finding import Diagnosis
+from gpulab.run import Gap, Recording, Run
+from gpulab.views.readings import lateness
+from gpulab.views.sheet import Block, Facts, Line
+from gpulab.views.wording import UNKNOWN, counted, duration, scale, sentence, times
+
+
+def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """The facts, then each thing that was not recorded or was lost."""
+    run, steps = diagnosis.run, diagnosis.steps
+    facts = Facts(
+        (
+            ("source", str(run.source)),
+            ("steps", _steps(steps)),
+            ("step time", _step_time(steps)),
+            ("profiler", _inflation(steps)),
+            ("events", _events(run)),
+            ("sensors", lateness(run)),
+            ("software", _software(run)),
+        )
+    )
+    return (facts, *(Line(sentence(text)) for text in _missing(run.recording)))
+
+
+def origin(run: Run) -> str:
+    """The name of a run and where its numbers come from, in a line."""
+    return f"Run {run.name}: {run.source}"
+
+
+def gap_words(gap: Gap) -> str:
+    """What cannot be had, why, and what would mend it, as sentences."""
+    return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
+
+
+def _steps(steps: Steps) -> str:
+    if steps.found_by == "whole run":
+        return "no steps were found; the whole run counts as one"
+    judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
+    burst = f"; they come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
+    return f"{judged} interior of {recorded} recorded, {len(steps)} seen in all; found by {steps.found_by}{burst}"
+
+
+def _step_time(steps: Steps) -> str:
+    plain = steps.dur_ns[steps.plain]
+    if steps.plain_ns is None:
+        return f"without the profiler: {UNKNOWN}, too few such steps; recorded: {duration(steps.traced_ns)}"
+    unit = scale(steps.plain_ns)
+    spread = f"{unit.range(float(plain.min()), float(plain.max()))} {unit.unit}"
+    return f"{unit(steps.plain_ns)} without the profiler (median of {len(plain)}, {spread})"
+
+
+def _inflation(steps: Steps) -> str:
+    if steps.inflation is None:
+        return f"what recording cost was {UNKNOWN}"
+    return f"recorded steps took {duration(steps.traced_ns)}, {times(steps.inflation)} the time without it"
+
+
+def _events(run: Run) -> str:
+    recording = run.recording
+    if not len(run.event_rows):
+        return f"none recorded (level {recording.level})"
+    on_ns = sum(end - start for start, end in recording.windows_ns)
+    windows = f" in {duration(on_ns)} of {duration(run.span_ns)}" if on_ns else ""
+    options = f"; {', '.join(recording.options)}" if recording.options else ""
+    return f"{len(run.event_rows):,}{windows}; level {recording.level}{options}"
+
+
+def _software(run: Run) -> str:
+    machine = run.machine
+    known = (
+        ("PyTorch", machine.torch),
+        ("Python", machine.python),
+        ("driver", machine.driver),
+        ("cores allowed", None if machine.cores_allowed is None else f"{machine.cores_allowed:g}"),
+    )
+    return ", ".join(f"{name} {value}" for name, value in known if value) or "not told"
+
+
+def _missing(recording: Recording) -> Iterator[str]:
+    yield from map(gap_words, recording.left_out)
+    for cause, count in sorted(recording.lost.items()):
+        yield f"Lost from the trace: {counted(count, 'event')} ({cause})"
+
+
+def spread(steps_ns: np.typing.NDArray[np.int64]) -> str:
+    """Median, smallest and largest of some step times, and how many there are."""
+    unit = scale(float(np.median(steps_ns)))
+    low, high = float(steps_ns.min()), float(steps_ns.max())
+    return f"{unit(float(np.median(steps_ns)))} (median of {len(steps_ns)}, {unit.range(low, high)} {unit.unit})"

@@ -1,0 +1,85 @@
+"""The report: what was found in a run, why it is believed, and how it was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulab.rules import Diagnosis, diagnose
+from gpulab.run import Run
+from gpulab.views.accounts import accounts
+from gpulab.views.headline import answer, ending, headline
+from gpulab.views.provenance import origin, provenance
+from gpulab.views.readings import readings
+from gpulab.views.sheet import Block, Line, Section, Sheet
+from gpulab.views.timeline import timeline
+from gpulab.views.view import View
+from gpulab.views.wording import counted, sentence
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report(View):
+    """A diagnosis that shows itself: end a cell with it, print it, or `save` it."""
+
+    diagnosis: Diagnosis
+
+
+def report(what: Diagnosis | Run) -> Report:
+    """The report of a diagnosis, or of a run, which is diagnosed first."""
+    diagnosis = diagnose(what) if isinstance(what, Run) else what
+    blocks = (*_first_depth(diagnosis), *_second_depth(diagnosis))
+    return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
+
+
+def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """What is read first: the verdict, where a step goes, and a few steps as a picture."""
+    run, ledger = diagnosis.run, diagnosis.ledger
+    looped = diagnosis.steps.found_by != "whole run"
+    blocks: list[Block] = [*ending(diagnosis), headline(diagnosis), Line(sentence(_source(diagnosis)), soft=True)]
+    if ledger is not None:
+        blocks.append(
+            Section("Where a step goes" if looped else "Where the time goes", accounts(ledger, looped=looped))
+        )
+    else:
+        blocks.append(Section("What the sensors said", readings(run)))
+    picture = timeline(diagnosis)
+    if picture is not None:
+        blocks.append(Section("A few steps" if looped else "All that was recorded", (picture,)))
+    return tuple(blocks)
+
+
+def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
+    """What is read on demand."""
+    others, unjudged = diagnosis.findings[1:], diagnosis.unjudged
+    sections = []
+    if others:
+        title = f"{counted(len(others), 'other finding')}"
+        sections.append(Section(title, tuple(answer(finding) for finding in others), folded=True))
+    if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
+        sections.append(Section("What the sensors said", readings(diagnosis.run), folded=True))
+    if unjudged:
+        sections.append(Section("What was not judged, and why", _unjudged(diagnosis), folded=True))
+    sections.append(Section("How this was measured", provenance(diagnosis), folded=True))
+    return tuple(sections)
+
+
+def _source(diagnosis: Diagnosis) -> str:
+    run = diagnosis.run
+    if run.source.how == "virtual":
+        return f"{origin(run)}. Nothing here was measured on a GPU"
+    return origin(run)
+
+
+def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
+    """One line for all that share a reason."""
+    if len({(each.why, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
+        return (Line(f"No question could be asked: {_reason(diagnosis.unjudged[0].why, diagnosis.unjudged[0].fix)}"),)
+    shared: dict[tuple[str, str], list[str]] = {}
+    for each in diagnosis.unjudged:
+        shared.setdefault((each.why, each.fix), []).append(each.about)
+    return tuple(
+        Line(f"{sentence('; '.join(about)).rstrip('.')}: {_reason(why, fix)}") for (why, fix), about in shared.items()
+    )
+
+
+def _reason(why: str, fix: str) -> str:
+    return f"{why.rstrip('.')}. {sentence(fix)}".rstrip()

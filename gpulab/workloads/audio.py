@@ -1,0 +1,99 @@
+"""Telephone audio decoded inside the training loop: sample by sample in Python, or by a table in one go."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.workloads.training import listed, listening
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SAMPLES = 4000  # half a second at 8 kHz
+BATCH = 32
+
+
+def preprocess(codes: NDArray[np.uint8]) -> Tensor:
+    """The sound of a batch of mu-law bytes, decoded one by one in Python."""
+    import torch
+
+    return torch.tensor([[decoded(code) for code in clip] for clip in codes.tolist()]).unsqueeze(1)
+
+
+def preprocess_by_table(codes: NDArray[np.uint8]) -> Tensor:
+    """The same sound: a byte has 256 values, so each is decoded once and looked up ever after."""
+    import torch
+
+    return torch.from_numpy(_table()[codes]).unsqueeze(1)
+
+
+def decoded(code: int) -> float:
+    """One sample of G.711 mu-law, -1 to 1."""
+    flipped = ~code & 255
+    magnitude = (((flipped & 15) * 8 + 132) << (flipped >> 4 & 7)) - 132
+    return (-magnitude if flipped & 128 else magnitude) / 32768
+
+
+@functools.lru_cache(maxsize=1)
+def _table() -> NDArray[np.float32]:
+    return np.array([decoded(code) for code in range(256)], np.float32)
+
+
+def clips(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Clips as mu-law bytes, each with the class of its hum, the same every time."""
+    chance = np.random.default_rng(0)
+    labels = np.arange(count) % 10
+    time = np.arange(SAMPLES) / 8000
+    sound = np.sin(2 * np.pi * 100 * (labels[:, None] + 1) * time) * 0.5 + chance.normal(0, 0.1, (count, SAMPLES))
+    levels = np.array([decoded(code) for code in range(256)])
+    order = np.argsort(levels, kind="stable")
+    return order[np.searchsorted(levels[order][1:-1], sound)].astype(np.uint8), labels
+
+
+def train_on_audio(*, device: str = "cpu", steps: int = 60, by_table: bool = False) -> list[float]:
+    """Train a small classifier on sound that the loop itself decodes."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    codes, labels = (torch.from_numpy(made) for made in clips(steps * BATCH))
+    loader = DataLoader(
+        TensorDataset(codes, labels),
+        batch_size=BATCH,
+        shuffle=True,
+        pin_memory=device != "cpu",
+        generator=torch.Generator().manual_seed(0),
+    )
+    model = listening(16 if device == "cpu" else 512).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for batch, classes in loader:
+        sound = preprocess_by_table(batch.numpy()) if by_table else preprocess(batch.numpy())
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(sound.to(device)), classes.to(device))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+AUDIO = (
+    Workload(
+        name="audio_python",
+        about="Sound decoded sample by sample in the training loop's own Python code, while the model waits.",
+        run=train_on_audio,
+        rule="host_python",
+        twin="audio_table",
+    ),
+    Workload(
+        name="audio_table",
+        about="The same sound, decoded through a table of 256 values.",
+        run=functools.partial(train_on_audio, steps=150, by_table=True),
+        rule=None,
+    ),
+)

@@ -1,0 +1,64 @@
+"""A deep, narrow model fed one sample at a time: each op is over before the next can be asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpulab.workloads.training import computing_on, listed, narrow_and_deep
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WIDTH, DEPTH = 64, 60
+# How many samples make an op worth its dispatch: a GPU does in 10 us what takes a core a millisecond.
+ENOUGH_CPU, ENOUGH_CUDA = 1024, 65536
+
+
+def train_tiny_ops(*, device: str = "cpu", steps: int = 600, batch_size: int | None = 1) -> list[float]:
+    """Train a regression of many small layers; `batch_size=None` gives each layer enough to do."""
+    import torch
+
+    batch_size = batch_size or (ENOUGH_CPU if device == "cpu" else ENOUGH_CUDA)
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(8 * batch_size, WIDTH, generator=chance).to(device)
+    # On ops this small several threads do nothing but wait for one another.
+    with computing_on(1):
+        return _fit(samples.split(batch_size), steps)
+
+
+def _fit(batches: Sequence[Tensor], steps: int) -> list[float]:
+    """Learn the mean of a sample, batch after batch, over and over."""
+    import torch
+    from torch import nn
+
+    model = narrow_and_deep(WIDTH, DEPTH).to(batches[0].device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    losses = []
+    for step in range(steps):
+        samples = batches[step % len(batches)]
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples), samples.mean(1, keepdim=True))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+TINY_OPS = (
+    Workload(
+        name="tiny_ops",
+        about="A deep, narrow model at batch size 1: starting the ops takes longer than the ops.",
+        run=train_tiny_ops,
+        rule="dispatch_bound",
+        twin="tiny_ops_batched",
+    ),
+    Workload(
+        name="tiny_ops_batched",
+        about="The same model with batches large enough that each op outlasts its dispatch.",
+        run=functools.partial(train_tiny_ops, steps=40, batch_size=None),
+        rule=None,
+    ),
+)

@@ -1,0 +1,80 @@
+"""Items that come from slow storage: nearly all of their time is waiting, which needs no core."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpulab.workloads.training import classify, convolutional
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WAIT_S = 0.006  # one read from network storage
+SIDE = 64  # pixels
+BATCH = 8
+
+
+class RemoteImages:
+    """A dataset whose every item waits as long as a read from network storage takes, and then is there."""
+
+    def __init__(self, length: int, *, wait_s: float = WAIT_S) -> None:
+        self.length, self.wait_s = length, wait_s
+        self.noise = np.random.default_rng(0).normal(0, 1, (3, SIDE, SIDE)).astype(np.float32)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        import torch
+
+        time.sleep(self.wait_s)
+        label = index % 10
+        # Nothing to compute once it is there: the same noise, shifted, over the brightness of its class.
+        return torch.from_numpy(np.roll(self.noise, index, axis=2) + np.float32(label / 10)), label
+
+
+def train_from_storage(
+    *, device: str = "cpu", steps: int = 50, workers: int = 0, wait_s: float = WAIT_S
+) -> list[float]:
+    """Train a small classifier on items that have to be waited for."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
+        RemoteImages(steps * BATCH, wait_s=wait_s),  # type: ignore[arg-type]  # a Dataset in all but name
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+        pin_memory=device != "cpu",
+        generator=torch.Generator().manual_seed(0),
+    )
+    return classify(convolutional(32 if device == "cpu" else 512), loader, device)
+
+
+WAITING = (
+    Workload(
+        name="waiting",
+        about="Items from slow storage, read one after the other by the main process.",
+        run=train_from_storage,
+        rule="starving",
+        twin="waiting_workers",
+    ),
+    Workload(
+        name="waiting_one_worker",
+        about="Items from slow storage, read by a single worker: the model is faster than it.",
+        run=functools.partial(train_from_storage, workers=1),
+        rule="few_workers",
+        twin="waiting_workers",
+    ),
+    Workload(
+        name="waiting_workers",
+        about="Items from slow storage, read by four workers: they wait together, so even two cores are enough.",
+        run=functools.partial(train_from_storage, workers=4),
+        rule=None,
+    ),
+)

@@ -1,0 +1,142 @@
+"""What many tests need: where recorded traces lie, what a test must have to run, a check that nothing is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run."""
+    for marker, reason in (("gpu", _no_gpu), ("browser", _no_browser)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        why = reason() if marked else None
+        for item in marked:
+            if why:
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _no_gpu() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    import torch
+
+    return None if torch.cuda.is_available() else "PyTorch sees no CUDA GPU"
+
+
+def _no_browser() -> str | None:
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed (pip install -e '.[dev]')"
+    if importlib.util.find_spec("jupyterlab") is None:
+        return "jupyterlab is not installed (pip install -e '.[lab]')"
+    found = any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    return None if found else "Chromium is not installed (apt-get install chromium)"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of recorded traces beside the repository, or the one GPULAB_SHARED names."""
+    folder = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
+    if not (folder / "traces").is_dir():
+        pytest.skip(f"no folder traces/ in {folder}; set GPULAB_SHARED to where the recorded traces lie")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorded(shared: Path) -> Callable[[str], Path]:
+    """A recorded trace by its file name; the test is skipped where that one is missing."""
+
+    def find(name: str) -> Path:
+        path = shared / "traces" / name
+        if not path.exists():
+            pytest.skip(f"the recorded trace {name} is not in {path.parent}")
+        return path
+
+    return find
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Run the test in an empty folder; fail if it leaves files, threads, processes or settings changed.
+
+    The check runs after the test; call the fixture to run it earlier.
+    """
+    here, spare = tmp_path / "here", tmp_path / "spare"
+    here.mkdir()
+    spare.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    before = _process_state()
+
+    def check() -> None:
+        assert [path.name for path in here.iterdir()] == [], "files in the working directory"
+        assert [path.name for path in spare.iterdir() if not _of_torch(path.name)] == [], "temporary files"
+        _, running = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - children, timeout=5)
+        assert not running, "processes"
+        after = _process_state()
+        changed = {what: (value, after.get(what)) for what, value in before.items() if value != after.get(what)}
+        added = {what: (None, value) for what, value in after.items() if what not in before and "torch" not in what}
+        assert not changed | added, "left behind, as what: (before, after)"
+
+    children = set(psutil.Process().children(recursive=True))
+    yield check
+    check()
+
+
+def _of_torch(name: str) -> bool:
+    """PyTorch makes its compiler's cache folder, and a variable that names it, with the first optimizer; we do not."""
+    return name.startswith(("torchinductor_", "TORCHINDUCTOR_"))
+
+
+def _process_state() -> dict[str, Any]:
+    """What a recording could leave behind in this process; torch's part only where torch is imported."""
+    # A DataLoader's queues end their own threads a moment after the last worker went.
+    threads = sorted(thread.name for thread in threading.enumerate() if thread.name != "QueueFeederThread")
+    state: dict[str, Any] = {
+        "threads": threads,
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, sys.gettrace(), sys.getprofile()),
+        "streams": (sys.stdout, sys.stderr),
+    }
+    # One entry a variable, so that a failure shows the one that changed and not the whole environment.
+    state |= {f"${name}": value for name, value in os.environ.items() if not _of_torch(name) and "PYTEST" not in name}
+    if "torch" in sys.modules:
+        state |= _torch_state(sys.modules["torch"])
+    return state
+
+
+def _torch_state(torch: Any) -> dict[str, Any]:
+    from torch.optim import optimizer
+    from torch.utils.data import dataloader
+
+    return {
+        "torch profiler": torch._C._autograd._profiler_enabled(),
+        "torch threads": torch.get_num_threads(),
+        "torch settings": (
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+        ),
+        "torch DataLoader": (
+            dataloader._BaseDataLoaderIter.__next__,
+            dataloader._SingleProcessDataLoaderIter.__next__,
+            dataloader._MultiProcessingDataLoaderIter.__next__,
+        ),
+        "torch optimizer hooks": (
+            len(optimizer._global_optimizer_pre_hooks),
+            len(optimizer._global_optimizer_post_hooks),
+        ),
+    }

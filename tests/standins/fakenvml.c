@@ -1,0 +1,386 @@
+/* A stand-in for NVIDIA's libnvidia-ml, so that the real nvidia-ml-py runs in tests on a machine without a GPU.
+ *
+ * Every field of every device is a different number: reading the wrong field, device or unit gives a wrong value.
+ * The numbers are base + device * step; tests/nvml_standin.py repeats them.
+ * Any call can be made to fail or to wait, by standin_fault(). What a driver may lack is renamed away when compiling
+ * (gcc -DnvmlDeviceGetTemperatureV=absent): then the symbol is not in the library.
+ * Like the real one, it answers "uninitialized" before nvmlInit, after the last nvmlShutdown, and in a forked child,
+ * and handles from before a new nvmlInit are void.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define MOST_GPUS 8
+#define MOST_SLOTS 7 /* MIG instances lie in slots, and the slots have holes */
+#define MOST_FAULTS 32
+#define MOST_NAMES 64
+#define GENERATIONS 16
+
+enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    VERSION_MISMATCH = 25,
+};
+
+typedef struct {
+    int gpu, slot, generation; /* slot -1: the whole GPU */
+} Handle;
+
+typedef struct {
+    char function[64];
+    int gpu, code;
+    long delay_us, skip, count;
+} Fault;
+
+static struct {
+    int gpus, users, owner, generation, faults, called;
+    int instances[MOST_GPUS]; /* -1: this GPU knows no MIG, 0: MIG is off, n: n - 1 instances */
+    int capability[MOST_GPUS][2];
+    char name[MOST_GPUS][64];
+    Fault fault[MOST_FAULTS];
+    char called_name[MOST_NAMES][64];
+    long called_times[MOST_NAMES];
+} state;
+static Handle handles[GENERATIONS][MOST_GPUS][MOST_SLOTS + 1];
+
+/* What tests say to the stand-in. */
+
+EXPORT void standin_reset(int gpus) {
+    int generation = state.generation;
+    memset(&state, 0, sizeof state);
+    state.generation = generation;
+    state.gpus = gpus;
+    for (int gpu = 0; gpu < MOST_GPUS; gpu++) {
+        state.instances[gpu] = -1;
+        state.capability[gpu][0] = 9;
+        snprintf(state.name[gpu], sizeof state.name[gpu], "Standin H%d00", gpu + 1);
+    }
+}
+
+EXPORT void standin_name(int gpu, const char *name) { snprintf(state.name[gpu], sizeof state.name[gpu], "%s", name); }
+
+EXPORT void standin_mig(int gpu, int instances) { state.instances[gpu] = instances + 1; }
+
+EXPORT void standin_capability(int gpu, int major, int minor) {
+    state.capability[gpu][0] = major;
+    state.capability[gpu][1] = minor;
+}
+
+/* The calls of `function` for `gpu` (-1: any) give `code` after `delay_us`: all but the first `skip`, `count` times
+ * (-1: for ever). */
+EXPORT void standin_fault(const char *function, int gpu, int code, long delay_us, long skip, long count) {
+    Fault *fault = &state.fault[state.faults++];
+    snprintf(fault->function, sizeof fault->function, "%s", function);
+    fault->gpu = gpu, fault->code = code, fault->delay_us = delay_us, fault->skip = skip, fault->count = count;
+}
+
+EXPORT long standin_calls(const char *function) {
+    for (int i = 0; i < state.called; i++)
+        if (!strcmp(state.called_name[i], function)) return state.called_times[i];
+    return 0;
+}
+
+/* What every call begins with. */
+
+static void count_call(const char *function) {
+    int i = 0;
+    while (i < state.called && strcmp(state.called_name[i], function)) i++;
+    if (i == MOST_NAMES) return;
+    if (i == state.called) snprintf(state.called_name[state.called++], 64, "%s", function);
+    state.called_times[i]++;
+}
+
+static int enter(const char *function, int gpu) {
+    int code = SUCCESS;
+    long delay_us = 0;
+    count_call(function);
+    for (int i = 0; i < state.faults; i++) {
+        Fault *fault = &state.fault[i];
+        if (strcmp(fault->function, function) || (fault->gpu >= 0 && fault->gpu != gpu)) continue;
+        if (fault->skip > 0) {
+            fault->skip--;
+        } else if (fault->count != 0) {
+            if (fault->count > 0) fault->count--;
+            code = fault->code, delay_us = fault->delay_us;
+        }
+    }
+    if (delay_us) usleep(delay_us);
+    if (code) return code;
+    if (!strcmp(function, "nvmlInitWithFlags")) return SUCCESS;
+    return state.users > 0 && state.owner == getpid() ? SUCCESS : UNINITIALIZED;
+}
+
+static int enter_device(const char *function, const Handle *handle) {
+    int code = enter(function, handle ? handle->gpu : -1);
+    if (code) return code;
+    return handle && handle->generation == state.generation ? SUCCESS : INVALID_ARGUMENT;
+}
+
+#define ENTER(function, handle)                             \
+    {                                                       \
+        int code_ = enter_device(#function, handle);        \
+        if (code_) return code_;                            \
+    }
+#define WHOLE_ONLY(handle) \
+    if (handle->slot >= 0) return NOT_SUPPORTED;
+
+static unsigned long long number(const Handle *handle, unsigned long long base, unsigned long long step) {
+    return base + handle->gpu * step;
+}
+
+/* The library. */
+
+EXPORT int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    int code = enter("nvmlInitWithFlags", -1);
+    if (code) return code;
+    if (state.users == 0 || state.owner != getpid()) {
+        state.users = 0, state.owner = getpid();
+        state.generation = (state.generation + 1) % GENERATIONS;
+        for (int gpu = 0; gpu < MOST_GPUS; gpu++)
+            for (int slot = 0; slot <= MOST_SLOTS; slot++)
+                handles[state.generation][gpu][slot] = (Handle){gpu, slot - 1, state.generation};
+    }
+    state.users++;
+    return SUCCESS;
+}
+
+EXPORT int nvmlShutdown(void) {
+    int code = enter("nvmlShutdown", -1);
+    if (code) return code;
+    state.users--;
+    return SUCCESS;
+}
+
+EXPORT const char *nvmlErrorString(int code) { return code == 777 ? "Made Up" : "Unknown Error"; }
+
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    int code = enter("nvmlSystemGetDriverVersion", -1);
+    if (code) return code;
+    snprintf(text, length, "999.10.standin");
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) {
+    int code = enter("nvmlDeviceGetCount_v2", -1);
+    if (code) return code;
+    *count = state.gpus;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, Handle **handle) {
+    int code = enter("nvmlDeviceGetHandleByIndex_v2", index);
+    if (code) return code;
+    if ((int)index >= state.gpus) return INVALID_ARGUMENT;
+    *handle = &handles[state.generation][index][0];
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetName(Handle *handle, char *text, unsigned length) {
+    ENTER(nvmlDeviceGetName, handle);
+    snprintf(text, length, handle->slot < 0 ? "%s" : "%s MIG 1g.18gb", state.name[handle->gpu]);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetUUID(Handle *handle, char *text, unsigned length) {
+    ENTER(nvmlDeviceGetUUID, handle);
+    if (handle->slot < 0)
+        snprintf(text, length, "GPU-%dabcdef0-0000-0000-0000-000000000000", handle->gpu);
+    else
+        snprintf(text, length, "MIG-%d%dbcdef0-0000-0000-0000-000000000000", handle->gpu, handle->slot);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCudaComputeCapability(Handle *handle, int *major, int *minor) {
+    ENTER(nvmlDeviceGetCudaComputeCapability, handle);
+    *major = state.capability[handle->gpu][0], *minor = state.capability[handle->gpu][1];
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetNumGpuCores(Handle *handle, unsigned *cores) {
+    ENTER(nvmlDeviceGetNumGpuCores, handle);
+    *cores = number(handle, 16896, 1280);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetEnforcedPowerLimit(Handle *handle, unsigned *limit_mw) {
+    ENTER(nvmlDeviceGetEnforcedPowerLimit, handle);
+    *limit_mw = number(handle, 700500, 10000);
+    return SUCCESS;
+}
+
+/* Sensors. */
+
+typedef struct {
+    unsigned gpu, memory;
+} Utilization;
+
+EXPORT int nvmlDeviceGetUtilizationRates(Handle *handle, Utilization *rates) {
+    ENTER(nvmlDeviceGetUtilizationRates, handle);
+    WHOLE_ONLY(handle);
+    rates->gpu = number(handle, 61, 3), rates->memory = number(handle, 22, 3);
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned long long total, free, used;
+} Memory;
+
+EXPORT int nvmlDeviceGetMemoryInfo(Handle *handle, Memory *memory) {
+    ENTER(nvmlDeviceGetMemoryInfo, handle);
+    unsigned long long part = handle->slot + 1;
+    memory->total = number(handle, 150000000000ull, 7000000000ull) - part * 100000000000ull;
+    memory->free = number(handle, 110000000000ull, 6000000000ull);
+    memory->used = number(handle, 40000000000ull, 1000000000ull) + part;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} MemoryV2;
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(Handle *handle, MemoryV2 *memory) {
+    ENTER(nvmlDeviceGetMemoryInfo_v2, handle);
+    if (memory->version != (sizeof *memory | 2u << 24)) return VERSION_MISMATCH;
+    memory->total = number(handle, 150000000000ull, 7000000000ull);
+    memory->reserved = number(handle, 600000000ull, 10000000ull);
+    memory->free = number(handle, 110000000000ull, 6000000000ull);
+    memory->used = number(handle, 39400000000ull, 990000000ull) + handle->slot + 1;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency_us;
+    int type, code;
+    union {
+        double d;
+        unsigned u;
+        unsigned long long ull;
+    } value;
+} FieldValue;
+
+EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, FieldValue *values) {
+    ENTER(nvmlDeviceGetFieldValues, handle);
+    WHOLE_ONLY(handle);
+    for (int i = 0; i < count; i++) {
+        FieldValue *value = &values[i];
+        value->type = 1, value->code = SUCCESS;
+        if (value->field == 186 && value->scope == 0)
+            value->value.u = number(handle, 512345, 1111); /* power, instant, mW */
+        else if (value->field == 185)
+            value->value.u = number(handle, 498765, 1222); /* power, average of a second, mW */
+        else
+            value->code = NOT_SUPPORTED;
+        /* A fault of this name is reported as the driver does it: for the field, in a call that succeeds. */
+        int code = enter("field", handle->gpu);
+        if (code) value->code = code;
+    }
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetPowerUsage(Handle *handle, unsigned *power_mw) {
+    ENTER(nvmlDeviceGetPowerUsage, handle);
+    WHOLE_ONLY(handle);
+    *power_mw = number(handle, 487654, 1333);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetClockInfo(Handle *handle, unsigned type, unsigned *clock_mhz) {
+    ENTER(nvmlDeviceGetClockInfo, handle);
+    WHOLE_ONLY(handle);
+    static const unsigned base[] = {1601, 1755, 2619, 1402}; /* graphics, SM, memory, video */
+    if (type > 3) return INVALID_ARGUMENT;
+    *clock_mhz = number(handle, base[type], 10);
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned version, sensor;
+    int temperature_c;
+} TemperatureV;
+
+EXPORT int nvmlDeviceGetTemperatureV(Handle *handle, TemperatureV *temperature) {
+    ENTER(nvmlDeviceGetTemperatureV, handle);
+    WHOLE_ONLY(handle);
+    if (temperature->version != (sizeof *temperature | 1u << 24) || temperature->sensor) return INVALID_ARGUMENT;
+    temperature->temperature_c = number(handle, 43, 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetTemperature(Handle *handle, unsigned sensor, unsigned *temperature_c) {
+    ENTER(nvmlDeviceGetTemperature, handle);
+    WHOLE_ONLY(handle);
+    if (sensor) return INVALID_ARGUMENT;
+    *temperature_c = number(handle, 52, 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Handle *handle, unsigned long long *bits) {
+    ENTER(nvmlDeviceGetCurrentClocksEventReasons, handle);
+    WHOLE_ONLY(handle);
+    *bits = number(handle, 0x4, 0x100);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Handle *handle, unsigned long long *bits) {
+    ENTER(nvmlDeviceGetCurrentClocksThrottleReasons, handle);
+    WHOLE_ONLY(handle);
+    *bits = number(handle, 0x8, 0x100);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetTotalEnergyConsumption(Handle *handle, unsigned long long *energy_mj) {
+    ENTER(nvmlDeviceGetTotalEnergyConsumption, handle);
+    WHOLE_ONLY(handle);
+    *energy_mj = number(handle, 987654321ull, 1000000ull);
+    return SUCCESS;
+}
+
+/* Measures for 20 ms in the real library: nobody may call it between samples. */
+EXPORT int nvmlDeviceGetPcieThroughput(Handle *handle, unsigned counter, unsigned *kb_per_s) {
+    ENTER(nvmlDeviceGetPcieThroughput, handle);
+    *kb_per_s = number(handle, 12345, 17) + counter;
+    return SUCCESS;
+}
+
+/* MIG: instances lie in every second slot. */
+
+EXPORT int nvmlDeviceGetMigMode(Handle *handle, unsigned *now, unsigned *later) {
+    ENTER(nvmlDeviceGetMigMode, handle);
+    if (state.instances[handle->gpu] < 0) return NOT_SUPPORTED;
+    *now = *later = state.instances[handle->gpu] > 0;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMaxMigDeviceCount(Handle *handle, unsigned *count) {
+    ENTER(nvmlDeviceGetMaxMigDeviceCount, handle);
+    *count = MOST_SLOTS;
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(Handle *handle, unsigned index, Handle **instance) {
+    ENTER(nvmlDeviceGetMigDeviceHandleByIndex, handle);
+    if (index % 2 == 0 || (int)index / 2 >= state.instances[handle->gpu] - 1) return NOT_FOUND;
+    *instance = &handles[state.generation][handle->gpu][index + 1];
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned multiprocessors, other[7];
+    unsigned long long memory_mb;
+} Attributes;
+
+EXPORT int nvmlDeviceGetAttributes_v2(Handle *handle, Attributes *attributes) {
+    ENTER(nvmlDeviceGetAttributes_v2, handle);
+    if (handle->slot < 0) return NOT_SUPPORTED;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->multiprocessors = number(handle, 16, 2);
+    return SUCCESS;
+}

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpulab.sensors.cgroup import cores_allowed, memory_limit_bytes
+from gpulab.sensors.host import Host
+from gpulab.tables import HOST_SAMPLES
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+GIB = 1024**3
+Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
+
+
+def times(**seconds: float) -> Times:
+    return Times(**{**dict.fromkeys(Times._fields, 0.0), **seconds})
+
+
+def host_with(*readings: list[Times]) -> Host:
+    """A host whose cores have been busy as told, one reading after the other; the first primes it."""
+    left = iter(readings)
+    host = Host(cpu_times=lambda: next(left))
+    host.prime()
+    return host
+
+
+@pytest.fixture
+def child():
+    """Starts Python code in processes of their own; ends them."""
+    started = []
+
+    def start(code: str) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# CPU load.
+
+
+def test_a_reading_has_each_float_column_of_the_table():
+    host = Host()
+    host.prime()
+    floats = {column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"}
+    assert set(host.read()) == floats
+
+
+def test_the_load_is_the_share_of_work_in_the_time_since_the_reading_before():
+    before = [times(user=10, idle=100), times(user=20, idle=200)]
+    after = [times(user=10.3, idle=100.7), times(user=20.9, idle=200.1)]
+    later = [times(user=10.8, system=0.5, idle=100.7), times(user=20.9, idle=201.1)]
+    host = host_with(before, after, later)
+    assert host.read()["cpu_frac"] == pytest.approx(0.6)
+    assert host.core_fracs == pytest.approx((0.3, 0.9))
+    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+    assert host.core_fracs == pytest.approx((1.0, 0.0))
+
+
+def test_waiting_for_storage_is_no_work_and_guests_are_not_counted_twice():
+    host = host_with([times()], [times(user=0.5, guest=0.5, idle=0.25, iowait=0.25)])
+    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+
+
+def test_too_short_a_time_gives_no_load_rather_than_a_lottery():
+    host = host_with([times()], [times(user=1.0, idle=1.0)], [times(user=1.01, idle=1.0)], [times(user=1.5, idle=1.5)])
+    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+    assert math.isnan(host.read()["cpu_frac"])
+    assert host.core_fracs == pytest.approx((0.5,)), "what was last known stays shown"
+    assert host.read()["cpu_frac"] == pytest.approx(0.5), "and the next share covers the whole time"
+
+
+def test_counters_that_run_backwards_give_a_share_between_0_and_1():
+    host = host_with([times(user=5.0, idle=5.0)], [times(user=4.9, idle=6.0)], [times(user=5.9, idle=5.9)])
+    assert [host.read()["cpu_frac"] for _ in range(2)] == [0.0, 1.0]
+
+
+def test_a_core_switched_on_meanwhile_gives_no_load_once():
+    host = host_with([times()], [times(idle=1.0), times(idle=1.0)], [times(user=1.0, idle=1.0), times(idle=2.0)])
+    assert math.isnan(host.read()["cpu_frac"])
+    assert host.read()["cpu_frac"] == pytest.approx(0.5)
+
+
+# This process.
+
+
+def test_cpu_time_of_this_process_grows_by_what_it_works_and_not_by_what_its_children_work(child):
+    host = Host()
+    host.prime()
+    before, clock = host.read()["process_cpu_s"], time.process_time()
+    child("import time; print(flush=True)\nwhile time.process_time() < 0.5: pass").wait()
+    while time.process_time() < clock + 0.1:
+        pass
+    grown = host.read()["process_cpu_s"] - before
+    assert 0.1 <= grown < 0.5
+
+
+def test_memory_of_this_process_is_what_psutil_says_of_it():
+    held = bytearray(64 * 1024**2)
+    told = Host().read()["rss_bytes"]
+    assert told > len(held)
+    assert told == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+
+
+@linux_only
+def test_bytes_read_from_storage_are_unknown_with_a_reason_where_the_system_hides_them(monkeypatch):
+    asked = []
+
+    def denied(_):
+        asked.append(1)
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "io_counters", denied)
+    host = Host()
+    assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
+    assert len(asked) == 1
+    assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
+
+
+def test_bytes_read_from_storage_are_unknown_where_the_system_does_not_count_them(monkeypatch):
+    monkeypatch.delattr(psutil.Process, "io_counters", raising=False)
+    host = Host()
+    assert math.isnan(host.read()["read_bytes"])
+    assert len(host.gaps) == 1
+
+
+# Workers.
+
+
+def test_no_workers_are_zero_workers_which_is_known():
+    told = Host().read()
+    assert (told["workers"], told["worker_cpu_s"]) == (0, 0)
+
+
+def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
+    busy = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ntime.sleep(60)"
+    first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
+    host = Host()
+    host.set_workers([first.pid, second.pid])
+    told = host.read()
+    assert told["workers"] == 2
+    assert told["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "the kernel counts in ticks of 10 ms"
+
+
+def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
+    busy = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ntime.sleep(60)"
+    first, second = child(busy), child(busy)
+    host = Host()
+    host.set_workers([first.pid, second.pid])
+    before = host.read()["worker_cpu_s"]
+    first.kill()
+    assert psutil.Process(first.pid).wait(10) is not None
+    host.set_workers([first.pid, second.pid])
+    gone = host.read()
+    host.set_workers([])
+    none = host.read()
+    assert (gone["workers"], none["workers"]) == (1, 0)
+    assert before <= gone["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
+
+
+@linux_only
+def test_a_worker_that_ended_and_was_not_waited_for_is_not_alive(child):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+    host = Host()
+    host.set_workers([worker.pid])
+    worker.kill()
+    while psutil.Process(worker.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert host.read()["workers"] == 0
+
+
+def test_a_worker_that_was_gone_before_we_looked_is_nobody(child):
+    worker = child("print(flush=True)")
+    worker.wait()
+    host = Host()
+    host.set_workers([worker.pid])
+    assert host.read()["workers"] == 0
+
+
+@linux_only
+def test_a_worker_waiting_for_storage_is_told_from_one_that_sleeps(child, monkeypatch):
+    workers = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
+    statuses = {workers[0].pid: psutil.STATUS_DISK_SLEEP}
+    monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
+    host = Host()
+    host.set_workers([worker.pid for worker in workers])
+    told = host.read()
+    assert (told["workers"], told["workers_blocked"]) == (3, 1)
+
+
+def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unknown(child, monkeypatch):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+
+    def denied(_):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "status", denied)
+    host = Host()
+    host.set_workers([worker.pid])
+    told = host.read()
+    assert told["workers"] == 1
+    assert math.isnan(told["worker_cpu_s"])
+    assert [gap.what for gap in host.gaps] == ["CPU time of the workers"]
+
+
+@linux_only
+def test_a_stopped_worker_is_alive(child):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+    os.kill(worker.pid, signal.SIGSTOP)
+    host = Host()
+    host.set_workers([worker.pid])
+    assert host.read()["workers"] == 1
+
+
+# What may be used: cgroups, laid out in a folder.
+
+
+@pytest.fixture
+def system(tmp_path):
+    """Lays out the files of some system and gives its root."""
+
+    def lay_out(**files: str) -> Path:
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n")
+        return tmp_path
+
+    return lay_out
+
+
+def test_without_cgroups_every_core_of_the_affinity_may_be_used(tmp_path):
+    assert cores_allowed(tmp_path, affinity=6) == 6.0
+    assert memory_limit_bytes(tmp_path) is None
+
+
+@linux_only
+def test_affinity_is_asked_of_the_system(tmp_path):
+    assert cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
+
+
+V2 = {"proc/self/cgroup": "0::/a/b"}
+V1 = {"proc/self/cgroup": "5:memory:/job\n3:cpu,cpuacct:/job\n2:cpuset:/job\n1:name=systemd:/job"}
+INSIDE = {"proc/self/cgroup": "5:memory:/docker/f00\n3:cpu,cpuacct:/docker/f00"}  # the mount shows only our own part
+CG = "sys/fs/cgroup"
+CPU = f"{CG}/cpu,cpuacct"
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({**V2, f"{CG}/a/b/cpu.max": "150000 100000"}, 1.5),
+        ({**V2, f"{CG}/a/b/cpu.max": "max 100000"}, 8),
+        ({**V2, f"{CG}/a/b/cpu.max": "400000 100000", f"{CG}/a/cpu.max": "200000 100000"}, 2),
+        ({**V2, f"{CG}/a/b/cpu.max": "max 100000", f"{CG}/a/cpu.max": "50000 100000"}, 0.5),
+        ({**V2, f"{CG}/a/b/cpu.max": "6400000 100000"}, 8),
+        ({**V2, f"{CG}/other/cpu.max": "100000 100000"}, 8),
+        ({"proc/self/cgroup": "0::/", f"{CG}/cpu.max": "300000 100000"}, 3),
+        ({**V2, f"{CG}/a/b/cpu.max": "nonsense"}, 8),
+        ({**V2, f"{CG}/a/b/cpu.max": "100000 0"}, 8),
+        ({**V1, f"{CPU}/job/cpu.cfs_quota_us": "250000", f"{CPU}/job/cpu.cfs_period_us": "100000"}, 2.5),
+        ({**V1, f"{CG}/cpu/job/cpu.cfs_quota_us": "250000", f"{CG}/cpu/job/cpu.cfs_period_us": "50000"}, 5),
+        ({**V1, f"{CG}/cpu/job/cpu.cfs_quota_us": "-1", f"{CG}/cpu/job/cpu.cfs_period_us": "100000"}, 8),
+        ({**INSIDE, f"{CPU}/cpu.cfs_quota_us": "100000", f"{CPU}/cpu.cfs_period_us": "50000"}, 2),
+        ({"proc/self/cgroup": "0::/../../escaped", f"{CG}/cpu.max": "100000 100000"}, 1),
+    ],
+)  # fmt: skip
+def test_a_cpu_quota_of_any_cgroup_we_are_in_binds(system, files, cores):
+    assert cores_allowed(system(**files), affinity=8) == cores
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({**V2, f"{CG}/a/b/memory.max": str(8 * GIB)}, 8 * GIB),
+        ({**V2, f"{CG}/a/b/memory.max": "max"}, None),
+        ({**V2, f"{CG}/a/b/memory.max": str(8 * GIB), f"{CG}/a/memory.max": str(4 * GIB)}, 4 * GIB),
+        ({**V1, f"{CG}/memory/job/memory.limit_in_bytes": str(3 * GIB)}, 3 * GIB),
+        ({**V1, f"{CG}/memory/job/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ({**INSIDE, f"{CG}/memory/memory.limit_in_bytes": str(2 * GIB)}, 2 * GIB),
+    ],
+)
+def test_the_least_memory_limit_of_the_cgroups_we_are_in_binds(system, files, limit):
+    assert memory_limit_bytes(system(**files)) == limit

@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nvml_standin
+import pytest
+from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN
+
+from gpulab.sensors.nvml import SENSORS, Nvml
+from gpulab.tables import GPU_SAMPLES
+
+ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = [column.name for column in GPU_SAMPLES.columns if column.dtype == "float64"]
+# Each column of one sensor, and the functions that can answer it, preferred first.
+FUNCTIONS = {
+    "util_frac": ("nvmlDeviceGetUtilizationRates",),
+    "memory_used_bytes": ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
+    "power_w": ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPowerUsage"),
+    "temperature_c": ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
+    "throttle_bits": ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    "energy_j": ("nvmlDeviceGetTotalEnergyConsumption",),
+}
+TWO_ANSWERS = [column for column, functions in FUNCTIONS.items() if len(functions) == 2]
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nvml")
+    return lambda *absent: nvml_standin.build(folder, absent)
+
+
+@pytest.fixture
+def standin(built, monkeypatch):
+    yield from nvml_standin.installed(built(), monkeypatch)
+
+
+@pytest.fixture
+def without(built, monkeypatch):
+    """The stand-in without some functions."""
+    open_ones = []
+
+    def make(*absent):
+        generator = nvml_standin.installed(built(*absent), monkeypatch)
+        open_ones.append(generator)
+        return next(generator)
+
+    yield make
+    for generator in open_ones:
+        next(generator, None)
+
+
+@pytest.fixture
+def opened():
+    """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
+    open_ones = []
+
+    def make(**environ):
+        nvml = Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environ})
+        nvml.open()
+        open_ones.append(nvml)
+        return nvml
+
+    yield make
+    for nvml in open_ones:
+        nvml.close()
+
+
+def expected(column, gpu, table=EXPECTED):
+    base, step = table[column]
+    return pytest.approx(base + gpu * step, rel=1e-12)
+
+
+# Reading.
+
+
+def test_the_sensors_fill_each_float_column_of_the_table_once():
+    assert sorted(column for sensor in SENSORS for column in sensor.columns) == sorted(COLUMNS)
+
+
+def test_no_two_fields_of_the_stand_in_are_alike_so_a_swapped_one_cannot_pass():
+    numbers = [base + gpu * step for gpu in range(4) for base, step in [*EXPECTED.values(), *OLDER.values()]]
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_each_column_is_its_own_field_of_its_own_gpu_in_its_own_unit(standin, opened, column):
+    standin.reset(gpus=4)
+    nvml = opened()
+    assert [nvml.read(gpu)[column] for gpu in nvml.gpus] == [expected(column, gpu) for gpu in range(4)]
+    assert nvml.gaps == ()
+
+
+def test_gpus_are_described_as_the_driver_describes_them(standin, opened):
+    standin.capability(1, 8, 6)
+    nvml = opened()
+    first, second = nvml.gpus
+    assert (first.index, first.name) == (0, "Standin H100")
+    assert first.uuid == "GPU-0abcdef0-0000-0000-0000-000000000000"
+    assert first.memory_bytes == 150_000_000_000
+    assert first.multiprocessors == 132
+    assert first.compute_capability == "9.0"
+    assert first.power_limit_w == 700.5
+    assert first.mig is False
+    assert (second.name, second.memory_bytes, second.compute_capability) == ("Standin H200", 157_000_000_000, "8.6")
+    assert second.power_limit_w == 710.5
+    assert nvml.driver == "999.10.standin"
+
+
+def test_nothing_that_takes_long_is_asked_between_samples(standin, opened):
+    nvml = opened()
+    nvml.read(nvml.gpus[0])
+    assert standin.calls("nvmlDeviceGetPcieThroughput") == 0
+    assert standin.calls("nvmlDeviceGetUtilizationRates") == 1, "two columns, one question"
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_a_mark_in_place_of_what_cannot_be_read(standin, opened):
+    standin.name(0, b"Standin \xff\xfe100")
+    assert opened().gpus[0].name == "Standin ��100"
+
+
+def test_an_architecture_not_known_yet_has_an_unknown_number_of_multiprocessors(standin, opened):
+    standin.capability(0, 77, 0)
+    assert opened().gpus[0].multiprocessors is None
+
+
+# What fails.
+
+
+@pytest.mark.parametrize("column", FUNCTIONS)
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin, opened, column, code):
+    for function in FUNCTIONS[column]:
+        standin.fault(function, code, gpu=0)
+    nvml = opened()
+    readings = [nvml.read(nvml.gpus[0]) for _ in range(3)]
+    asked = standin.calls(FUNCTIONS[column][-1])
+    others = set(COLUMNS) - {column, "memory_util_frac"}
+    assert all(math.isnan(reading[column]) for reading in readings)
+    assert all(reading[other] == expected(other, 0) for reading in readings for other in others)
+    assert nvml.read(nvml.gpus[1])[column] == expected(column, 1), "the other GPU goes on"
+    nvml.read(nvml.gpus[0])
+    assert standin.calls(FUNCTIONS[column][-1]) - asked <= 1, "only the other GPU's question"
+    (gap,) = nvml.gaps
+    assert "GPU 0 (Standin H100)" in gap.what
+    assert gap.why
+    assert gap.fix
+
+
+def test_one_cause_is_one_gap_whatever_it_touches(standin, opened):
+    for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"):
+        standin.fault(function, NOT_SUPPORTED)
+    standin.fault("nvmlDeviceGetClockInfo", NO_PERMISSION)
+    nvml = opened()
+    for gpu in nvml.gpus:
+        nvml.read(gpu)
+    assert [gap.what for gap in nvml.gaps] == ["GPU utilisation and energy", "GPU SM clock and memory clock"]
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, UNKNOWN, 777])
+@pytest.mark.parametrize("column", FUNCTIONS)
+def test_what_a_gpu_does_not_tell_once_is_nan_once_and_then_a_value(standin, opened, column, code):
+    standin.fault(FUNCTIONS[column][0], code, gpu=0, count=1)
+    nvml = opened()
+    first, second = (nvml.read(nvml.gpus[0])[column] for _ in range(2))
+    assert math.isnan(first)
+    assert second == expected(column, 0)
+    assert len(nvml.gaps) == 1
+
+
+def test_a_fault_that_comes_and_goes_is_counted(standin, opened):
+    standin.fault("nvmlDeviceGetTotalEnergyConsumption", TIMEOUT, count=3)
+    nvml = opened(CUDA_VISIBLE_DEVICES="0")
+    for _ in range(10):
+        nvml.read(nvml.gpus[0])
+    assert [gap.why for gap in nvml.gaps if "energy" in gap.what] == ["the driver did not answer in time (3 times)"]
+
+
+def test_an_answer_of_all_bits_set_is_no_answer(standin, opened, monkeypatch):
+    import pynvml
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda gpu: 2**64 - 1)
+    nvml = opened()
+    assert math.isnan(nvml.read(nvml.gpus[0])["energy_j"])
+
+
+def test_a_field_may_fail_within_a_call_that_succeeds(standin, opened):
+    standin.fault("field", NOT_SUPPORTED, gpu=1)
+    nvml = opened()
+    assert nvml.read(nvml.gpus[0])["power_w"] == expected("power_w", 0)
+    assert nvml.read(nvml.gpus[1])["power_w"] == expected("power_w", 1, OLDER)
+
+
+@pytest.mark.parametrize("column", TWO_ANSWERS)
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, 25])
+def test_where_the_newer_question_is_not_answered_the_older_one_is_asked(standin, opened, column, code):
+    newer = FUNCTIONS[column][0]
+    standin.fault(newer, code)
+    nvml = opened()
+    assert [nvml.read(nvml.gpus[1])[column] for _ in range(2)] == [expected(column, 1, OLDER)] * 2
+    assert standin.calls(newer) == 1, "what failed for good is not asked again"
+    assert nvml.gaps == (), "an answer from the older question leaves no gap"
+
+
+@pytest.mark.parametrize("column", TWO_ANSWERS)
+def test_an_old_driver_without_the_newer_function_is_asked_the_older_one(without, opened, column):
+    without(FUNCTIONS[column][0])
+    nvml = opened()
+    assert nvml.read(nvml.gpus[0])[column] == expected(column, 0, OLDER)
+
+
+@pytest.mark.parametrize("column", TWO_ANSWERS)
+def test_a_new_driver_without_the_older_function_does_not_miss_it(without, opened, column):
+    functions = set(FUNCTIONS[column][1:]) - {"nvmlDeviceGetMemoryInfo"}
+    without(*functions)
+    nvml = opened()
+    assert nvml.read(nvml.gpus[0])[column] == expected(column, 0)
+
+
+def test_an_older_nvidia_ml_py_without_the_newer_names_is_asked_the_older_ones(standin, opened, monkeypatch):
+    import pynvml
+
+    for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlMemory_v2"):
+        monkeypatch.delattr(pynvml, name)
+    nvml = opened()
+    reading = nvml.read(nvml.gpus[0])
+    for column in ("temperature_c", "throttle_bits", "memory_used_bytes"):
+        assert reading[column] == expected(column, 0, OLDER)
+
+
+def test_a_driver_without_the_function_at_all_is_named_as_the_cause(without, opened):
+    without("nvmlDeviceGetTotalEnergyConsumption")
+    nvml = opened(CUDA_VISIBLE_DEVICES="0")
+    assert math.isnan(nvml.read(nvml.gpus[0])["energy_j"])
+    assert ("GPU energy", "update the NVIDIA driver") in [(gap.what, gap.fix) for gap in nvml.gaps]
+
+
+def test_a_lost_gpu_is_left_alone_and_the_others_go_on(standin, opened):
+    standin.fault("nvmlDeviceGetClockInfo", LOST, gpu=0, skip=2)
+    nvml = opened()
+    lost, sound = nvml.gpus
+    assert nvml.read(lost)["sm_clock_mhz"] == expected("sm_clock_mhz", 0)
+    assert nvml.answering == nvml.gpus
+    nvml.read(lost)
+    asked = standin.calls("nvmlDeviceGetUtilizationRates")
+    assert all(math.isnan(value) for value in nvml.read(lost).values())
+    assert standin.calls("nvmlDeviceGetUtilizationRates") == asked
+    assert nvml.answering == (sound,)
+    assert nvml.read(sound) == {column: expected(column, 1) for column in COLUMNS}
+    assert [gap.what for gap in nvml.gaps] == ["sensors of GPU 0 (Standin H100)"]
+
+
+def test_a_gpu_that_is_lost_before_we_look_is_told_and_the_others_are_there(standin, opened):
+    standin.fault("nvmlDeviceGetHandleByIndex_v2", LOST, gpu=0)
+    nvml = opened()
+    assert [gpu.name for gpu in nvml.gpus] == ["Standin H200"]
+    assert [gap.what for gap in nvml.gaps] == ["GPU 0 of the driver's list"]
+
+
+# Opening.
+
+
+def test_reading_before_opening_and_after_closing_gives_nothing_and_breaks_nothing(standin):
+    nvml = Nvml({})
+    nvml.open()
+    gpu = nvml.gpus[0]
+    nvml.close()
+    assert all(math.isnan(value) for value in nvml.read(gpu).values())
+    assert nvml.gpus, "what was found stays told"
+
+
+def test_a_library_that_others_use_stays_open_when_we_close_it(standin, opened):
+    import pynvml
+
+    pynvml.nvmlInit()
+    nvml = Nvml({})
+    nvml.open()
+    nvml.open()
+    nvml.close()
+    nvml.close()
+    assert pynvml.nvmlDeviceGetCount() == 2
+    assert pynvml._nvmlLib_refcount == 1
+
+
+def test_a_library_that_others_shut_down_is_opened_again(standin, opened):
+    import pynvml
+
+    nvml = opened()
+    gpu = nvml.gpus[1]
+    pynvml.nvmlShutdown()
+    assert all(math.isnan(value) for value in nvml.read(gpu).values())
+    assert nvml.read(gpu) == {column: expected(column, 1) for column in COLUMNS}
+    assert [gap.why for gap in nvml.gaps] == ["something in this process shut the driver's library down"]
+
+
+def test_a_forked_child_opens_the_library_for_itself(standin, opened):
+    nvml = opened()
+    nvml.read(nvml.gpus[1])
+    mine, childs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = json.dumps([nvml.read(nvml.gpus[1]), [gap.why for gap in nvml.gaps]])
+        os.write(childs, told.encode())
+        os._exit(0)
+    os.close(childs)
+    os.waitpid(child, 0)
+    with os.fdopen(mine) as pipe:
+        reading, gaps = json.load(pipe)
+    assert reading == {column: expected(column, 1) for column in COLUMNS}
+    assert gaps == []
+
+
+def test_without_the_library_there_is_one_gap_and_no_exception(monkeypatch, tmp_path):
+    import pynvml
+
+    def missing(*_):
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    monkeypatch.setattr(pynvml, "CDLL", missing)
+    nvml = Nvml({}, root=tmp_path)
+    nvml.open()
+    assert (nvml.gpus, nvml.driver) == ((), None)
+    assert [gap.why for gap in nvml.gaps] == ["this machine has no NVIDIA driver"]
+    nvml.close()
+
+
+@pytest.mark.parametrize(
+    ("sign", "expected_why"),
+    [
+        ("proc/driver/nvidia/version", "its library libnvidia-ml is not to be found"),
+        ("dev/dxg", "WSL"),
+        ("dev/kfd", "AMD"),
+        ("sys/bus/pci/devices/0000:01:00.0/vendor", "this machine has an NVIDIA GPU, but no driver"),
+    ],
+)
+def test_why_the_library_is_missing_is_told_from_what_the_system_shows(standin, tmp_path, sign, expected_why):
+    standin.fault("nvmlInitWithFlags", 12)
+    (tmp_path / sign).parent.mkdir(parents=True)
+    (tmp_path / sign).write_text("0x10de\n")
+    (tmp_path / sign).with_name("class").write_text("0x030200\n")
+    nvml = Nvml({}, root=tmp_path)
+    nvml.open()
+    (gap,) = nvml.gaps
+    assert expected_why in gap.why
+
+
+@pytest.mark.parametrize(("code", "fix"), [(9, "modprobe"), (18, "reboot"), (4, "/dev/nvidia"), (777, "nvidia-smi")])
+def test_a_driver_that_cannot_be_opened_says_why_and_what_to_do(standin, opened, code, fix):
+    standin.fault("nvmlInitWithFlags", code)
+    (gap,) = opened().gaps
+    assert fix in gap.fix
+
+
+def test_a_driver_without_gpus_says_so(standin, opened):
+    standin.reset(gpus=0)
+    (gap,) = opened().gaps
+    assert "shows no GPU" in gap.why
+
+
+def python(code: str, **environ: str) -> str:
+    """Run Python in a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    path = os.pathsep.join([environ.pop("PYTHONPATH", ""), str(ROOT)]).strip(os.pathsep)
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, **environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout.strip()
+
+
+SAY_GAPS = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print([vars(g) for g in n.gaps])"
+
+
+@pytest.mark.parametrize("missing", ["_nvmlGetFunctionPointer", "nvmlInitWithFlags"])
+def test_an_old_package_in_the_place_of_nvidia_ml_py_is_named_with_the_way_out(tmp_path, missing):
+    there = {"_nvmlGetFunctionPointer", "nvmlInitWithFlags"} - {missing}
+    (tmp_path / "pynvml.py").write_text("\n".join(f"def {name}(*_): raise SystemExit(1)" for name in there))
+    told = python(SAY_GAPS, PYTHONPATH=str(tmp_path))
+    assert told.count("'why'") == 1
+    assert "hides nvidia-ml-py" in told
+    assert "pip uninstall -y pynvml nvidia-ml-py3" in told
+
+
+def test_without_nvidia_ml_py_the_way_to_install_it_is_told(tmp_path):
+    (tmp_path / "pynvml.py").write_text("raise ImportError('no module named pynvml')")
+    assert "pip install nvidia-ml-py" in python(SAY_GAPS, PYTHONPATH=str(tmp_path))
+
+
+def test_the_library_is_found_where_the_system_looks_for_libraries(built):
+    reset = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1').standin_reset(1); "
+    say = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print(n.gpus[0].name, n.read(n.gpus[0]))"
+    told = python(reset + say, LD_LIBRARY_PATH=str(built().parent))
+    assert told.startswith("Standin H100 {'util_frac': 0.61,")
+
+
+# Which GPUs.
+
+
+def test_a_mig_instance_is_named_and_what_it_cannot_tell_is_told(standin, opened):
+    standin.reset(gpus=1)
+    standin.mig(0, instances=1)
+    nvml = opened()
+    (gpu,) = nvml.gpus
+    assert gpu.name == "Standin H100 MIG 1g.18gb"
+    assert gpu.uuid.startswith("MIG-01")
+    assert (gpu.mig, gpu.multiprocessors, gpu.power_limit_w) == (True, 16, None)
+    reading = nvml.read(gpu)
+    assert reading["memory_used_bytes"] == EXPECTED["memory_used_bytes"][0] + 2, "the instance's own, in slot 1"
+    for column in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle_bits"):
+        assert reading[column] == expected(column, 0), "shared with the whole GPU"
+    for column in ("util_frac", "memory_util_frac", "power_w", "energy_j"):
+        assert math.isnan(reading[column])
+    (gap,) = nvml.gaps
+    assert gap.what == "GPU utilisation, power and energy"
+    assert "MIG" in gap.why
+
+
+def test_one_mig_instance_hides_the_other_instances_and_the_whole_gpus(standin, opened):
+    standin.mig(1, instances=2)
+    nvml = opened()
+    assert [gpu.uuid[:6] for gpu in nvml.gpus] == ["MIG-11"]
+    assert "2 of 3 GPUs: Standin H100 (GPU-0abcdef0) and Standin H200 (MIG-13bcdef0)" in [g.what for g in nvml.gaps]
+
+
+def test_a_mig_gpu_without_instances_is_of_no_use_and_that_is_told(standin, opened):
+    standin.mig(0, instances=0)
+    nvml = opened()
+    assert [gpu.name for gpu in nvml.gpus] == ["Standin H200"]
+    assert any("no instance was made" in gap.why and gap.what == "Standin H100" for gap in nvml.gaps)
+
+
+def uuid(gpu: int) -> str:
+    return f"GPU-{gpu}abcdef0-0000-0000-0000-000000000000"
+
+
+@pytest.mark.parametrize(
+    ("setting", "seen"),
+    [
+        ("0,1,2,3", [0, 1, 2, 3]),
+        ("2", [2]),
+        ("3,1", [3, 1]),
+        (" 1 , 0 ", [1, 0]),
+        ("1,9,0", [1]),
+        ("1,-1,0", [1]),
+        ("-1", []),
+        ("", []),
+        ("none", []),
+        ("NoDevFiles", []),
+        ("1,1", []),
+        (uuid(2), [2]),
+        (f"{uuid(3)},{uuid(0)}", [3, 0]),
+        ("GPU-2", [2]),
+        ("GPU-", []),
+        ("GPU-7", []),
+        ("MIG-0", []),
+    ],
+)
+def test_the_gpus_are_those_that_cuda_visible_devices_shows_in_its_order(standin, opened, setting, seen):
+    standin.reset(gpus=4)
+    nvml = opened(CUDA_VISIBLE_DEVICES=setting)
+    assert [gpu.uuid for gpu in nvml.gpus] == [uuid(gpu) for gpu in seen]
+    assert [gpu.index for gpu in nvml.gpus] == list(range(len(seen)))
+    assert [nvml.read(gpu)["power_w"] for gpu in nvml.gpus] == [expected("power_w", gpu) for gpu in seen]
+    hidden = [gap for gap in nvml.gaps if f"CUDA_VISIBLE_DEVICES={setting} hides" in gap.why]
+    assert len(hidden) == (len(seen) < 4)
+    assert all(gap.what.startswith(f"{4 - len(seen)} of 4 GPUs") for gap in hidden)
+
+
+@pytest.mark.parametrize(
+    ("setting", "seen"),
+    [("MIG-13", ["MIG-13"]), ("MIG-11,MIG-13", ["MIG-11"]), ("1", ["MIG-11"]), ("0", ["GPU-0a"]), ("GPU-1", [])],
+)
+def test_mig_instances_are_chosen_by_uuid_or_the_first_by_number(standin, opened, setting, seen):
+    standin.mig(1, instances=2)
+    nvml = opened(CUDA_VISIBLE_DEVICES=setting)
+    assert [gpu.uuid[:6] for gpu in nvml.gpus] == seen
+
+
+def test_unlike_gpus_numbered_by_cuda_may_be_in_another_order_and_that_is_told(standin, opened):
+    def caveats(nvml):
+        return [gap for gap in nvml.gaps if "CUDA's number 0" in gap.what]
+
+    fastest = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    assert len(caveats(opened(**fastest))) == 1
+    assert len(caveats(opened(CUDA_VISIBLE_DEVICES="1,0", **fastest))) == 1
+    assert caveats(opened(CUDA_VISIBLE_DEVICES=uuid(1), **fastest)) == []
+    assert caveats(opened(CUDA_DEVICE_ORDER="PCI_BUS_ID")) == []
+    standin.name(1, b"Standin H100")
+    assert caveats(opened(**fastest)) == [], "among GPUs of one kind the order is the same"

@@ -1,0 +1,492 @@
+"""Traces of every dialect read exactly: against an independent oracle on real files, and by hand on small ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import DEVICE, KERNEL, MEMCPY, MEMSET, Oracle, covered, nanoseconds
+
+from gpulab import trace
+from gpulab.intervals import covered_ns, union
+from gpulab.tables import DEVICE_KINDS, Kind
+from gpulab.trace import blocks, cut, times
+from gpulab.trace.dialect import family_of, kind_of
+
+SHARED = [
+    "a100_ddp_8ranks_rank",
+    "b200_eager",
+    "cpu_only_gloo",
+    "cuda_event_sync",
+    "cuda_event_sync_multi_stream",
+    "h100_bert_small_inference",
+    "h100_timesformer_inference",
+    "mi210_gpu_only",
+    "mi250_minitoy",
+    "mi300_compiled_triton",
+    "mi300_resnet_checkpoint",
+    "triton_example",
+    "v100_ns_resolution",
+    "v100_resnet50_workers0",
+    "v100_resnet50_workers4",
+]
+
+
+def x(cat, name, ts, dur, pid=1, tid=1, **args):
+    """One event with a duration."""
+    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def read(*events, **header):
+    return trace.read(json.dumps({**header, "traceEvents": events}).encode())
+
+
+def kinds(run):
+    words = run.event_rows.words("name").to_list()
+    return dict(zip(words, (Kind(kind) for kind in run.event_rows["kind"]), strict=True))
+
+
+# Real traces.
+
+
+@pytest.fixture(params=SHARED)
+def both(request, recorded):
+    """A run, and what the oracle says of the same file."""
+    path = recorded(f"{request.param}.json.gz")
+    return trace.read(path), Oracle(path)
+
+
+def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
+    run, oracle = both
+    rows = run.event_rows
+    found = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
+    assert sorted(found) == oracle.everything()
+    assert not run.recording.lost
+
+    for kind, categories in ((Kind.MEMCPY, MEMCPY), (Kind.MEMSET, MEMSET)):
+        events = oracle.of(categories)
+        assert len(rows.of_kind(kind)) == len(events)
+        assert rows.of_kind(kind)["dur_ns"].sum() == sum(event["length"] for event in events)
+        told = [int(event["args"].get("bytes", -1)) for event in events]
+        assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(told)
+    kernels = rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
+    assert len(kernels) == len(oracle.of(KERNEL))
+    assert kernels["dur_ns"].sum() == sum(event["length"] for event in oracle.of(KERNEL))
+    assert Counter(kernels["grid"].tolist()) == Counter(blocks_of(event) for event in oracle.of(KERNEL))
+
+    device = rows.of_kind(*DEVICE_KINDS)
+    ends = device["start_ns"] + device["dur_ns"]
+    for index, busy_ns in oracle.busy_ns().items():
+        mine = device["device"] == index
+        assert union(device["start_ns"][mine], ends[mine]).total_ns == busy_ns
+    assert (device["thread"] == -1).all()
+    joins = Counter(event["args"]["correlation"] for event in oracle.of(DEVICE))
+    assert Counter(device["correlation"].tolist()) == joins
+
+
+def blocks_of(event):
+    sides = event["args"].get("grid")
+    return -1 if sides is None else int(np.prod(sides))
+
+
+def test_steps_and_loader_time_of_a_real_trace_equal_the_oracle(both):
+    run, oracle = both
+    rows = run.event_rows
+    steps = rows.of_kind(Kind.STEP)
+    ends = steps["start_ns"] + steps["dur_ns"]
+    found = dict(zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True))
+    assert found == oracle.steps()
+    loader = rows.of_kind(Kind.LOADER)
+    waits = union(loader["start_ns"], loader["start_ns"] + loader["dur_ns"])
+    per_step = covered_ns(waits, steps["start_ns"], ends).tolist()
+    assert dict(zip(steps.words("name").to_list(), per_step, strict=True)) == oracle.loader_ns()
+
+
+def test_every_shared_trace_is_in_the_list(shared):
+    assert sorted(path.name.removesuffix(".json.gz") for path in (shared / "traces").glob("*.json.gz")) == SHARED
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "date", "rank", "workers"),
+    [
+        ("v100_resnet50_workers0", "Tesla V100-DGXS-32GB", "2021-06-08", None, [0]),
+        ("v100_resnet50_workers4", "Tesla V100-DGXS-32GB", "2021-06-09", None, [None]),
+        ("a100_ddp_8ranks_rank", "NVIDIA A100-PG509-200", "2022-08-22", 3, [None]),
+        ("h100_bert_small_inference", "NVIDIA H100 80GB HBM3", "2025-07-18", None, []),
+        ("mi300_compiled_triton", "AMD Instinct MI300X", "2026-05-13", None, []),
+        ("cpu_only_gloo", "CPU", "2024-07-15", 34, []),
+    ],
+)
+def test_a_real_trace_says_where_and_when_it_was_recorded(recorded, name, device, date, rank, workers):
+    run = trace.read(recorded(f"{name}.json.gz"))
+    assert (run.name, run.source.how, run.source.device, run.source.date) == (name, "recorded", device, date)
+    assert run.rank == rank
+    assert [loader.workers for loader in run.loaders] == workers
+
+
+def test_the_main_thread_runs_the_loop_even_where_autograd_launches_more(recorded):
+    run = trace.read(recorded("v100_ns_resolution.json.gz"))
+    launches = run.event_rows.of_kind(Kind.LAUNCH)["thread"]
+    assert np.bincount(launches).argmax() != run.main_thread
+    assert run.threads[run.main_thread] == "thread 1102 (pt_main_thread)"
+
+
+# Times.
+
+
+@pytest.mark.parametrize(
+    ("ts", "dur"),
+    [
+        ("1712195495519689.047", "63.813"),  # early 2024: from 1970, with decimals; float64 keeps a quarter of a µs
+        ("4392144581842.131", "0.001"),
+        ("1623142623460111", "25"),
+        ("8796093022208.001", "1.5"),  # just beyond what float64 holds
+        ("0.0005", "0.0015"),  # half a ns rounds to even
+    ],
+)
+def test_times_are_exact_to_the_nanosecond(ts, dur):
+    text = '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "first", "pid": 1, "tid": 1, "ts": 0, "dur": 0},'
+    text = text.replace('"ts": 0', f'"ts": {int(Decimal(ts))}')
+    text += f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}]}}'
+    rows = trace.read(text.encode()).event_rows
+    row = rows.words("name").to_list().index("a")
+    assert rows["start_ns"][row] == nanoseconds(Decimal(ts)) - int(Decimal(ts)) * 1000
+    assert rows["dur_ns"][row] == nanoseconds(Decimal(dur))
+
+
+@given(st.lists(st.decimals(0, 2**42, places=3) | st.integers(0, 2**42), min_size=1))
+def test_the_fast_way_to_nanoseconds_agrees_with_exact_arithmetic(values):
+    floats = [value if isinstance(value, int) else float(value) for value in values]
+    assert times.by_float(floats).tolist() == [nanoseconds(value) for value in values]
+
+
+@given(st.lists(st.decimals(-(2**51), 2**51, places=3) | st.integers(-(2**50), 2**50)))
+def test_the_exact_way_to_nanoseconds_is_exact(values):
+    assert times.by_text(values).tolist() == [nanoseconds(value) for value in values]
+
+
+def test_the_fast_way_declines_what_it_cannot_hold():
+    assert times.by_float([1712195495519689.047]) is None
+    assert times.by_float([float("inf")]) is None
+    assert times.by_float(["1", 2]) is None
+    assert times.by_float([2**70]) is None
+
+
+def test_the_moment_zero_is_the_earliest_event_and_its_date_is_kept():
+    run = read(x("cpu_op", "late", 1000.5, 1), x("cpu_op", "early", 1000.25, 1), baseTimeNanoseconds=1_700_000_000 * 10**9)
+    assert run.event_rows["start_ns"].tolist() == [0, 250]
+    assert run.began_ns == 1_700_000_000 * 10**9 + 1_000_250
+    assert run.source.date == "2023-11-14"
+    assert run.span_ns == 1250
+    assert run.recording.windows_ns == ((0, 1250),)
+
+
+def test_old_traces_count_from_1970_and_others_do_not_tell():
+    assert read(x("cpu_op", "a", 1661203462598738, 1)).began_ns == 1661203462598738000
+    run = read(x("cpu_op", "a", 5.0, 1))
+    assert run.began_ns is None
+    assert run.source.date is None
+
+
+def test_the_base_time_may_stand_behind_the_events():
+    text = b'{"traceEvents": [%s], "baseTimeNanoseconds": 1700000000000000000}' % json.dumps(x("cpu_op", "a", 1, 1)).encode()
+    assert trace.read(text).began_ns == 1700000000000001000
+
+
+def test_rows_are_in_order_of_time_and_parents_before_their_children():
+    run = read(x("cpu_op", "child", 5, 1), x("cpu_op", "last", 6, 1), x("cpu_op", "parent", 5, 9), x("cpu_op", "first", 1, 1))
+    assert run.event_rows.words("name").to_list() == ["first", "parent", "child", "last"]
+
+
+# Dialects.
+
+
+def test_the_categories_of_2021_mean_what_today_s_do():
+    old = read(
+        x("Operator", "aten::add", 1, 1, tid="7"),
+        x("Operator", "AddmmBackward", 2, 1, tid="7"),
+        x("Operator", "Optimizer.step#SGD.step", 3, 1, tid="7"),
+        x("Operator", "ProfilerStep#3", 0, 9, tid="7"),
+        x("Operator", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 4, 1, tid="7"),
+        x("Runtime", "cudaLaunchKernel", 5, 1, tid="7", correlation=8),
+        x("Kernel", "gemm", 6, 1, pid=0, tid="stream 7", device=0, stream=7, correlation=8, **{"external id": 3}),
+        x("Memcpy", "Memcpy HtoD (Pageable -> Device)", 7, 1, pid=0, tid="stream 7", device=0, stream=7, bytes=12),
+        x("Memset", "Memset (Device)", 8, 1, pid=0, tid="stream 7", device=0, stream=7, bytes=4),
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": "7", "args": {"name": "thread 7 (python)"}},
+    )
+    assert kinds(old) == {
+        "aten::add": Kind.OP,
+        "AddmmBackward": Kind.OP,
+        "Optimizer.step#SGD.step": Kind.ANNOTATION,
+        "ProfilerStep#3": Kind.STEP,
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": Kind.LOADER,
+        "cudaLaunchKernel": Kind.LAUNCH,
+        "gemm": Kind.KERNEL,
+        "Memcpy HtoD (Pageable -> Device)": Kind.MEMCPY,
+        "Memset (Device)": Kind.MEMSET,
+    }
+    assert old.threads == ("thread 7 (python)",)
+
+
+def test_host_work_with_a_stream_argument_is_not_device_work():
+    run = read(x("cpu_op", "triton_poi_fused_0", 1, 5, stream=0, grid="grid(1,)"))
+    assert kinds(run) == {"triton_poi_fused_0": Kind.OP}
+    assert run.event_rows["stream"].tolist() == [-1]
+    assert run.event_rows["thread"].tolist() == [0]
+
+
+def test_steps_come_from_the_host_only():
+    run = read(x("user_annotation", "ProfilerStep#1", 1, 9), x("gpu_user_annotation", "ProfilerStep#1", 2, 7, stream=7))
+    assert len(run.event_rows) == 1
+    assert run.event_rows["start_ns"].tolist() == [0]
+    assert run.event_rows["dur_ns"].tolist() == [9000]
+
+
+@pytest.mark.parametrize("category", ["Operator", "cpu_op", "user_annotation"])
+@pytest.mark.parametrize(
+    ("iterator", "workers", "fact"),
+    [("_SingleProcessDataLoaderIter", 0, "single-process"), ("_MultiProcessingDataLoaderIter", None, "multi-process")],
+)
+def test_a_dataloader_is_known_by_its_name_in_any_category(category, iterator, workers, fact):
+    run = read(x(category, f"enumerate(DataLoader)#{iterator}.__next__", 1, 9))
+    assert run.event_rows["kind"].tolist() == [Kind.LOADER]
+    assert [loader.workers for loader in run.loaders] == [workers]
+    assert run.facts["loader"] == fact
+
+
+def test_amd_writes_numbers_as_text_and_copies_as_kernels():
+    run = read(
+        x("cuda_runtime", "hipMemcpyAsync", 1, 1, correlation=3, bytes="4096"),
+        x("kernel", "__amd_rocclr_copyBuffer", 2, 1, pid=2, tid=0, device=2, stream="0", correlation=3, bytes="4096"),
+        x("kernel", "__amd_rocclr_fillBufferAligned", 3, 1, pid=2, tid=0, device=2, stream=0, correlation=4),
+        x("kernel", "Cijk_Ailk_Bljk_MT64x64", 4, 1, pid=2, tid=0, device=2, stream=0, correlation=5),
+        x("cuda_runtime", "hipExtModuleLaunchKernel", 5, 1, correlation=5, cid=1),
+        deviceProperties=[{"id": 2, "name": "AMD Instinct MI300X", "warpSize": 64, "computeMajor": 9, "computeMinor": 4}],
+        hip_runtime_version=60443483,
+    )
+    assert list(kinds(run).values()) == [Kind.COPY_CALL, Kind.MEMCPY, Kind.MEMSET, Kind.KERNEL, Kind.LAUNCH]
+    assert run.event_rows["bytes"].tolist() == [4096, 4096, -1, -1, -1]
+    assert run.event_rows["stream"].tolist() == [-1, 0, 0, 0, -1]
+    assert run.event_rows["grid"].tolist() == [-1] * 5
+    assert np.isnan(run.event_rows["occupancy_frac"]).all()
+    assert run.machine.gpus[0].compute_capability is None
+    assert run.facts["hip_runtime"] == "6.4.43483"
+
+
+def test_a_kernel_without_a_launch_is_kept():
+    run = read(x("kernel", "k", 1, 2, pid=0, tid=7, device=0, stream=7, correlation=99))
+    assert len(run.event_rows.of_kind(Kind.KERNEL)) == 1
+
+
+def test_a_kernel_carries_its_shape_and_occupancy():
+    args = {"device": 1, "stream": 20, "correlation": 5, "grid": [8, 16, 5], "block": [128, 2, 1]}
+    run = read(
+        x("kernel", "k", 1, 2, pid=0, tid=7, **args, **{"est. achieved occupancy %": 25}),
+        x("kernel", "unknown occupancy", 2, 2, pid=0, tid=7, **args, **{"est. achieved occupancy %": -1}),
+        x("kernel", "no occupancy", 3, 2, pid=0, tid=7, **args),
+        x("kernel", "zero occupancy", 4, 2, pid=0, tid=7, **args, **{"est. achieved occupancy %": 0}),
+    )
+    rows = run.event_rows
+    assert rows["grid"].tolist() == [640] * 4
+    assert rows["block"].tolist() == [256] * 4
+    assert rows["device"].tolist() == [1] * 4
+    assert rows["stream"].tolist() == [20] * 4
+    assert rows["occupancy_frac"].tolist() == pytest.approx([0.25, np.nan, np.nan, 0.0], nan_ok=True)
+
+
+def test_what_waited_for_what_is_not_device_work():
+    run = read(x("cuda_sync", "Event Sync", 1, 5, pid=0, tid=7, device=0, stream=4294967295, correlation=0))
+    assert kinds(run) == {"Event Sync": Kind.SYNC_RECORD}
+    assert run.event_rows["stream"].tolist() == [-1]
+    assert run.event_rows["correlation"].tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        ("cudaLaunchKernel", Kind.LAUNCH),
+        ("cudaLaunchKernelExC_v11060", Kind.LAUNCH),
+        ("cuLaunchKernelEx", Kind.LAUNCH),
+        ("cudaGraphLaunch", Kind.LAUNCH),
+        ("hipExtModuleLaunchKernel", Kind.LAUNCH),
+        ("cudaLaunchHostFunc", Kind.RUNTIME),
+        ("cudaDeviceSynchronize", Kind.SYNC),
+        ("cudaEventSynchronize", Kind.SYNC),
+        ("hipStreamSynchronize", Kind.SYNC),
+        ("cudaStreamWaitEvent", Kind.RUNTIME),
+        ("cudaEventQuery", Kind.RUNTIME),
+        ("cudaMemcpyAsync", Kind.COPY_CALL),
+        ("cuMemcpyHtoDAsync_v2", Kind.COPY_CALL),
+        ("hipMemsetAsync", Kind.COPY_CALL),
+        ("cudaMalloc", Kind.ALLOC),
+        ("cudaFree", Kind.ALLOC),
+        ("cudaHostAlloc", Kind.ALLOC),
+        ("cuMemCreate", Kind.ALLOC),
+        ("hipFree", Kind.ALLOC),
+        ("cudaMemGetInfo", Kind.RUNTIME),
+        ("cudaGraphAddMemcpyNode", Kind.RUNTIME),
+        ("INVALID", Kind.RUNTIME),
+    ],
+)
+def test_a_runtime_call_is_known_by_its_name(call, kind):
+    assert kind_of(family_of("cuda_runtime"), call) is kind
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", Kind.COLLECTIVE),
+        ("void multimem_all_reduce_kernel<c10::BFloat16>", Kind.COLLECTIVE),
+        ("void vllm::cross_device_reduce_1stage<float, 2>", Kind.COLLECTIVE),
+        ("reduce_scatter_bf16", Kind.COLLECTIVE),
+        ("void at::native::reduce_kernel<512, 1>", Kind.KERNEL),
+        ("small_reduce_kernel", Kind.KERNEL),
+        ("vectorized_gather_kernel", Kind.KERNEL),
+    ],
+)
+def test_a_kernel_that_communicates_is_known_by_its_name(kernel, kind):
+    assert kind_of(family_of("kernel"), kernel) is kind
+
+
+def test_other_categories_and_phases():
+    run = read(
+        x("python_function", "train.py(3): loop", 1, 5),
+        x("overhead", "Command Buffer Full", 2, 1, pid=-1, tid=0),
+        x("cuda_driver", "cuLaunchKernel", 3, 1, correlation=1),
+        x("xpu_runtime", "urEnqueueKernelLaunch", 4, 1, correlation=2),
+        x("Trace", "PyTorch Profiler (0)", 0, 99, pid="Spans", tid="PyTorch Profiler"),
+        {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": {"Bytes": 3}},
+        {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 3, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "id": 1, "pid": 0, "tid": 7, "ts": 3, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        x("mtia_ccp_events", "unheard of", 6, 1),
+    )
+    assert list(kinds(run).values()) == [Kind.PYTHON, Kind.OVERHEAD, Kind.LAUNCH, Kind.LAUNCH]
+    assert run.threads == ("thread 1", "profiler")
+    assert [gap.what for gap in run.recording.left_out] == ["1 events of category 'mtia_ccp_events'"]
+
+
+def test_the_metadata_become_machine_rank_options_and_facts():
+    run = read(
+        x("cpu_op", "aten::add", 1, 1),
+        deviceProperties=[
+            {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85018279936, "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+        ],
+        distributedInfo={"backend": "nccl", "rank": 5, "world_size": 8},
+        record_shapes=1,
+        with_stack=0,
+        cuda_runtime_version=12040,
+        host_name="node7",
+    )
+    gpu = run.machine.gpus[0]
+    assert (gpu.index, gpu.name, gpu.memory_bytes, gpu.multiprocessors) == (0, "NVIDIA H100", 85018279936, 132)
+    assert gpu.compute_capability == "9.0"
+    assert run.rank == 5
+    assert run.recording.options == ("record_shapes",)
+    assert run.recording.activities == ("cpu",)
+    assert run.facts == {"cuda_runtime": "12.4", "host": "node7", "world_size": "8", "distributed_backend": "nccl"}
+
+
+def test_a_device_without_properties_is_called_unknown_not_guessed():
+    assert read(x("kernel", "k", 1, 1, device=0)).source.device == "unknown GPU"
+
+
+def test_threads_of_equal_name_are_told_apart_by_their_process():
+    run = read(x("cpu_op", "a", 1, 1, pid=1, tid=5), x("cpu_op", "b", 2, 1, pid=2, tid=5))
+    assert run.threads == ("thread 5 of process 1", "thread 5 of process 2")
+
+
+def test_a_trace_without_events_is_a_run_without_events():
+    run = read(schemaVersion=1)
+    assert len(run.event_rows) == 0
+    assert run.span_ns == 0
+    assert run.recording.windows_ns == ()
+
+
+def test_a_bare_array_of_events_is_a_trace():
+    assert len(trace.read(json.dumps([x("cpu_op", "a", 1, 1)]).encode()).event_rows) == 1
+
+
+def test_a_run_is_called_after_its_file(tmp_path):
+    text = json.dumps({"traceEvents": [x("cpu_op", "a", 1, 1)]}).encode()
+    path = tmp_path / "host_1.pt.trace.json.gz"
+    path.write_bytes(gzip.compress(text))
+    assert trace.read(path).name == "host_1"
+    assert trace.read(str(path), name="before").name == "before"
+    assert trace.read(text).name == "trace"
+
+
+# Streaming.
+
+
+def many(count):
+    """A trace of `count` events with everything that could mislead a cut between them."""
+    events = [
+        x("cpu_op", 'a},{"ph":"X" \\ ' + str(i), i, 1, nested=[{"ph": "X"}, {"ph": 1}], text='},\n  {"ph": "') for i in range(count)
+    ]
+    return {"schemaVersion": 1, "traceEvents": events, "traceName": "x.json", "baseTimeNanoseconds": 7}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("size", [64, 1000, 100_000])
+def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
+    text = json.dumps(many(500), indent=indent).encode()
+    whole = trace.read(text)
+    monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(cut, "BLOCK", size)
+    for pieces in (trace.read(text), trace.read(gzip.compress(text))):
+        assert pieces.event_rows.words("name").to_list() == whole.event_rows.words("name").to_list()
+        assert not pieces.recording.lost
+        assert pieces.began_ns == whole.began_ns == 7
+
+
+@pytest.mark.parametrize("keys", ["name first", "turn about"])
+def test_events_need_not_begin_with_their_phase(monkeypatch, keys):
+    monkeypatch.setattr(cut, "BLOCK", 1000)
+    monkeypatch.setattr(cut, "_UNKEYED_AFTER", 4000)
+    monkeypatch.setattr(blocks, "BLOCK", 1000)
+    document = many(300)
+    for number, event in enumerate(document["traceEvents"]):
+        order = sorted(event, reverse=bool(number % 2) and keys == "turn about")
+        document["traceEvents"][number] = {key: event[key] for key in order}
+    run = trace.read(json.dumps(document).encode())
+    assert len(run.event_rows) == 300
+    assert not run.recording.lost
+
+
+def test_gzip_members_are_read_one_after_the_other():
+    text = json.dumps(many(50)).encode()
+    run = trace.read(gzip.compress(text[:3000]) + gzip.compress(text[3000:]) + b"\0" * 100)
+    assert len(run.event_rows) == 50
+    assert not run.recording.lost
+
+
+def test_without_isal_the_standard_library_gives_the_same(monkeypatch):
+    import zlib
+
+    text = gzip.compress(json.dumps(many(200)).encode())
+    fast = trace.read(text)
+    monkeypatch.setattr(blocks, "fast_zlib", zlib)
+    assert trace.read(text).event_rows["start_ns"].tolist() == fast.event_rows["start_ns"].tolist()
+
+
+def test_a_trace_is_known_by_its_content(tmp_path):
+    text = json.dumps(many(1)).encode()
+    for name, content in (("a.txt", text), ("b.gpulab", gzip.compress(text)), ("c", b"\xef\xbb\xbf\n [")):
+        (tmp_path / name).write_bytes(content)
+        assert trace.is_trace(tmp_path / name)
+    for content in (b"", b"PK\x03\x04", b"hello", gzip.compress(b"hello"), b"\x1f\x8b"):
+        (tmp_path / "d.json").write_bytes(content)
+        assert not trace.is_trace(tmp_path / "d.json")
+    assert not trace.is_trace(tmp_path)
+    assert not trace.is_trace(Path("missing.json"))
+
+
+def test_the_oracle_counts_covered_time_itself():
+    assert covered([(0, 10), (5, 12), (20, 21), (30, 30)]) == 13
