@@ -3,6 +3,7 @@
 # make test     all tests, the browser's where Chromium is there, and every notebook against its stored outputs
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
+# make verdicts how often planted flaws are named and predictions hold (half an hour)
 # make gpu-check   the tests that need a CUDA GPU
 #
 # The first of them makes .venv and installs into it; after that a change of pyproject.toml or constraints-dev.txt
@@ -13,7 +14,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench gpu-check clean
+.PHONY: setup demo lab test lint bench verdicts gpu-check clean
 
 setup: $(READY)
 
@@ -44,7 +45,10 @@ lint: $(READY)
 	$(PY) -m mypy
 
 bench: $(READY)
-	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+	$(PY) benchmarks/overhead.py
+
+verdicts: $(READY)
+	$(PY) benchmarks/verdicts.py
 
 gpu-check: $(READY)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'

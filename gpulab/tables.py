@@ -182,7 +182,8 @@ class Rows:
         for column in self.table.columns:
             values = self.columns[column.name]
             if isinstance(values, Words):
-                columns[column.name] = pd.Categorical.from_codes(values.codes, pd.Index(list(values.vocabulary), dtype=object))
+                vocabulary = pd.Index(list(values.vocabulary), dtype=object)
+                columns[column.name] = pd.Categorical.from_codes(values.codes, vocabulary)
             elif column.name == "kind":
                 names = [kind.name.lower() for kind in (MarkKind if self.table is MARKS else Kind)]
                 columns[column.name] = pd.Categorical.from_codes(values, pd.Index(names))

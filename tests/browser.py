@@ -107,40 +107,41 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 
 
 @contextlib.contextmanager
-def browser(*, width: int = 1200, height: int = 900, javascript: bool = True) -> Iterator[Any]:
-    """A Chromium window; gives the playwright context."""
+def browser() -> Iterator[Any]:
+    """A Chromium; gives playwright's Browser, whose contexts are windows that share nothing."""
     from playwright.sync_api import sync_playwright
 
     program = next(filter(None, map(shutil.which, CHROMIUM)))
-    with tempfile.TemporaryDirectory() as profile, sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            profile,
-            executable_path=program,
-            headless=True,
-            args=list(FLAGS),
-            viewport={"width": width, "height": height},
-            java_script_enabled=javascript,
-        )
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, headless=True, args=list(FLAGS))
         try:
-            yield context
+            yield opened
         finally:
-            context.close()
+            opened.close()
 
 
 class Notebook:
-    """A notebook open in JupyterLab."""
+    """A notebook open in JupyterLab, with an idle kernel or with none."""
 
-    def __init__(self, page: Any, lab: Lab, name: str) -> None:
+    def __init__(self, page: Any, lab: Lab, name: str, *, kernel: bool = True) -> None:
         self.page = page
-        page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset")
-        page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell", timeout=60_000)
+        page.goto(f"{lab.url}/lab?token={lab.token}&reset")
+        page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         page.evaluate("async () => { await window.jupyterapp.restored }")
+        start = {"shouldStart": kernel, "canStart": kernel, "autoStartDefault": kernel}
+        self.command("docmanager:open", {"path": name, "factory": "Notebook", "kernelPreference": start})
+        page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell", timeout=60_000)
+        if kernel:
+            page.evaluate(_READY)
+        if page.locator("#jp-left-stack").is_visible():
+            self.command("application:toggle-left-area")
 
-    def ready(self) -> None:
-        """Wait until the kernel is connected and idle."""
-        self.page.evaluate(_READY)
+    def close(self) -> None:
+        """End the kernel, and with it whatever it still runs."""
+        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.shutdown() }")
 
     def command(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        """Run one of JupyterLab's commands."""
         self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)", [name, arguments or {}])
 
     def cell(self, index: int) -> Any:

@@ -68,23 +68,22 @@ class Reply:
 
     @property
     def outputs(self) -> list[tuple[str, str]]:
-        """What a notebook would keep, in order: (kind, text), later pictures of a display in the place of the first."""
-        kept: list[tuple[str, str]] = []
-        places: dict[str, int] = {}
+        """What a notebook shows in the end, in order, as (kind, text): updated in place, cleared when the cell asks."""
+        kept: list[tuple[str, str, str]] = []
+        clearing = False
         for message in self.messages:
             kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                kept.append((content["name"], content["text"]))
-            elif kind == "error":
-                kept.append(("error", content["ename"]))
-            elif kind in ("display_data", "execute_result"):
-                name = content.get("transient", {}).get("display_id")
-                if name:
-                    places[name] = len(kept)
-                kept.append((kind, content["data"].get("text/plain", "")))
+            name = content.get("transient", {}).get("display_id", "")
+            text = _text(kind, content)
+            if kind == "clear_output":
+                clearing = content["wait"]
+                kept = kept if clearing else []
             elif kind == "update_display_data":
-                kept[places[content["transient"]["display_id"]]] = ("display_data", content["data"]["text/plain"])
-        return kept
+                kept = [(k, text if own == name else t, own) for k, t, own in kept]
+            elif text is not None:
+                kept = [*([] if clearing else kept), (content["name"] if kind == "stream" else kind, text, name)]
+                clearing = False
+        return [(kind, text) for kind, text, _ in kept]
 
     @property
     def bundles(self) -> list[dict[str, Any]]:
@@ -100,6 +99,14 @@ class Reply:
 
     def _stream(self, name: str) -> str:
         return "".join(m["content"]["text"] for m in self.of("stream") if m["content"]["name"] == name)
+
+
+def _text(kind: str, content: dict[str, Any]) -> str | None:
+    if kind == "stream":
+        return str(content["text"])
+    if kind == "error":
+        return str(content["ename"])
+    return str(content["data"].get("text/plain", "")) if "data" in content and "comm_id" not in content else None
 
 
 class Kernel:

@@ -27,7 +27,7 @@ class Oracle:
     """What a trace says; every time in whole ns, as the trace counts."""
 
     def __init__(self, path: Path) -> None:
-        text = gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         document = json.loads(text, parse_float=Decimal)
         events = document["traceEvents"] if isinstance(document, dict) else document
         self.events = [event for event in events if event.get("ph") == "X" and event.get("cat") in ALL]

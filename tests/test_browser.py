@@ -51,9 +51,14 @@ def server(folder: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def window() -> Iterator[Any]:
-    with browser() as context:
-        yield context
+def chromium() -> Iterator[Any]:
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def window(chromium: Any) -> Any:
+    return chromium.new_context(viewport={"width": 1200, "height": 900})
 
 
 @pytest.fixture
@@ -83,7 +88,6 @@ class Stopped:
         self.path, self.errors = path, []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         notebook = Notebook(page, server, path.name)
-        notebook.ready()
         self.index = profiled(path)
         for index in range(self.index):
             notebook.run(index, timeout_s=240)
@@ -93,10 +97,12 @@ class Stopped:
         button = panel.get_by_role("button", name="Stop the cell")
         button.wait_for(timeout=30_000)
         self.seen = []
-        for _ in range(12):
+        for _ in range(20):
             told = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
             self.seen.append((notebook.prompt(self.index), told))
-            page.wait_for_timeout(400)
+            if len({told for _, told in self.seen}) >= 5:
+                break
+            page.wait_for_timeout(200)
         self.meters = panel.get_by_role("meter").count()
         button.click()
         notebook.wait(self.index, timeout_s=60)
@@ -104,6 +110,7 @@ class Stopped:
         self.panels_left = cell.locator(".gpulab-live").count()
         self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
         notebook.save()
+        notebook.close()
 
 
 def made(path: Path, source: Path | None) -> None:
@@ -142,8 +149,13 @@ def sentence(path: Path) -> str:
     return max((line for line in lines if re.fullmatch(r"[A-Z][\w ,.()%=/:'-]{15,70}\.", line)), key=len)
 
 
-def shown(page: Any, text: str) -> bool:
-    return text in re.sub(r"\s+", " ", page.locator("body").inner_text())
+def wait_until_shown(element: Any, text: str) -> None:
+    """Until the text can be seen in the element: text that is there but hidden does not count."""
+    for _ in range(50):
+        if text in (seen := re.sub(r"\s+", " ", element.inner_text())):
+            return
+        element.page.wait_for_timeout(100)
+    raise AssertionError(f"{text!r} is not shown in: {seen}")
 
 
 def test_the_panel_moves_while_the_prompt_is_a_star(stopped):
@@ -180,30 +192,28 @@ def test_reopened_without_running_anything_it_shows_the_report(stopped, server, 
     if not trusted:
         saved.metadata["from"] = "somebody else"  # another content: the signature is no longer known here
     nbformat.write(saved, copy)
-    Notebook(page, server, copy.name)
+    Notebook(page, server, copy.name, kernel=False)
+    assert "No Kernel" in page.locator(".jp-NotebookPanel-toolbar").inner_text()
     cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").nth(stopped.index)
     cell.scroll_into_view_if_needed()
     cell.locator(".jp-RenderedHTMLCommon").first.wait_for()
-    assert shown(page, sentence(stopped.path))
+    wait_until_shown(cell, sentence(stopped.path))
 
 
-def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped):
+def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped, chromium):
     from nbconvert import HTMLExporter
 
     html, _ = HTMLExporter().from_filename(str(stopped.path))
     target = stopped.path.with_suffix(".html")
     target.write_text(html, encoding="utf-8")
-    with browser(javascript=False) as context:
-        context.set_offline(True)
-        opened = context.new_page()
-        opened.goto(target.as_uri(), wait_until="domcontentloaded")
-        assert shown(opened, sentence(stopped.path))
+    opened = chromium.new_context(java_script_enabled=False, offline=True).new_page()
+    opened.goto(target.as_uri(), wait_until="domcontentloaded")
+    wait_until_shown(opened.locator("body"), sentence(stopped.path))
 
 
 def test_the_stop_button_works_from_the_keyboard(server, page, folder):
     made(folder / "keys.ipynb", None)
     notebook = Notebook(page, server, "keys.ipynb")
-    notebook.ready()
     index = profiled(folder / "keys.ipynb")
     for before in range(index):
         notebook.run(before)
@@ -214,6 +224,7 @@ def test_the_stop_button_works_from_the_keyboard(server, page, folder):
     page.keyboard.press("Enter")
     notebook.wait(index, timeout_s=60)
     assert "KeyboardInterrupt" in cell.text_content()
+    notebook.close()
 
 
 @pytest.mark.parametrize(("width", "theme"), [(360, "JupyterLab Light"), (1200, "JupyterLab Dark")])
@@ -221,7 +232,6 @@ def test_the_panel_fits_and_is_readable(server, page, folder, width, theme):
     made(folder / "look.ipynb", None)
     page.set_viewport_size({"width": width, "height": 900})
     notebook = Notebook(page, server, "look.ipynb")
-    notebook.ready()
     notebook.command("apputils:change-theme", {"theme": theme})
     index = profiled(folder / "look.ipynb")
     for before in range(index):
@@ -236,8 +246,7 @@ def test_the_panel_fits_and_is_readable(server, page, folder, width, theme):
     assert overflowing == []
     assert contrast(panel.locator(".gpulab-value").first) >= 4.5
     assert contrast(panel.locator(".gpulab-label").first) >= 4.5
-    panel.get_by_role("button").click()
-    notebook.wait(index, timeout_s=60)
+    notebook.close()
 
 
 def contrast(element: Any) -> float:

@@ -12,7 +12,6 @@ from gpulab.capture import runs  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
 from gpulab.tables import Kind, MarkKind  # noqa: E402
 
-
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
@@ -102,11 +101,15 @@ def test_workers_are_seen_as_workers():
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
 def test_what_ends_the_block_goes_on_its_way_and_the_run_is_kept(error):
-    with pytest.raises(error), gpulab.profile("broken") as session:
-        train(12)
-        raise error
-    assert session.run.outcome == error.__name__
-    assert len(session.run.event_rows) > 0
+    def block():
+        with gpulab.profile("broken"):
+            train(12)
+            raise error
+
+    with pytest.raises(error):
+        block()
+    assert runs["broken"].outcome == error.__name__
+    assert len(runs["broken"].event_rows) > 0
 
 
 def test_an_error_in_the_dataset_reaches_the_user_as_it_is():

@@ -327,6 +327,32 @@ def _moves_as_html(live: Kernel) -> None:
     assert "interrupt button" not in updates[-1]["text/html"], "the report stands in its place"
 
 
+CLEARING = {
+    "draws and waits to clear": "display({'text/plain': f'curve {i}'}, raw=True)\n    clear_output(wait=True)",
+    "waits to clear and draws": "clear_output(wait=True)\n    display({'text/plain': f'curve {i}'}, raw=True)",
+    "clears and draws": "clear_output()\n    display({'text/plain': f'curve {i}'}, raw=True)",
+    "clears and prints": "clear_output()\n    print(f'curve {i}', flush=True)",
+    "waits to clear and prints": "clear_output(wait=True)\n    print(f'curve {i}', flush=True)",
+    "clears in the end": "print(i)\nclear_output()\nprint('curve 3')",
+}
+
+
+@pytest.mark.parametrize("body", CLEARING.values(), ids=CLEARING)
+@pytest.mark.parametrize("widget", [True, False])
+def test_a_cell_that_clears_its_output_keeps_its_last_one_and_gets_the_report(live, body, widget):
+    cell = "%%gpuprofile panel --level sensors\nimport time\nfrom IPython.display import clear_output\n"
+    cell += f"for i in range(4):\n    {body}\n".replace("\n    ", "\n    time.sleep(0.15); ", 1)
+    live.run("" if widget else "__vsc_ipynb_file__ = 'x.ipynb'")
+    try:
+        shown = [text.strip() for _, text in live.run(cell, notebook=True).outputs]
+    finally:
+        live.run("" if widget else "del __vsc_ipynb_file__")
+    assert shown.count("curve 3") == 1, shown
+    [report] = [text for text in shown if text not in ("curve 3", "3")]
+    assert "panel" in report
+    assert "live panel" not in report
+
+
 @pytest.mark.parametrize("how", ["headless", "console", "--no-live", "%config"])
 def test_where_nobody_could_see_it_nothing_moves_and_the_report_comes_in_the_end(live, how):
     cell = BUSY.replace("panel ", "panel --no-live ") if how == "--no-live" else BUSY

@@ -27,7 +27,7 @@ def test_a_main_process_that_builds_the_batches_is_named_first_and_for_certain()
     first = diagnosis.first
     assert first.rule == "starving"
     assert first.confidence == "certain"
-    assert diagnosis.verdict == "GPU idle 40% of each step: the main process builds the batches (num_workers=0)."
+    assert diagnosis.verdict == "GPU idle 40 % of each step: the main process builds the batches (num_workers=0)."
     assert first.gain.floor_ns == 60 * MS
     assert first.gain.bound == pytest.approx(100 / 60)
     assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
@@ -26,10 +27,10 @@ def times(**seconds: float) -> Times:
 
 
 def host_with(*readings: list[Times]) -> Host:
-    """A host whose cores have been busy as told, one reading after the other; the first primes it."""
+    """A host whose cores have been busy as told, one reading after the other; the first was read."""
     left = iter(readings)
     host = Host(cpu_times=lambda: next(left))
-    host.prime()
+    host.read()
     return host
 
 
@@ -55,7 +56,6 @@ def child():
 
 def test_a_reading_has_each_float_column_of_the_table():
     host = Host()
-    host.prime()
     floats = {column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"}
     assert set(host.read()) == floats
 
@@ -98,13 +98,18 @@ def test_a_core_switched_on_meanwhile_gives_no_load_once():
 # This process.
 
 
-def test_cpu_time_of_this_process_grows_by_what_it_works_and_not_by_what_its_children_work(child):
+def busy_until(process_time: float) -> None:
+    while time.process_time() < process_time:
+        pass
+
+
+def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_children(child):
     host = Host()
-    host.prime()
     before, clock = host.read()["process_cpu_s"], time.process_time()
     child("import time; print(flush=True)\nwhile time.process_time() < 0.5: pass").wait()
-    while time.process_time() < clock + 0.1:
-        pass
+    working = threading.Thread(target=busy_until, args=(clock + 0.1,))
+    working.start()
+    working.join()
     grown = host.read()["process_cpu_s"] - before
     assert 0.1 <= grown < 0.5
 

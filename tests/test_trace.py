@@ -101,7 +101,9 @@ def test_steps_and_loader_time_of_a_real_trace_equal_the_oracle(both):
     rows = run.event_rows
     steps = rows.of_kind(Kind.STEP)
     ends = steps["start_ns"] + steps["dur_ns"]
-    found = dict(zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True))
+    found = dict(
+        zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True)
+    )
     assert found == oracle.steps()
     loader = rows.of_kind(Kind.LOADER)
     waits = union(loader["start_ns"], loader["start_ns"] + loader["dur_ns"])
@@ -180,7 +182,9 @@ def test_the_fast_way_declines_what_it_cannot_hold():
 
 
 def test_the_moment_zero_is_the_earliest_event_and_its_date_is_kept():
-    run = read(x("cpu_op", "late", 1000.5, 1), x("cpu_op", "early", 1000.25, 1), baseTimeNanoseconds=1_700_000_000 * 10**9)
+    run = read(
+        x("cpu_op", "late", 1000.5, 1), x("cpu_op", "early", 1000.25, 1), baseTimeNanoseconds=1_700_000_000 * 10**9
+    )
     assert run.event_rows["start_ns"].tolist() == [0, 250]
     assert run.began_ns == 1_700_000_000 * 10**9 + 1_000_250
     assert run.source.date == "2023-11-14"
@@ -196,12 +200,17 @@ def test_old_traces_count_from_1970_and_others_do_not_tell():
 
 
 def test_the_base_time_may_stand_behind_the_events():
-    text = b'{"traceEvents": [%s], "baseTimeNanoseconds": 1700000000000000000}' % json.dumps(x("cpu_op", "a", 1, 1)).encode()
+    text = (
+        b'{"traceEvents": [%s], "baseTimeNanoseconds": 1700000000000000000}'
+        % json.dumps(x("cpu_op", "a", 1, 1)).encode()
+    )
     assert trace.read(text).began_ns == 1700000000000001000
 
 
 def test_rows_are_in_order_of_time_and_parents_before_their_children():
-    run = read(x("cpu_op", "child", 5, 1), x("cpu_op", "last", 6, 1), x("cpu_op", "parent", 5, 9), x("cpu_op", "first", 1, 1))
+    run = read(
+        x("cpu_op", "child", 5, 1), x("cpu_op", "last", 6, 1), x("cpu_op", "parent", 5, 9), x("cpu_op", "first", 1, 1)
+    )
     assert run.event_rows.words("name").to_list() == ["first", "parent", "child", "last"]
 
 
@@ -268,7 +277,9 @@ def test_amd_writes_numbers_as_text_and_copies_as_kernels():
         x("kernel", "__amd_rocclr_fillBufferAligned", 3, 1, pid=2, tid=0, device=2, stream=0, correlation=4),
         x("kernel", "Cijk_Ailk_Bljk_MT64x64", 4, 1, pid=2, tid=0, device=2, stream=0, correlation=5),
         x("cuda_runtime", "hipExtModuleLaunchKernel", 5, 1, correlation=5, cid=1),
-        deviceProperties=[{"id": 2, "name": "AMD Instinct MI300X", "warpSize": 64, "computeMajor": 9, "computeMinor": 4}],
+        deviceProperties=[
+            {"id": 2, "name": "AMD Instinct MI300X", "warpSize": 64, "computeMajor": 9, "computeMinor": 4}
+        ],
         hip_runtime_version=60443483,
     )
     assert list(kinds(run).values()) == [Kind.COPY_CALL, Kind.MEMCPY, Kind.MEMSET, Kind.KERNEL, Kind.LAUNCH]
@@ -376,7 +387,14 @@ def test_the_metadata_become_machine_rank_options_and_facts():
     run = read(
         x("cpu_op", "aten::add", 1, 1),
         deviceProperties=[
-            {"id": 0, "name": "NVIDIA H100", "totalGlobalMem": 85018279936, "computeMajor": 9, "computeMinor": 0, "numSms": 132}
+            {
+                "id": 0,
+                "name": "NVIDIA H100",
+                "totalGlobalMem": 85018279936,
+                "computeMajor": 9,
+                "computeMinor": 0,
+                "numSms": 132,
+            }
         ],
         distributedInfo={"backend": "nccl", "rank": 5, "world_size": 8},
         record_shapes=1,
@@ -428,7 +446,8 @@ def test_a_run_is_called_after_its_file(tmp_path):
 def many(count):
     """A trace of `count` events with everything that could mislead a cut between them."""
     events = [
-        x("cpu_op", 'a},{"ph":"X" \\ ' + str(i), i, 1, nested=[{"ph": "X"}, {"ph": 1}], text='},\n  {"ph": "') for i in range(count)
+        x("cpu_op", 'a},{"ph":"X" \\ ' + str(i), i, 1, nested=[{"ph": "X"}, {"ph": 1}], text='},\n  {"ph": "')
+        for i in range(count)
     ]
     return {"schemaVersion": 1, "traceEvents": events, "traceName": "x.json", "baseTimeNanoseconds": 7}
 

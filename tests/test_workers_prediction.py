@@ -16,6 +16,7 @@ def feeding(fetch, rest, fetch_cpu=None, rest_cpu=None):
         setup=None,
         step_ns=(fetch + rest) * MS,
         fetch_ns=fetch * MS,
+        traced_fetch_ns=fetch * MS,
         exposed_ns=fetch * MS,
         fetch_cpu_ns=None if fetch_cpu is None else fetch_cpu * MS,
         rest_cpu_ns=None if rest_cpu is None else rest_cpu * MS,

@@ -57,7 +57,16 @@ CPU_PARTS = (
     Part("glue", "Python between operators", False, "the short Python stretches between operators"),
     Part("python", "Python outside PyTorch", False, "long stretches without any PyTorch call"),
 )
-FEEDING, DISPATCHING = ("loader",), ("launch", "runtime", "dispatch", "glue")
+DISPATCHING = ("launch", "runtime", "dispatch", "glue")
+_HOST_KINDS = {
+    "loader": Kind.LOADER,
+    "alloc": Kind.ALLOC,
+    "sync": Kind.SYNC,
+    "copy_call": Kind.COPY_CALL,
+    "launch": Kind.LAUNCH,
+    "runtime": Kind.RUNTIME,
+    "dispatch": Kind.OP,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,18 +166,13 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
         ("communication", _spans(work.of_kind(Kind.COLLECTIVE))),
         ("copies", _spans(work.of_kind(Kind.MEMCPY, Kind.MEMSET))),
     ]
-    host = _host_events(run, window)
-    named = {
-        "loader": (Kind.LOADER,),
-        "alloc": (Kind.ALLOC,),
-        "sync": (Kind.SYNC,),
-        "copy_call": (Kind.COPY_CALL,),
-        "launch": (Kind.LAUNCH,),
-        "runtime": (Kind.RUNTIME,),
-        "dispatch": (Kind.OP,),
-    }
-    idle = [(key, _spans(host.of_kind(*kinds))) for key, kinds in named.items()]
-    return [*busy, *idle, ("glue", _glue(host, window))]
+    return [*busy, *host_layers(_host_events(run, window), window)]
+
+
+def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
+    """What host threads did, by part, in order of priority; what no part covers is Python outside PyTorch."""
+    layers = [(key, _spans(host.of_kind(kind))) for key, kind in _HOST_KINDS.items()]
+    return [*layers, ("glue", _glue(host, window))]
 
 
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:

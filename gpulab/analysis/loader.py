@@ -21,6 +21,7 @@ class Feeding:
     setup: Loader | None
     step_ns: int  # the whole step
     fetch_ns: int  # the main thread inside DataLoader.__next__
+    traced_fetch_ns: int  # the same in the recorded steps
     exposed_ns: int  # the part of it with the device idle
     fetch_cpu_ns: int | None = None  # CPU time the main thread spent in it
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
@@ -46,7 +47,7 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
     if setup is None or steps.step_ns is None:
         return None
     scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
-    fetch_ns = _fetch_in_events(run, steps)
+    traced_fetch_ns = fetch_ns = _fetch_in_events(run, steps)
     exposed_ns = ledger.median_ns("loader")
     told: dict[str, int | None] = {}
     if len(run.mark_rows):
@@ -60,6 +61,7 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
         setup=setup,
         step_ns=steps.step_ns,
         fetch_ns=fetch_ns,
+        traced_fetch_ns=traced_fetch_ns,
         exposed_ns=min(exposed_ns, steps.step_ns),
         worker_cpu_ns=_worker_cpu_per_batch(run),
         blocked_frac=_blocked_frac(run),

@@ -84,10 +84,7 @@ class GpuProfileMagics(Magics):
     @accepts(*REPORT)
     @line_magic
     def gpureport(self, line: str) -> Any:
-        """Show the report of a run again.
-
-        %gpureport [NAME]
-        """
+        """Show the report of a run again."""
         asked = parsed(self.gpureport, line)
         if asked.help:
             return self._help(self.gpureport)
@@ -96,10 +93,7 @@ class GpuProfileMagics(Magics):
     @accepts(*COMPARE)
     @line_magic
     def gpucompare(self, line: str) -> Any:
-        """Compare two runs: step times, ledgers, what was resolved, and whether it is more than noise.
-
-        %gpucompare BEFORE AFTER
-        """
+        """Compare two runs: step times, ledgers, what was resolved, and whether it is more than noise."""
         asked = parsed(self.gpucompare, line)
         if asked.help:
             return self._help(self.gpucompare)
@@ -112,10 +106,7 @@ class GpuProfileMagics(Magics):
     @accepts(*INFO)
     @line_magic
     def gpuinfo(self, line: str) -> Any:
-        """What this machine is, and what gpulab can and cannot measure on it.
-
-        %gpuinfo
-        """
+        """What this machine is, and what gpulab can and cannot measure on it."""
         if parsed(self.gpuinfo, line).help:
             return self._help(self.gpuinfo)
         return views.info(sensors.machine())
@@ -134,9 +125,9 @@ class GpuProfileMagics(Magics):
 
     def end(self, error: BaseException | None) -> None:
         """Stop recording, if anything is recorded, and report."""
-        recording, self._recording = self._recording, None
-        if recording is not None:
-            recording.finish(error)
+        if self._recording is not None:
+            self._recording.finish(error)
+            self._recording = None
 
     def abandon(self) -> None:
         """Stop recording, if anything is recorded, without a report."""

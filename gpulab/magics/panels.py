@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab.magics.interrupt import interrupt
+from gpulab.magics.place import Place
 from gpulab.views.glance import Glance
 from gpulab.views.live_html import markup
-
-if TYPE_CHECKING:
-    from gpulab.magics.shown import Bundle
 
 GRACE_S = 0.6  # how long the front end has to show that its clicks arrive while a cell runs
 
@@ -22,23 +20,25 @@ class WidgetPanel:
 
     every_s = 0.115  # with sensors read every 100 ms this gives five pictures a second
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, place: Place) -> None:
         from gpulab.views.live import LivePanel
 
-        self._widget: Any = LivePanel(hello=_has_subshells(shell))
+        self._place = place
+        self._widget: Any = LivePanel(hello=_has_subshells(shell), key=place.id)
         self._widget.on_msg(self._told)
         self._lock = threading.Lock()
         self._running = True
         _reach_during_a_cell(self._widget.comm)
 
-    def open(self, glance: Glance) -> Bundle:
-        """The widget, for display."""
+    def open(self, glance: Glance) -> None:
+        """Show the widget."""
         self._widget.now = glance.data()
         data = self._widget._repr_mimebundle_()
-        return dict(data[0] if isinstance(data, tuple) else data)
+        self._place.put(dict(data[0] if isinstance(data, tuple) else data))
 
     def draw(self, glance: Glance) -> None:
         """Send the new values; the widget draws itself."""
+        self._place.keep()
         with self._widget.hold_sync():
             self._widget.now = glance.data()
             if not self._widget.stop and glance.elapsed_s > GRACE_S:
@@ -70,6 +70,8 @@ class WidgetPanel:
                 return
             if content.get("kind") == "hello":
                 self._widget.stop = "button"
+            elif content.get("kind") == "gone":
+                self._place.lost()
             elif content.get("kind") == "stop" and self._widget.stop == "button":
                 self._widget.stop = "stopping"
                 interrupt()
@@ -80,23 +82,22 @@ class HtmlPanel:
 
     every_s = 0.24
 
-    def open(self, glance: Glance) -> Bundle:
-        """The first picture."""
-        return _both(glance)
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
-    def draw(self, glance: Glance) -> Bundle:
-        """The next picture."""
-        return _both(glance)
+    def open(self, glance: Glance) -> None:
+        """Show the first picture."""
+        self.draw(glance)
+
+    def draw(self, glance: Glance) -> None:
+        """Show the next picture."""
+        self._place.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
 
     def freeze(self) -> None:
         """Nothing to freeze."""
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-def _both(glance: Glance) -> Bundle:
-    return {"text/plain": glance.sentence(), "text/html": markup(glance)}
 
 
 def _has_subshells(shell: InteractiveShell) -> bool:

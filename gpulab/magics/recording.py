@@ -13,7 +13,8 @@ from gpulab.capture import Live, Session
 from gpulab.errors import CaptureError, GpulabError
 from gpulab.magics.arguments import Request
 from gpulab.magics.interrupt import interrupt_soon
-from gpulab.magics.shown import Bundle, Shown, bundle
+from gpulab.magics.place import Bundle
+from gpulab.magics.shown import Shown, bundle
 from gpulab.run import Run
 
 
@@ -53,12 +54,13 @@ class Recording:
 
     def finish(self, error: BaseException | None) -> None:
         """Stop, and put the report where the panel was; `error` is what ended the cell, if anything did."""
-        session, self._session = self._session, None
+        session = self._session
         if session is None:
             return
+        if self._shown is not None:
+            self._shown.processing()
+        self._session = None
         try:
-            if self._shown is not None:
-                self._shown.processing()
             run = session.stop(error)
         except KeyboardInterrupt:
             self._show(_plain("gpulab: interrupted before the recording was read; there is no run"))

@@ -6,17 +6,16 @@ import contextvars
 import os
 import sys
 import time
-from typing import Any, Protocol
-from uuid import uuid4
+from typing import Protocol
 
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab.capture import Live
 from gpulab.magics.panels import HtmlPanel, WidgetPanel
+from gpulab.magics.place import Bundle, Place
 from gpulab.views.glance import Glance, Glances
 
-Bundle = dict[str, Any]  # what a front end is sent: text by MIME type
 WIDGET, HTML, NOTHING = "widget", "html", "nothing"
 
 
@@ -25,11 +24,11 @@ class Panel(Protocol):
 
     every_s: float  # the shortest time between two drawings
 
-    def open(self, glance: Glance) -> Bundle:
-        """The first picture, as what to display."""
+    def open(self, glance: Glance) -> None:
+        """Show the first picture."""
 
-    def draw(self, glance: Glance) -> Bundle | None:
-        """Show this now; gives what to display where the panel does not redraw itself."""
+    def draw(self, glance: Glance) -> None:
+        """Show this now."""
 
     def freeze(self) -> None:
         """The cell has ended: no button does anything from here on."""
@@ -43,20 +42,18 @@ class Shown:
 
     def __init__(self, shell: InteractiveShell, name: str, *, live: bool) -> None:
         self._shell = shell
-        self._display_id = uuid4().hex
-        self._reserved = False
         self._glances = Glances(name)
         # Drawing happens in another thread; with the cell's context, ipykernel knows whose output it is.
         self._context = contextvars.copy_context()
-        self._panel = panel(shell) if live else None
+        self._place = Place(shell)
+        self._panel = panel(shell, self._place) if live else None
         self._frozen = False
         self._next_s = 0.0
 
     def open(self) -> None:
         """Show the panel, empty as yet."""
         if self._panel is not None:
-            self._publish(self._panel.open(self._glances.starting()), update=False)
-            self._reserved = True
+            self._panel.open(self._glances.starting())
 
     def tick(self, live: Live) -> None:
         """Show the state of the session; called from the sampler's thread as often as it likes."""
@@ -64,40 +61,35 @@ class Shown:
         if self._panel is None or self._frozen or now_s < self._next_s:
             return
         self._next_s = now_s + self._panel.every_s
-        self._context.run(self._draw, self._glances.of(live))
+        self._context.run(self._panel.draw, self._glances.of(live))
 
     def processing(self) -> None:
         """The cell has ended and its recording is being read, which holds the interpreter: say so first."""
         if self._panel is not None:
             self._panel.freeze()
             self._frozen = True
-            self._draw(self._glances.processing())
+            self._panel.draw(self._glances.processing())
 
     def finish(self, data: Bundle) -> None:
         """Put the report in the panel's place."""
         live, self._panel = self._panel, None
-        self._publish(data, update=self._reserved)
-        if live is not None:
+        if live is None:
+            # Shown once and never again, it needs no name, and strict notebook tests know no named displays.
+            self._shell.display_pub.publish(data=data, metadata={})
+        else:
+            self._place.end(data)
             live.close()
 
-    def _draw(self, glance: Glance) -> None:
-        if self._panel is not None and (data := self._panel.draw(glance)) is not None:
-            self._publish(data, update=True)
 
-    def _publish(self, data: Bundle, *, update: bool) -> None:
-        transient = {"display_id": self._display_id} if self._panel is not None or update else {}
-        self._shell.display_pub.publish(data=data, metadata={}, transient=transient, update=update)
-
-
-def panel(shell: InteractiveShell) -> Panel | None:
+def panel(shell: InteractiveShell, place: Place) -> Panel | None:
     """The live panel that this front end can show, if any."""
     kind = front_end(shell)
     if kind == NOTHING:
         return None
     try:
-        return WidgetPanel(shell) if kind == WIDGET else HtmlPanel()
+        return WidgetPanel(shell, place) if kind == WIDGET else HtmlPanel(place)
     except ImportError:  # without anywidget the display protocol alone will do
-        return HtmlPanel()
+        return HtmlPanel(place)
 
 
 def front_end(shell: InteractiveShell) -> str:

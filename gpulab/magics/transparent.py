@@ -82,10 +82,12 @@ class CellHook:
         if _inside_a_cell():
             return
         self._magics.cell_now = None
-        if result is None:  # an awaiting cell that was cancelled leaves no result
-            self._magics.end(asyncio.CancelledError())
-        else:
-            self._magics.end(result.error_before_exec or result.error_in_exec)
+        # An awaiting cell that was cancelled leaves no result.
+        error = asyncio.CancelledError() if result is None else result.error_before_exec or result.error_in_exec
+        try:
+            self._magics.end(error)
+        except KeyboardInterrupt:  # it came in the very moment the cell ended by itself
+            self._magics.end(error)
 
     def _request(self, lines: list[str]) -> Request | None:
         """What the cell's magic line asks for; None where there is none to serve here."""

@@ -6,7 +6,7 @@ from gpulab.analysis.copies import host_to_device
 from gpulab.analysis.syncs import host_waits
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, spread
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 
 COPY_WORTH_FRAC = 0.03  # pinning is one argument: worth telling a little earlier than a rewrite
 SYNC_WORTH_FRAC = 0.03
@@ -33,7 +33,7 @@ def exposed_copies(seen: Evidence) -> Finding | None:
     return Finding(
         rule="exposed_copies",
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {share:.0%} {of_each_step(seen)} while batches are copied from {kind}.",
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while batches are copied from {kind}.",
         evidence=(
             f"{of_a_step(seen, exposed_ns)} in copies and copy calls with no kernel "
             f"beside them ({spread(seen, 'copies', 'copy_call')}).",
@@ -44,7 +44,7 @@ def exposed_copies(seen: Evidence) -> Finding | None:
         numbers={"exposed_frac": share, "exposed_ns": float(exposed_ns), "pageable": float(copies.pageable)},
         fix=_pinned() if pageable else _prefetched(),
         gain=seen.bounded(
-            seen.plain_ns(exposed_ns), "the exposed copies, hidden by 30 to 100 %", "even free copies", (0.3, 1.0)
+            seen.plain_ns(exposed_ns), "the exposed copies, hidden by 30 to 100 %", "even free copying", (0.3, 1.0)
         ),
         confidence=confidence,
         why_confidence=why,
@@ -69,7 +69,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
     return Finding(
         rule="host_syncs",
         parts=("sync",),
-        claim=f"GPU idle {share:.0%} {of_each_step(seen)} after the host waited for a value ({named}).",
+        claim=f"GPU idle {percent(share)} {of_each_step(seen)} after the host waited for a value ({named}).",
         evidence=(
             f"{waits.count} waits per step hold the host for {ms(waits.blocked_ns)}; in the {ms(waits.idle_after_ns)} "
             f"that follow them the GPU has nothing to do.",
@@ -81,7 +81,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
         gain=seen.bounded(
             seen.plain_ns(waits.idle_after_ns),
             "the idle time after the waits, removed by 30 to 100 %",
-            "even no waits",
+            "even no waiting",
             (0.3, 1.0),
         ),
         confidence=confidence,
@@ -103,7 +103,7 @@ def device_bound(seen: Evidence) -> Finding | None:
     confidence, why = seen.confidence(CERTAIN)
     return Finding(
         rule="device_bound",
-        claim=f"The {device} computes {busy:.0%} {of_each_step(seen)}: feeding it is not the limit.",
+        claim=f"The {device} computes {percent(busy)} {of_each_step(seen)}: feeding it is not the limit.",
         evidence=(f"{spread(seen, *(part.key for part in seen.ledger.parts if part.busy))} of compute.",),
         numbers={"busy_frac": busy},
         advice=_faster_compute(seen.on_gpu),

@@ -12,6 +12,7 @@ from gpulab.rules.evidence import Evidence
 from gpulab.rules.feeding import few_workers, starving
 from gpulab.rules.finding import Diagnosis, Finding, Unjudged
 from gpulab.rules.host import dispatch_bound, host_python
+from gpulab.rules.phrases import percent
 from gpulab.run import Run
 
 
@@ -73,7 +74,7 @@ def _nothing(seen: Evidence, open_questions: Sequence[Unjudged]) -> str:
     most = max(idle, key=lambda part: seen.ledger.frac(part.key))
     return (
         "Nothing worth changing: no single cause takes much of a step "
-        f"(idle {seen.ledger.idle_frac:.0%}, most of it {most.label}: {seen.ledger.frac(most.key):.0%})."
+        f"(idle {percent(seen.ledger.idle_frac)}, most of it {most.label}: {percent(seen.ledger.frac(most.key))})."
     )
 
 
@@ -89,8 +90,8 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]
     share, label = max(rest)
     if accounts.busy_frac / left >= share or share < NEXT_WORTH_FRAC:
-        return f"the compute itself ({accounts.busy_frac / left:.0%} of what is left)"
-    return f"{label} ({share:.0%} of what is left)"
+        return f"the compute itself ({percent(accounts.busy_frac / left)} of what is left)"
+    return f"{label} ({percent(share)} of what is left)"
 
 
 def _no_gpu(rule: Rule) -> Unjudged:

@@ -8,7 +8,7 @@ from gpulab.analysis.loader import Feeding
 from gpulab.replay.workers import WorkersPrediction, with_workers, worth_having
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
-from gpulab.rules.phrases import ms, spread, who_waits
+from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 
 WORTH_TELLING_FRAC = 0.05  # as TensorBoard's plug-in; under a twentieth of a step no fix is worth a change
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
@@ -96,11 +96,11 @@ def _gain(feeding: Feeding, prediction: WorkersPrediction) -> Gain:
 
 
 def _time_in_loader(seen: Evidence, feeding: Feeding) -> str:
-    exposed = f"{ms(seen.ledger.median_ns('loader'))} of it with the {'GPU' if seen.on_gpu else 'model'} idle"
-    return (
-        f"{ms(feeding.fetch_ns)} of a {ms(feeding.step_ns)} step in DataLoader.__next__; {exposed}"
-        f" ({spread(seen, 'loader')})."
-    )
+    exposed_ns, steps = seen.ledger.median_ns("loader"), spread(seen, "loader")
+    if not seen.on_gpu:  # the model waits for all of it
+        return f"{of_a_step(seen, exposed_ns)} in DataLoader.__next__ ({steps})."
+    inside = of_a_step(seen, feeding.traced_fetch_ns)
+    return f"{inside} in DataLoader.__next__; {ms(exposed_ns)} of it with the GPU idle ({steps})."
 
 
 def _what_it_costs(feeding: Feeding) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _what_it_costs(feeding: Feeding) -> tuple[str, ...]:
         kind = "it waits (storage or network), so workers need few cores"
     else:
         kind = "part computing, part waiting"
-    return (f"{frac:.0%} of that time is CPU work of the main thread: {kind}.",)
+    return (f"{percent(frac)} of that time is CPU work of the main thread: {kind}.",)
 
 
 def _worker_cost(feeding: Feeding) -> tuple[str, ...]:

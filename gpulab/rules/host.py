@@ -7,7 +7,7 @@ from gpulab.analysis.launches import Launching
 from gpulab.analysis.ledger import DISPATCHING
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, spread, who_waits
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread, who_waits
 
 PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
 DISPATCH_WORTH_FRAC = 0.20  # some dispatch is the price of eager mode; from a fifth on it is a cause
@@ -33,7 +33,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         return Unjudged(
             rule="host_python",
             about="Python code in the loop",
-            why=f"{share:.0%} of the time is outside PyTorch, but there are too few steps to tell a loop from its "
+            why=f"{percent(share)} of the time is outside PyTorch, but there are too few steps to tell a loop from its "
             "surroundings, and which Python code ran is not recorded",
             fix="record more steps, or Python frames too: --level deep",
         )
@@ -55,7 +55,9 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         advice="Work that depends only on the sample belongs in the Dataset, where workers do it beside the model. "
         "What cannot move: vectorise it, or do it once before training.",
         gain=seen.bounded(
-            seen.plain_ns(seen.ledger.median_ns("python")), "the exposed Python time, removed by 70 to 100 %", "even no such code"
+            seen.plain_ns(seen.ledger.median_ns("python")),
+            "the exposed Python time, removed by 70 to 100 %",
+            "even no such code",
         ),
         confidence=confidence,
         why_confidence=why,
@@ -70,7 +72,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
     Proof: the device is idle while the host is inside launch calls, operator dispatch or the short Python stretches
     between operators, and the pieces are small (median under 20 us) and many. Confused with: synchronisation and
     loading (parts of their own), and recording itself, which lengthens every call: what it adds to the step is
-    taken off first, where that was measured. What to do: fewer, larger pieces: a larger batch, torch.compile, CUDA graphs.
+    taken off first, where that was measured. What to do: fewer, larger pieces: a larger batch, torch.compile, CUDA
+    graphs.
     """
     exposed_ns = seen.without_recording(seen.ledger.median_ns(*DISPATCHING))
     share = min(1.0, exposed_ns / seen.step_ns)
@@ -100,7 +103,7 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         fix=_fewer_pieces(seen.on_gpu),
         advice="A larger batch gives each call more to do; try it first where memory allows.",
         gain=seen.bounded(
-            exposed_ns, "the cost of calls lessened by 30 to 80 %, as compilers do", "even free calls", (0.3, 0.8)
+            exposed_ns, "the cost of calls lessened by 30 to 80 %, as compilers do", "even free calling", (0.3, 0.8)
         ),
         confidence=confidence,
         why_confidence=why,
@@ -111,7 +114,7 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
 
 def _subject(seen: Evidence, share: float) -> str:
     each = of_each_step(seen)
-    return f"GPU idle {share:.0%} {each}" if seen.on_gpu else f"{share:.0%} {each} passes"
+    return f"GPU idle {percent(share)} {each}" if seen.on_gpu else f"{percent(share)} {each} passes"
 
 
 def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
@@ -122,7 +125,7 @@ def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
 
 def _pieces(pieces: Launching) -> str:
     call = "" if pieces.call_ns is None else f"; a launch call takes {ms(pieces.call_ns)}"
-    return f"{pieces.small_frac:.0%} of the {pieces.unit}s are shorter than 10 us{call}."
+    return f"{percent(pieces.small_frac)} of the {pieces.unit}s are shorter than 10 us{call}."
 
 
 def _fewer_pieces(on_gpu: bool) -> str:
@@ -135,11 +138,12 @@ def _who(frame: Frame | None) -> tuple[str, ...]:
     if frame is None:
         return ()
     how = "by recorded Python frames" if frame.by == "recorded" else f"in {frame.samples} samples of the main thread"
-    return (f"{frame.frac:.0%} of that time is in {frame.name} ({how}).",)
+    return (f"{percent(frame.frac)} of that time is in {frame.name} ({how}).",)
 
 
 def _into_the_dataset(frame: Frame | None) -> str:
-    name = _function(frame.name) if frame else "preprocess"
+    # A sampled frame is the user's own function; a recorded one may belong to a library or to what runs it all.
+    name = _function(frame.name) if frame and frame.by == "sampled" else "preprocess"
     return (
         f"class Prepared(torch.utils.data.Dataset):  # does the work in the DataLoader's workers\n"
         f"    def __init__(self, data): self.data = data\n"
@@ -150,7 +154,6 @@ def _into_the_dataset(frame: Frame | None) -> str:
 
 
 def _function(frame: str) -> str:
-    """The function's name in "name (file.py:12)" (sampled) or "file.py(12): name" (recorded)."""
-    recorded = frame.rsplit("): ", 1)
-    name = recorded[1] if len(recorded) == 2 else frame.split(" ")[0]
+    """The function's name in "name (file.py:12)"."""
+    name = frame.split(" ")[0]
     return name if name.isidentifier() else "preprocess"

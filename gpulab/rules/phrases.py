@@ -14,11 +14,16 @@ def ms(dur_ns: float) -> str:
     return f"{dur_ns / 1e3:.3g} us"
 
 
+def percent(frac: float) -> str:
+    """A share for a sentence."""
+    return f"{100 * frac:.0f} %"
+
+
 def who_waits(seen: Evidence, share: float) -> str:
     """The subject of a claim about idle time."""
     if seen.on_gpu:
-        return f"GPU idle {share:.0%} {of_each_step(seen)}"
-    return f"The model waits {share:.0%} {of_each_step(seen)}"
+        return f"GPU idle {percent(share)} {of_each_step(seen)}"
+    return f"The model waits {percent(share)} {of_each_step(seen)}"
 
 
 def of_each_step(seen: Evidence) -> str:

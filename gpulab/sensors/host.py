@@ -16,7 +16,7 @@ _LEAST_TICKS_S = 0.03  # the kernel counts CPU time in ticks of 10 ms: over less
 
 
 class Host:
-    """Reads the float columns of HOST_SAMPLES. The first share of CPU time covers the time since `prime()`."""
+    """Reads the float columns of HOST_SAMPLES. The first reading has no load: a share needs a time to be of."""
 
     def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None) -> None:
         self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
@@ -31,10 +31,6 @@ class Host:
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be read, and why."""
         return tuple(self._unreadable.values())
-
-    def prime(self) -> None:
-        """Take the first reading of the CPU counters, from which the first share is counted."""
-        self._before = [_busy_and_all(times) for times in self._cpu_times()]
 
     def set_workers(self, pids: Iterable[int]) -> None:
         """The worker processes there are now; those that were known before and are gone keep their CPU time."""
@@ -63,7 +59,7 @@ class Host:
     def _read_cores(self) -> tuple[float, ...]:
         """The load of each core since the reading before; () where too little time has passed to tell."""
         now = [_busy_and_all(times) for times in self._cpu_times()]
-        if len(now) != len(self._before):  # a core was switched on or off
+        if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
             return ()
         passed = [(busy - busy0, every - all0) for (busy, every), (busy0, all0) in zip(now, self._before, strict=True)]

@@ -92,7 +92,6 @@ class Sensors:
         """Begin; the thread that calls this is the one whose place in the code is sampled."""
         self._thread_id = threading.get_ident()
         self._nvml.open()
-        self._host.prime()
         self._sampler.start()
 
     def stop(self) -> None:

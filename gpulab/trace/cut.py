@@ -70,7 +70,7 @@ class Pieces:
         self._held = b",".join((text, self._held))
 
     def __iter__(self) -> Iterator[tuple[bytes | memoryview, Place]]:
-        skipping = False
+        skipping, barren = False, 0  # so much of what is held has no seam
         for block in self._text:
             self._held += block
             if len(self._held) < BLOCK // 2:
@@ -81,7 +81,8 @@ class Pieces:
                 self._held = self._held[match.end() :] if match else self._held[-256:]
                 skipping = match is None
                 continue
-            seam = self._seam()
+            seam = self._seam(barren)
+            barren = max(0, len(self._held) - 512) if seam is None else 0
             if seam is not None:
                 piece = memoryview(self._held)[:seam]
                 self._held = self._held[seam + 1 :]
@@ -93,10 +94,10 @@ class Pieces:
         self.key = self.key or first_key(self._held)
         yield self._held, Place.LAST
 
-    def _seam(self) -> int | None:
-        seam = _last_seam(self._held, self.key, 64)
+    def _seam(self, barren: int) -> int | None:
+        seam = _last_seam(self._held, self.key, barren, 64)
         if seam is None and len(self._held) > _UNKEYED_AFTER:
-            seam = _last_seam(self._held, b'"', 4096)
+            seam = _last_seam(self._held, b'"', barren, 4096)
         return seam
 
 
@@ -105,11 +106,11 @@ def seams(key: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + re.escape(key) + rb"\s*:)")
 
 
-def _last_seam(held: bytes, key: bytes, tries: int) -> int | None:
+def _last_seam(held: bytes, key: bytes, barren: int, tries: int) -> int | None:
     """Where the comma of the last seam is."""
     at = len(held)
     for _ in range(tries):
-        at = held.rfind(key, 0, at)
+        at = held.rfind(key, barren, at)
         if at < 0:
             return None
         begin = max(0, at - 256)

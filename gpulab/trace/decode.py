@@ -15,7 +15,8 @@ from gpulab.trace.limits import CUT_OFF, METADATA, TOO_LARGE, UNREADABLE, Losses
 from gpulab.trace.mend import mended
 
 Events = list[Any]  # Work or ExactWork, Label, and empty objects of other phases
-_REFUSED = (ValueError, RecursionError)  # msgspec's and json's errors are ValueErrors; so is bad UTF-8
+# msgspec's and json's errors are ValueErrors, and so is bad UTF-8; Decimal has its own for an absurd exponent.
+_REFUSED = (ValueError, RecursionError, ArithmeticError)
 # Old Pythons take minutes for an integer of a million digits.
 _LENIENT = json.JSONDecoder(
     strict=False,

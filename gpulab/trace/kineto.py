@@ -14,7 +14,7 @@ from gpulab.trace.columns import Columns, Found
 from gpulab.trace.cut import Pieces, Place, Start, find_events
 from gpulab.trace.decode import damaged, ending, header, inner, metadata_after
 from gpulab.trace.events import Header
-from gpulab.trace.limits import EVENT_LIMIT, METADATA, Limits, Losses
+from gpulab.trace.limits import EVENT_LIMIT, GIVEN_UP, METADATA, UNREADABLE, Limits, Losses
 
 Origin = str | os.PathLike[str] | bytes
 
@@ -56,6 +56,9 @@ class _Reader:
                 break
             if self._columns.count > self._limits.events:
                 self.losses.add(EVENT_LIMIT)
+                break
+            if self.losses.lost[UNREADABLE] > self._limits.damaged:
+                self.losses.add(GIVEN_UP)
                 break
         if self._columns.seen == 0 and (start.bare or self.losses.lost):
             raise self._nothing()

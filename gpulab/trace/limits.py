@@ -16,6 +16,7 @@ NEGATIVE = "negative duration, taken as zero"
 TOO_LARGE = "event above the size limit"
 TEXT_LIMIT = "text above the limit, not read"
 EVENT_LIMIT = "events above the limit, not read"
+GIVEN_UP = "too much damage, the rest not read"
 METADATA = "metadata that is not JSON"
 
 
@@ -28,6 +29,7 @@ class Limits:
     ratio_from_bytes: int = 256 * MIB
     event_bytes: int = 64 * MIB  # one event, or the metadata before or after all of them
     events: int = 50_000_000
+    damaged: int = 100_000  # events that cannot be read; then the rest is not tried
 
 
 @dataclass

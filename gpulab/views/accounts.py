@@ -18,8 +18,11 @@ def accounts(ledger: Ledger, *, looped: bool = True) -> tuple[Block, ...]:
     rows = []
     for busy, label in zip((True, False), DEVICE[ledger.device], strict=True):
         mine = [part for part in present if part.busy is busy]
+        if ledger.device == "cpu" and busy:
+            rows.append(_row(ledger, unit, label, "group", "compute", colour="compute"))
+            continue
         rows.append(_row(ledger, unit, label, "group", *(part.key for part in mine)))
-        rows += [_row(ledger, unit, part.label, "plain", part.key) for part in mine]
+        rows += [_row(ledger, unit, part.label, "plain", part.key, colour=part.key) for part in mine]
     rows.append(_row(ledger, unit, "step" if looped else "all recorded", "total", *(part.key for part in present)))
     count = len(ledger.step_ns)
     header = ("", f"{unit.unit} per step" if looped else unit.unit, "share", *(("range",) if count > 1 else ()))
@@ -51,12 +54,14 @@ def _caption(count: int, looped: bool) -> str:
     if not looped:
         return "No steps were found: this is all that was recorded; the parts sum to it exactly."
     if count == 1:
-        return "One interior step; the parts sum to it exactly."
-    return f"Mean of {counted(count, 'interior step')}; the parts sum to the step exactly."
+        return "One interior step, recorded with the profiler on; the parts sum to it exactly."
+    return (
+        f"Mean of {counted(count, 'interior step')}, recorded with the profiler on; the parts sum to the step exactly."
+    )
 
 
-def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str) -> Row:
+def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:
     values = ledger.of(*keys)
     spread = (unit.range(*ledger.range_ns(*keys)),) if len(values) > 1 else ()
     cells = (label, unit.bare(float(values.mean())), percent(ledger.frac(*keys), 1), *spread)
-    return Row(cells, key=keys[0] if kind == "plain" else None, kind=kind)
+    return Row(cells, key=colour, kind=kind)

@@ -81,7 +81,8 @@ def _bars(before: Diagnosis, after: Diagnosis) -> Iterator[Block]:
     longest_ns = max(float(book.step_ns.mean()) for _, book in books)
     for name, book in books:
         mean_ns = float(book.step_ns.mean())
-        yield bar(book, name, name=f"{name}: {scale(longest_ns, figures=4)(mean_ns)} in the mean", length=mean_ns / longest_ns)
+        label = f"{name}: {scale(longest_ns, figures=4)(mean_ns)} in the mean"
+        yield bar(book, name, name=label, length=mean_ns / longest_ns)
 
 
 def _parts(compared: Comparison) -> Table:

@@ -178,7 +178,7 @@ def _facts(facts: Facts) -> str:
         f'<td style="{cell}">{_safe(value)}</td></tr>'
         for name, value in facts.rows
     )
-    return f'<table style="{_TABLE}">{rows}</table>'
+    return f'<div style="overflow-x:auto"><table style="{_TABLE}">{rows}</table></div>'
 
 
 _TABLE = (

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.kernels import is_matrix
-from gpulab.analysis.ledger import LONG_GAP_NS, Ledger, host_threads, main_device
+from gpulab.analysis.ledger import Ledger, host_layers, host_threads, main_device
 from gpulab.analysis.steps import Steps
-from gpulab.intervals import Spans, gaps, intersect, nothing, subtract, union
+from gpulab.intervals import Spans, intersect, nothing, subtract, union
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, Rows
+from gpulab.tables import DEVICE_KINDS, Kind, Rows
 
 MOST_STREAMS = 4  # lanes for the busiest streams; what the others do is in one lane more
 FEW_STEPS = 3  # what a picture shows: enough to see that a pattern repeats, few enough to see into it
@@ -62,23 +62,8 @@ def lanes(run: Run, ledger: Ledger, shown: Window) -> tuple[Lane, ...]:
 def _host_lane(run: Run, events: Rows, shown: Window) -> Lane:
     threads = host_threads(run)
     host = events.where(np.isin(events["thread"], threads))
-    kinds = {
-        "loader": (Kind.LOADER,),
-        "alloc": (Kind.ALLOC,),
-        "sync": (Kind.SYNC,),
-        "copy_call": (Kind.COPY_CALL,),
-        "launch": (Kind.LAUNCH,),
-        "runtime": (Kind.RUNTIME,),
-        "dispatch": (Kind.OP,),
-    }
-    layers = [(key, _spans(host.of_kind(*each))) for key, each in kinds.items()]
-    calls = _spans(host.of_kind(Kind.OP, Kind.LOADER, *RUNTIME_KINDS))
-    between = gaps(calls, shown.start_ns, shown.end_ns)
-    short = between.end_ns - between.start_ns < LONG_GAP_NS
-    layers += [
-        ("glue", Spans(between.start_ns[short], between.end_ns[short])),
-        ("python", Spans(between.start_ns[~short], between.end_ns[~short])),
-    ]
+    window = Spans(np.array([shown.start_ns]), np.array([shown.end_ns]))
+    layers = [*host_layers(host, window), ("python", window)]
     return Lane("host threads" if len(threads) > 1 else "main thread", disjoint(layers))
 
 

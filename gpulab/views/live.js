@@ -129,6 +129,7 @@ function stopper(model, parent) {
 function render({ model, el }) {
   const root = make("div", "live", el);
   root.setAttribute("role", "group");
+  root.dataset.gpulabKey = model.get("key");
   root.dataset.lmSuppressShortcuts = "true"; // keys pressed here are not JupyterLab's
   const head = make("div", "head", root);
   const phase = make("span", "phase", head);
@@ -169,6 +170,12 @@ function render({ model, el }) {
     asks.forEach(clearTimeout);
     model.off("change:now", draw);
     model.off("change:stop", drawStop);
+    // Cleared by the cell, and not shown anew in the meantime: then it must be displayed again.
+    if (model.get("stop") === "done") return;
+    setTimeout(() => {
+      const elsewhere = document.querySelector(`[data-gpulab-key="${root.dataset.gpulabKey}"]`);
+      if (!elsewhere && model.get("stop") === "button") model.send({ kind: "gone" });
+    }, 50);
   };
 }
 

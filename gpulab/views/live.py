@@ -9,11 +9,12 @@ import traitlets
 
 
 class LivePanel(anywidget.AnyWidget):
-    """A running session at a glance; `live.js` sends {"kind": "hello"} when it is on screen and {"kind": "stop"}."""
+    """A running session at a glance; `live.js` sends {"kind": "hello"}, {"kind": "stop"} and {"kind": "gone"}."""
 
     _esm = Path(__file__).with_suffix(".js")
     _css = Path(__file__).with_suffix(".css")
     now = traitlets.Dict(help="a Glance, as data").tag(sync=True)
+    key = traitlets.Unicode(help="names the place this is shown at").tag(sync=True)
     hello = traitlets.Bool(help="whether the front end should show that it is heard while a cell runs").tag(sync=True)
     stop = traitlets.Unicode(help='"" not known yet, "button", "words", "stopping" or "done"').tag(sync=True)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Section, Sheet, Table, Timeline
+from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Section, Sheet, Table, Timeline, bar_words
 from gpulab.views.wording import clean, clean_code
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
@@ -37,7 +37,8 @@ def _block(block: Block, depth: int) -> Iterator[str]:
     elif isinstance(block, Timeline):
         yield from (_safe(block.alt), "", *_table(block.table))
     elif isinstance(block, Bar):
-        return  # a picture of the table beside it
+        for said in bar_words(block):
+            yield from (_safe(said), "")
     else:
         yield from _section(block, depth)
 

@@ -58,7 +58,7 @@ def _host_rows(samples: Rows, cores: float | None) -> Iterator[Row]:
     yield _row("CPU, all cores", samples["cpu_frac"], percent)
     yield _row("memory of this process", samples["rss_bytes"], size)
     yield _row("memory available", samples["memory_available_bytes"], size)
-    yield _row("DataLoader workers", samples["workers"], lambda value: quantity(value, "", 1).strip())
+    yield _row("DataLoader workers", samples["workers"], lambda value: f"{value:.3g}")
 
 
 def _row(name: str, values: Floats, show: Show) -> Row:

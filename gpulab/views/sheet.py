@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulab.views.wording import percent
+
 
 @dataclass(frozen=True)
 class Line:
@@ -133,3 +135,9 @@ class Sheet:
 
 
 Block = Line | Code | Answer | Facts | Table | Bar | Timeline | Section
+
+
+def bar_words(bar: Bar) -> tuple[str, ...]:
+    """What a bar says that the table beside it does not: nothing, unless it is one of several."""
+    shares = ", ".join(f"{group.label} {percent(group.frac, 1)}" for group in bar.groups)
+    return (f"{bar.name}; {shares}",) if bar.name else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Row, Section, Sheet, Table, Timeline
+from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Row, Section, Sheet, Table, Timeline, bar_words
 from gpulab.views.wording import clean, clean_code
 
 WIDTH = 100
@@ -37,7 +37,7 @@ def _block(block: Block, width: int) -> Iterator[str]:
         yield from _wrapped(block.alt, width)
         yield from _table(block.table, width)
     elif isinstance(block, Bar):
-        return  # a picture of the table beside it
+        yield from (line for said in bar_words(block) for line in _wrapped(said, width))
     elif isinstance(block, Section):
         yield from ("", clean(block.title))
         yield from _indented(_blocks(block.blocks, width - 2))
@@ -93,7 +93,7 @@ def _table(table: Table, width: int) -> Iterator[str]:
 
 def _cells(row: Row) -> list[str]:
     cells = [clean(cell, 300) for cell in row.cells]
-    return [f"  {cells[0]}", *cells[1:]] if row.key is not None else cells
+    return [f"  {cells[0]}", *cells[1:]] if row.key is not None and row.kind == "plain" else cells
 
 
 def _spaced(cells: list[str], widths: list[int], left: int) -> str:

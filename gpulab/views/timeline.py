@@ -69,7 +69,9 @@ def _pieces(drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], sha
         f'preserveAspectRatio="none" shape-rendering="crispEdges">'
     )
     edges = np.linspace(shown.start_ns, shown.end_ns, bins + 1).astype(np.int64)
-    shaded = _bars(_filled(shade, edges) > 0, height)
+    filled = _filled(shade, edges)
+    # A pixel is shaded where most of it is meant; where that is nowhere, wherever any is.
+    shaded = _bars(filled >= 0.5 if (filled >= 0.5).any() else filled > 0, height)
     if shaded:
         yield f'<path fill="{SHADE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
     for row, lane in enumerate(drawn):
@@ -187,9 +189,7 @@ LEGEND = {"communication": "communication", "copies": "copies", "sync": "synchro
 
 def _table(ledger: Ledger, steps: Steps, shown: Window) -> Table:
     """The same steps as numbers: each part that matters in any of them, in ms."""
-    # The ledger has a row for each interior step of some length, in order.
-    judged = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns)).tolist()
-    rows = [judged.index(index) for index in shown.steps]
+    rows = _rows(steps, shown)
     total = sum(int(ledger.step_ns[row]) for row in rows)
     parts = [
         part
@@ -209,9 +209,17 @@ def _table(ledger: Ledger, steps: Steps, shown: Window) -> Table:
     return Table(header=header, rows=tuple(body))
 
 
+def _rows(steps: Steps, shown: Window) -> list[int]:
+    """Where the shown steps are in the ledger, which has a row for each interior step of some length, in order."""
+    judged = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns)).tolist()
+    return [judged.index(index) for index in shown.steps]
+
+
 def _alt(ledger: Ledger, steps: Steps, shown: Window) -> str:
     """The picture in a sentence, from the numbers it is drawn from."""
-    named = [(ledger.frac(part.key), part.label) for part in ledger.parts]
+    rows = _rows(steps, shown)
+    total_ns = max(1, int(ledger.step_ns[rows].sum()))
+    named = [(int(ledger.part_ns[part.key][rows].sum()) / total_ns, part.label) for part in ledger.parts]
     largest = ", ".join(f"{label} {percent(frac)}" for frac, label in sorted(named, reverse=True)[:3] if frac > 0)
     first, last = shown.steps[0] + 1, shown.steps[-1] + 1
     which = _name(steps, shown.steps[0]) if first == last else f"steps {first} to {last}"

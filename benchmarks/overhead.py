@@ -1,0 +1,126 @@
+"""What recording costs: each figure is a ratio of two walls of the same cell, taken in turn in one process.
+
+    python benchmarks/overhead.py [--pairs 9]
+
+The cell is the dearest kind for a profiler: many small operators a step, on one thread. The last figure is what a
+user waits for between the end of the cell's own code and the report, beside the number of events recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from torch.profiler import ProfilerActivity, profile
+
+import gpulab
+
+CELL = """
+import time
+import torch
+_began = time.perf_counter()
+for _ in range({steps}):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(inputs), inputs).backward()
+    optimizer.step()
+spent_s = time.perf_counter() - _began
+"""
+
+
+def main() -> None:
+    """Measure and print each ratio with its bound."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=9)
+    pairs = parser.parse_args().pairs
+    torch.set_num_threads(1)
+    shell = prepared()
+    cell = CELL.format(steps=1000)
+
+    def plain() -> None:
+        shell.run_cell(cell).raise_error()
+
+    def recorded() -> None:
+        run_magic(shell, "%%gpuprofile recorded", cell)
+
+    def sensed() -> None:
+        run_magic(shell, "%%gpuprofile sensed --level sensors", cell)
+
+    def own_s(run: Callable[[], None]) -> float:
+        run()
+        return float(shell.user_ns["spent_s"])
+
+    if os.getloadavg()[0] > 0.5:
+        print("Something else is running on this machine: ratios of walls will be wide, those of CPU time less so.")
+    print(f"{pairs} pairs each: median ratio, its middle half, the bound")
+    tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(plain), wall_s)
+    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, plain, own_s)
+    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, plain, cpu_s)
+    tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, plain, own_s)
+    waits = [wall_s(recorded) - float(shell.user_ns["spent_s"]) for _ in range(3)]
+    events = len(gpulab.runs["recorded"].event_rows)
+    print(f"{'report shown after the last line of the cell':50} {median(waits):.2f} s for {events:,} events, bound 2 s")
+
+
+def prepared() -> InteractiveShell:
+    """A shell with gpulab loaded and a model of many small operators, past its first use."""
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "gpulab")
+    layers = [layer for _ in range(12) for layer in (torch.nn.Linear(128, 128), torch.nn.Tanh())]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    shell.push({"model": model, "optimizer": optimizer, "inputs": torch.randn(64, 128)})
+    short = CELL.format(steps=20)
+    run_magic(shell, "%%gpuprofile warm", short)
+    profiled(lambda: shell.run_cell(short).raise_error())
+    return shell
+
+
+def run_magic(shell: InteractiveShell, line: str, cell: str) -> None:
+    """Run the cell under a magic, its report kept off the screen."""
+    with capture_output():
+        shell.run_cell(f"{line}\n{cell}").raise_error()
+
+
+def profiled(run: Callable[[], None]) -> None:
+    """Run under torch.profiler alone, with the options gpulab uses, from start to stop."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities):
+        run()
+
+
+def tell(
+    what: str,
+    bound: float | None,
+    pairs: int,
+    one: Callable[[], None],
+    other: Callable[[], None],
+    seconds: Callable[[Callable[[], None]], float],
+) -> None:
+    """Print the median ratio of two ways, run in turn, with its spread."""
+    ratios = sorted(seconds(one) / seconds(other) for _ in range(pairs))
+    middle = f"{ratios[pairs // 4]:.3f}-{ratios[-1 - pairs // 4]:.3f}"
+    print(f"{what:50} {median(ratios):.3f}x  ({middle}){f'  {bound:.2f}' if bound else ''}", flush=True)
+
+
+def wall_s(run: Callable[[], None]) -> float:
+    """How long it took, report included."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def cpu_s(run: Callable[[], None]) -> float:
+    """How much CPU time this process used, all threads, report included."""
+    began = time.process_time()
+    run()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()
