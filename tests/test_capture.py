@@ -6,9 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
 
+from build import event, run_of  # noqa: E402
+
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps import steps  # noqa: E402
 from gpulab.capture import runs  # noqa: E402
+from gpulab.capture.assemble import missing_gpu_work  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
 from gpulab.tables import Kind, MarkKind  # noqa: E402
 
@@ -218,6 +221,13 @@ def test_recording_works_in_a_thread_that_is_not_the_main_one():
     thread.join()
     assert len(steps(kept[0])) == 20
     assert len(kept[0].event_rows) > 0
+
+
+def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
+    call = event(Kind.LAUNCH, "cudaLaunchKernel", 0, 1)
+    assert "CUPTI" in missing_gpu_work(run_of([call]), ("cpu", "cuda")).why
+    assert missing_gpu_work(run_of([call, event(Kind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
+    assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
 
 
 def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpulab.run import Machine, Run
-from gpulab.tables import EVENTS, Rows, concat
+from gpulab.run import Gap, Machine, Run
+from gpulab.tables import DEVICE_KINDS, EVENTS, Kind, Rows, concat
 
 
 def merged(cell: Run, stretches: Sequence[Run]) -> Run:
@@ -25,6 +25,20 @@ def merged(cell: Run, stretches: Sequence[Run]) -> Run:
         threads=tuple(threads),
         main_thread=threads[main] if main is not None else 0,
         machine=_with_multiprocessors(cell.machine, fullest.machine),
+    )
+
+
+def missing_gpu_work(run: Run, activities: Sequence[str]) -> Gap | None:
+    """GPU work was started and none came back: CUPTI, which tells of it, kept silent. None: nothing is missing."""
+    kinds = run.event_rows["kind"]
+    started = np.isin(kinds, (Kind.LAUNCH, Kind.COPY_CALL)).any()
+    if "cuda" not in activities or not started or np.isin(kinds, DEVICE_KINDS).any():
+        return None
+    return Gap(
+        what="kernels and copies on the GPU",
+        why="calls to the GPU were recorded, but CUPTI told of no work on it: another profiler or DCGM may hold it, or "
+        "reading GPU activity may be reserved to administrators here",
+        fix="close other GPU profilers and restart the kernel; or have NVreg_RestrictProfilingToAdminUsers=0 set",
     )
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gpulab.capture.assemble import merged
+from gpulab.capture.assemble import merged, missing_gpu_work
 from gpulab.capture.live import GpuNow, Live
 from gpulab.capture.mainthread import PendingCall
 from gpulab.capture.marks import Marks
@@ -270,6 +270,9 @@ class Session:
             except CaptureError as problem:
                 self._leave_out("operators and kernels", problem.why, problem.fix)
         activities = self._stretches[0].activities if self._stretches else ()
+        run = merged(empty, parts)
+        if (gap := missing_gpu_work(run, activities)) is not None:
+            self._left_out.append(gap)
         recording = Recording(
             level=self.level,
             windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._windows),
@@ -278,7 +281,7 @@ class Session:
             options=LEVELS[self.level],
             left_out=(*self._left_out, *self._sensors.gaps),
         )
-        return replace(merged(empty, parts), recording=recording)
+        return replace(run, recording=recording)
 
 
 def _release() -> None:

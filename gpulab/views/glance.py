@@ -39,8 +39,12 @@ class Glance:
     line: str
 
     def data(self) -> dict[str, Any]:
-        """The same as plain lists and dicts, for a widget."""
-        tiles = [{**vars(tile), "trail": list(tile.trail), "bars": list(tile.bars)} for tile in self.tiles]
+        """The same as plain lists and dicts, for a widget.
+
+        Points go as text, "12,,13" with nothing for an absent one: ipykernel looks at every item of a list, and that
+        would be most of what a picture costs.
+        """
+        tiles = [{**vars(tile), "trail": _joined(tile.trail), "bars": _joined(tile.bars)} for tile in self.tiles]
         return {**vars(self), "progress": list(self.progress), "tiles": tiles}
 
     def sentence(self) -> str:
@@ -164,6 +168,10 @@ def _progress(live: Live) -> tuple[str, ...]:
     if live.steps_per_s < 1:
         return steps, f"{1 / live.steps_per_s:.1f} s a step"
     return steps, f"{live.steps_per_s:,.0f} steps/s" if live.steps_per_s >= 100 else f"{live.steps_per_s:.3g} steps/s"
+
+
+def _joined(points: tuple[int | None, ...]) -> str:
+    return ",".join("" if point is None else str(point) for point in points)
 
 
 def _whole(frac: float) -> int:

@@ -14,6 +14,11 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// Python sends points as text, "12,,13": nothing stands for an absent one.
+function points(text) {
+  return text === "" ? [] : text.split(",").map((point) => (point === "" ? null : Number(point)));
+}
+
 // One path for the line and one for the area under it; an absent point leaves a hole.
 function outline(trail) {
   const left = Math.max(FEWEST - trail.length, 0);
@@ -53,10 +58,10 @@ class Tile {
     write(this.note, tile.note);
     this.note.title = tile.note;
     this.announce(tile);
-    const kind = tile.bars.length ? "bars" : tile.trail.length ? "trail" : tile.frac !== null ? "share" : "none";
+    const kind = tile.bars ? "bars" : tile.trail ? "trail" : tile.frac !== null ? "share" : "none";
     if (kind !== this.kind) this.begin(kind);
-    if (kind === "bars") this.drawBars(tile.bars);
-    if (kind === "trail") this.drawTrail(tile.trail);
+    if (kind === "bars") this.drawBars(points(tile.bars));
+    if (kind === "trail") this.drawTrail(points(tile.trail));
     if (kind === "share") this.fill.style.width = `${100 * tile.frac}%`;
   }
 
