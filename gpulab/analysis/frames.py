@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +12,7 @@ from gpulab.intervals import Spans, covered_ns
 from gpulab.run import Run
 from gpulab.tables import Kind, Rows
 
+_LINE = re.compile(r"\d+\)?$")  # the line number at the end of "function (file.py:12)" or "cell line 12"
 MOST_FRAC = 0.8  # a frame that holds this much of its caller's time is where to look; below it the caller is
 
 
@@ -63,13 +66,14 @@ def _descend(
 
 
 def _sampled(run: Run, spans: Spans) -> Frame | None:
+    """The function that was running in most samples, named by the line it was at most often."""
     samples: Rows = run.host_rows
     at = samples["at_ns"]
     inside = covered_ns(spans, at, at + 1) > 0
-    frames = samples.words("frame").where(inside)
-    told = frames.codes[frames.codes >= 0]
-    if not len(told):
+    told = [text for text in samples.words("frame").where(inside).to_list() if text is not None]
+    if not told:
         return None
-    counts = np.bincount(told)
-    code = int(counts.argmax())
-    return Frame(name=frames.vocabulary[code], frac=counts[code] / len(told), by="sampled", samples=len(told))
+    functions = Counter(_LINE.sub("", text) for text in told)
+    function, count = functions.most_common(1)[0]
+    lines = Counter(text for text in told if _LINE.sub("", text) == function)
+    return Frame(name=lines.most_common(1)[0][0], frac=count / len(told), by="sampled", samples=len(told))

@@ -21,6 +21,7 @@ from gpulab.capture.shelf import runs
 from gpulab.errors import CaptureError
 from gpulab.run import Gap, Recording, Run, Source
 from gpulab.sensors import Sensors, machine
+from gpulab.tables import Rows
 
 LEVELS = {
     "sensors": (),
@@ -260,8 +261,8 @@ class Session:
             loaders=tuple(self._marks.loaders),
             facts=_torch_facts(),
             mark_rows=self._marks.rows(began_ns),
-            gpu_rows=self._sensors.gpu_rows(began_ns),
-            host_rows=self._sensors.host_rows(began_ns),
+            gpu_rows=_until(self._sensors.gpu_rows(began_ns, where.gpus), ended_ns - began_ns),
+            host_rows=_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
         )
         parts = []
         for stretch in self._stretches:
@@ -279,9 +280,14 @@ class Session:
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._pauses),
             activities=activities,
             options=LEVELS[self.level],
-            left_out=(*self._left_out, *self._sensors.gaps),
+            left_out=(*self._left_out, *(gap for gap in self._sensors.gaps if where.gpus or gap not in where.gaps)),
         )
         return replace(run, recording=recording)
+
+
+def _until(samples: Rows, span_ns: int) -> Rows:
+    """The samples of the run itself; the sampler takes one more when it stops."""
+    return samples.where(samples["at_ns"] <= span_ns)
 
 
 def _release() -> None:
