@@ -125,7 +125,8 @@ class Notebook:
 
     def __init__(self, page: Any, lab: Lab, name: str, *, kernel: bool = True) -> None:
         self.page = page
-        page.goto(f"{lab.url}/lab?token={lab.token}&reset")
+        # A workspace of its own: one that another page has open makes JupyterLab move on to a new one while we wait.
+        page.goto(f"{lab.url}/lab/workspaces/{secrets.token_hex(4)}?token={lab.token}")
         page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
         page.evaluate("async () => { await window.jupyterapp.restored }")
         start = {"shouldStart": kernel, "canStart": kernel, "autoStartDefault": kernel}

@@ -27,6 +27,7 @@ class Feeding:
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
     worker_cpu_ns: int | None = None  # CPU time all workers spent per batch
     blocked_frac: float | None = None  # share of worker samples that were waiting for storage
+    cores_frac: float | None = None  # load of all cores while workers ran, by whatever ran on them
 
     @property
     def rest_ns(self) -> int:
@@ -65,6 +66,7 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
         exposed_ns=min(exposed_ns, steps.step_ns),
         worker_cpu_ns=_worker_cpu_per_batch(run),
         blocked_frac=_blocked_frac(run),
+        cores_frac=_cores_frac(run),
         **told,
     )
 
@@ -149,3 +151,10 @@ def _blocked_frac(run: Run) -> float | None:
     if not told.any():
         return None
     return float((samples["workers_blocked"][told] / samples["workers"][told]).mean())
+
+
+def _cores_frac(run: Run) -> float | None:
+    """How busy all cores were, in the median of the samples taken while workers ran."""
+    samples = run.host_rows
+    told = samples["cpu_frac"][(samples["workers"] > 0) & ~np.isnan(samples["cpu_frac"])]
+    return float(np.median(told)) if len(told) else None

@@ -13,7 +13,8 @@ from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 WORTH_TELLING_FRAC = 0.05  # as TensorBoard's plug-in; under a twentieth of a step no fix is worth a change
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
 BLOCKED_FRAC = 0.3  # workers in state D in a third of the samples: storage holds them up
-SATURATED_FRAC = 0.85  # cores this busy leave no room for another worker
+SATURATED_FRAC = 0.85  # a step that needs this much of all cores leaves no room for another worker
+FULL_FRAC = 0.9  # the same by the load of all cores, whoever makes it
 
 
 def starving(seen: Evidence) -> Finding | None:
@@ -132,10 +133,9 @@ def _why_workers_are_late(seen: Evidence, feeding: Feeding) -> tuple[str, str, s
             "",
             "Copy the data to a local disk or /dev/shm first, or pack small files into larger ones.",
         )
-    demand_ns = (cpu_ns or 0) + (feeding.rest_cpu_ns or 0)
-    if cores is not None and cpu_ns is not None and demand_ns > SATURATED_FRAC * cores * feeding.step_ns:
+    if cores_are_full(feeding, cores):
         return (
-            f"all {cores:g} cores are busy",
+            "all cores are busy" if cores is None else f"all {cores:g} cores are busy",
             "",
             "More workers cannot help. Make an item cheaper: decode at the size you need, do heavy transforms once "
             "and store the result, or move them to the GPU.",
@@ -151,6 +151,16 @@ def _why_workers_are_late(seen: Evidence, feeding: Feeding) -> tuple[str, str, s
         "",
         "Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them up.",
     )
+
+
+def cores_are_full(feeding: Feeding, cores: float | None) -> bool:
+    """Whether more workers would only take cores from those there are: by the load seen, or by what a step needs."""
+    if (feeding.cores_frac or 0) >= FULL_FRAC:
+        return True
+    if cores is None or feeding.worker_cpu_ns is None:
+        return False
+    demand_ns = feeding.worker_cpu_ns + (feeding.rest_cpu_ns or 0)
+    return demand_ns > SATURATED_FRAC * cores * feeding.step_ns
 
 
 def _dataloader(feeding: Feeding, workers: int, on_gpu: bool) -> str:

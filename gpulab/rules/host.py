@@ -6,6 +6,7 @@ from gpulab.analysis.frames import Frame
 from gpulab.analysis.launches import Launching
 from gpulab.analysis.ledger import DISPATCHING
 from gpulab.rules.evidence import Evidence
+from gpulab.rules.feeding import FULL_FRAC
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread, who_waits
 
@@ -29,6 +30,14 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         return None
     frame = seen.python_frame
     named = frame is not None and frame.frac >= KNOWN_FRAC
+    if seen.feeding is not None and (seen.feeding.cores_frac or 0) >= FULL_FRAC:
+        return Unjudged(
+            rule="host_python",
+            about="Python code in the loop",
+            why=f"{percent(share)} of the time is outside PyTorch, but all cores were busy, so the main thread may "
+            "just have waited for one",
+            fix="profile with fewer workers, or fewer threads: torch.set_num_threads(1)",
+        )
     if not named and seen.steps.few:
         return Unjudged(
             rule="host_python",

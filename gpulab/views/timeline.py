@@ -158,10 +158,13 @@ def _ticks(shown: Window) -> tuple[Mark, ...]:
     unit = _tick_scale(span, every_ns)
     places = np.arange(0, span, every_ns)
     ends = np.append(places[1:], span)
-    return tuple(
-        Mark(at / span, end / span, unit(at) if number == 0 else unit.bare(at))
-        for number, (at, end) in enumerate(zip(places.tolist(), ends.tolist(), strict=True))
-    )
+
+    def label(at: float, end: float) -> str:
+        if end - at < 0.07 * span:  # no room for a number before the edge
+            return ""
+        return unit.bare(at) if at else unit(at)
+
+    return tuple(Mark(at / span, end / span, label(at, end)) for at, end in zip(places, ends, strict=True))
 
 
 def _tick_scale(span_ns: float, every_ns: float) -> Scale:
