@@ -30,22 +30,8 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         return None
     frame = seen.python_frame
     named = frame is not None and frame.frac >= KNOWN_FRAC
-    if seen.feeding is not None and (seen.feeding.cores_frac or 0) >= FULL_FRAC:
-        return Unjudged(
-            rule="host_python",
-            about="Python code in the loop",
-            why=f"{percent(share)} of the time is outside PyTorch, but all cores were busy, so the main thread may "
-            "just have waited for one",
-            fix="profile with fewer workers, or fewer threads: torch.set_num_threads(1)",
-        )
-    if not named and seen.steps.few:
-        return Unjudged(
-            rule="host_python",
-            about="Python code in the loop",
-            why=f"{percent(share)} of the time is outside PyTorch, but there are too few steps to tell a loop from its "
-            "surroundings, and which Python code ran is not recorded",
-            fix="record more steps, or Python frames too: --level deep",
-        )
+    if (doubt := _doubt(seen, share, named)) is not None:
+        return doubt
     confidence, why = seen.confidence(CERTAIN if named else LIKELY)
     if frame is None and not why:
         confidence, why = SUSPECT, "what ran there was not recorded"
@@ -72,6 +58,24 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         why_confidence=why,
         shown_by=seen.ledger.spans["python"],
         lesson="05_data_loading",
+    )
+
+
+def _doubt(seen: Evidence, share: float, named: bool) -> Unjudged | None:
+    """Why the time outside PyTorch may have another cause than the loop's Python code, if it may."""
+    if seen.feeding is not None and (seen.feeding.cores_frac or 0) >= FULL_FRAC:
+        why = "all cores were busy, so the main thread may just have waited for one"
+        fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
+    elif seen.steps.few and not named:
+        why = "there are too few steps to tell a loop from its surroundings, and which Python code ran is not recorded"
+        fix = "record more steps, or Python frames too: --level deep"
+    else:
+        return None
+    return Unjudged(
+        rule="host_python",
+        about="Python code in the loop",
+        why=f"{percent(share)} of the time is outside PyTorch, but {why}",
+        fix=fix,
     )
 
 
