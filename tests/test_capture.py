@@ -10,8 +10,10 @@ from build import event, run_of  # noqa: E402
 
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps import steps  # noqa: E402
-from gpulab.capture import runs  # noqa: E402
+from gpulab.capture import Session, runs  # noqa: E402
 from gpulab.capture.assemble import missing_gpu_work  # noqa: E402
+from gpulab.capture.plan import Phase  # noqa: E402
+from gpulab.capture.profiler import Stretch  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
 from gpulab.tables import Kind, MarkKind  # noqa: E402
 
@@ -205,7 +207,7 @@ def test_what_is_recorded_can_be_told_while_it_runs():
     assert now.steps >= 20
     assert 0 <= now.waiting_frac <= 1
     assert now.elapsed_s > 0
-    assert told[0].phase in ("before the first step", "warming up", "recording", "sensors only")
+    assert told[0].phase in {phase.value for phase in Phase}
 
 
 def test_recording_works_in_a_thread_that_is_not_the_main_one():
@@ -228,6 +230,30 @@ def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
     assert "CUPTI" in missing_gpu_work(run_of([call]), ("cpu", "cuda")).why
     assert missing_gpu_work(run_of([call, event(Kind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
     assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
+
+
+def test_a_session_given_up_leaves_nothing_and_no_run():
+    session = Session("given up")
+    session.abandon()
+    session.start()
+    train(5)
+    session.abandon()
+    session.abandon()
+    assert "given up" not in runs
+
+
+def test_a_start_that_is_interrupted_leaves_the_profiler_off_and_the_next_may_start(monkeypatch):
+    def interrupted(self):
+        start(self)
+        raise KeyboardInterrupt
+
+    start = Stretch.start
+    monkeypatch.setattr(Stretch, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Session("interrupted").start()
+    monkeypatch.undo()
+    with gpulab.profile("next"):
+        train(5)
 
 
 def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():

@@ -20,7 +20,7 @@ class GpuNow:
 class Live:
     """The state of a session at one moment."""
 
-    phase: str  # "before the first step", "warming up", "recording", "sensors only", "processing"
+    phase: str  # what the profiler does, in words: plan.Phase, or "sensors only", or "processing"
     elapsed_s: float
     steps: int
     steps_per_s: float | None  # over the last two seconds; None before two steps

@@ -22,7 +22,7 @@ class Phase(Enum):
     OPENING = "before the first step"
     WARMING = "warming up"
     RECORDING = "recording"
-    DONE = "sensors only"
+    DONE = "recorded; sensors go on"
 
 
 class Act(Enum):

@@ -86,6 +86,8 @@ class Session:
             self._exit.callback(_release)
             self._prepare_torch()
             if self._stretch is not None:
+                # Before it starts: a Ctrl-C may come in the midst of starting.
+                self._exit.callback(self._drop_stretch)
                 self._stretch.start()
             self._began_ns = self._window_ns = time.time_ns()
             self._plan.begin(self._began_ns)
@@ -108,6 +110,11 @@ class Session:
         self.run = self._assembled(ended_ns, error)
         runs.add(self.run)
         return self.run
+
+    def abandon(self) -> None:
+        """End and take every hook away without making a run; harmless if it never started or has stopped."""
+        self._late_stop.cancel()
+        self._exit.close()
 
     def live(self) -> Live:
         """The state at this moment; any thread may ask."""
@@ -135,7 +142,7 @@ class Session:
         self._marks.user_step()
 
     def _phase(self) -> str:
-        return Phase.DONE.value if self.level == "sensors" else self._plan.phase.value
+        return "sensors only" if self.level == "sensors" else self._plan.phase.value
 
     def _rate(self) -> float | None:
         newest_ns, steps = self._recent[-1]
@@ -240,10 +247,13 @@ class Session:
 
     def _failed(self, error: Exception) -> None:
         self._plan.give_up(time.time_ns())
-        if self._stretch is not None:
-            self._stretch.abandon()
-            self._stretch = None
+        self._drop_stretch()
         self._leave_out("operators and kernels", f"recording failed: {error}", "please report this with the cell")
+
+    def _drop_stretch(self) -> None:
+        stretch, self._stretch = self._stretch, None
+        if stretch is not None:
+            stretch.abandon()
 
     def _leave_out(self, what: str, why: str, fix: str) -> None:
         self._left_out.append(Gap(what=what, why=why, fix=fix))

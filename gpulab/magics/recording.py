@@ -42,14 +42,16 @@ class Recording:
                 steps=self._request.steps,
                 on_tick=self._tick,
             )
+            self._session = session  # at once, so that what an interrupt leaves can be given up
             self._shown = Shown(self._shell, session.name, live=self._request.live)
             self._shown.open()
             session.start()
-            self._session = session
         except KeyboardInterrupt:
+            self._drop()
             self._show(_plain("gpulab: interrupted before the cell began"))
             interrupt_soon()  # it was meant for the cell, and an event before the cell cannot hold the cell back
         except Exception as problem:
+            self._drop()
             self._show(_plain(_told(problem, "The cell runs without being recorded.")))
 
     def finish(self, error: BaseException | None) -> None:
@@ -71,13 +73,15 @@ class Recording:
 
     def abandon(self) -> None:
         """Stop without a report: the end of the cell was never announced, or gpulab is being unloaded."""
+        if self._session is not None:
+            name = self._session.name
+            self._drop()
+            self._show(_plain(f"gpulab: the recording of {name!r} was given up"))
+
+    def _drop(self) -> None:
         session, self._session = self._session, None
-        if session is None:
-            return
-        try:
-            session.stop(None)
-        finally:
-            self._show(_plain(f"gpulab: the recording of {session.name!r} was given up"))
+        if session is not None:
+            session.abandon()
 
     def _report(self, run: Run) -> Bundle:
         again = f"The run is kept: %gpureport {run.name}"

@@ -117,11 +117,11 @@ def _without_ledger(run: Run, found_steps: Steps) -> Diagnosis:
 
 
 def _what_is_missing(run: Run) -> tuple[str, str]:
+    if run.recording.level == "sensors":
+        return "only sensors and step marks were recorded", "run the cell again without --level sensors"
     if run.recording.left_out and not len(run.event_rows):
         gap = run.recording.left_out[0]
         return gap.why, gap.fix
-    if run.recording.level == "sensors":
-        return "only sensors and step marks were recorded", "run the cell again without --level sensors"
     if not len(run.event_rows):
         return "nothing of PyTorch ran while the profiler was on", "profile the cell that holds the training loop"
     return "no complete step was recorded", "let the loop run for at least six steps"
