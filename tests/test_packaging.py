@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-CONDA_NAMES = {"isal": "python-isal", "matplotlib": "matplotlib-base", "torch": "pytorch"}  # PyPI's -> conda-forge's
+CONDA_NAMES = {"isal": "python-isal", "torch": "pytorch"}  # PyPI's -> conda-forge's
 IMPORTED_AS = {"nvidia-ml-py": "pynvml", "ipython": "IPython", "pillow": "PIL"}  # distribution -> module
 # Imported where they are there; who has them got them with something that is required.
 COME_WITH = {

@@ -43,6 +43,14 @@ def test_on_one_core_workers_give_nothing():
     assert prediction.best_ns == prediction.worst_ns == 60 * MS
 
 
+def test_the_models_own_threads_make_the_gain_on_full_cores_uncertain():
+    costs = feeding(40, 20, fetch_cpu=40, rest_cpu=40)
+    alone, crowded = with_workers(costs, 2, 2.0, threads=1), with_workers(costs, 2, 2.0, threads=2)
+    assert crowded.best_ns == alone.best_ns
+    assert crowded.worst_ns > alone.worst_ns
+    assert with_workers(costs, 2, 8.0, threads=2).worst_ns == with_workers(costs, 2, 8.0).worst_ns
+
+
 def test_unknown_cores_are_not_counted():
     assert with_workers(feeding(40, 20), 4, cores=None).limit == "the model"
 

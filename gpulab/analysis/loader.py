@@ -25,6 +25,7 @@ class Feeding:
     exposed_ns: int  # the part of it with the device idle
     fetch_cpu_ns: int | None = None  # CPU time the main thread spent in it
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
+    least_rest_ns: int | None = None  # the rest of the step in the fastest twentieth of them
     worker_cpu_ns: int | None = None  # CPU time all workers spent per batch
     blocked_frac: float | None = None  # share of worker samples that were waiting for storage
     cores_frac: float | None = None  # load of all cores while workers ran, by whatever ran on them
@@ -54,6 +55,8 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
     if len(run.mark_rows):
         told = _by_marks(run, steps)
         fetch_ns = told.pop("fetch_ns") or fetch_ns
+        if ledger.device == "gpu":
+            told.pop("least_rest_ns", None)  # the host may run ahead of the GPU: its rest is no bound
     measured = ledger.device == "cpu" and len(run.mark_rows)
     # Where the CPU is the device it computes nothing while the main thread fetches: all of that is exposed.
     exposed_ns = fetch_ns if measured else round(exposed_ns * scale)
@@ -114,7 +117,17 @@ def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
         "fetch_ns": typical_ns(fetch, steps.burst),
         "fetch_cpu_ns": typical_ns(fetch_cpu, steps.burst),
         "rest_cpu_ns": _rest_cpu(calls, at, steps.burst),
+        "least_rest_ns": _least_rest(calls, at),
     }
+
+
+def _least_rest(calls: Rows, at: Ints) -> int | None:
+    """The time from the end of a fetch to the next one, in the fastest twentieth: fed without pause, the model warms.
+
+    After a long wait the first operators find cold caches and sleeping threads; a bound must not rest on those.
+    """
+    at = at[at < len(calls) - 1]
+    return int(np.percentile(calls["start_ns"][at + 1] - calls["end_ns"][at], 5)) if len(at) else None
 
 
 def _rest_cpu(calls: Rows, at: Ints, burst: int) -> int | None:

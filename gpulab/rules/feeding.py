@@ -11,6 +11,7 @@ from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
 from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 
 WORTH_TELLING_FRAC = 0.05  # as TensorBoard's plug-in; under a twentieth of a step no fix is worth a change
+LATE_WORTH_FRAC = 0.10  # taking a ready batch from a worker costs 0.1-1.5 ms by itself; that is not lateness
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
 BLOCKED_FRAC = 0.3  # workers in state D in a third of the samples: storage holds them up
 SATURATED_FRAC = 0.85  # a step that needs this much of all cores leaves no room for another worker
@@ -33,7 +34,8 @@ def starving(seen: Evidence) -> Finding | None:
         return None
     cores = seen.run.machine.cores_allowed
     workers = worth_having(feeding, cores)
-    prediction = with_workers(feeding, workers, cores)
+    threads = int(told) if (told := seen.run.facts.get("threads")) and not seen.on_gpu else None
+    prediction = with_workers(feeding, workers, cores, threads)
     confidence, why = seen.confidence(CERTAIN)
     return Finding(
         rule="starving",
@@ -47,7 +49,7 @@ def starving(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],
-        caveats=_caveats(prediction, cores),
+        caveats=_caveats(prediction, cores, threads),
         lesson="05_data_loading",
     )
 
@@ -63,7 +65,7 @@ def few_workers(seen: Evidence) -> Finding | None:
     if feeding is None or feeding.workers == 0:
         return None
     share = seen.ledger.share("loader")
-    if share < WORTH_TELLING_FRAC:
+    if share < LATE_WORTH_FRAC:
         return None
     cause, fix, advice = _why_workers_are_late(seen, feeding)
     confidence, why = seen.confidence(LIKELY)
@@ -179,10 +181,17 @@ def _notebook_advice(feeding: Feeding) -> str:
     )
 
 
-def _caveats(prediction: WorkersPrediction, cores: float | None) -> tuple[str, ...]:
+def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | None) -> tuple[str, ...]:
+    told = []
     if prediction.limit == "the cores":
-        return (f"The {cores:g} cores allowed here limit the gain: a batch costs the same CPU time in a worker.",)
-    return ()
+        told.append(f"The {cores:g} cores allowed here limit the gain: a batch costs the same CPU time in a worker.")
+    if prediction.crowded:
+        told.append(
+            f"The model computes on {threads} threads, which workers would hold up: try torch.set_num_threads(1) too."
+        )
+    if cores is not None and prediction.workers > cores and not prediction.crowded:
+        told.append(f"PyTorch warns of more workers than {cores:g} cores; for items that wait that is harmless.")
+    return tuple(told)
 
 
 def _numbers(feeding: Feeding, share: float) -> dict[str, float]:
