@@ -232,6 +232,12 @@ def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
     assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
 
 
+def test_warming_up_leaves_nothing_and_records_nothing():
+    known = list(runs)
+    gpulab.capture.warm_up()
+    assert list(runs) == known
+
+
 def test_a_session_given_up_leaves_nothing_and_no_run():
     session = Session("given up")
     session.abandon()

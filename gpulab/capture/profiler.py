@@ -24,12 +24,13 @@ def has_cuda() -> bool:
 
 
 def warm_up() -> None:
-    """Pay torch.profiler's first start (about a second of imports) now rather than in the user's first cell."""
+    """Pay for torch.profiler's first start and the reader's first read (a second of imports) before the first cell."""
     if someone_profiles():
         return
     stretch = Stretch(())
     stretch.start()
-    stretch.stop()
+    if stretch.stop():
+        stretch.read("warm-up")
 
 
 @contextlib.contextmanager
