@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
 
-from build import event, run_of  # noqa: E402
+from made import event, run_of  # noqa: E402
 
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps import steps  # noqa: E402

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from build import MS, NO_WORKERS, event, loader_call, mark, run_of, stepped
+from made import MS, NO_WORKERS, event, loader_call, mark, run_of, stepped
 
 from gpulab.comparison import bootstrap_ratio, compare
 from gpulab.errors import RunError

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from build import MS, event, loader_call, run_of, stepped
 from hypothesis import given
 from hypothesis import strategies as st
+from made import MS, event, loader_call, run_of, stepped
 
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps

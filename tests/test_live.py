@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpulab.capture import GpuNow, Live
+from gpulab.capture import Live
+from gpulab.sensors import GpuReading
 from gpulab.views.glance import TRAIL, Glances, clock
 from gpulab.views.live_html import markup
 from tests.kernel import Kernel, Reply, kernel
@@ -43,9 +44,9 @@ def live_state(**changed: Any) -> Live:
     return Live(**{**known, **changed})
 
 
-def gpu(**changed: Any) -> GpuNow:
+def gpu(**changed: Any) -> GpuReading:
     known = {"name": "A GPU", "util_frac": 0.34, "memory_used_bytes": 2.0**34, "memory_bytes": 2**36, "power_w": 312.0}
-    return GpuNow(**{**known, **changed})
+    return GpuReading(**{**known, **changed})
 
 
 def tiles(state: Live) -> dict[str, tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Innermost and outermost events, against a clock that asks at every instant."""
 
 import numpy as np
-from build import event, rows
 from hypothesis import given
 from hypothesis import strategies as st
+from made import event, rows
 
 from gpulab.analysis.nesting import innermost, outermost
 from gpulab.tables import EVENTS, Kind

@@ -3,7 +3,7 @@
 import inspect
 
 import pytest
-from build import MS, NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
+from made import MS, NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
 
 from gpulab.rules import RULES, diagnose
 from gpulab.run import Loader

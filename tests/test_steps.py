@@ -1,7 +1,7 @@
 """Where steps begin and end, and which of them count."""
 
 import pytest
-from build import MS, event, host_sample, loader_call, mark, run_of, stepped
+from made import MS, event, host_sample, loader_call, mark, run_of, stepped
 
 from gpulab.analysis.steps import steps
 from gpulab.tables import Kind, MarkKind

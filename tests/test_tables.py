@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from build import event, rows, run_of
 from hypothesis import given
 from hypothesis import strategies as st
+from made import event, rows, run_of
 
 from gpulab import tables
 from gpulab.errors import RunError

@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 import pytest
-from build import NO_WORKERS, event, loader_call, run_of, stepped
+from made import NO_WORKERS, event, loader_call, run_of, stepped
 from reading import DECORATION, SURVIVING_CSS, Page, numbers
 
 from gpulab.comparison import compare

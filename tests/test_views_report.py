@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from build import NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
+from made import NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
 from reading import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
 
 from gpulab.errors import GpulabError

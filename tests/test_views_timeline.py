@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from build import MS, NO_WORKERS, event, loader_call, run_of, stepped
+from made import MS, NO_WORKERS, event, loader_call, run_of, stepped
 from reading import Page
 
 from gpulab.intervals import Spans, nothing, union

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, kw_only=True)
-class GpuNow:
-    """The latest reading of one GPU; None where it did not answer."""
-
-    name: str
-    util_frac: float | None
-    memory_used_bytes: float | None
-    memory_bytes: int | None
-    power_w: float | None
+from gpulab.sensors import GpuReading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +16,7 @@ class Live:
     steps: int
     steps_per_s: float | None  # over the last two seconds; None before two steps
     waiting_frac: float | None  # share of loop time the main thread waited for the next batch; None without a loader
-    gpus: tuple[GpuNow, ...]
+    gpus: tuple[GpuReading, ...]
     core_fracs: tuple[float, ...]  # load of each core, 0-1
     rss_bytes: float | None
     workers: int

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpulab.capture.assemble import merged, missing_gpu_work
-from gpulab.capture.live import GpuNow, Live
+from gpulab.capture.live import Live
 from gpulab.capture.mainthread import PendingCall
 from gpulab.capture.marks import Marks
 from gpulab.capture.plan import Act, Limits, Phase, Plan
@@ -130,8 +130,8 @@ class Session:
             steps=marks.steps,
             steps_per_s=self._rate(),
             waiting_frac=waiting,
-            gpus=tuple(GpuNow(**vars(gpu)) for gpu in sensed.gpus),
-            core_fracs=tuple(sensed.core_fracs),
+            gpus=sensed.gpus,
+            core_fracs=sensed.core_fracs,
             rss_bytes=sensed.rss_bytes,
             workers=sensed.workers or 0,
             frame=sensed.frame,

@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.capture.live import GpuNow, Live
+from gpulab.capture.live import Live
+from gpulab.sensors import GpuReading
 
 TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
 MANY_GPUS = 3  # from here on, one tile a GPU
@@ -91,7 +92,7 @@ class Glances:
             tiles += [self._busy(which + "busy", gpu), _memory(which + "memory", gpu), self._power(which, gpu)]
         return tuple(tiles)
 
-    def _gpu(self, which: str, gpu: GpuNow) -> Tile:
+    def _gpu(self, which: str, gpu: GpuReading) -> Tile:
         note = f"{_memory(which, gpu).value}, {watts(gpu.power_w)}"
         return Tile(
             label=which,
@@ -101,11 +102,11 @@ class Glances:
             trail=self._trail(which, gpu.util_frac),
         )
 
-    def _busy(self, label: str, gpu: GpuNow) -> Tile:
+    def _busy(self, label: str, gpu: GpuReading) -> Tile:
         trail = self._trail(label, gpu.util_frac)
         return Tile(label=label, value=percent(gpu.util_frac), note=gpu.name, frac=gpu.util_frac, trail=trail)
 
-    def _power(self, which: str, gpu: GpuNow) -> Tile:
+    def _power(self, which: str, gpu: GpuReading) -> Tile:
         return Tile(
             label=f"{which}power",
             value=watts(gpu.power_w),
@@ -151,7 +152,7 @@ class Glances:
         return tuple(None if point is None else _whole(point / highest) for point in past)
 
 
-def _memory(label: str, gpu: GpuNow) -> Tile:
+def _memory(label: str, gpu: GpuReading) -> Tile:
     used, all_of_it = gpu.memory_used_bytes, gpu.memory_bytes
     if used is None or not all_of_it:
         return Tile(label=label, value=size(used), hue="memory")
