@@ -10,7 +10,7 @@ from made import event, run_of  # noqa: E402
 
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps import steps  # noqa: E402
-from gpulab.capture import Session, runs  # noqa: E402
+from gpulab.capture import Runs, Session, runs  # noqa: E402
 from gpulab.capture.assemble import missing_gpu_work  # noqa: E402
 from gpulab.capture.plan import Phase  # noqa: E402
 from gpulab.capture.profiler import Stretch  # noqa: E402
@@ -267,6 +267,11 @@ def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():
         pass
     with pytest.raises(CaptureError, match="at least one"), gpulab.profile(steps=0):
         pass
+
+
+def test_without_any_run_the_last_one_says_how_to_make_one():
+    with pytest.raises(RunError, match="There is no run yet"):
+        assert Runs().last
 
 
 def test_a_run_that_is_not_there_says_which_are():

@@ -92,6 +92,19 @@ def test_recorded_frames_name_the_deepest_one_that_holds_most_of_the_time():
     assert "video.py(98): preprocess" in diagnose(run_of(stepped(step))).first.claim
 
 
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("/tmp/ipykernel_77/123456.py(3): <module>", "the loop: cell line 3."),
+        ("<ipython-input-1-7ec42acbbe28>(4): prepare", "the loop: prepare (cell line 4)."),
+        ("photos.py(9): __getitem__", "the loop: photos.py(9): __getitem__."),
+    ],
+)
+def test_a_recorded_frame_of_a_cell_is_named_as_the_user_sees_it(recorded, shown):
+    step = stepped(lambda at: [event(Kind.PYTHON, recorded, at, 50), kernel(at + 50, 50)])
+    assert diagnose(run_of(step)).verdict.endswith(shown)
+
+
 def small_pieces(at, pieces=400, kernel_ms=0.005):
     events = []
     for number in range(pieces):

@@ -13,6 +13,7 @@ from gpulab.run import Run
 from gpulab.tables import Kind, Rows
 
 _LINE = re.compile(r"\d+\)?$")  # the line number at the end of "function (file.py:12)" or "cell line 12"
+_CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+)\): (.*)")  # as IPython names cells
 MOST_FRAC = 0.8  # a frame that holds this much of its caller's time is where to look; below it the caller is
 
 
@@ -49,7 +50,18 @@ def _recorded(run: Run, spans: Spans) -> Frame | None:
     if code is None:
         return None
     mine = names.codes == code
-    return Frame(name=names.vocabulary[code], frac=min(1.0, held[mine].sum() / spans.total_ns), by="recorded")
+    return Frame(
+        name=_on_screen(names.vocabulary[code]), frac=min(1.0, held[mine].sum() / spans.total_ns), by="recorded"
+    )
+
+
+def _on_screen(name: str) -> str:
+    """A notebook's cell by what the user sees of it; any other frame as the trace names it."""
+    cell = _CELL.fullmatch(name)
+    if cell is None:
+        return name
+    line, function = cell.groups()
+    return f"cell line {line}" if function == "<module>" else f"{function} (cell line {line})"
 
 
 def _descend(

@@ -40,7 +40,11 @@ class Runs(Mapping[str, Run]):
     def last(self) -> Run:
         """The run recorded last."""
         if not self._runs:
-            return self["last"]
+            raise RunError(
+                "There is no run yet.",
+                why="nothing was recorded in this session",
+                fix="put %%gpuprofile before on top of the training cell and run it, or gpulab.load(path) a file",
+            )
         return next(reversed(self._runs.values()))
 
     def add(self, run: Run) -> None:

@@ -33,6 +33,9 @@ def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing:
     )
 
 
+BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
+
+
 def expectation(
     gain: Gain | None, confidence: str = "", *, verb: str = "Expect", measured_ns: float | None = None
 ) -> Expectation | None:
@@ -44,6 +47,8 @@ def expectation(
     low, high = times(gain.worst_speedup), times(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
     bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {times(gain.bound)}."
+    if gain.bound > BOUNDLESS:
+        bound = "Nearly all of a step is this cause, so there is no bound worth a number."
     return Expectation(
         text=f"{verb} {span} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / gain.step_ns,
