@@ -91,37 +91,27 @@ def test_ticks_do_not_drift_however_long_a_reading_takes():
     assert [tick.late_ns for tick in ticks[:5]] == [0] * 5
 
 
-def test_a_late_tick_says_how_late_and_the_next_is_on_time_again():
+def sampled_with_a_pause(pause_ms):
+    """Four rounds, in the second of which the reader takes so long; gives the sampler and the ticks in ms."""
     clock, ticks = Clock(rounds=4), []
-    pauses = iter([0, 160 * MS, 0, 0, 0])
+    pauses = iter([0, pause_ms * MS, 0, 0, 0])
 
     def work(_):
         clock.now_ns += next(pauses)
 
     sampler = clock.sampled(collector(ticks, work))
-    assert [(tick.at_ns // MS, tick.late_ns // MS) for tick in ticks[:4]] == [
-        (5000, 0),
-        (5100, 0),
-        (5260, 60),
-        (5300, 0),
-    ]
+    return sampler, [(tick.at_ns // MS, tick.late_ns // MS) for tick in ticks[:4]]
+
+
+def test_a_late_tick_says_how_late_and_the_next_is_on_time_again():
+    sampler, ticks = sampled_with_a_pause(160)
+    assert ticks == [(5000, 0), (5100, 0), (5260, 60), (5300, 0)]
     assert sampler.missed == 0
 
 
 def test_ticks_that_were_missed_are_counted_and_not_made_up_for():
-    clock, ticks = Clock(rounds=4), []
-    pauses = iter([0, 1_030 * MS, 0, 0, 0])
-
-    def work(_):
-        clock.now_ns += next(pauses)
-
-    sampler = clock.sampled(collector(ticks, work))
-    assert [(tick.at_ns // MS, tick.late_ns // MS) for tick in ticks[:4]] == [
-        (5000, 0),
-        (5100, 0),
-        (6130, 930),
-        (6200, 0),
-    ]
+    sampler, ticks = sampled_with_a_pause(1_030)
+    assert ticks == [(5000, 0), (5100, 0), (6130, 930), (6200, 0)]
     assert sampler.missed == 9
     (gap,) = sampler.gaps
     assert gap.what == f"9 of {9 + sampler.ticks} sensor readings"

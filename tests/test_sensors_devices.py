@@ -4,36 +4,15 @@ import math
 
 import nvml_standin
 import pytest
-from nvml_standin import EXPECTED, LOST
+from nvml_standin import EXPECTED, LOST, expected
 
-from gpulab.sensors.nvml import Nvml
+pytest_plugins = ("nvml_standin",)  # the fixture `opened`
 
 
 @pytest.fixture
 def standin(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp()
     yield from nvml_standin.installed(nvml_standin.build(folder), monkeypatch)
-
-
-@pytest.fixture
-def opened():
-    """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
-    open_ones = []
-
-    def make(**environ):
-        nvml = Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environ})
-        nvml.open()
-        open_ones.append(nvml)
-        return nvml
-
-    yield make
-    for nvml in open_ones:
-        nvml.close()
-
-
-def expected(column, gpu):
-    base, step = EXPECTED[column]
-    return pytest.approx(base + gpu * step, rel=1e-12)
 
 
 def test_gpus_are_described_as_the_driver_describes_them(standin, opened):

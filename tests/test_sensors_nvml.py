@@ -9,9 +9,11 @@ from pathlib import Path
 
 import nvml_standin
 import pytest
-from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN
+from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN, expected
 
 from gpulab.sensors.nvml import SENSORS, Nvml
+
+pytest_plugins = ("nvml_standin",)  # the fixture `opened`
 from gpulab.tables import GPU_SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,27 +54,6 @@ def without(built, monkeypatch):
     yield make
     for generator in open_ones:
         next(generator, None)
-
-
-@pytest.fixture
-def opened():
-    """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
-    open_ones = []
-
-    def make(**environ):
-        nvml = Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environ})
-        nvml.open()
-        open_ones.append(nvml)
-        return nvml
-
-    yield make
-    for nvml in open_ones:
-        nvml.close()
-
-
-def expected(column, gpu, table=EXPECTED):
-    base, step = table[column]
-    return pytest.approx(base + gpu * step, rel=1e-12)
 
 
 # Reading.
