@@ -69,6 +69,24 @@ def recorded(shared: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def opened() -> Iterator[Any]:
+    """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
+    from gpulab.sensors.nvml import Nvml
+
+    open_ones = []
+
+    def make(**environ: str) -> Nvml:
+        nvml = Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environ})
+        nvml.open()
+        open_ones.append(nvml)
+        return nvml
+
+    yield make
+    for nvml in open_ones:
+        nvml.close()
+
+
+@pytest.fixture
 def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Run the test in an empty folder; fail if it leaves files, threads, processes or settings changed.
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from gpulab.sensors.nvml import Nvml
-
 SOURCE = Path(__file__).parent / "standins" / "fakenvml.c"
 TIMEOUT, LOST, UNKNOWN, NOT_SUPPORTED, NO_PERMISSION = 10, 15, 999, 3, 4
 FOR_EVER = -1
@@ -37,22 +35,6 @@ OLDER = {
     "temperature_c": (52, 1),
     "throttle_bits": (0x8, 0x100),
 }
-
-
-@pytest.fixture
-def opened() -> Iterator[Any]:
-    """Opens Nvml under an environment, and closes it; CUDA counts as the driver does unless told otherwise."""
-    open_ones = []
-
-    def make(**environ: str) -> Nvml:
-        nvml = Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **environ})
-        nvml.open()
-        open_ones.append(nvml)
-        return nvml
-
-    yield make
-    for nvml in open_ones:
-        nvml.close()
 
 
 def expected(column: str, gpu: int, table: dict[str, tuple[float, float]] = EXPECTED) -> Any:

@@ -6,8 +6,6 @@ import nvml_standin
 import pytest
 from nvml_standin import EXPECTED, LOST, expected
 
-pytest_plugins = ("nvml_standin",)  # the fixture `opened`
-
 
 @pytest.fixture
 def standin(tmp_path_factory, monkeypatch):

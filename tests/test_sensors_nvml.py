@@ -12,8 +12,6 @@ import pytest
 from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN, expected
 
 from gpulab.sensors.nvml import SENSORS, Nvml
-
-pytest_plugins = ("nvml_standin",)  # the fixture `opened`
 from gpulab.tables import GPU_SAMPLES
 
 ROOT = Path(__file__).resolve().parent.parent
