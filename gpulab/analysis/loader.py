@@ -95,50 +95,53 @@ def _fetch_in_events(run: Run, steps: Steps) -> int:
     calls = loader_events(run)
     order = np.argsort(calls["start_ns"], kind="stable")
     start, dur = calls["start_ns"][order], calls["dur_ns"][order]
-    done = np.append(np.int64(0), np.cumsum(dur))
     first = np.searchsorted(start, steps.start_ns[steps.interior])
     last = np.searchsorted(start, steps.end_ns[steps.interior])
-    return typical_ns(done[last] - done[first], steps.burst) if len(first) else 0
+    return typical_ns(_between(dur, first, last), steps.burst) if len(first) else 0
 
 
 def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
-    """Fetch time, its CPU time, and the process's CPU time in the rest, as medians over the best steps there are."""
+    """Fetch time, its CPU time, and what the rest of the step costs, as medians over the best steps there are.
+
+    All fetches of a step count: a loop may draw from several loaders.
+    """
     use = steps.plain if steps.plain_ns is not None else steps.interior
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    calls = calls.where(calls["yielded"])
-    at = np.searchsorted(calls["start_ns"], steps.start_ns[use])
-    found = (at < len(calls)) & (calls["start_ns"][np.minimum(at, len(calls) - 1)] < steps.end_ns[use])
-    at = at[found]
-    if not len(at):
+    first = np.searchsorted(calls["start_ns"], steps.start_ns[use])
+    last = np.searchsorted(calls["start_ns"], steps.end_ns[use])
+    fetched = last > first
+    if not fetched.any():
         return {"fetch_ns": None}
-    fetch = calls["end_ns"][at] - calls["start_ns"][at]
-    fetch_cpu = calls["thread_cpu_ns"][at]
+    first, last = first[fetched], last[fetched]
+    fetch_ns = _between(calls["end_ns"] - calls["start_ns"], first, last)
     return {
-        "fetch_ns": typical_ns(fetch, steps.burst),
-        "fetch_cpu_ns": typical_ns(fetch_cpu, steps.burst),
-        "rest_cpu_ns": _rest_cpu(calls, at, steps.burst),
-        "least_rest_ns": _least_rest(calls, at),
+        "fetch_ns": typical_ns(fetch_ns, steps.burst),
+        "fetch_cpu_ns": typical_ns(_between(calls["thread_cpu_ns"], first, last), steps.burst),
+        "rest_cpu_ns": _rest_cpu(calls, first, last, steps.burst),
+        # After a long wait the first operators find cold caches and sleeping threads; fed without pause the model
+        # warms, so a bound rests on the fastest twentieth.
+        "least_rest_ns": int(np.percentile(steps.dur_ns[use][fetched] - fetch_ns, 5)),
     }
 
 
-def _least_rest(calls: Rows, at: Ints) -> int | None:
-    """The time from the end of a fetch to the next one, in the fastest twentieth: fed without pause, the model warms.
-
-    After a long wait the first operators find cold caches and sleeping threads; a bound must not rest on those.
-    """
-    at = at[at < len(calls) - 1]
-    return int(np.percentile(calls["start_ns"][at + 1] - calls["end_ns"][at], 5)) if len(at) else None
-
-
-def _rest_cpu(calls: Rows, at: Ints, burst: int) -> int | None:
-    """CPU time of the process from the end of one call to the beginning of the next.
+def _rest_cpu(calls: Rows, first: Ints, last: Ints, burst: int) -> int | None:
+    """CPU time of the process from one step's first fetch to the next one's, less what was used during fetches.
 
     What other threads use during a fetch is left out: idle OpenMP threads spin there, and stop when cores are wanted.
     """
-    at = at[at < len(calls) - 1]
-    if not len(at):
+    followed = last < len(calls)
+    if not followed.any():
         return None
-    return typical_ns(calls["process_cpu_ns"][at + 1] - calls["process_cpu_end_ns"][at], burst)
+    first, last = first[followed], last[followed]
+    whole = calls["process_cpu_ns"][last] - calls["process_cpu_ns"][first]
+    within = _between(calls["process_cpu_end_ns"] - calls["process_cpu_ns"], first, last)
+    return typical_ns(whole - within, burst)
+
+
+def _between(values: Ints, first: Ints, last: Ints) -> Ints:
+    """The sums of `values[first:last]`, one for each pair."""
+    done = np.append(np.int64(0), np.cumsum(values))
+    return done[last] - done[first]
 
 
 def _worker_cpu_per_batch(run: Run) -> int | None:
