@@ -96,6 +96,19 @@ def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_th
     assert max(nearest) < slack_ns
 
 
+def test_settings_are_read_while_the_loop_runs():
+    before = torch.get_num_threads()
+
+    def train_alone():
+        torch.set_num_threads(1)
+        train(8)
+        torch.set_num_threads(before)
+
+    with gpulab.profile("threads") as session:
+        train_alone()
+    assert session.run.facts["threads"] == "1"
+
+
 def test_workers_are_seen_as_workers():
     with gpulab.profile("forked") as session:
         losses = train(40, workers=2)

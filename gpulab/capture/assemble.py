@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -62,3 +63,15 @@ def _with_multiprocessors(asked: Machine, traced: Machine) -> Machine:
         for gpu in asked.gpus
     )
     return replace(asked, gpus=gpus or traced.gpus)
+
+
+def torch_facts() -> dict[str, str]:
+    """Settings a rule may need and a trace does not tell; read, never changed."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {
+        "threads": str(torch.get_num_threads()),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cuda": str(torch.cuda.is_available()),
+    }

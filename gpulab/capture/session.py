@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gpulab.capture.assemble import merged, missing_gpu_work
+from gpulab.capture.assemble import merged, missing_gpu_work, torch_facts
 from gpulab.capture.live import Live
 from gpulab.capture.mainthread import PendingCall
 from gpulab.capture.marks import Marks
@@ -71,6 +70,7 @@ class Session:
         self._exit = contextlib.ExitStack()
         self._began_ns = self._window_ns = 0
         self._processing = False
+        self._facts: dict[str, str] = {}
 
     def start(self) -> None:
         """Begin: hooks, sensors, and the profiler unless the level is "sensors"."""
@@ -175,6 +175,7 @@ class Session:
 
     def _boundary(self, known_steps: int | None) -> None:
         """A step begins, in the recorded thread. Nothing that fails here may reach the user's loop."""
+        self._facts = self._facts or torch_facts()  # as they are in the loop: a function may set and restore them
         if self.level == "sensors" or self._plan.phase is Phase.DONE:
             return
         at_ns = time.time_ns()
@@ -269,7 +270,7 @@ class Session:
             began_ns=began_ns,
             outcome="ok" if error is None else type(error).__name__,
             loaders=tuple(self._marks.loaders),
-            facts=_torch_facts(),
+            facts=self._facts or torch_facts(),
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=_until(self._sensors.gpu_rows(began_ns, where.gpus), ended_ns - began_ns),
             host_rows=_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
@@ -303,18 +304,6 @@ def _until(samples: Rows, span_ns: int) -> Rows:
 def _release() -> None:
     global _active
     _active = None
-
-
-def _torch_facts() -> dict[str, str]:
-    """Settings a rule may need and a trace does not tell; read, never changed."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return {}
-    return {
-        "threads": str(torch.get_num_threads()),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cuda": str(torch.cuda.is_available()),
-    }
 
 
 @contextlib.contextmanager
