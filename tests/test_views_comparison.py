@@ -115,6 +115,14 @@ def test_what_a_machine_does_not_tell_is_not_zero():
     assert "MIG: not told" in repr(info(MACHINE))
 
 
+def test_what_can_be_measured_is_told_by_what_is_there():
+    bare = repr(info(Machine()))
+    assert "of the cell" in bare
+    assert "of the loop" not in bare
+    assert "kernels" not in repr(info(dataclasses.replace(MACHINE, torch="2.13.0+cpu")))
+    assert "by CUPTI" in repr(info(dataclasses.replace(MACHINE, torch="2.13.0+cu130")))
+
+
 def test_a_machine_in_html_is_safe_and_the_same():
     page = Page(info(MACHINE)._repr_html_())
     assert "b" not in page.tags

@@ -1,4 +1,4 @@
-"""What a machine is, and what gpulab cannot measure on it."""
+"""What a machine is, and what gpulab can and cannot measure on it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def info(machine: Machine | None = None) -> View:
         machine = sensors.machine()
     blocks: list[Block] = [Answer(claim=_summary(machine), leading=True), Facts(tuple(_host(machine)))]
     blocks += [Section(f"GPU {gpu.index}: {gpu.name}", (Facts(tuple(_gpu(gpu))),)) for gpu in machine.gpus]
+    blocks.append(Section("What can be measured here", (Facts(tuple(_measured(machine))),)))
     blocks.append(Section("What cannot be measured here", _gaps(machine.gaps)))
     return View(Sheet("gpulab: this machine", tuple(blocks)))
 
@@ -41,6 +42,17 @@ def _host(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "NVIDIA driver", machine.driver or "none found"
     visible = machine.cuda_visible_devices
     yield "CUDA_VISIBLE_DEVICES", "not set" if visible is None else visible or "empty: every GPU is hidden"
+
+
+def _measured(machine: Machine) -> Iterator[tuple[str, str]]:
+    yield "of the cell", "CPU of each core, memory, and the line that the main thread is at"
+    if machine.torch is None:
+        return
+    yield "of the loop", "step times, waits for data, DataLoader workers, operators"
+    if machine.gpus and "+cpu" not in machine.torch:
+        yield "of the GPU's work", "kernels, copies, launches and waits, by CUPTI"
+    if machine.gpus and machine.driver:
+        yield "of the GPU", "utilisation, memory, power, clocks, temperature, energy, as far as not named below"
 
 
 def _cores(machine: Machine) -> str:
