@@ -10,6 +10,7 @@ SURVIVING_CSS = {
     "border-top", "box-sizing", "cursor", "display", "flex", "font", "font-family", "font-size", "font-weight", "gap",
     "height", "line-height", "margin", "max-width", "min-width", "opacity", "overflow", "overflow-wrap", "overflow-x",
     "padding", "table-layout", "text-align", "text-indent", "text-overflow", "vertical-align", "white-space", "width",
+    "word-break",
 }  # fmt: skip
 DECORATION = {"font-variant-numeric"}  # taken away there; the page reads the same without it
 SURVIVING_TAGS = {

@@ -10,6 +10,8 @@ from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 
 COPY_WORTH_FRAC = 0.03  # pinning is one argument: worth telling a little earlier than a rewrite
 SYNC_WORTH_FRAC = 0.03
+WORKING = ("matmul", "kernels", "communication", "compute")
+TALKING_FRAC = 0.05  # less communication than this is not worth a word
 BUSY_FRAC = 0.85  # busier than this, feeding and calling are not the limit
 
 
@@ -92,20 +94,25 @@ def host_syncs(seen: Evidence) -> Finding | None:
 
 
 def device_bound(seen: Evidence) -> Finding | None:
-    """The device computes nearly all the time: nothing is wrong with feeding it.
+    """The device works nearly all the time: nothing is wrong with feeding it.
 
-    It informs and predicts nothing: only faster compute (precision, fusion, a better algorithm) makes this shorter.
+    It informs and predicts nothing: only faster work (precision, fusion, a better algorithm) makes this shorter.
+    Proof: kernels and collectives cover the step. Confused with: a GPU that is busy copying what nothing hides, which
+    is not counted here. What of it is communication that no kernel hides is said, as that is not compute.
     """
-    busy = seen.ledger.busy_frac
+    busy, talking = seen.ledger.share(*WORKING), seen.ledger.share("communication")
     if busy < BUSY_FRAC:
         return None
     device = "GPU" if seen.on_gpu else "CPU"
     confidence, why = seen.confidence(CERTAIN)
+    what = f"The {device} computes {percent(busy)} {of_each_step(seen)}"
+    if talking >= TALKING_FRAC:
+        what = f"The {device} works {percent(busy)} {of_each_step(seen)} ({percent(talking)} is exposed communication)"
     return Finding(
         rule="device_bound",
-        claim=f"The {device} computes {percent(busy)} {of_each_step(seen)}: feeding it is not the limit.",
-        evidence=(f"{spread(seen, *(part.key for part in seen.ledger.parts if part.busy))} of compute.",),
-        numbers={"busy_frac": busy},
+        claim=f"{what}: feeding it is not the limit.",
+        evidence=(f"{spread(seen, *WORKING)} of work.",),
+        numbers={"busy_frac": busy, "communication_frac": talking},
         advice=_faster_compute(seen.on_gpu),
         confidence=confidence,
         why_confidence=why,

@@ -89,8 +89,9 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     groups.append(("calling operators", DISPATCHING))
     rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]
     share, label = max(rest)
-    if accounts.busy_frac / left >= share or share < NEXT_WORTH_FRAC:
-        return f"the compute itself ({percent(accounts.busy_frac / left)} of what is left)"
+    work = accounts.frac(*(part.key for part in accounts.parts if part.busy and part.key not in mended)) / left
+    if work >= share or share < NEXT_WORTH_FRAC:
+        return f"the compute itself ({percent(work)} of what is left)"
     return f"{label} ({percent(share)} of what is left)"
 
 

@@ -10,10 +10,10 @@ from gpulab.analysis.launches import Launching, launching
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.loader import Feeding, feeding
 from gpulab.analysis.steps import Steps
+from gpulab.replay.workers import REALISED_FRAC
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Gain
 from gpulab.run import Run
 
-REALISED_FRAC = 0.7  # share of a bound's saving that real fixes reached at least: 73-91 % on the ResNet-50 pairs
 HEAVY_INFLATION = 1.6  # traced steps this much longer are another program than the one to judge
 
 

@@ -103,7 +103,7 @@ def _section(section: Section) -> str:
 def _code(code: str) -> str:
     return (
         f'<pre style="margin:4px 0 10px;padding:8px 12px;background:{WASH};border-radius:4px;white-space:pre-wrap;'
-        f'overflow-wrap:break-word;line-height:1.5;font-size:.92em;{MONO}">{escape(clean_code(code))}</pre>'
+        f'overflow-wrap:break-word;word-break:normal;line-height:1.5;font-size:.92em;{MONO}">{escape(clean_code(code))}</pre>'
     )
 
 
