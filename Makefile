@@ -4,6 +4,8 @@
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make verdicts how often planted flaws are named and predictions hold (half an hour)
+# make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
+# make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
 # make gpu-check   the tests that need a CUDA GPU
 #
 # The first of them makes .venv and installs into it; after that a change of pyproject.toml or constraints-dev.txt
@@ -14,7 +16,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench verdicts gpu-check clean
+.PHONY: setup demo lab test lint bench bench-load verdicts fuzz gpu-check clean
 
 setup: $(READY)
 
@@ -47,8 +49,14 @@ lint: $(READY)
 bench: $(READY)
 	$(PY) benchmarks/overhead.py
 
+bench-load: $(READY)
+	$(PY) benchmarks/load.py $(if $(PEERS),--peers $(PEERS))
+
 verdicts: $(READY)
 	$(PY) benchmarks/verdicts.py
+
+fuzz: $(READY)
+	$(PY) tests/fuzz.py $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 gpu-check: $(READY)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'

@@ -1,11 +1,13 @@
-"""Union, intersection, difference and gaps of spans, in whole nanoseconds.
+"""Union, intersection, difference, gaps and coverage of spans, in whole nanoseconds.
 
-Spans are two int64 arrays of equal length. A `Spans` is in normal form: sorted, disjoint, none empty.
+Spans are two int64 arrays of equal length. A `Spans` is in normal form: sorted, disjoint, none empty. A `Coverage`
+is made once of spans and then tells of any window how much of it they cover.
 All functions are pure and vectorised; merging one million nearly sorted spans takes about 25 ms.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +33,28 @@ def union(start_ns: ArrayLike, end_ns: ArrayLike) -> Spans:
     start = np.asarray(start_ns, np.int64)
     end = np.asarray(end_ns, np.int64)
     real = end > start
-    start, end = start[real], end[real]
+    if not real.all():
+        start, end = start[real], end[real]
     if not len(start):
         return nothing()
-    # Stable: traces come nearly sorted, and a stable sort of nearly sorted int64 is close to linear.
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
+    if (start[1:] < start[:-1]).any():
+        # Stable: traces come nearly sorted, and a stable sort of nearly sorted int64 is close to linear.
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     opens = np.empty(len(start), bool)
     opens[0] = True
     np.greater(start[1:], reach[:-1], out=opens[1:])
     closes = np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)
     return Spans(start[opens], reach[closes])
+
+
+def merged(*several: Spans) -> Spans:
+    """The time covered by at least one of several."""
+    some = [spans for spans in several if len(spans.start_ns)]
+    if len(some) < 2:
+        return some[0] if some else nothing()
+    return union(np.concatenate([spans.start_ns for spans in some]), np.concatenate([spans.end_ns for spans in some]))
 
 
 def nothing() -> Spans:
@@ -89,22 +102,60 @@ def subtract(one: Spans, other: Spans) -> Spans:
     return intersect(one, gaps(other, lowest, highest))
 
 
+def longer(spans: Spans, than_ns: int) -> Spans:
+    """The spans that last longer than this, in order of time."""
+    picked = spans.end_ns - spans.start_ns > than_ns
+    return Spans(spans.start_ns[picked], spans.end_ns[picked])
+
+
+def longest(spans: Spans, count: int) -> Spans:
+    """The `count` longest spans, in order of time; of equally long ones the earlier."""
+    by_length = np.argsort(spans.start_ns - spans.end_ns, kind="stable")
+    picked = np.sort(by_length[: max(0, count)])
+    return Spans(spans.start_ns[picked], spans.end_ns[picked])
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Spans with their running total: ten thousand windows over a million spans are answered within a millisecond."""
+
+    spans: Spans
+    done_ns: Ints  # done_ns[i] is covered before span i begins; the last one is all
+
+    @classmethod
+    def of(cls, spans: Spans) -> Coverage:
+        """Sum up once what all windows then share."""
+        done = np.zeros(len(spans.start_ns) + 1, np.int64)
+        np.cumsum(spans.end_ns - spans.start_ns, out=done[1:])
+        return cls(spans, done)
+
+    @property
+    def total_ns(self) -> int:
+        """How much time the spans cover together."""
+        return int(self.done_ns[-1])
+
+    def until(self, at_ns: ArrayLike) -> Ints:
+        """For each instant, how much is covered before it: int64 ns."""
+        at = np.asarray(at_ns, np.int64)
+        if not len(self.spans.start_ns):
+            return np.zeros(at.shape, np.int64)
+        begun = np.searchsorted(self.spans.start_ns, at, side="right")
+        # The last span begun may not have ended; before the first, its end is no reason to subtract anything.
+        left = np.maximum(self.spans.end_ns[np.maximum(begun - 1, 0)] - at, 0)
+        return np.asarray(self.done_ns[begun] - np.where(begun > 0, left, 0), np.int64)
+
+    def within(self, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
+        """For each window, how much of it the spans cover: int64 ns. A window that ends before it starts is empty."""
+        start = np.asarray(start_ns, np.int64)
+        end = np.maximum(np.asarray(end_ns, np.int64), start)
+        if start.ndim and len(start) > 1 and (start[1:] == end[:-1]).all():  # steps, bins: each edge is asked for once
+            return np.diff(self.until(np.append(start, end[-1])))
+        return self.until(end) - self.until(start)
+
+
 def covered_ns(spans: Spans, start_ns: ArrayLike, end_ns: ArrayLike) -> Ints:
     """For each window, how much of it the spans cover: int64 ns, one per window.
 
-    By prefix sums, so ten thousand windows cost well under a millisecond.
+    Who asks more than once about the same spans keeps a Coverage of them.
     """
-    start = np.asarray(start_ns, np.int64)
-    end = np.maximum(np.asarray(end_ns, np.int64), start)
-    return _covered_before(spans, end) - _covered_before(spans, start)
-
-
-def _covered_before(spans: Spans, at_ns: Ints) -> Ints:
-    """Covered time from the beginning up to each instant."""
-    if not len(spans.start_ns):
-        return np.zeros(len(at_ns), np.int64)
-    done = np.append(np.int64(0), np.cumsum(spans.end_ns - spans.start_ns))
-    index = np.searchsorted(spans.start_ns, at_ns, side="right")
-    last = np.maximum(index - 1, 0)
-    overshoot = np.where(index > 0, np.maximum(spans.end_ns[last] - at_ns, 0), 0)
-    return done[index] - overshoot
+    return Coverage.of(spans).within(start_ns, end_ns)

@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, MARKS, Rows
+from gpulab.tables import (
+    COLLECTIVES,
+    EVENTS,
+    GPU_SAMPLES,
+    GRIDS,
+    HOST_SAMPLES,
+    MARKS,
+    MEMORY,
+    SHAPES,
+    WAITS,
+    Rows,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,8 +118,10 @@ class Recording:
 class Run:
     """One recorded execution.
 
-    Times are int64 ns from the start of the run. `events`, `marks`, `gpu_samples`, `host_samples` are pandas
-    DataFrames for people; the `*_rows` below them are the numpy columns that analyses read.
+    Times are int64 ns from the start of the run. `events`, `memory`, `marks`, `gpu_samples` and `host_samples` are
+    pandas DataFrames for people; the `*_rows` below them are the numpy columns that analyses read. What only some
+    events have stands in side tables, whose `event` is the row of the event:
+    `run.events.join(run.grids.set_index("event"))`. gpulab.tables.describe() explains every column.
     """
 
     name: str
@@ -124,6 +137,11 @@ class Run:
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings read when it was recorded, such as "threads"
     event_rows: Rows = field(default_factory=EVENTS.empty)
+    grid_rows: Rows = field(default_factory=GRIDS.empty)
+    shape_rows: Rows = field(default_factory=SHAPES.empty)
+    collective_rows: Rows = field(default_factory=COLLECTIVES.empty)
+    wait_rows: Rows = field(default_factory=WAITS.empty)
+    memory_rows: Rows = field(default_factory=MEMORY.empty)
     mark_rows: Rows = field(default_factory=MARKS.empty)
     gpu_rows: Rows = field(default_factory=GPU_SAMPLES.empty)
     host_rows: Rows = field(default_factory=HOST_SAMPLES.empty)
@@ -137,6 +155,31 @@ class Run:
     def events(self) -> pd.DataFrame:
         """Every recorded event: columns of gpulab.tables.EVENTS."""
         return self.event_rows.frame()
+
+    @property
+    def grids(self) -> pd.DataFrame:
+        """How each kernel was launched: columns of gpulab.tables.GRIDS."""
+        return self.grid_rows.frame()
+
+    @property
+    def shapes(self) -> pd.DataFrame:
+        """The inputs of each operator, where they were recorded: columns of gpulab.tables.SHAPES."""
+        return self.shape_rows.frame()
+
+    @property
+    def collectives(self) -> pd.DataFrame:
+        """What each collective moved between whom: columns of gpulab.tables.COLLECTIVES."""
+        return self.collective_rows.frame()
+
+    @property
+    def waits(self) -> pd.DataFrame:
+        """What each synchronisation waited for: columns of gpulab.tables.WAITS."""
+        return self.wait_rows.frame()
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """Every piece of memory given out or taken back: columns of gpulab.tables.MEMORY."""
+        return self.memory_rows.frame()
 
     @property
     def marks(self) -> pd.DataFrame:

@@ -174,6 +174,13 @@ class Rows:
         """The same rows with `by_ns` added to these time columns."""
         return Rows(self.table, {**self.columns, **{column: self[column] + by_ns for column in columns}})
 
+    def spread(self, column: str, count: int) -> Array:
+        """A column of a side table beside all `count` events: absent where the side table has no row."""
+        values = self[column]
+        beside: Array = np.full(count, absent(values.dtype), values.dtype)
+        beside[self["event"]] = values
+        return beside
+
     def frame(self) -> pd.DataFrame:
         """The table as a pandas DataFrame; text and kinds as categories, numbers not copied."""
         import pandas as pd  # 0.3 s and 100 MB: only for those who ask for a frame
@@ -190,6 +197,11 @@ class Rows:
             else:
                 columns[column.name] = values
         return pd.DataFrame(columns, copy=False)
+
+
+def absent(dtype: np.dtype[Any]) -> Any:
+    """What stands for "not told" in a column: NaN, -1, or False."""
+    return np.nan if dtype.kind == "f" else dtype.type(0) if dtype.kind == "b" else -1
 
 
 def concat(table: Table, parts: Sequence[Rows]) -> Rows:
@@ -239,9 +251,66 @@ EVENTS = Table(
         Column("stream", "int64", "stream of device work; -1 for host events or unknown"),
         Column("correlation", "int64", "joins a runtime call to the device work it started; -1 if none"),
         Column("bytes", "int64", "bytes copied or set; -1 if not told"),
-        Column("grid", "int64", "thread blocks of a kernel; -1 if not told"),
+    ),
+)
+
+# Side tables: what only some events have. Their `event` is a row of the events table.
+_EVENT = Column("event", "int32", "which row of the events table")
+
+GRIDS = Table(
+    "grids",
+    (
+        _EVENT,
+        Column("grid", "int64", "thread blocks of the kernel; -1 if not told"),
         Column("block", "int32", "threads per block; -1 if not told"),
+        Column("registers", "int32", "registers per thread; -1 if not told"),
+        Column("shared_bytes", "int64", "shared memory per block, static and dynamic; -1 if not told"),
         Column("occupancy_frac", "float32", "occupancy as Kineto estimates it, 0-1; NaN if not told"),
+    ),
+)
+
+SHAPES = Table(
+    "shapes",
+    (
+        _EVENT,
+        Column("shapes", "words", "sizes of the operator's inputs, as JSON: [[64, 3, 224, 224], []]"),
+        Column("dtypes", "words", 'types of the operator\'s inputs, as JSON: ["float", "Scalar"]'),
+    ),
+)
+
+COLLECTIVES = Table(
+    "collectives",
+    (
+        _EVENT,
+        Column("collective", "words", "what it does, as the backend names it: allreduce, _allgather_base"),
+        Column("dtype", "words", "type of the elements"),
+        Column("elements_in", "int64", "elements each rank gives; -1 if not told"),
+        Column("elements_out", "int64", "elements each rank gets; -1 if not told"),
+        Column("group", "words", "name of the process group"),
+        Column("group_size", "int32", "ranks in the group; -1 if not told"),
+        Column("sequence", "int64", "which collective of its group it is: joins ranks; -1 if not told"),
+    ),
+)
+
+WAITS = Table(
+    "waits",
+    (
+        _EVENT,
+        Column("wait_on_stream", "int64", "the stream that is waited for; -1 if none or not told"),
+        Column("wait_on_correlation", "int64", "correlation of the call that recorded the event waited for, or -1"),
+    ),
+)
+
+MEMORY = Table(
+    "memory",
+    (
+        Column("at_ns", "int64", "when memory was given out or taken back, from the start of the run"),
+        Column("thread", "int32", "host thread that asked, an index into run.threads"),
+        Column("device", "int16", "GPU index; -1 for host memory"),
+        Column("bytes", "int64", "how much; negative where it was taken back"),
+        Column("address", "int64", "where; -1 if not told"),
+        Column("allocated_bytes", "int64", "given out on this device after it; -1 if not told"),
+        Column("reserved_bytes", "int64", "held by PyTorch's allocator on this device after it; -1 if not told"),
     ),
 )
 
@@ -295,9 +364,22 @@ HOST_SAMPLES = Table(
     ),
 )
 
-TABLES = (EVENTS, MARKS, GPU_SAMPLES, HOST_SAMPLES)
+# Not recorded but found: gpulab.analysis.steps makes it of a run.
+STEPS = Table(
+    "steps",
+    (
+        Column("start_ns", "int64", "when the step began, from the start of the run"),
+        Column("end_ns", "int64", "when it ended"),
+        Column("recorded", "bool", "it lies wholly where events were recorded"),
+        Column("interior", "bool", "recorded, and not at the edge of the recording: only these are evidence"),
+        Column("plain", "bool", "it ran warm and without the profiler: these tell the real step time"),
+    ),
+)
+
+SIDE_TABLES = (GRIDS, SHAPES, COLLECTIVES, WAITS)
+TABLES = (EVENTS, *SIDE_TABLES, MEMORY, MARKS, GPU_SAMPLES, HOST_SAMPLES)  # what a run holds and a file stores
 
 
 def describe() -> str:
     """Every table and every column as text."""
-    return "\n\n".join(table.describe() for table in TABLES)
+    return "\n\n".join(table.describe() for table in (*TABLES, STEPS))

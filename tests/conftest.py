@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from oracle import SHARED, Oracle
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,6 +67,15 @@ def recorded(shared: Path) -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session", params=SHARED)
+def both(request: pytest.FixtureRequest, recorded: Callable[[str], Path]) -> tuple[Any, Oracle]:
+    """The run of each recorded trace, and what the oracle says of the same file; never two at once."""
+    from gpulab import trace
+
+    path = recorded(f"{request.param}.json.gz")
+    return trace.read(path), Oracle(path)
 
 
 @pytest.fixture

@@ -22,9 +22,6 @@ def event(kind, name, start_ms, dur_ms, *, thread=0, device=0, stream=7, correla
         "stream": stream if on_device else -1,
         "correlation": correlation,
         "bytes": size,
-        "grid": -1,
-        "block": -1,
-        "occupancy_frac": np.nan,
     }
 
 

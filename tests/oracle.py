@@ -1,17 +1,37 @@
 """A second opinion on a trace: slow, plain Python, exact decimal arithmetic, none of gpulab's code or algorithms.
 
 It reads the whole file with the standard library, keeps every time as the integer of nanoseconds its text says, and
-finds covered time by counting how many spans are open at each instant.
+finds covered time by counting how many spans are open at each instant. The queue of a device is played through
+from call to call.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+
+SHARED = [
+    "a100_ddp_8ranks_rank",
+    "b200_eager",
+    "cpu_only_gloo",
+    "cuda_event_sync",
+    "cuda_event_sync_multi_stream",
+    "h100_bert_small_inference",
+    "h100_timesformer_inference",
+    "mi210_gpu_only",
+    "mi250_minitoy",
+    "mi300_compiled_triton",
+    "mi300_resnet_checkpoint",
+    "triton_example",
+    "v100_ns_resolution",
+    "v100_resnet50_workers0",
+    "v100_resnet50_workers4",
+]
 
 # Categories as torch wrote them from 1.8 to 2.13; what is in none of these has no row.
 KERNEL = {"Kernel", "kernel"}
@@ -21,6 +41,9 @@ RUNTIME = {"Runtime", "cuda_runtime", "cuda_driver"}
 HOST = {"Operator", "cpu_op", "user_annotation", "python_function", "overhead"}
 DEVICE = KERNEL | MEMCPY | MEMSET
 ALL = DEVICE | RUNTIME | HOST | {"cuda_sync"}
+COMMUNICATES = ("nccl", "multimem_all_reduce")  # in the names of kernels
+
+Span = tuple[int, int]
 
 
 class Oracle:
@@ -31,22 +54,32 @@ class Oracle:
         document = json.loads(text, parse_float=Decimal)
         events = document["traceEvents"] if isinstance(document, dict) else document
         self.events = [event for event in events if event.get("ph") == "X" and event.get("cat") in ALL]
+        self.instants = [event for event in events if event.get("ph") == "i" and event["name"] == "[memory]"]
         for event in self.events:
             event["begin"] = nanoseconds(event["ts"])
             event["length"] = nanoseconds(event.get("dur", 0))
         self.zero = min(event["begin"] for event in self.events)
+        self._sorted: dict[int | None, list[tuple[str, int, int]]] = {}
 
     def of(self, categories: set[str]) -> list[dict]:
         """The events of these categories."""
         return [event for event in self.events if event["cat"] in categories]
 
-    def spans(self, events: list[dict]) -> list[tuple[int, int]]:
+    def spans(self, events: list[dict]) -> list[Span]:
         """When they ran, from the earliest event of the trace."""
         return [(e["begin"] - self.zero, e["begin"] - self.zero + e["length"]) for e in events]
 
     def everything(self) -> list[tuple[str, int, int]]:
         """Name, begin and length of all events, sorted."""
         return sorted((e["name"], e["begin"] - self.zero, e["length"]) for e in self.events)
+
+    def work(self, device: int | None = None) -> list[dict]:
+        """What ran on one device, or on all."""
+        return [e for e in self.of(DEVICE) if device is None or e["args"]["device"] == device]
+
+    def devices(self) -> list[int]:
+        """Those that anything ran on."""
+        return sorted({event["args"]["device"] for event in self.of(DEVICE)})
 
     def busy_ns(self) -> dict[int, int]:
         """Per device, the time in which at least one kernel, copy or fill ran."""
@@ -55,7 +88,7 @@ class Oracle:
             by_device[event["args"]["device"]].append(event)
         return {device: covered(self.spans(events)) for device, events in by_device.items()}
 
-    def steps(self) -> dict[str, tuple[int, int]]:
+    def steps(self) -> dict[str, Span]:
         """The profiler's steps as the host marks them."""
         marks = [e for e in self.of(HOST) if e["name"].startswith("ProfilerStep#")]
         return {e["name"]: span for e, span in zip(marks, self.spans(marks), strict=True)}
@@ -68,13 +101,107 @@ class Oracle:
             for name, (begin, end) in self.steps().items()
         }
 
+    def window(self, device: int | None = None) -> Span:
+        """From the beginning of the first work to the end of the last."""
+        begins, ends = zip(*self.spans(self.work(device)), strict=True)
+        return min(begins), max(ends)
+
+    def by_sort(self, window: Span, device: int | None = None) -> dict[str, int]:
+        """Time of a window in which work of each sort ran, and in which a sort was exposed; "busy" is all of it."""
+        first, last = window
+        return together((kind, max(a, first), min(b, last)) for kind, a, b in self.sorted_work(device))
+
+    def sorted_work(self, device: int | None) -> list[tuple[str, int, int]]:
+        """The sort, begin and end of all that ran on one device, or on all."""
+        if device not in self._sorted:
+            work = self.work(device)
+            self._sorted[device] = [(sort(event), *span) for event, span in zip(work, self.spans(work), strict=True)]
+        return self._sorted[device]
+
+    def gaps(self, device: int | None = None) -> list[Span]:
+        """When nothing ran, between the first work and the last, in order of time."""
+        change: Counter[int] = Counter()
+        for begin, end in self.spans(self.work(device)):
+            change[begin] += 1
+            change[end] -= 1  # what has no length changes nothing
+        idle, running = [], 0
+        idle_from, last = self.window(device)
+        for instant in sorted(change):
+            if not change[instant]:
+                continue  # as much began as ended
+            if not running and instant > idle_from:
+                idle.append((idle_from, instant))
+            running += change[instant]
+            idle_from = instant
+        return idle + ([(idle_from, last)] if last > idle_from else [])
+
+    def by_name(self, categories: set[str], device: int | None = None) -> dict[str, list[dict]]:
+        """The work of some categories, by its name, in order of its beginning."""
+        found = defaultdict(list)
+        for event in sorted(self.work(device), key=lambda event: event["begin"]):
+            if event["cat"] in categories:
+                found[event["name"]].append(event)
+        return dict(found)
+
+    def launches(self) -> list[tuple[dict, dict]]:
+        """Each piece of work whose call the trace holds, with that call."""
+        calls = {event["args"]["correlation"]: event for event in self.of(RUNTIME) if "correlation" in event["args"]}
+        pairs = ((event, calls.get(event["args"]["correlation"])) for event in self.of(DEVICE))
+        return [(event, call) for event, call in pairs if call is not None]
+
+    def queued(self) -> Iterator[tuple[dict, int]]:
+        """Each piece of work that was called for, with how many waited on its device the moment it was."""
+        waiting: Counter[int] = Counter()
+        happens = defaultdict(lambda: ([], []))
+        for event, call in self.launches():
+            happens[call["begin"]][0].append(event)
+            happens[max(call["begin"], event["begin"])][1].append(event)
+        for _, (called, begun) in sorted(happens.items()):
+            waiting.update(event["args"]["device"] for event in called)
+            yield from ((event, waiting[event["args"]["device"]]) for event in called)
+            waiting.subtract(event["args"]["device"] for event in begun)
+
+
+def sort(event: dict) -> str:
+    """What sort of work it is."""
+    if event["cat"] in KERNEL:
+        return "communication" if any(word in event["name"] for word in COMMUNICATES) else "kernels"
+    return "copies" if event["cat"] in MEMCPY else "fills"
+
+
+def together(told: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """Time in which work of each sort ran, by going from instant to instant and looking at what is open."""
+    change: dict[int, Counter] = defaultdict(Counter)
+    for kind, begin, end in told:
+        if end > begin:
+            change[begin][kind] += 1
+            change[end][kind] -= 1
+    total, running, last = Counter(), Counter(), 0
+    for instant in sorted(change):
+        now = {kind for kind, many in running.items() if many}
+        for kind in now:
+            total[kind] += instant - last
+        if now:
+            total["busy"] += instant - last
+        if now and "kernels" not in now:
+            total["exposed_communication" if "communication" in now else "exposed_copies"] += instant - last
+        running.update(change[instant])
+        last = instant
+    return dict(total)
+
+
+def median(values: list[int]) -> int:
+    """The middle one; of an even number the mean of the middle two, rounded down."""
+    values = sorted(values)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+
 
 def nanoseconds(value: int | str | Decimal) -> int:
     """Microseconds, as the text has them, in whole ns; half a ns rounds to even."""
     return round(Fraction(value) * 1000)
 
 
-def covered(spans: list[tuple[int, int]]) -> int:
+def covered(spans: list[Span]) -> int:
     """Time covered by at least one span, by counting open ones from instant to instant."""
     change: dict[int, int] = defaultdict(int)
     for begin, end in spans:

@@ -43,16 +43,17 @@ HOMES = {
     "ipywidgets": ("views",),
     "anywidget": ("views",),
     "PIL": ("workloads",),
+    "tqdm": ("files",),
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
-LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL")
+LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm")
 
 BANNED = {"utils", "util", "common", "core", "base", "helpers", "helper", "manager", "handler", "config"}
 MOST_LINES, MOST_FUNCTION_LINES = 400, 50
 
 PUBLIC = ("GpulabError", "Run", "compare", "diagnose", "info", "load", "profile", "report", "runs", "save", "step")
 HOOKS = ("load_ipython_extension", "unload_ipython_extension")  # IPython's names for what %load_ext calls
-HEAVY = ("torch", "pandas", "IPython", "matplotlib", "pynvml", "anywidget", "ipywidgets", "pyarrow", "PIL")
+HEAVY = ("torch", "pandas", "IPython", "matplotlib", "pynvml", "anywidget", "ipywidgets", "pyarrow", "PIL", "tqdm")
 
 
 # What breaks the rules, read from the source.

@@ -82,8 +82,7 @@ def test_amd_writes_numbers_as_text_and_copies_as_kernels():
     assert list(kinds(run).values()) == [Kind.COPY_CALL, Kind.MEMCPY, Kind.MEMSET, Kind.KERNEL, Kind.LAUNCH]
     assert run.event_rows["bytes"].tolist() == [4096, 4096, -1, -1, -1]
     assert run.event_rows["stream"].tolist() == [-1, 0, 0, 0, -1]
-    assert run.event_rows["grid"].tolist() == [-1] * 5
-    assert np.isnan(run.event_rows["occupancy_frac"]).all()
+    assert not len(run.grid_rows)
     assert run.machine.gpus[0].compute_capability is None
     assert run.facts["hip_runtime"] == "6.4.43483"
 
@@ -102,11 +101,13 @@ def test_a_kernel_carries_its_shape_and_occupancy():
         x("kernel", "zero occupancy", 4, 2, pid=0, tid=7, **args, **{"est. achieved occupancy %": 0}),
     )
     rows = run.event_rows
-    assert rows["grid"].tolist() == [640] * 4
-    assert rows["block"].tolist() == [256] * 4
+    grids = run.grid_rows
+    assert grids["event"].tolist() == [0, 1, 2, 3]
+    assert grids["grid"].tolist() == [640] * 4
+    assert grids["block"].tolist() == [256] * 4
     assert rows["device"].tolist() == [1] * 4
     assert rows["stream"].tolist() == [20] * 4
-    assert rows["occupancy_frac"].tolist() == pytest.approx([0.25, np.nan, np.nan, 0.0], nan_ok=True)
+    assert grids["occupancy_frac"].tolist() == pytest.approx([0.25, np.nan, np.nan, 0.0], nan_ok=True)
 
 
 def test_what_waited_for_what_is_not_device_work():

@@ -1,10 +1,25 @@
 """Span arithmetic against sets of integers: small enough to count by hand, and counted by another algorithm."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.intervals import Spans, clip, covered_ns, gaps, intersect, nothing, subtract, union
+from gpulab.intervals import (
+    Coverage,
+    Spans,
+    clip,
+    covered_ns,
+    gaps,
+    intersect,
+    longer,
+    longest,
+    merged,
+    nothing,
+    subtract,
+    union,
+)
 
 SPANS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-5, 15)), max_size=12)
 
@@ -22,24 +37,44 @@ def covered(spans):
     return {at for start, end in zip(spans.start_ns, spans.end_ns, strict=True) for at in range(start, end)}
 
 
+def same(one, other):
+    return [ends.tolist() for ends in one] == [ends.tolist() for ends in other]
+
+
 def is_normal(spans):
     return bool((spans.end_ns > spans.start_ns).all() and (spans.start_ns[1:] > spans.end_ns[:-1]).all())
 
 
 @given(SPANS)
 def test_a_union_covers_what_its_spans_cover_and_is_in_normal_form(pairs):
-    merged = spans(pairs)
-    assert covered(merged) == instants(pairs)
-    assert is_normal(merged)
-    assert merged.total_ns == len(instants(pairs))
+    whole = spans(pairs)
+    assert covered(whole) == instants(pairs)
+    assert is_normal(whole)
+    assert whole.total_ns == len(instants(pairs))
+
+
+@given(SPANS)
+def test_a_union_of_a_union_is_itself(pairs):
+    whole = spans(pairs)
+    assert same(union(*whole), whole)
+    assert same(merged(whole, whole), whole)
+    assert same(intersect(whole, whole), whole)
+    assert not subtract(whole, whole).total_ns
+
+
+@given(st.lists(SPANS, max_size=4))
+def test_several_merge_to_what_at_least_one_covers(several):
+    whole = merged(*map(spans, several))
+    assert covered(whole) == set().union(*map(instants, several))
+    assert is_normal(whole)
+    assert same(whole, merged(*map(spans, reversed(several))))
 
 
 @given(SPANS, st.randoms())
 def test_the_order_of_spans_does_not_matter(pairs, random):
     shuffled = list(pairs)
     random.shuffle(shuffled)
-    for one, other in zip(spans(pairs), spans(shuffled), strict=True):
-        assert one.tolist() == other.tolist()
+    assert same(spans(pairs), spans(shuffled))
 
 
 @given(SPANS, SPANS)
@@ -47,6 +82,8 @@ def test_intersection_and_difference_are_those_of_sets(one, other):
     assert covered(intersect(spans(one), spans(other))) == instants(one) & instants(other)
     assert covered(subtract(spans(one), spans(other))) == instants(one) - instants(other)
     assert is_normal(intersect(spans(one), spans(other)))
+    assert is_normal(subtract(spans(one), spans(other)))
+    assert same(intersect(spans(one), spans(other)), intersect(spans(other), spans(one)))
 
 
 @given(SPANS, SPANS)
@@ -61,6 +98,8 @@ def test_gaps_and_clip_partition_a_window(pairs, start, length):
     window = set(range(start, start + length))
     assert covered(gaps(spans(pairs), start, start + length)) == window - instants(pairs)
     assert covered(clip(spans(pairs), start, start + length)) == window & instants(pairs)
+    assert is_normal(gaps(spans(pairs), start, start + length))
+    assert same(gaps(gaps(spans(pairs), -40, 130), -40, 130), clip(spans(pairs), -40, 130))
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(-40, 40), st.integers(-3, 40)), max_size=8))
@@ -69,6 +108,31 @@ def test_covered_time_of_many_windows_is_that_of_each(pairs, windows):
     end = [start + length for start, length in windows]
     expected = [len(instants(pairs) & set(range(a, b))) for a, b in zip(start, end, strict=True)]
     assert covered_ns(spans(pairs), start, end).tolist() == expected
+    known = Coverage.of(spans(pairs))
+    assert known.within(start, end).tolist() == expected
+    assert known.total_ns == len(instants(pairs))
+
+
+@given(SPANS, st.lists(st.integers(-50, 60), min_size=1, max_size=12))
+def test_adjoining_windows_partition_what_is_covered(pairs, edges):
+    edges = sorted([-100, *edges, 100])
+    known = Coverage.of(spans(pairs))
+    each = known.within(edges[:-1], edges[1:])
+    assert each.tolist() == [int(known.within(a, b)) for a, b in pairwise(edges)]
+    assert each.sum() == known.total_ns
+    assert known.until(edges).tolist() == [0, *each.cumsum().tolist()]
+
+
+@given(SPANS, st.integers(-3, 20))
+def test_spans_are_picked_by_their_length(pairs, than):
+    whole = spans(pairs)
+    each = [(int(end - start), -int(start)) for start, end in zip(*whole, strict=True)]
+    assert (longer(whole, than).end_ns - longer(whole, than).start_ns).tolist() == [n for n, _ in each if n > than]
+    for count in (0, 1, 3, 99):
+        best = longest(whole, count)
+        assert is_normal(best)
+        told = sorted(((int(end - start), -int(start)) for start, end in zip(*best, strict=True)), reverse=True)
+        assert told == sorted(each, reverse=True)[:count]
 
 
 def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
@@ -85,3 +149,7 @@ def test_nothing_is_nothing_everywhere():
     assert subtract(some, nothing()).total_ns == 1
     assert covered_ns(nothing(), [0], [9]).tolist() == [0]
     assert gaps(nothing(), 3, 3).total_ns == 0
+    assert merged().total_ns == merged(nothing(), nothing()).total_ns == 0
+    assert Coverage.of(nothing()).within([0, 9], [9, 20]).tolist() == [0, 0]
+    assert Coverage.of(some).within([], []).tolist() == []
+    assert longest(nothing(), 3).total_ns == longer(nothing(), 0).total_ns == 0

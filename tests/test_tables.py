@@ -8,7 +8,7 @@ from made import event, rows, run_of
 
 from gpulab import tables
 from gpulab.errors import RunError
-from gpulab.tables import EVENTS, TABLES, Kind, Words, concat
+from gpulab.tables import EVENTS, STEPS, TABLES, Kind, Words, concat
 
 TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
 
@@ -55,12 +55,15 @@ UNITS = ("_ns", "_bytes", "_w", "_mhz", "_c", "_j", "_s", "_frac", "_bits")
 COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and what joins rows
     *("kind", "name", "frame", "yielded", "bytes", "grid", "block", "workers", "workers_blocked"),
     *("thread", "device", "stream", "correlation", "loader", "epoch"),
+    *("event", "registers", "shapes", "dtypes", "address", "wait_on_stream", "wait_on_correlation"),
+    *("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence"),
+    *("recorded", "interior", "plain"),
 }
 
 
 def test_every_column_says_what_it_means_and_its_unit():
     text = tables.describe()
-    for table in TABLES:
+    for table in (*TABLES, STEPS):
         for column in table.columns:
             assert f"  {column.name} " in text
             assert len(column.meaning) > 5

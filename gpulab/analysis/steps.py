@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, Kind, MarkKind, Rows
+from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind, Rows
 
 Mask = NDArray[np.bool_]
 WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps
@@ -70,6 +70,10 @@ class Steps:
         """Too few interior steps to speak of a median with confidence."""
         return int(self.interior.sum()) < FEW
 
+    def rows(self) -> Rows:
+        """The steps as rows of the table STEPS, for reading and for keeping."""
+        return STEPS.rows({column.name: getattr(self, column.name) for column in STEPS.columns})
+
 
 def typical_ns(values_ns: Ints, burst: int = 1) -> int:
     """The median, of means over groups of `burst` where steps come in bursts.
@@ -96,6 +100,11 @@ def steps(run: Run) -> Steps:
         if found is not None:
             return found
     return _from_events(run)
+
+
+def step_table(run: Run) -> Rows:
+    """One row for each step of a run."""
+    return steps(run).rows()
 
 
 def _from_marks(run: Run) -> Steps | None:

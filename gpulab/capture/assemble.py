@@ -5,11 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gpulab.run import Gap, Machine, Run
-from gpulab.tables import DEVICE_KINDS, EVENTS, Kind, Rows, concat
+from gpulab.tables import COLLECTIVES, DEVICE_KINDS, EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind, Rows, concat
+
+# What a stretch of the profiler recorded, as fields of a run.
+_TABLES = {
+    "event_rows": EVENTS,
+    "grid_rows": GRIDS,
+    "shape_rows": SHAPES,
+    "collective_rows": COLLECTIVES,
+    "wait_rows": WAITS,
+    "memory_rows": MEMORY,
+}
 
 
 def merged(cell: Run, stretches: Sequence[Run]) -> Run:
@@ -17,12 +28,18 @@ def merged(cell: Run, stretches: Sequence[Run]) -> Run:
     if not stretches:
         return cell
     threads: dict[str, int] = {}
-    parts = [_moved(stretch, cell, threads) for stretch in stretches]
+    parts: dict[str, list[Rows]] = {field: [] for field in _TABLES}
+    before = 0  # so many events come before this stretch's
+    for stretch in stretches:
+        for field, rows in _moved(stretch, cell, threads, before).items():
+            parts[field].append(rows)
+        before += len(stretch.event_rows)
     fullest = max(stretches, key=lambda stretch: len(stretch.event_rows))
     main = fullest.threads[fullest.main_thread] if fullest.threads else None
+    joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in _TABLES.items()}
     return replace(
         cell,
-        event_rows=concat(EVENTS, parts),
+        **joined,
         threads=tuple(threads),
         main_thread=threads[main] if main is not None else 0,
         machine=_with_multiprocessors(cell.machine, fullest.machine),
@@ -43,14 +60,25 @@ def missing_gpu_work(run: Run, activities: Sequence[str]) -> Gap | None:
     )
 
 
-def _moved(stretch: Run, cell: Run, threads: dict[str, int]) -> Rows:
-    """The stretch's events on the cell's clock, its threads numbered as the cell numbers them."""
+def _moved(stretch: Run, cell: Run, threads: dict[str, int], before: int) -> dict[str, Rows]:
+    """The stretch's tables on the cell's clock, threads and events numbered as the cell numbers them."""
     codes = [threads.setdefault(name, len(threads)) for name in stretch.threads]
     assert stretch.began_ns is not None, "a trace written here tells its own time"
     assert cell.began_ns is not None
-    rows = stretch.event_rows.shifted(stretch.began_ns - cell.began_ns, "start_ns")
-    renumbered = np.array([*codes, -1], np.int32)[rows["thread"]]
-    return EVENTS.rows({**rows.columns, "thread": renumbered})
+    later_ns = stretch.began_ns - cell.began_ns
+    renumbered = np.array([*codes, -1], np.int32)
+    moved = {}
+    for field, table in _TABLES.items():
+        columns = dict(getattr(stretch, field).columns)
+        for name, values in columns.items():
+            if name in ("start_ns", "at_ns"):
+                columns[name] = values + later_ns
+            elif name == "thread":
+                columns[name] = renumbered[values]
+            elif name == "event":
+                columns[name] = values + before
+        moved[field] = table.rows(columns)
+    return moved
 
 
 def _with_multiprocessors(asked: Machine, traced: Machine) -> Machine:

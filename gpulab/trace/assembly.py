@@ -45,6 +45,11 @@ def as_run(name: str, found: Found, head: Header, losses: Losses) -> Run:
         main_thread=_main_thread(rows),
         facts=facts,
         event_rows=rows,
+        grid_rows=found.grids,
+        shape_rows=found.shapes,
+        collective_rows=found.collectives,
+        wait_rows=found.waits,
+        memory_rows=found.memory,
     )
 
 

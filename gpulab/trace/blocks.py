@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +18,7 @@ fast_zlib: Any = zlib
 with contextlib.suppress(ImportError):  # three to four times as fast as zlib, where there is a build of it
     from isal import isal_zlib as fast_zlib
 
+Progress = Callable[[int], object]  # told how many more bytes of the file have been read
 BLOCK = MIB  # what stays in the second-level cache decodes fastest
 FIX = "give a file that torch.profiler wrote with export_chrome_trace(...), .json or .json.gz"
 _PACKED = 64 * 1024
@@ -32,7 +33,9 @@ _OTHER = {
 }
 
 
-def blocks(source: Path | bytes, limits: Limits, losses: Losses) -> Iterator[bytes]:
+def blocks(
+    source: Path | bytes, limits: Limits, losses: Losses, progress: Progress | None = None
+) -> Generator[bytes, None, None]:
     """The text, block by block; where it ends early it stops, and counts that.
 
     Raises TraceError where there is nothing to read.
@@ -46,12 +49,15 @@ def blocks(source: Path | bytes, limits: Limits, losses: Losses) -> Iterator[byt
             if head.startswith(magic):
                 raise TraceError(f"{label(source)} is not a readable trace.", why=f"it is {what}", fix=fix)
         text = _inflated(file, label(source), limits, losses) if head.startswith(_GZIP) else _plain(file)
-        size = 0
+        size = told = 0
         for block in text:
             size += len(block)
             if size > limits.text_bytes:
                 losses.add(TEXT_LIMIT)
                 return
+            if progress is not None:
+                progress(file.tell() - told)
+                told = file.tell()
             yield block
 
 

@@ -1,10 +1,9 @@
-"""Events -> the columns of the events table, piece by piece in typed arrays; joined and sorted once at the end."""
+"""Batches of events -> the columns of the tables, piece by piece in typed arrays; joined and sorted once at the end."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -12,175 +11,256 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.tables import EVENTS, Rows, Words
+from gpulab.tables import EVENTS, Kind, Rows
 from gpulab.trace.dialect import Family, family_of, kind_of
-from gpulab.trace.events import Args, ExactWork, Label, Work
+from gpulab.trace.events import Batch, How, Times
+from gpulab.trace.growing import Growing
 from gpulab.trace.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
-from gpulab.trace.times import MISSING, by_float, by_text, whole
+from gpulab.trace.memory import Moments
+from gpulab.trace.sides import (
+    OF_CALLS,
+    OF_COMMUNICATION,
+    OF_DEVICE_WORK,
+    OF_KERNELS,
+    OF_OPERATORS,
+    OF_WAITS,
+    SIDES,
+    Gathered,
+)
+from gpulab.trace.times import (
+    MISSING,
+    UNPADDED,
+    are_unpadded,
+    by_unpadded_text,
+    of_anything,
+    of_fractions,
+    of_whole,
+    of_whole_or_missing,
+)
+from gpulab.trace.vocabulary import Vocabulary, plain, printable
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one piece
 
-_NO_ARGS = Args()
 _WEEK_NS = 7 * 86_400 * 10**9
-_LONGEST_NAME = 16_384  # of a C++ kernel at its worst; more is no name
-_DTYPES = {column.name: np.dtype(column.dtype) for column in EVENTS.columns if column.dtype != "words"}
+_COMMUNICATES = "record_param_comms"  # the operator by which PyTorch tells of a collective
+_TAKES_INPUTS = np.array([family in (Family.OP, Family.MIXED, Family.ANNOTATION) for family in range(12)])
+# What every event tells; name and family become words and kinds at the end.
+_DTYPES = {"start_ns": np.int64, "dur_ns": np.int64, "thread": np.int32, "name": np.int32, "family": np.int8}
 
 
 class Found(NamedTuple):
     """All rows, in order of time, and what the columns need beside them."""
 
     rows: Rows
+    grids: Rows
+    shapes: Rows
+    collectives: Rows
+    waits: Rows
+    memory: Rows
     zero_ns: int  # the earliest start, as the trace counts
     span_ns: int
     threads: tuple[str, ...]
     unknown: dict[str, int]  # events of categories gpulab does not know
 
 
-class _Index(dict[Any, int]):
-    """Value -> code, in order of first appearance."""
-
-    def __missing__(self, value: Any) -> int:
-        code = self[value] = len(self)
-        return code
-
-
 class Columns:
     """Grows with every piece; keeps nothing of the events but numbers and distinct names."""
 
-    def __init__(self) -> None:
-        self._categories, self._names, self._threads = _Index(), _Index(), _Index()
-        self._families: list[Family] = []
-        self._parts: dict[str, list[NDArray[Any]]] = {name: [] for name in (*_DTYPES, "name", "category")}
+    def __init__(self, *, shapes: bool = True) -> None:
+        self._categories, self._names, self._threads = Vocabulary(), Vocabulary(), Vocabulary()
+        self._families: list[int] = []
+        self._columns = {name: Growing(np.dtype(dtype)) for name, dtype in _DTYPES.items()}
+        self._sides = {side: Gathered(side) for side in SIDES}
+        self._communicating: list[int] = []  # codes of names that belong to communication
+        self._memory = Moments()
         self._labels: dict[tuple[str, str], str] = {}
         self._unknown: Counter[str] = Counter()
+        self._shapes = shapes
+        self._unpadded: bool | None = None
         self.count = 0  # rows so far
         self.seen = 0  # events of the kind that have a duration, with a row or without
 
-    def add(self, events: Sequence[Any], *, exact: bool) -> bool:
-        """Take the events of a piece; False, and nothing taken, where float64 is too coarse for their times."""
-        kind = ExactWork if exact else Work
-        work = [event for event in events if type(event) is kind]
-        categories = self._codes(self._categories, [event.cat for event in work])
-        self._families += [family_of(_text(c)) for c in list(self._categories)[len(self._families) :]]
-        families = np.array(self._families, np.int8)[categories]
-        kept = families > Family.DROPPED
-        picked = work if kept.all() else list(compress(work, kept))
-        start, dur = by_float([event.ts for event in picked]), by_float([event.dur for event in picked])
+    def add(self, batch: Batch, how: How) -> How:
+        """Take the events of a piece that was read so closely.
+
+        Where that was not close enough nothing is taken, and what is given back says how to read it.
+        """
+        start, dur = (self._nanoseconds(batch, field) for field in ("ts", "dur"))
         if start is None or dur is None:
-            if not exact:
-                return False
-            start, dur = by_text([event.ts for event in picked]), by_text([event.dur for event in picked])
-        self.seen += len(work)
-        self._note(events, work, families)
-        self._append(picked, categories[kept], families[kept], start, dur)
-        return True
+            return how._replace(times=Times.TEXT)
+        families = self._families_of(batch)
+        names = self._codes_of_names(batch)
+        needed = how._replace(
+            shapes=how.shapes or (self._shapes and bool(_TAKES_INPUTS[families].any())),
+            waits=how.waits or bool((families == Family.SYNC_RECORD).any()),
+            collectives=how.collectives or bool(self._communicate(names).any()),
+        )
+        if needed == how:
+            self._note(batch, families)
+            self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
+        return needed
 
-    def _note(self, events: Sequence[Any], work: Sequence[Work], families: NDArray[np.int8]) -> None:
-        for label in [event for event in events if type(event) is Label]:
-            if label.name == "thread_name" and label.args:
-                self._labels[_text(label.pid), _text(label.tid)] = _text(label.args.name).strip()
-        for event in compress(work, families == Family.UNKNOWN):
-            self._unknown[_text(event.cat)[:100]] += 1
+    def _nanoseconds(self, batch: Batch, field: str) -> Ints | None:
+        values = map(batch.get[field], batch.work)
+        if batch.times is not Times.TEXT:
+            read = of_whole if batch.times is Times.WHOLE else of_fractions
+            found = read(values, len(batch.work))
+            if found is None and batch.times is Times.WHOLE:
+                found = of_whole_or_missing(list(map(batch.get[field], batch.work)))
+            return found
+        if self._unpadded is None:  # the first piece tells of all
+            self._unpadded = are_unpadded([batch.get["ts"](event) for event in batch.work])
+        return by_unpadded_text(list(values)) if self._unpadded else of_anything(list(values))
 
-    def _append(
-        self,
-        work: Sequence[Work],
-        categories: NDArray[np.int32],
-        families: NDArray[np.int8],
-        start: Ints,
-        dur: Ints,
-    ) -> None:
-        count = len(work)
-        part: Part = {"start_ns": start, "dur_ns": dur, "category": categories}
-        part["name"] = self._codes(self._names, [event.name for event in work])
-        for name, dtype in _DTYPES.items():
-            if name not in part:
-                part[name] = np.full(count, np.nan if dtype.kind == "f" else -1, dtype)
-        host = families < Family.SYNC_RECORD
-        on_host = work if host.all() else list(compress(work, host))
-        part["thread"][host] = self._threads_of(on_host)
-        self._fill(part, work, np.flatnonzero(~host | (families == Family.RUNTIME)), ("correlation", "bytes"))
-        self._fill(part, work, np.flatnonzero(~host), ("device", "stream"))
-        kernels = np.flatnonzero(families == Family.KERNEL)
-        self._fill(part, work, kernels, ("grid", "block", "occupancy_frac"))
+    def _families_of(self, batch: Batch) -> NDArray[np.int8]:
+        known = len(self._categories)
+        codes = self._categories.codes_of_any(batch.work, batch.get["cat"])
+        self._families += [family_of(plain(category)) for category in self._categories.since(known)]
+        return np.array(self._families, np.int8)[codes]
+
+    def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
+        known = len(self._names)
+        codes = self._names.codes_of_any(batch.work, batch.get["name"])
+        for code, name in enumerate(self._names.since(known), known):
+            if name == _COMMUNICATES or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
+                self._communicating.append(code)
+        return codes
+
+    def _communicate(self, names: NDArray[np.int32]) -> NDArray[np.bool_]:
+        return np.isin(names, self._communicating) if self._communicating else np.zeros(len(names), bool)
+
+    def _note(self, batch: Batch, families: NDArray[np.int8]) -> None:
+        """What is said beside the events that have rows."""
+        self.seen += len(families)
+        for pid, tid, name in batch.labels:
+            self._labels[plain(pid), plain(tid)] = plain(name).strip()
+        for event in _picked(batch.work, families == Family.UNKNOWN):
+            self._unknown[plain(batch.get["cat"](event))[:100]] += 1
+        if batch.memory:
+            self._memory.take(batch, self._threads_of(batch, batch.memory))
+
+    def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> None:
+        kept = families > Family.DROPPED
+        device = families >= Family.SYNC_RECORD
+        host = kept & ~device
+        part["thread"] = np.full(len(families), -1, np.int32)
+        part["thread"][host] = self._threads_of(batch, _picked(batch.work, host))
+        whole = bool(kept.all())
         for name, values in part.items():
-            self._parts[name].append(values)
-        self.count += count
+            self._columns[name].add(values if whole else values[kept])
+        rows = np.cumsum(kept) - 1 + self.count
+        self._gather(batch, families, part["name"], rows)
+        self.count += int(kept.sum())
 
-    def _fill(self, part: Part, work: Sequence[Work], at: Ints, names: Iterable[str]) -> None:
-        """Set these columns in these rows from the arguments of the events."""
-        args = [work[index].args or _NO_ARGS for index in at.tolist()]
-        for name in names:
-            values = _ARGUMENTS[name](args)
-            if values.dtype.kind == "i":  # too large for the column: not an index of anything
-                values = np.where(values <= np.iinfo(_DTYPES[name]).max, values, -1)
-            part[name][at] = values
+    def _gather(self, batch: Batch, families: NDArray[np.int8], names: NDArray[np.int32], rows: Ints) -> None:
+        """The side tables' share of these events, whose rows these are."""
+        kernels = families == Family.KERNEL
+        told = {
+            OF_CALLS: families == Family.RUNTIME,
+            OF_DEVICE_WORK: families >= Family.SYNC_RECORD,
+            OF_KERNELS: kernels,
+            OF_WAITS: families == Family.SYNC_RECORD,
+            OF_OPERATORS: _TAKES_INPUTS[families] if self._shapes else None,
+            OF_COMMUNICATION: kernels | self._communicate(names),
+        }
+        for side, mask in told.items():
+            if mask is not None and mask.any():
+                events = _picked(batch.work, mask)
+                numbers = rows[mask]
+                if side.mark:
+                    (marks,) = batch.told(events, (side.mark,))
+                    marked = np.array([mark is not None for mark in marks or ()], bool)
+                    if not marked.any():
+                        continue
+                    events, numbers = _picked(events, marked), numbers[marked]
+                self._sides[side].take(numbers, batch.told(events, side.keys))
 
-    def _threads_of(self, work: Sequence[Work]) -> NDArray[np.int32]:
-        pids, tids = [event.pid for event in work], [event.tid for event in work]
+    def _threads_of(self, batch: Batch, events: Sequence[Any]) -> NDArray[np.int32]:
+        pid_of, tid_of = batch.get["pid"], batch.get["tid"]
         try:
-            return np.fromiter(map(self._threads.__getitem__, zip(pids, tids, strict=True)), np.int32, len(work))
+            pids, tids = (np.fromiter(map(get, events), np.int64, len(events)) for get in (pid_of, tid_of))
+            begins = _changes(pids, tids)
+        except (ValueError, TypeError, OverflowError):  # words, or endless numbers
+            begins = np.arange(len(events))
+        # Events of one thread stand in long runs: one question a run.
+        pairs = [(pid_of(events[at]), tid_of(events[at])) for at in begins.tolist()]
+        try:
+            codes = self._threads.codes(pairs, len(pairs))
         except TypeError:  # a list or an object where a number should be
-            pairs = zip(map(_text, pids), map(_text, tids), strict=True)
-            return np.fromiter(map(self._threads.__getitem__, pairs), np.int32, len(work))
-
-    def _codes(self, index: _Index, values: Sequence[Any]) -> NDArray[np.int32]:
-        try:
-            return np.fromiter(map(index.__getitem__, values), np.int32, len(values))
-        except TypeError:  # a list or an object where a name should be
-            return np.fromiter(map(index.__getitem__, map(_text, values)), np.int32, len(values))
+            codes = self._threads.codes([(plain(pid), plain(tid)) for pid, tid in pairs], len(pairs))
+        return np.repeat(codes, np.diff(np.append(begins, len(events))))
 
     def finish(self, losses: Losses) -> Found:
         """All rows, relative to the earliest; what has no usable time is left out and counted."""
-        joined: dict[str, NDArray[Any]] = {}
-        for name, parts in self._parts.items():
-            joined[name] = np.concatenate(parts) if parts else np.empty(0, np.int64)
-            parts.clear()
+        joined = {name: column.taken() for name, column in self._columns.items()}
+        losses.mended |= {UNPADDED} if self._unpadded else set()
         kept = _timed(joined["start_ns"], joined["dur_ns"], losses)
-        # Parents before children where both start together, as they do in traces of whole µs.
+        # Parents before children where both start together, as they do in traces of whole us.
         order = np.lexsort((-joined["dur_ns"], joined["start_ns"]))
         order = order if kept.all() else order[kept[order]]
         for name in joined:
             joined[name] = joined[name][order]
+        position = np.full(self.count, -1, np.int32)
+        position[order] = np.arange(len(order), dtype=np.int32)
+        tables = (OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
+        sides = {side.table.name: self._sides[side].rows(position) for side in tables}
+        for side in (OF_CALLS, OF_DEVICE_WORK):
+            self._sides[side].put_into(joined, position, len(order))
+        del order, position
         start, dur = joined["start_ns"], joined["dur_ns"]
         zero = int(start[0]) if len(start) else 0
+        start -= zero
         threads, codes = self._named_threads()
-        columns: dict[str, Any] = {name: joined[name] for name in _DTYPES}
-        columns["start_ns"] = start - zero
-        columns["thread"] = codes[joined["thread"]]
-        columns["kind"] = self._kinds(joined["category"], joined["name"])
-        columns["name"] = self._vocabulary(joined["name"])
-        span = int((columns["start_ns"] + dur).max()) if len(start) else 0
-        return Found(EVENTS.rows(columns), zero, span, threads, dict(self._unknown))
+        columns: dict[str, Any] = {name: joined[name] for name in joined if name != "family"}
+        columns["thread"] = codes[columns["thread"]]
+        columns["kind"] = self._kinds(joined["family"], joined["name"], sides[OF_COMMUNICATION.table.name])
+        columns["name"] = self._names.words(joined["name"])
+        span = int((start + dur).max(initial=0))
+        memory = self._memory.rows(zero, codes, losses)
+        return Found(
+            EVENTS.rows(columns),
+            **sides,
+            memory=memory,
+            zero_ns=zero,
+            span_ns=span,
+            threads=threads,
+            unknown=dict(self._unknown),
+        )
 
-    def _kinds(self, categories: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int8]:
+    def _kinds(self, families: NDArray[Any], names: NDArray[Any], collectives: Rows) -> NDArray[np.int8]:
         """One question per distinct pair of family and name, not one per event."""
-        vocabulary = [_text(name) for name in self._names]
-        families = np.array(self._families, np.int64)[categories] if len(categories) else categories.astype(np.int64)
-        pairs = families * max(1, len(vocabulary)) + names
+        vocabulary = self._names.texts()
+        pairs = families.astype(np.int64) * max(1, len(vocabulary)) + names
         present = np.flatnonzero(np.bincount(pairs)) if len(pairs) else pairs
         answers: NDArray[np.int8] = np.empty(int(present[-1]) + 1 if len(present) else 0, np.int8)
         for pair in present.tolist():
             family, name = divmod(pair, len(vocabulary))
-            answers[pair] = kind_of(Family(family), vocabulary[name])
-        return np.asarray(answers[pairs], np.int8)
-
-    def _vocabulary(self, codes: NDArray[Any]) -> Words:
-        words = [_printable(_text(name)) for name in self._names]
-        if len(set(words)) == len(words):
-            return Words(codes.astype(np.int32), tuple(words))
-        unique = _Index()
-        moved = np.fromiter(map(unique.__getitem__, words), np.int32, len(words))
-        return Words(moved[codes], tuple(unique))
+            answers[pair] = kind_of(family, vocabulary[name])
+        kinds = np.asarray(answers[pairs], np.int8)
+        # What moved how much between whom is told of communication only, whatever the kernel is called.
+        told = collectives["event"]
+        kinds[told[families[told] == Family.KERNEL]] = Kind.COLLECTIVE
+        return kinds
 
     def _named_threads(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         """The names of the host threads, and the final code of each found pair (the last: no thread)."""
-        unique = _Index()
-        codes = [unique[_text(pid), _text(tid)] for pid, tid in self._threads]
+        unique: dict[tuple[str, str], int] = {}
+        codes = [unique.setdefault((plain(pid), plain(tid)), len(unique)) for pid, tid in self._threads.since(0)]
         names = [self._labels.get(key) or ("profiler" if key[0] == "-1" else f"thread {key[1]}") for key in unique]
         times = Counter(names)
         told = (f"{n} of process {pid}" if times[n] > 1 else n for n, (pid, _) in zip(names, unique, strict=True))
-        return tuple(map(_printable, told)), np.array([*codes, -1], np.int32)
+        return tuple(map(printable, told)), np.array([*codes, -1], np.int32)
+
+
+def _changes(one: Ints, other: Ints) -> Ints:
+    """Where a value of either differs from the one before."""
+    if not len(one):
+        return np.arange(0)
+    return np.append(0, np.flatnonzero((one[1:] != one[:-1]) | (other[1:] != other[:-1])) + 1)
+
+
+def _picked(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
+    return values if mask.all() else list(compress(values, mask.tolist()))
 
 
 def _timed(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
@@ -198,76 +278,3 @@ def _timed(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
         losses.add(FAR_AWAY, int((kept & ~near).sum()))
         kept &= near
     return kept
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if value is None else str(value)[:_LONGEST_NAME]
-
-
-def _printable(word: str) -> str:
-    """A name of bearable length that can be encoded."""
-    if len(word) > _LONGEST_NAME:
-        word = word[: _LONGEST_NAME - 1] + "…"
-    return word if word.isascii() else word.encode("utf-8", "replace").decode()
-
-
-def _wholes(name: str) -> Callable[[Sequence[Args]], Ints]:
-    def column(args: Sequence[Args]) -> Ints:
-        values = [getattr(a, name) for a in args]
-        try:
-            array = np.array(values)
-        except (ValueError, TypeError, OverflowError):
-            array = np.empty(0)
-        if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**32 - 1).all():
-            return np.asarray(np.maximum(array, -1), np.int64)
-        return np.fromiter(map(whole, values), np.int64, len(values))
-
-    return column
-
-
-def _correlations(args: Sequence[Args]) -> Ints:
-    """CUPTI counts from 1; it writes 0 where nothing belongs together."""
-    values = _wholes("correlation")(args)
-    return np.where(values == 0, -1, values)
-
-
-def _products(name: str) -> Callable[[Sequence[Args]], Ints]:
-    def column(args: Sequence[Args]) -> Ints:
-        return np.fromiter((_product(getattr(a, name)) for a in args), np.int64, len(args))
-
-    return column
-
-
-def _product(sides: Any) -> int:
-    """Blocks of a grid, or threads of a block, from its three sides; -1 where it is not told."""
-    if not isinstance(sides, list) or not 0 < len(sides) <= 3:
-        return -1
-    total = 1
-    for side in sides:
-        if type(side) is not int or not 0 < side < 2**32:
-            return -1
-        total *= side
-    return total if total < 2**62 else -1
-
-
-def _occupancies(args: Sequence[Args]) -> NDArray[np.float64]:
-    return np.fromiter((_occupancy(a.occupancy) for a in args), np.float64, len(args)) / 100
-
-
-def _occupancy(percent: Any) -> float:
-    """Per cent; Kineto writes a negative number, or a word, where it could not tell."""
-    good = isinstance(percent, (int, float, Decimal)) and not isinstance(percent, bool) and 0 <= percent <= 100
-    return float(percent) if good else float("nan")
-
-
-_ARGUMENTS: dict[str, Callable[[Sequence[Args]], NDArray[Any]]] = {
-    "correlation": _correlations,
-    "bytes": _wholes("bytes"),
-    "device": _wholes("device"),
-    "stream": _wholes("stream"),
-    "grid": _products("grid"),
-    "block": _products("block"),
-    "occupancy_frac": _occupancies,
-}

@@ -1,166 +1,219 @@
-"""Pieces of text -> events. What msgspec refuses is mended; if that fails, read event by event; if that, counted."""
+"""Pieces of text -> events. What an engine refuses is read in ever smaller parts, then mended, then counted."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from decimal import Decimal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, NamedTuple
 
-import msgspec
-
+from gpulab.trace import plain
 from gpulab.trace.cut import Place, seams
-from gpulab.trace.events import NAN, Header, decoders, from_mapping
+from gpulab.trace.events import NO_HEADER, Batch, Header, How, Times, batch_of
 from gpulab.trace.limits import CUT_OFF, METADATA, TOO_LARGE, UNREADABLE, Losses
 from gpulab.trace.mend import mended
 
-Events = list[Any]  # Work or ExactWork, Label, and empty objects of other phases
-# msgspec's and json's errors are ValueErrors, and so is bad UTF-8; Decimal has its own for an absurd exponent.
-_REFUSED = (ValueError, RecursionError, ArithmeticError)
-# Old Pythons take minutes for an integer of a million digits.
-_LENIENT = json.JSONDecoder(
-    strict=False,
-    parse_float=Decimal,
-    parse_int=lambda digits: int(digits) if len(digits) < 40 else NAN,
-    parse_constant=lambda _: NAN,
-)
+engine: ModuleType = plain
+with contextlib.suppress(ImportError):  # three times as fast, where there is a build of msgspec
+    from gpulab.trace import typed as engine
+
+_REFUSED = plain.REFUSED
 _GAP = re.compile(r"[^\s,]|\Z")
 _END = re.compile(rb"\}\s*(\](?:\s*,\s*\"|\s*\}?\s*\Z))")
 
 # What has happened to an event that does not end within its piece.
 _UNENDED = {Place.STUCK: TOO_LARGE, Place.LAST: CUT_OFF}
-_INCOMPLETE = object()
+CLOSEST = How(times=Times.TEXT, shapes=True, collectives=True, waits=True, known=False)  # what is read once only
 _NESTED = 8  # seams within one event that are recognised as such
+Value = Mapping[str, Any]
 
 
-class Decoded(NamedTuple):
-    """The events of a piece; the text after the last event of the file; the text of an event cut in two."""
+@dataclass
+class Decoded:
+    """What was read of a piece; the text after the last event of the file; the text of an event cut in two."""
 
-    events: Events
+    batches: list[Batch] = field(default_factory=list)
     after: bytes | None = None
     rest: bytes = b""
 
 
-def inner(text: bytes | memoryview, exact: bool) -> Events | None:
-    """The events of a sound piece; None where anything about it is not as it should be."""
+class _Final(NamedTuple):
+    """The same, of the end of a piece."""
+
+    values: list[Value]
+    after: bytes | None = None
+    rest: bytes = b""
+
+
+def inner(array: bytes | memoryview, how: How) -> Batch | None:
+    """The events of a sound piece, in brackets; None where anything about it is not as it should be."""
     try:
-        events: Events = decoders(exact).many.decode(b"".join((b"[", text, b"]")))
+        batch: Batch = engine.inner(array, how)
     except _REFUSED:
         return None
-    return events
+    return batch
 
 
-def ending(text: bytes | memoryview, exact: bool, bare: bool) -> tuple[Events, Header] | None:
+def ending(text: bytes | memoryview, how: How, bare: bool) -> tuple[Batch, Header] | None:
     """The events and the metadata of a sound last piece; None where anything about it is not as it should be."""
     try:
-        result = decoders(exact).ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if bare else b"")))
+        found: tuple[Batch, Header] = engine.ending(text, how, bare)
     except _REFUSED:
         return None
-    return result.traceEvents, result
+    return found
 
 
 def header(before: bytes, after: bytes) -> Header | None:
     """The metadata around the events; None where it is not JSON even when mended."""
     text = before + b'"traceEvents":[]' + after
     try:
-        return msgspec.json.decode(text, type=Header)
+        found: Header = engine.header(text)
     except _REFUSED:
         text = mended(text)[0]
+    else:
+        return found
     try:
-        return msgspec.json.decode(text, type=Header)
+        found = engine.header(text)
     except _REFUSED:
         return None
+    return found
 
 
 def damaged(text: bytes, key: bytes, place: Place, losses: Losses) -> Decoded:
     """All that can be read of a piece that is not sound, with exact times; the rest is counted."""
     whole, causes = mended(text)
-    if (sound := inner(whole, exact=True)) is not None and place is not Place.LAST:
+    if place is not Place.LAST and (batch := inner(b"[%b]" % whole, CLOSEST)) is not None:
         losses.mended.update(causes)
-        return Decoded(sound)
-    cuts = [match.span() for match in seams(key).finditer(text)]
-    events: Events = []
-    begin = index = 0
-    while True:
-        event, last = _INCOMPLETE, index
-        for last in range(index, min(index + _NESTED, len(cuts))):
-            event = _sound_event(text[begin : cuts[last][0]])
-            if event is not _INCOMPLETE:
-                break
-        if event is _INCOMPLETE and index + _NESTED > len(cuts):  # it may reach to the end of the piece
-            trial = Losses()
-            final = _final_events(text[begin:], place, trial)
-            if final is not None or index == len(cuts):
-                losses.merge(trial)
-                return Decoded(events) if final is None else final._replace(events=[*events, *final.events])
-        if event is _INCOMPLETE or event is None:
-            events += _mended_events(text[begin : cuts[index][0]], losses)
-            last = index
-        else:
-            events.append(event)
-        begin, index = cuts[last][1], last + 1
+        return Decoded([batch])
+    return _Search(text, key, place, losses).run()
 
 
-def _sound_event(text: bytes) -> Any:
-    """One event; None where it is damaged, _INCOMPLETE where its end is missing."""
+class _Search:
+    """From seam to seam: as many events at once as are sound, and what is not, one by one.
+
+    After a failure half as many are tried, after a success twice as many: little damage costs little. Every try
+    begins where the last ended, so that a seam within an event (objects in its arguments look like events) is
+    noticed: the event up to there has no end.
+    """
+
+    def __init__(self, text: bytes, key: bytes, place: Place, losses: Losses) -> None:
+        self._text, self._place, self._losses = text, place, losses
+        cuts = [match.span() for match in seams(key).finditer(text)]
+        # The part behind the last seam may have no end within this piece; it is no part of a try.
+        self._begins = [0, *(end for _, end in cuts)]
+        self._ends = [begin for begin, _ in cuts]
+        self._found = Decoded()
+        self._values: list[Value] = []
+
+    def run(self) -> Decoded:
+        at, many = 0, len(self._ends)
+        while at < len(self._ends):
+            many = min(many, len(self._ends) - at)
+            batch = inner(b"[%b]" % self._text[self._begins[at] : self._ends[at + many - 1]], CLOSEST)
+            if batch is not None:
+                self._found.batches.append(batch)
+                at, many = at + many, many * 2
+            elif many > 1:
+                many //= 2
+            else:
+                at, many = self._one(at), 2
+                if at < 0:
+                    return self._finished()
+        self._end(at)
+        return self._finished()
+
+    def _finished(self) -> Decoded:
+        if self._values:
+            self._found.batches.append(batch_of(self._values, plain.told))
+        return self._found
+
+    def _one(self, at: int) -> int:
+        """Read what begins at this seam, and give the seam where it ends; -1 where it ends with the piece."""
+        begin = self._begins[at]
+        for last in range(at, min(at + _NESTED, len(self._ends))):
+            if not _is_incomplete(self._text[begin : self._ends[last]]):
+                self._mend(begin, self._ends[last])
+                return last + 1
+        # No end in sight: it may be the last event, with seams within it.
+        if at + _NESTED > len(self._ends) and self._end(at, only_if_read=True):
+            return -1
+        self._mend(begin, self._ends[at])
+        return at + 1
+
+    def _mend(self, begin: int, end: int) -> None:
+        """The event between two seams, mended, or what else stands there; counted where it is beyond that."""
+        text = self._text[begin:end]
+        if not text.strip():
+            return
+        fixed, causes = mended(text)
+        values, rest = _values(fixed.decode(), self._losses)
+        self._losses.mended.update(causes)
+        self._losses.add(UNREADABLE, 1 if rest else 0)
+        self._values += values
+
+    def _end(self, at: int, *, only_if_read: bool = False) -> bool:
+        """Read from this seam to the end of the piece, unless that gives nothing."""
+        trial = Losses()
+        final = _final(self._text[self._begins[at] :], self._place, trial)
+        if final is None and only_if_read:
+            return False
+        self._losses.merge(trial)
+        if final is not None:
+            self._values += final.values
+            self._found.after, self._found.rest = final.after, final.rest
+        return True
+
+
+def _is_incomplete(text: bytes) -> bool:
+    """Whether what begins here does not end here."""
     try:
-        return decoders(exact=True).one.decode(text)
-    except _REFUSED as error:
-        return _INCOMPLETE if "truncated" in str(error) else None
-
-
-def _mended_events(text: bytes, losses: Losses) -> Events:
-    """The event between two seams, mended, or what else stands there; counted where it is beyond that."""
-    if not text.strip():
-        return []
-    fixed, causes = mended(text)
-    losses.mended.update(causes)
-    try:
-        return [decoders(exact=True).one.decode(fixed)]
+        json.loads(text.strip() or b"0", strict=False)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(error.doc) or error.msg.startswith("Unterminated string")
     except _REFUSED:
-        pass
-    # Not of the types expected, a number beyond float64, something that is no event, ...
-    events, rest = _values(fixed.decode(), losses)
-    losses.add(UNREADABLE, 1 if rest else 0)
-    return events
+        return False
+    return False
 
 
-def _final_events(text: bytes, place: Place, losses: Losses) -> Decoded | None:
-    """The event at the end of a piece and what follows it; None, counted, where it cannot be read."""
+def _final(text: bytes, place: Place, losses: Losses) -> _Final | None:
+    """The events at the end of a piece and what follows them; None, counted, where they cannot be read."""
     fixed, causes = mended(text)
-    events, rest = _values(fixed.decode(), losses)
-    if events or not rest:
+    values, rest = _values(fixed.decode(), losses)
+    if values or not rest:
         losses.mended.update(causes)
     if rest.startswith("]"):
-        return Decoded(events, rest.encode())
+        return _Final(values, rest.encode())
     if rest and place is Place.INNER:  # the cut was wrong, or the next piece will show that the event is
-        return Decoded(events, None, rest.encode())
+        return _Final(values, None, rest.encode())
     if rest:
         close = _END.search(rest.encode())
         losses.add(UNREADABLE if close else _UNENDED[place])
         if close:
-            return Decoded(events, rest.encode()[close.start(1) :])
-        return Decoded(events) if events else None
+            return _Final(values, rest.encode()[close.start(1) :])
+        return _Final(values) if values else None
     if place is Place.LAST:  # within its events; how many came after is not known
         losses.lost[CUT_OFF] = 1
-    return Decoded(events)
+    return _Final(values)
 
 
-def _values(text: str, losses: Losses) -> tuple[Events, str]:
+def _values(text: str, losses: Losses) -> tuple[list[Value], str]:
     """The events at the beginning of a text, one after the other, and the text from where there is no more."""
-    events: Events = []
+    values: list[Value] = []
     at = _after_gap(text, 0)
     while at < len(text) and text[at] != "]":
         try:
-            value, end = _LENIENT.raw_decode(text, at)
+            value, end = plain.LENIENT.raw_decode(text, at)
         except _REFUSED:
             break
         at = _after_gap(text, end)
-        if not isinstance(value, dict) or "ph" not in value:
+        if isinstance(value, dict) and "ph" in value:
+            values.append(value)
+        else:
             losses.add(UNREADABLE)
-        elif (event := from_mapping(value)) is not None:
-            events.append(event)
-    return events, text[at:]
+    return values, text[at:]
 
 
 def _after_gap(text: str, at: int) -> int:
@@ -173,7 +226,7 @@ def metadata_after(after: bytes, bare: bool, losses: Losses) -> Header:
     """The metadata in the text that follows the events, from the bracket that ends them."""
     inside = after.strip().removeprefix(b"]").strip()
     if bare or inside == b"}":
-        return Header()
+        return NO_HEADER
     if inside.endswith(b"}"):
         inside = inside.removesuffix(b"}")
     else:  # the last of it may be half a number
@@ -182,4 +235,4 @@ def metadata_after(after: bytes, bare: bool, losses: Losses) -> Header:
     inside = inside.strip(b" \t\r\n,")
     head = header(b"{", (b"," + inside if inside else b"") + b"}")
     losses.add(METADATA, 1 if head is None else 0)
-    return head or Header()
+    return head or NO_HEADER

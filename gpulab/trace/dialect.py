@@ -6,13 +6,16 @@ Only the category tells device work from host work. A `stream` argument does not
 from __future__ import annotations
 
 import re
-from enum import IntEnum
 
 from gpulab.tables import Kind
 
 
-class Family(IntEnum):
-    """The sort of thing a category holds; the name then tells the kind. Device rows come from SYNC_RECORD on."""
+class Family:
+    """The sort of thing a category holds; the name then tells the kind. Device rows come from SYNC_RECORD on.
+
+    Plain numbers: where an array is compared with a member of an IntEnum, numpy asks its class for special names and
+    drops whatever that raises, before Python 3.12 a Ctrl-C among it.
+    """
 
     UNKNOWN = 0  # a category gpulab does not know; its events are left out and said to be
     DROPPED = 1  # known, and no work of its own: spans of the profiler, copies of host ranges on the device's lanes
@@ -50,6 +53,13 @@ _FAMILIES = {
     "hardware_counters": Family.DROPPED,
 }
 
+# As they are written: all that is known of categories in some files, and the usual ones of all.
+CATEGORIES = (
+    *(category for category in _FAMILIES if category not in ("operator", "runtime", "trace")),
+    *("Operator", "Runtime", "Kernel", "Memcpy", "Memset", "Trace", "gpu_user_Annotation"),
+    *("cuda_runtime", "cuda_driver"),
+)
+
 _STEP = re.compile(r"ProfilerStep#\d")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
 # In the mixed category: namespaced names, autograd nodes and plain identifiers are operators.
@@ -83,7 +93,7 @@ _PLAIN = {
 }
 
 
-def family_of(category: str) -> Family:
+def family_of(category: str) -> int:
     """The family a category belongs to."""
     lower = category.lower()
     if lower in _FAMILIES:
@@ -93,13 +103,13 @@ def family_of(category: str) -> Family:
     return Family.UNKNOWN
 
 
-def kind_of(family: Family, name: str) -> Kind:
+def kind_of(family: int, name: str) -> Kind:
     """The kind of an event of a known family."""
     if family in _PLAIN:
         return _PLAIN[family]
-    if family is Family.RUNTIME:
+    if family == Family.RUNTIME:
         return _call(name)
-    if family is Family.KERNEL:
+    if family == Family.KERNEL:
         return _kernel(name)
     return _range(family, name)
 
@@ -111,12 +121,12 @@ def loader_has_workers(name: str) -> bool | None:
     return True if "MultiProcess" in name else None
 
 
-def _range(family: Family, name: str) -> Kind:
+def _range(family: int, name: str) -> Kind:
     if _STEP.match(name):
         return Kind.STEP
     if _LOADER.match(name):
         return Kind.LOADER
-    if family is Family.OP or (family is Family.MIXED and _OPERATOR.match(name)):
+    if family == Family.OP or (family == Family.MIXED and _OPERATOR.match(name)):
         return Kind.OP
     return Kind.ANNOTATION
 

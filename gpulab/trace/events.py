@@ -1,111 +1,97 @@
-"""What of a trace's JSON becomes Python objects: as little as ends in a column. msgspec skips the rest unbuilt."""
+"""What of a trace's JSON is looked at, and in what form an engine hands it to the columns."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from decimal import Decimal
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
-import msgspec
+# Events -> for each key of their arguments one value per event, None or -1 where an event has no such argument;
+# None for a key that none of them has.
+Told = Callable[[Sequence[Any], tuple[str, ...]], list[list[Any] | None]]
 
+# What stands beside the events, by the format's own names; None where a file does not tell.
+Header = Mapping[str, Any]
+HEADER_KEYS = (
+    "deviceProperties",
+    "distributedInfo",
+    "baseTimeNanoseconds",
+    "host_name",
+    "cuda_runtime_version",
+    "cuda_driver_version",
+    "hip_runtime_version",
+    "record_shapes",
+    "profile_memory",
+    "with_stack",
+    "with_flops",
+    "with_modules",
+)
+NO_HEADER: Header = dict.fromkeys(HEADER_KEYS)
+
+# Arguments that are given as the JSON text they were written in: long, seldom looked into, and mostly the same.
+AS_TEXT = frozenset(("Input Dims", "Input type"))
+
+
+class Times(Enum):
+    """What times are, in us: an engine promises it of every time of a batch, but for missing ones (NaN)."""
+
+    WHOLE = "int"
+    FRACTIONS = "float"
+    TEXT = "anything: Decimal, where the text is a number"
+
+
+class How(NamedTuple):
+    """How closely a piece is read. What a file turns out not to need costs nothing."""
+
+    times: Times = Times.WHOLE
+    shapes: bool = False  # the inputs of operators
+    collectives: bool = False  # what is told of communication
+    waits: bool = False  # what is told of synchronisation
+    known: bool = True  # all categories are ones that gpulab knows: those need not be made anew for each event
+
+
+# The fields of an event that has a duration, and what stands for one that is missing. NaN is no time.
 NAN = float("nan")
-# All other phases of the Chrome format (flows, instants, counters, ...) have no row in the events table.
-_OTHER_PHASES = "BEIiCbnestfSTpFNODPvVRrc(),"
+FIELDS: Mapping[str, Any] = {"name": "", "cat": "", "pid": "", "tid": "", "ts": NAN, "dur": NAN, "args": None}
+MEMORY = "[memory]"  # the name of an instant at which memory was given out or taken back
 
 
-class Args(msgspec.Struct, gc=False):
-    """The arguments that end in a column, whatever type they were written in; and a thread's name."""
+class Batch(NamedTuple):
+    """The events of a piece, in a form that only its engine knows; times in us, as the text has them.
 
-    stream: Any = -1
-    device: Any = -1
-    correlation: Any = -1
-    bytes: Any = -1
-    grid: Any = ()
-    block: Any = ()
-    occupancy: Any = msgspec.field(default=NAN, name="est. achieved occupancy %")
-    name: Any = None
+    Columns are made of events without lists in between: `map(batch.get["ts"], batch.work)`.
+    """
 
-
-class Work(msgspec.Struct, tag_field="ph", tag="X", gc=False):
-    """Something that began and took a time, in µs."""
-
-    name: Any = ""
-    cat: Any = ""
-    pid: Any = ""
-    tid: Any = ""
-    ts: Any = NAN
-    dur: Any = NAN
-    args: Args | None = None
+    work: Sequence[Any]  # events that have a duration
+    memory: Sequence[Any]  # instants at which memory was given out or taken back
+    labels: list[tuple[Any, Any, Any]]  # pid, tid and name of a thread
+    get: Mapping[str, Callable[[Any], Any]]  # a field of an event
+    told: Told  # the arguments of some events
+    times: Times
 
 
-class ExactWork(Work, tag_field="ph", tag="X", gc=False):
-    """The same, with times as the text has them: for times too large for a float64 to be exact to the ns."""
-
-    ts: Decimal = Decimal("NaN")
-    dur: Decimal = Decimal("NaN")
-
-
-class Label(msgspec.Struct, tag_field="ph", tag="M", gc=False):
-    """The name of a thread or a process."""
-
-    name: Any = ""
-    pid: Any = ""
-    tid: Any = ""
-    args: Args | None = None
-
-
-class Header(msgspec.Struct):
-    """What stands beside the events."""
-
-    traceEvents: list[Any] | None = None  # noqa: N815  (the format's own names)
-    deviceProperties: Any = None  # noqa: N815
-    distributedInfo: Any = None  # noqa: N815
-    baseTimeNanoseconds: Any = None  # noqa: N815
-    host_name: Any = None
-    cuda_runtime_version: Any = None
-    cuda_driver_version: Any = None
-    hip_runtime_version: Any = None
-    record_shapes: Any = None
-    profile_memory: Any = None
-    with_stack: Any = None
-    with_flops: Any = None
-    with_modules: Any = None
+def batch_of(values: Sequence[Mapping[str, Any]], told: Told) -> Batch:
+    """A batch from plain JSON objects, each an event; phases without a row are passed over."""
+    return Batch(
+        [value for value in values if value.get("ph") == "X"],
+        [value for value in values if value.get("ph") == "i" and value.get("name") == MEMORY],
+        [
+            (value.get("pid", ""), value.get("tid", ""), _name(value.get("args")))
+            for value in values
+            if value.get("ph") == "M" and value.get("name") == "thread_name"
+        ],
+        _FROM_MAPPING,
+        told,
+        Times.TEXT,
+    )
 
 
-class Decoders(NamedTuple):
-    """msgspec's decoders: for many events, for one, for events with what follows them."""
-
-    many: msgspec.json.Decoder[Any]
-    one: msgspec.json.Decoder[Any]
-    ending: msgspec.json.Decoder[Any]
+def _field(name: str, missing: Any) -> Callable[[Any], Any]:
+    return lambda value: value.get(name, missing)
 
 
-@functools.cache
-def decoders(exact: bool) -> Decoders:
-    """The decoders with times as float64, or exactly as the text has them (twice as slow)."""
-    others = [
-        msgspec.defstruct(f"Phase{index}", [], tag_field="ph", tag=phase, gc=False)
-        for index, phase in enumerate(_OTHER_PHASES)
-    ]
-    event: Any = ExactWork if exact else Work
-    for other in (Label, *others):
-        event = event | other
-    ending = msgspec.defstruct("Ending", [("traceEvents", list[event])], bases=(Header,))
-    return Decoders(msgspec.json.Decoder(list[event]), msgspec.json.Decoder(event), msgspec.json.Decoder(ending))
+_FROM_MAPPING = {name: _field(name, missing) for name, missing in FIELDS.items()}
 
 
-def from_mapping(value: Mapping[str, Any]) -> ExactWork | Label | None:
-    """An event from a plain JSON object; None where it is of a phase without a row."""
-    phase = value.get("ph")
-    args = value.get("args")
-    known = {name: args[key] for name, key in _ARGS.items() if key in args} if isinstance(args, dict) else {}
-    wanted = {field: value[field] for field in Work.__struct_fields__ if field != "args" and field in value}
-    if phase == "X":
-        return ExactWork(**wanted, args=Args(**known))
-    if phase == "M":
-        return Label(**{key: wanted[key] for key in ("name", "pid", "tid") if key in wanted}, args=Args(**known))
-    return None
-
-
-_ARGS = dict(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
+def _name(args: Any) -> Any:
+    return args.get("name") if isinstance(args, dict) else None

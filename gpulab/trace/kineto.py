@@ -3,52 +3,95 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from gpulab.errors import TraceError
-from gpulab.run import Run
+from gpulab.run import Gap, Run
 from gpulab.trace.assembly import as_run
-from gpulab.trace.blocks import FIX, blocks, label
+from gpulab.trace.blocks import FIX, Progress, blocks, label
 from gpulab.trace.columns import Columns, Found
-from gpulab.trace.cut import Pieces, Place, Start, find_events
-from gpulab.trace.decode import damaged, ending, header, inner, metadata_after
-from gpulab.trace.events import Header
-from gpulab.trace.limits import EVENT_LIMIT, GIVEN_UP, METADATA, UNREADABLE, Limits, Losses
+from gpulab.trace.cut import Piece, Pieces, Place, Start, find_events
+from gpulab.trace.decode import CLOSEST, damaged, ending, header, inner, metadata_after
+from gpulab.trace.events import NO_HEADER, Header, How, Times
+from gpulab.trace.limits import EVENT_LIMIT, GIVEN_UP, METADATA, MIB, UNREADABLE, Limits, Losses
 
+_CHEAP_BYTES = 64 * MIB  # of text
+_PACKED = 16  # times as much text as there is file; traces compress 9 to 30 times
+_SHAPES_LEFT = Gap(
+    what="the inputs of operators (shapes and types)",
+    why="they were recorded, and not read, as the file is large and they take a fifth of the time",
+    fix="gpulab.load(path, shapes=True)",
+)
+_TRIES = 8  # more than there are ways to read a piece more closely
 Origin = str | os.PathLike[str] | bytes
 
 
-def read(source: Origin, *, name: str | None = None, limits: Limits | None = None) -> Run:
+def read(
+    source: Origin,
+    *,
+    name: str | None = None,
+    limits: Limits | None = None,
+    progress: Progress | None = None,
+    shapes: bool | None = None,
+) -> Run:
     """A trace that torch.profiler wrote, of any version since 1.8, as a Run with times exact to the nanosecond.
 
     A damaged trace gives what can be read of it; `run.recording.lost` counts the rest by cause. Raises TraceError
-    where there is no trace to read.
+    where there is no trace to read. `progress` is called about once a megabyte of text with the number of bytes of the
+    file read since. The inputs of operators, where they were recorded, take a fifth of the time: `shapes` says whether
+    to read them. By default that is done where the file is not large; else the run says what it lacks.
     """
     origin = source if isinstance(source, bytes) else Path(source)
-    reader = _Reader(origin, limits or Limits())
+    reader = _Reader(origin, limits or Limits(), progress, _are_cheap(origin) if shapes is None else shapes)
     found, head = reader.run()
-    return as_run(name or _name(origin), found, head, reader.losses)
+    run = as_run(name or _name(origin), found, head, reader.losses)
+    if shapes is None and reader.left_shapes:
+        recording = replace(run.recording, left_out=(*run.recording.left_out, _SHAPES_LEFT))
+        run = replace(run, recording=recording)
+    return run
+
+
+def _are_cheap(origin: Path | bytes) -> bool:
+    """Whether the file is small enough for its shapes to be read unasked; also where it turns out to be none."""
+    if isinstance(origin, bytes):
+        return True
+    try:
+        size = origin.stat().st_size
+    except (OSError, ValueError):
+        return True
+    return size * (_PACKED if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
 
 
 class _Reader:
     """One pass over one file."""
 
-    def __init__(self, origin: Path | bytes, limits: Limits) -> None:
-        self._origin, self._limits = origin, limits
-        self._columns = Columns()
-        self._exact = False
+    def __init__(self, origin: Path | bytes, limits: Limits, progress: Progress | None, shapes: bool) -> None:
+        self._origin, self._limits, self._progress = origin, limits, progress
+        self._columns = Columns(shapes=shapes)
+        self._first_bytes = 0 if shapes else _CHEAP_BYTES  # so much of the text is still looked through for shapes
+        self.left_shapes = False  # there are some, and they were not read
+        self._how = How()
         self.losses = Losses()
 
     def run(self) -> tuple[Found, Header]:
         """All rows and the metadata. Raises TraceError where there are none."""
-        text = blocks(self._origin, self._limits, self.losses)
+        # Closed at once: an interrupt would keep the file open for as long as its traceback is kept.
+        with closing(blocks(self._origin, self._limits, self.losses, self._progress)) as text:
+            return self._all(text)
+
+    def _all(self, text: Iterator[bytes]) -> tuple[Found, Header]:
         start, head = self._start(text)
         pieces = Pieces(start.events, text, self._limits)
         rest = iter(pieces)
-        for piece, place in rest:
-            after = self._take(piece, place, start.bare, pieces)
-            if isinstance(after, Header):
+        for piece in rest:
+            if self._first_bytes > 0 and not self.left_shapes:
+                self._first_bytes -= len(piece.text)
+                self.left_shapes = b'"Input Dims"' in bytes(piece.text)
+            after = self._take(piece, start.bare, pieces)
+            if isinstance(after, Mapping):
                 head = _joined(head, after)
                 break
             if after is not None:
@@ -69,40 +112,48 @@ class _Reader:
         first = None
         for start in find_events(text, self._limits):
             if start.bare:
-                return start, Header()
+                return start, NO_HEADER
             if (head := header(start.before, b"}")) is not None:
                 return start, head
             first = first or start
         if first is None:
             raise self._nothing()
         self.losses.add(METADATA)
-        return first, Header()
+        return first, NO_HEADER
 
-    def _take(self, piece: bytes | memoryview, place: Place, bare: bool, pieces: Pieces) -> Header | bytes | None:
+    def _take(self, piece: Piece, bare: bool, pieces: Pieces) -> Header | bytes | None:
         """Add a piece's events; the metadata or the text after them once the events have ended."""
-        for exact in (True,) if self._exact else (False, True):
-            if place is Place.LAST:
-                events, after = ending(piece, exact, bare) or (None, None)
+        before = self._how
+        for _ in range(_TRIES):
+            if piece.place is Place.LAST:
+                batch, after = ending(piece.text, self._how, bare) or (None, None)
             else:
-                events, after = inner(piece, exact), None
-            if events is None:
-                break
-            if self._columns.add(events, exact=exact):
-                self._exact = exact  # one piece with times beyond float64 means that all have
+                batch, after = inner(piece.array, self._how), None
+            if batch is None:
+                closer = _closer(self._how)
+                if closer is None:
+                    break
+                self._how = closer
+                continue
+            needed = self._columns.add(batch, self._how)
+            if needed == self._how:
                 return after
-        read = damaged(bytes(piece), pieces.key, place, self.losses)
-        self._columns.add(read.events, exact=True)
+            self._how = needed  # what one piece needs all are likely to
+        self._how = before  # but damage in one is no reason to read the others slowly
+        read = damaged(bytes(piece.text), pieces.key, piece.place, self.losses)
+        for batch in read.batches:
+            self._columns.add(batch, CLOSEST)
         if read.rest:
             pieces.give_back(read.rest)
         return read.after
 
-    def _metadata_after(self, after: bytes, bare: bool, rest: Iterator[tuple[bytes | memoryview, Place]]) -> Header:
+    def _metadata_after(self, after: bytes, bare: bool, rest: Iterator[Piece]) -> Header:
         """The metadata that follow the events, gathered up to the limit."""
-        for piece, _ in rest:
-            after = b"".join((after, b",", piece))
+        for piece in rest:
+            after = b"".join((after, b",", piece.text))
             if len(after) > self._limits.event_bytes:
                 self.losses.add(METADATA)
-                return Header()
+                return NO_HEADER
         return metadata_after(after, bare, self.losses)
 
     def _nothing(self) -> TraceError:
@@ -111,14 +162,18 @@ class _Reader:
         return TraceError(f"{label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
+def _closer(how: How) -> How | None:
+    """The next way to try where an engine refused a piece; None where only damage can be the reason."""
+    if how.known:  # a category that gpulab does not know
+        return how._replace(known=False)
+    if how.times is Times.WHOLE:  # times with a fraction
+        return how._replace(times=Times.FRACTIONS, known=True)
+    return how._replace(times=Times.TEXT) if how.times is Times.FRACTIONS else None
+
+
 def _joined(one: Header, other: Header) -> Header:
     """The metadata before and after the events; where both tell, the later counts."""
-    joined = Header()
-    for field in Header.__struct_fields__:
-        told = getattr(other, field)
-        setattr(joined, field, getattr(one, field) if told is None else told)
-    joined.traceEvents = None
-    return joined
+    return {key: one[key] if told is None else told for key, told in other.items()}
 
 
 def _name(origin: Path | bytes) -> str:

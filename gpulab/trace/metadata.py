@@ -17,7 +17,7 @@ _EPOCH_NS = 10**18  # September 2001: times above this count from 1970, none bel
 
 def machine(header: Header) -> Machine:
     """The GPUs of the machine, as far as the trace lists them."""
-    listed = header.deviceProperties if isinstance(header.deviceProperties, list) else []
+    listed = header["deviceProperties"] if isinstance(header["deviceProperties"], list) else []
     gpus = tuple(_gpu(index, entry) for index, entry in enumerate(listed[:_MOST_GPUS]) if isinstance(entry, dict))
     return Machine(gpus=gpus)
 
@@ -46,19 +46,19 @@ def _positive(value: Any) -> int | None:
 
 def options(header: Header) -> tuple[str, ...]:
     """The profiler options the trace says were on."""
-    return tuple(option for option in _OPTIONS if whole(getattr(header, option)) == 1)
+    return tuple(option for option in _OPTIONS if whole(header[option]) == 1)
 
 
 def rank(header: Header) -> int | None:
     """The rank in a distributed job."""
-    info = header.distributedInfo
+    info = header["distributedInfo"]
     number = whole(info.get("rank")) if isinstance(info, dict) else -1
     return number if number >= 0 else None
 
 
 def began_ns(header: Header, zero_ns: int) -> int | None:
     """UNIX time of the earliest event; None where the trace does not tell."""
-    base = whole(header.baseTimeNanoseconds)
+    base = whole(header["baseTimeNanoseconds"])
     if base > 0:
         return base + zero_ns
     return zero_ns if zero_ns > _EPOCH_NS else None
@@ -74,14 +74,14 @@ def date(unix_ns: int | None) -> str | None:
 def facts(header: Header) -> dict[str, str]:
     """What else the metadata tells: versions, host, the job the rank belongs to."""
     found = {
-        "cuda_runtime": _cuda_version(header.cuda_runtime_version),
-        "cuda_driver": _cuda_version(header.cuda_driver_version),
-        "hip_runtime": _hip_version(header.hip_runtime_version),
-        "host": _text(header.host_name),
+        "cuda_runtime": _cuda_version(header["cuda_runtime_version"]),
+        "cuda_driver": _cuda_version(header["cuda_driver_version"]),
+        "hip_runtime": _hip_version(header["hip_runtime_version"]),
+        "host": _text(header["host_name"]),
     }
-    if isinstance(header.distributedInfo, dict):
-        found["world_size"] = _text(header.distributedInfo.get("world_size"))
-        found["distributed_backend"] = _text(header.distributedInfo.get("backend"))
+    if isinstance(header["distributedInfo"], dict):
+        found["world_size"] = _text(header["distributedInfo"].get("world_size"))
+        found["distributed_backend"] = _text(header["distributedInfo"].get("backend"))
     return {key: value for key, value in found.items() if value}
 
 

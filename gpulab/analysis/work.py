@@ -1,0 +1,77 @@
+"""Device work of a run in order of time: what every figure about a device begins with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.intervals import Ints, Spans, union
+from gpulab.run import Run
+from gpulab.tables import Array, Kind, Rows
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Kernels, copies and fills, in order of their beginning; those without a launch in the trace are among them."""
+
+    events: Rows  # all events of the run
+    event: Ints  # which of them each piece of work is
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    def __getitem__(self, column: str) -> Array:
+        return self.events[column][self.event]
+
+    @property
+    def start_ns(self) -> Ints:
+        """When each began."""
+        return self["start_ns"]
+
+    @property
+    def end_ns(self) -> Ints:
+        """When each ended."""
+        return self["start_ns"] + self["dur_ns"]
+
+    def where(self, mask: Mask) -> Work:
+        """The part of it that a mask picks."""
+        return Work(self.events, self.event[np.flatnonzero(mask)])
+
+    def is_kind(self, *kinds: Kind) -> Mask:
+        """Which of it is of one of these kinds."""
+        kind = self["kind"]
+        mask: Mask = kind == kinds[0]
+        for other in kinds[1:]:
+            mask = mask | (kind == other)
+        return mask
+
+    def of_kind(self, *kinds: Kind) -> Work:
+        """The part of it that is of one of these kinds."""
+        return self.where(self.is_kind(*kinds))
+
+    def spans(self) -> Spans:
+        """When at least one piece of it ran."""
+        start = self.start_ns
+        return union(start, start + self["dur_ns"])
+
+
+def device_work(run: Run, device: int | None = None) -> Work:
+    """The work of one device, or of all."""
+    events = run.event_rows
+    picked = events["kind"] >= Kind.KERNEL
+    if device is not None:
+        picked = picked & (events["device"] == device)
+    index = np.flatnonzero(picked)
+    start = events["start_ns"][index]
+    if (start[1:] < start[:-1]).any():
+        index = index[np.argsort(start, kind="stable")]
+    return Work(events, index)
+
+
+def devices(run: Run) -> tuple[int, ...]:
+    """The devices that worked in this run, by their index; -1 stands for work whose device the trace does not tell."""
+    return tuple(np.unique(device_work(run)["device"]).tolist())

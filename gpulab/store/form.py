@@ -1,0 +1,56 @@
+"""Which parts a `.gpulab` file has, and how a file that is none is refused."""
+
+from __future__ import annotations
+
+from gpulab.errors import StoreError
+from gpulab.tables import (
+    COLLECTIVES,
+    EVENTS,
+    GPU_SAMPLES,
+    GRIDS,
+    HOST_SAMPLES,
+    MARKS,
+    MEMORY,
+    SHAPES,
+    WAITS,
+    Table,
+)
+
+# 1.0: events carried grid, block and occupancy_frac; no side tables, no memory, no checksums.
+MAJOR, MINOR = 1, 1
+Schema = tuple[int, int]
+
+SUFFIX = ".gpulab"
+META = "run.json"
+META_BYTES = 16 * 2**20  # at most; what a run says of itself takes a few kB
+FILE_BYTES = 2**31 - 1  # at most: what a zip without extensions holds, some 300 million events
+
+# The fields of a Run that are tables.
+FIELDS = {
+    "event_rows": EVENTS,
+    "grid_rows": GRIDS,
+    "shape_rows": SHAPES,
+    "collective_rows": COLLECTIVES,
+    "wait_rows": WAITS,
+    "memory_rows": MEMORY,
+    "mark_rows": MARKS,
+    "gpu_rows": GPU_SAMPLES,
+    "host_rows": HOST_SAMPLES,
+}
+
+_LONGEST = 300  # letters of a reason
+
+WHOLE = "is it whole? copy it again, or record the run anew"
+TRUST = "open only files that you trust"
+UPGRADE = "pip install --upgrade gpulab"
+
+
+def part(table: Table) -> str:
+    """The name of the part that holds a table."""
+    return f"{table.name}.parquet"
+
+
+def refusal(why: str, fix: str = WHOLE) -> StoreError:
+    """A file that is no run, whichever it is; who opened it puts its name to it."""
+    short = why if len(why) <= _LONGEST else f"{why[:_LONGEST]} ..."  # it may quote the file
+    return StoreError("The file cannot be read as a run.", why=short, fix=fix)

@@ -1,0 +1,92 @@
+"""A `.gpulab` file -> the run, equal in every field; or the reason why not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from gpulab.errors import StoreError
+from gpulab.run import Run
+from gpulab.store import newer, older
+from gpulab.store.archive import Archive
+from gpulab.store.consistency import fault
+from gpulab.store.document import Document, decoded
+from gpulab.store.form import FIELDS, META, part, refusal
+from gpulab.store.unpacking import Allowance, unpacked
+
+_MOST_BYTES = 8 * 2**30
+# A run takes 10 to 25 times its file; a file made to fill memory, any number of times.
+_RATIO, _RATIO_FROM_BYTES = 1000, 256 * 2**20
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether the file begins as a `.gpulab` file does, whatever it is called and whether or not it is whole."""
+    try:
+        if not Path(path).is_file():
+            return False
+        with Path(path).open("rb") as file:
+            head = file.read(30 + len(META))
+    except (OSError, ValueError):
+        return False
+    return head.startswith(b"PK\x03\x04") and head[30:] == META.encode()
+
+
+def open(path: str | os.PathLike[str], *, most_bytes: int = _MOST_BYTES) -> Run:
+    """Read a run back, equal in every field. Raises StoreError where the file is no run, damaged, or too new.
+
+    A run that would take more than `most_bytes` of memory is refused before it does.
+    """
+    source = Path(path)
+    refused = f"{source} cannot be read as a run."
+    try:
+        if not stat.S_ISREG(source.stat().st_mode):
+            raise refusal("it is not a file", "name one file that gpulab.save(...) wrote")
+        with source.open("rb") as file:
+            return _run(Archive(file), most_bytes)
+    except StoreError as error:
+        raise StoreError(refused, why=error.why, fix=error.fix) from error
+    except MemoryError as error:
+        fix = "close what takes memory here, or open it on a larger machine"
+        raise StoreError(refused, why="there is not enough memory for it", fix=fix) from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise StoreError(f"{source} cannot be opened.", why=why, fix="check the path and its permissions") from error
+
+
+def _run(archive: Archive, most_bytes: int) -> Run:
+    """The run, with a note in `recording.left_out` where the file held more than this version knows."""
+    document = decoded(archive.read(META))
+    texts = _tables(archive, document)
+    allowance = Allowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
+    tables, passed_over = {}, [*document.unknown]
+    for table in FIELDS.values():
+        if (text := texts.pop(part(table), None)) is not None:
+            tables[table.name] = unpacked(table.name, older.wanted(table, document.schema), text, allowance)
+            passed_over += [f"{table.name}: {name}" for name in tables[table.name].unknown]
+    known = {META, *map(part, FIELDS.values())}
+    passed_over += [name for name in archive.parts if name not in known]
+    older.bring_up(tables, document.schema)
+    fields = dict(document.fields)
+    for field, table in FIELDS.items():
+        if table.name in tables:
+            fields[field] = tables[table.name].rows(table)
+    run = Run(**fields)
+    if (wrong := fault(run)) is not None:
+        raise refusal(f"it is damaged: {wrong}")
+    run, of_unknown_kinds = newer.of_known_kinds(run)
+    return newer.noted(run, [*passed_over, *of_unknown_kinds], document.schema)
+
+
+def _tables(archive: Archive, document: Document) -> dict[str, bytes]:
+    """The parts that hold tables, each as it was written. Raises StoreError where one is missing or was changed."""
+    texts = {part(table): archive.read(part(table)) for table in FIELDS.values() if part(table) in archive.parts}
+    if document.sha256 is None:
+        return texts
+    for name in sorted({f"{table}.parquet" for table in document.sha256} - set(archive.parts)):
+        raise refusal(f"its {name} is missing")
+    for name, text in texts.items():
+        if hashlib.sha256(text).hexdigest() != document.sha256.get(name.removesuffix(".parquet")):
+            raise refusal(f"its {name} is damaged: it is not what was written (SHA-256)")
+    return texts

@@ -1,0 +1,69 @@
+"""A run -> one `.gpulab` file, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import stat
+import zipfile
+from pathlib import Path
+from typing import BinaryIO
+
+from gpulab.errors import StoreError
+from gpulab.run import Run
+from gpulab.store.consistency import fault
+from gpulab.store.document import encoded
+from gpulab.store.form import FIELDS, META, META_BYTES, SUFFIX, part
+from gpulab.store.packing import packed
+
+
+def save(run: Run, path: str | os.PathLike[str]) -> Path:
+    """Write a run, whole or not at all, and give the path; `.gpulab` is added where there is no suffix.
+
+    Raises StoreError where it cannot be written.
+    """
+    target = Path(path)
+    target = target if target.suffix else target.with_suffix(SUFFIX)
+    # In the same folder, so that the last step is a rename, which either happens or does not.
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    what = f"The run {run.name!r} could not be saved to {target}."
+    mend = "mend the run where it was made"
+    if (wrong := fault(run)) is not None:
+        raise StoreError(what, why=wrong, fix=mend)
+    try:
+        with unfinished.open("xb") as file:
+            _write(run, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+    except OSError as error:
+        fix = "check that the folder exists, may be written to and has room"
+        raise StoreError(what, why=error.strerror or str(error), fix=fix) from error
+    except (ValueError, TypeError, OverflowError, zipfile.LargeZipFile) as error:
+        raise StoreError(what, why=str(error), fix=mend) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def _write(run: Run, file: BinaryIO) -> None:
+    rows = {table: getattr(run, field) for field, table in FIELDS.items()}
+    tables = {table: packed(rows[table]) for table in rows if len(rows[table])}
+    sums = {table.name: hashlib.sha256(text).hexdigest() for table, text in tables.items()}
+    meta = encoded(run, sums)
+    if len(meta) > META_BYTES:
+        raise ValueError(f"what the run says of itself takes {len(meta):,} bytes, {META_BYTES:,} at most")
+    with zipfile.ZipFile(file, "w", allowZip64=False) as archive:
+        # First, because a file is known by it.
+        archive.writestr(_member(META), meta, zipfile.ZIP_DEFLATED)
+        for table, text in tables.items():
+            archive.writestr(_member(part(table)), text)
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    """The same on every system and on every day, and readable where somebody unpacks it."""
+    member = zipfile.ZipInfo(name)
+    member.create_system = 3  # Unix, whose permissions these are
+    member.external_attr = (stat.S_IFREG | 0o644) << 16
+    return member

@@ -1,0 +1,160 @@
+"""A run with no field at its default, what equal means, and files changed part by part."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import zipfile
+
+import numpy as np
+from pyarrow import parquet
+
+from gpulab.run import Gap, Gpu, Loader, Machine, Recording, Run, Source
+from gpulab.tables import MARKS, SIDE_TABLES, TABLES, Kind, MarkKind, Words
+
+FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
+ROWS = {f"{field}_rows": table for field, table in zip(FIELDS, TABLES, strict=True)}
+HALF = 2**62
+
+
+def filled(table, count, seed=0):
+    """Rows in which every column holds something else, extremes and absences included."""
+    rng = np.random.default_rng(seed)
+    columns = {}
+    for column in table.columns:
+        if column.dtype == "words":
+            vocabulary = ("never used", "größe", "a", "", "核\x00", "last")
+            columns[column.name] = Words(rng.integers(-1, 6, count).astype(np.int32), vocabulary)
+        elif column.name == "kind":
+            kinds = MarkKind if table is MARKS else Kind
+            columns[column.name] = rng.choice([int(kind) for kind in kinds], count)
+        elif column.name == "event":
+            columns[column.name] = np.arange(count)
+        elif column.name in ("thread", "loader") or (column.name == "device" and "samples" in table.name):
+            columns[column.name] = rng.integers(-1, 2, count)
+        elif column.dtype.startswith("float"):
+            columns[column.name] = rng.choice([np.nan, -0.0, np.inf, -np.inf, 1 / 3, 5e-324], count)
+        elif column.dtype == "bool":
+            columns[column.name] = rng.random(count) < 0.5
+        elif column.name in ("start_ns", "end_ns", "at_ns", "dur_ns"):
+            columns[column.name] = rng.integers(0 if column.name == "dur_ns" else -HALF, HALF, count, endpoint=True)
+        else:
+            limits = np.iinfo(column.dtype)
+            columns[column.name] = rng.integers(limits.min, limits.max, count, column.dtype, endpoint=True)
+    return table.rows(columns)
+
+
+def full_run(count=50):
+    """A run with no field left at its default; every second event has a row in each side table."""
+    rows = {}
+    for seed, (field, table) in enumerate(ROWS.items()):
+        rows[field] = filled(table, count, seed)
+        if table in SIDE_TABLES:
+            rows[field] = rows[field].where(rows[field]["event"] % 2 == seed % 2)
+    return Run(
+        name='before "fix" λ',
+        source=Source(how="measured", device="NVIDIA H100", date="2026-01-02"),
+        machine=Machine(
+            gpus=(
+                Gpu(index=0, name="NVIDIA H100", uuid="GPU-1", memory_bytes=2**40, power_limit_w=700.5, mig=False),
+                Gpu(index=1, name="x"),
+            ),
+            driver="580.1",
+            cores=64,
+            cores_allowed=2.5,
+            memory_bytes=2**42,
+            container="docker",
+            gaps=(Gap(what="power", why="not told", fix="none"),),
+        ),
+        span_ns=HALF,
+        began_ns=1_700_000_000_123_456_789,
+        outcome="KeyboardInterrupt",
+        rank=3,
+        recording=Recording(
+            level="deep",
+            windows_ns=((0, 5), (7, 2**61)),
+            pauses_ns=((1, 2),),
+            activities=("cpu", "cuda"),
+            options=("record_shapes",),
+            left_out=(Gap(what="w", why="y", fix="f"),),
+            lost={"the file ends early": 1},
+        ),
+        loaders=(Loader(workers=0, batch_size=32, pin_memory=True, dataset="Images"), Loader()),
+        threads=("main", "autograd"),
+        main_thread=1,
+        facts={"threads": "8", "ünï": "cödé"},
+        **rows,
+    )
+
+
+def same(one, other):
+    """Equal in every field, every dtype and every bit of every column."""
+    for field in dataclasses.fields(Run):
+        if field.name not in ROWS:
+            assert getattr(one, field.name) == getattr(other, field.name), field.name
+            continue
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        assert mine.table is theirs.table is ROWS[field.name]
+        assert list(mine.columns) == list(theirs.columns)
+        for name, values in mine.columns.items():
+            back = theirs.columns[name]
+            if isinstance(values, Words):
+                # A table without rows is not written, and its words are not either.
+                assert values.vocabulary == back.vocabulary or not len(values), name
+                values, back = values.codes, back.codes
+            assert values.dtype == back.dtype, name
+            assert values.tobytes() == back.tobytes(), name
+            assert not back.flags.writeable
+    return True
+
+
+def parts_of(path):
+    """The bytes of each part by its name."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def signed(parts):
+    """The same with checksums that fit: what somebody would write who means harm, or a later version."""
+    document = json.loads(parts["run.json"])
+    if "sha256" in document:
+        tables = {name: text for name, text in parts.items() if name.endswith(".parquet")}
+        document["sha256"] = {
+            name.removesuffix(".parquet"): hashlib.sha256(text).hexdigest() for name, text in tables.items()
+        }
+    return {**parts, "run.json": json.dumps(document).encode()}
+
+
+def write(path, parts):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return path
+
+
+def with_meta(path, change):
+    """The file with `change(document)` made to its run.json."""
+    parts = parts_of(path)
+    document = json.loads(parts["run.json"])
+    change(document)
+    return write(path, {**parts, "run.json": json.dumps(document).encode()})
+
+
+def with_part(path, name, text):
+    """The file with another part, which its checksums know; None takes it out."""
+    parts = {**parts_of(path), name: text}
+    return write(path, signed({part: text for part, text in parts.items() if text is not None}))
+
+
+def with_table(path, name, change, **how):
+    """The file with `change(table)` made to one of its tables."""
+    words = [
+        column.name for table in TABLES for column in table.columns if (table.name, column.dtype) == (name, "words")
+    ]
+    file = parquet.ParquetFile(io.BytesIO(parts_of(path)[f"{name}.parquet"]), read_dictionary=words)
+    table = change(file.read())
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer, **how)
+    return with_part(path, f"{name}.parquet", buffer.getvalue())
