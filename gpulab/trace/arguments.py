@@ -55,19 +55,27 @@ def correlations(values: Values) -> Ints:
     return np.where(found == 0, -1, found)
 
 
+class _Products(dict[tuple[Any, ...], int]):
+    """Three sides -> their product: a run has few different ones."""
+
+    def __missing__(self, sides: tuple[Any, ...]) -> int:
+        product = _product(sides)
+        if product >= 0:
+            self[sides] = product
+        return product
+
+
 def products(values: Values) -> Ints:
     """Blocks of a grid, or threads of a block, from three sides each."""
-    array = _numbers(values)
-    if array.dtype == np.int64 and array.shape == (len(values), 3) and (array > 0).all():
-        # A grid has at most 2**31 x 65535 x 65535 blocks; what exceeds an int64 is none.
-        quick: Ints = array.prod(axis=1)
-        if array.max(initial=0) < 2**20:
-            return quick
-    return np.fromiter(map(_product, values), np.int64, len(values))
+    known = _Products()
+    try:
+        return np.fromiter(map(known.__getitem__, map(tuple, values)), np.int64, len(values))
+    except TypeError:  # no list, or a list of lists
+        return np.fromiter(map(_product, values), np.int64, len(values))
 
 
 def _product(sides: Any) -> int:
-    if not isinstance(sides, list) or not 0 < len(sides) <= 3:
+    if not isinstance(sides, (list, tuple)) or not 0 < len(sides) <= 3:
         return -1
     total = 1
     for side in sides:

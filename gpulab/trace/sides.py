@@ -102,7 +102,7 @@ class Gathered:
         told = np.zeros(len(events), bool)
         for (name, (_, read)), given in zip(self._side.readings.items(), values, strict=True):
             dtype = self._dtypes[name]
-            if given is None:
+            if given is None or _is_absent(given):
                 part[name] = np.full(len(events), absent(dtype), dtype)
                 continue
             if read is None:
@@ -141,6 +141,11 @@ class Gathered:
         good = np.array([*(text is not None for text in texts), False], bool)
         words = vocabulary.words(codes, [str(text) for text in texts])
         return words if good[:-1].all() else Words(np.where(good[codes], words.codes, -1), words.vocabulary)
+
+
+def _is_absent(values: Sequence[Any]) -> bool:
+    """Whether all of these are -1; only looked at closely where it is likely."""
+    return values[0] == -1 == values[-1] and list(values).count(-1) == len(values)
 
 
 def _compact(text: bytes) -> str | None:

@@ -148,17 +148,19 @@ def _header(found: Any) -> Header:
 def _told(events: Sequence[Any], keys: tuple[str, ...]) -> list[list[Any] | None]:
     """The values of these keys, one list each; see `Told`."""
     args = [event.args for event in events]
-    first = next((each for each in args if each is not None), None)
-    if first is None:
+    kind = next((type(each) for each in args if each is not None), None)
+    if kind is None:
         return [None] * len(keys)
-    nothing = type(first)()
-    given = [nothing if each is None else each for each in args] if None in args else args
-    return [_values(given, key, nothing) for key in keys]
+    return [_values(args, key, kind()) for key in keys]
 
 
 def _values(args: Sequence[Any], key: str, nothing: Any) -> list[Any] | None:
     field = _field(key)
     if not hasattr(nothing, field):  # not looked for: no event of this piece has it
         return None
-    values = list(map(attrgetter(field), args))
+    get = attrgetter(field)
+    try:
+        values = list(map(get, args))
+    except AttributeError:  # an event without arguments
+        values = [get(nothing if each is None else each) for each in args]
     return [bytes(value) or None for value in values] if key in AS_TEXT else values
