@@ -9,9 +9,10 @@ The same without IPython:
 The map of the house; imports point down this list only:
 
     errors, intervals    expected failures; spans of time
-    tables, run          every column of every table; what was recorded, frozen
+    rows, tables, run    columns in memory; what each of them means; what was recorded, frozen
     trace, sensors       PyTorch's trace files; what GPU and host can be asked
     store                a run on disk
+    files                from disk and to disk, whatever lies there
     capture              recording a cell to a run
     analysis             questions with a number for an answer
     replay               what-if

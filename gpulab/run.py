@@ -6,18 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpulab.tables import (
-    COLLECTIVES,
-    EVENTS,
-    GPU_SAMPLES,
-    GRIDS,
-    HOST_SAMPLES,
-    MARKS,
-    MEMORY,
-    SHAPES,
-    WAITS,
-    Rows,
-)
+from gpulab.rows import Rows
+from gpulab.tables import COLLECTIVES, EVENTS, GPU_SAMPLES, GRIDS, HOST_SAMPLES, MARKS, MEMORY, SHAPES, WAITS
 
 if TYPE_CHECKING:
     import pandas as pd

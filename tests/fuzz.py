@@ -269,7 +269,7 @@ def revalue(dice: random.Random, text: bytes) -> bytes:
                 {"ph": _PHASES, "cat": _WORDS}.get(key, _VALUES) if dice.random() < 0.8 else _VALUES
             )
         return json.dumps(document).encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return insert(dice, text)  # it is no sound JSON any more
 
 

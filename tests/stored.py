@@ -11,8 +11,9 @@ import zipfile
 import numpy as np
 from pyarrow import parquet
 
+from gpulab.rows import Words
 from gpulab.run import Gap, Gpu, Loader, Machine, Recording, Run, Source
-from gpulab.tables import MARKS, SIDE_TABLES, TABLES, Kind, MarkKind, Words
+from gpulab.tables import MARKS, SIDE_TABLES, TABLES, Kind, MarkKind
 
 FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
 ROWS = {f"{field}_rows": table for field, table in zip(FIELDS, TABLES, strict=True)}

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
     ("errors", "intervals"),
+    ("rows",),
     ("tables",),
     ("run",),
     ("trace", "sensors", "store"),

@@ -13,8 +13,8 @@ import gpulab
 from gpulab import trace
 from gpulab.errors import StoreError, TraceError
 from gpulab.files import Ranks, load_ranks, load_run
+from gpulab.rows import Rows, Words
 from gpulab.run import Run
-from gpulab.tables import Rows, Words
 
 LONG = 30_000  # events of a trace of several megabytes, which is read in several pieces
 BASE_NS = 1_700_000_000_000_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import warnings
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_files import BASE_NS, LONG, equal, listing, names, write
+from test_trace import x
 
 import gpulab
 from gpulab import store, trace
@@ -90,6 +92,15 @@ def test_what_was_read_under_other_limits_is_not_used(tmp_path):
     part = gpulab.load(path, cache=True, limits=trace.Limits(text_bytes=path.stat().st_size // 2))
     assert part.recording.lost
     assert equal(gpulab.load(path, cache=True), trace.read(path))
+
+
+def test_shapes_are_read_where_the_user_asks_and_what_was_read_without_them_is_not_used(tmp_path):
+    shaped = {"Input Dims": [[2, 3]], "Input type": ["float"]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": [{**x("cpu_op", "aten::mm", 1, 2), "args": shaped}]}))
+    assert len(gpulab.load(path, cache=True, shapes=False).shape_rows) == 0
+    assert len(gpulab.load(path, cache=True).shape_rows) == 1
+    assert len(gpulab.load(tmp_path, cache=True, shapes=True)[0].shape_rows) == 1
 
 
 def test_what_another_reader_made_is_not_used(tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from oracle import HOST, KERNEL, SHARED, nanoseconds
 from test_trace import read, x
 
 from gpulab import trace
-from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, Kind, Words
+from gpulab.rows import Words
+from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, Kind
 from gpulab.trace import decode, kineto, plain, typed
 
 FIELDS = {

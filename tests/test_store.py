@@ -23,9 +23,10 @@ from test_trace import SHARED
 import gpulab
 from gpulab import store, trace
 from gpulab.errors import StoreError
+from gpulab.rows import Words
 from gpulab.run import Machine, Run, Source
 from gpulab.store import writing
-from gpulab.tables import EVENTS, GRIDS, HOST_SAMPLES, TABLES, Words
+from gpulab.tables import EVENTS, GRIDS, HOST_SAMPLES, TABLES
 
 
 @pytest.fixture

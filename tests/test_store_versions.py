@@ -13,10 +13,11 @@ from stored import full_run, parts_of, same, with_meta, with_part, with_table, w
 
 from gpulab import store
 from gpulab.errors import StoreError
+from gpulab.rows import Column
 from gpulab.run import Gap, Gpu, Loader, Machine, Recording, Source
 from gpulab.store import older
 from gpulab.store.unpacking import Unpacked
-from gpulab.tables import EVENTS, GRIDS, Column
+from gpulab.tables import EVENTS, GRIDS
 
 # Written by the gpulab of commit 913392d, the last with schema 1.0; schema_1_0.py beside them tells how.
 OLD = Path(__file__).parent / "data" / "schema_1_0.gpulab"

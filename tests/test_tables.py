@@ -8,7 +8,8 @@ from made import event, rows, run_of
 
 from gpulab import tables
 from gpulab.errors import RunError
-from gpulab.tables import EVENTS, STEPS, TABLES, Kind, Words, concat
+from gpulab.rows import Words, concat
+from gpulab.tables import EVENTS, STEPS, TABLES, Kind
 
 TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
 
@@ -82,3 +83,9 @@ def test_a_frame_has_the_columns_of_the_table_and_shares_their_memory():
 def test_a_run_shows_its_size_and_its_source():
     run = run_of([event(Kind.OP, "aten::mm", 0, 1500)])
     assert repr(run) == "Run('made', recorded on Made GPU, 2026-01-01, 1 events, 1.50 s)"
+
+
+def test_a_notebook_shows_rows_as_a_frame():
+    run = run_of([event(Kind.OP, "aten::mm", 0, 1)])
+    assert "aten::mm" in run.event_rows._repr_html_()
+    assert "<table" in run.event_rows._repr_html_()

@@ -20,8 +20,9 @@ from numpy.typing import ArrayLike
 from gpulab.analysis.steps import Steps, steps
 from gpulab.analysis.work import device_work
 from gpulab.intervals import Coverage, Spans, gaps, merged, subtract
+from gpulab.rows import Column, Rows, Table
 from gpulab.run import Run
-from gpulab.tables import Column, Kind, Rows, Table
+from gpulab.tables import Kind
 
 BUSY = Table(
     "busy",

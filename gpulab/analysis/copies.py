@@ -13,8 +13,9 @@ from gpulab.analysis.launches import in_interior
 from gpulab.analysis.steps import Steps
 from gpulab.analysis.work import device_work
 from gpulab.intervals import Spans, union
+from gpulab.rows import Column, Rows, Table, Words
 from gpulab.run import Run
-from gpulab.tables import Column, Kind, Rows, Table, Words
+from gpulab.tables import Kind
 
 COPIES = Table(
     "copies",

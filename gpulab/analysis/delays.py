@@ -17,15 +17,16 @@ import numpy as np
 
 from gpulab.analysis.work import Work, device_work
 from gpulab.intervals import Ints
+from gpulab.rows import Array, Column, Rows, Table
 from gpulab.run import Run
-from gpulab.tables import RUNTIME_KINDS, Array, Column, Kind, Rows, Table
+from gpulab.tables import RUNTIME_KINDS, Kind
 
 LAUNCHES = Table(
     "launches",
     (
         Column("event", "int32", "the device work: which row of the events table"),
         Column("call", "int32", "the call that started it: which row of the events table"),
-        Column("kind", "int8", "what the work is: a gpulab.tables.Kind"),
+        Column("kind", "int8", "what the work is: a gpulab.tables.Kind", Kind),
         Column("delay_ns", "int64", "from the beginning of the call to that of the work; < 0 only if clocks disagree"),
         Column("after_call_ns", "int64", "from the end of the call to the beginning of the work; < 0: it began before"),
         Column(

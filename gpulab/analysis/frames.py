@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.intervals import Spans, covered_ns
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind, Rows
+from gpulab.tables import Kind
 
 _LINE = re.compile(r"\d+\)?$")  # the line number at the end of "function (file.py:12)" or "cell line 12"
 _CELL = re.compile(r"(?:.*ipykernel_\d+[/\\]\d+\.py|<ipython-input-[^>]*>)\((\d+)\): (.*)")  # as IPython names cells

@@ -7,8 +7,8 @@ import numpy as np
 from gpulab.analysis.steps import Steps, steps
 from gpulab.analysis.work import device_work
 from gpulab.intervals import Ints, gaps, longer
+from gpulab.rows import Column, Rows, Table
 from gpulab.run import Run
-from gpulab.tables import Column, Rows, Table
 
 GAPS = Table(
     "gaps",

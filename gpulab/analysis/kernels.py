@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from gpulab.analysis.groups import Groups, grouped
 from gpulab.analysis.work import device_work
 from gpulab.intervals import Ints
+from gpulab.rows import Column, Rows, Table, Words
 from gpulab.run import Run
-from gpulab.tables import Column, Kind, Rows, Table, Words
+from gpulab.tables import Kind
 
 KERNELS = Table(
     "kernels",
     (
         Column("name", "words", "the kernel, as the trace names it"),
-        Column("kind", "int8", "kernel, or collective: one that communicates"),
+        Column("kind", "int8", "kernel, or collective: one that communicates", Kind),
         Column("matrix", "bool", "by its name it multiplies matrices: GEMM, convolution, fused attention"),
         Column("count", "int64", "how often it ran"),
         Column("total_ns", "int64", "how long all its runs took together, beside one another or not"),

@@ -10,8 +10,9 @@ from gpulab.analysis.ledger import SMALL_OP_NS, Ledger, main_device
 from gpulab.analysis.nesting import innermost
 from gpulab.analysis.steps import Steps
 from gpulab.intervals import Ints
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Kind, Rows
+from gpulab.tables import Kind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,9 @@ from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.nesting import innermost
 from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, nothing, subtract, union
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, Rows
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
 
 SMALL_OP_NS = 10_000  # calling an operator costs 2-5 us here; one this short is mostly its own call
 LONG_GAP_NS = 200_000  # Python needs 1-100 us from one operator to the next; a longer gap is code of its own

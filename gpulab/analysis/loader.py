@@ -9,8 +9,9 @@ import numpy as np
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.intervals import Ints
+from gpulab.rows import Rows
 from gpulab.run import Loader, Run
-from gpulab.tables import Kind, MarkKind, Rows
+from gpulab.tables import Kind, MarkKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.tables import Rows
+from gpulab.rows import Rows
 
 Mask = NDArray[np.bool_]
 

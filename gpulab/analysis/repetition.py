@@ -6,7 +6,8 @@ import numpy as np
 
 from gpulab.analysis.nesting import outermost
 from gpulab.intervals import Ints
-from gpulab.tables import Kind, Rows
+from gpulab.rows import Rows
+from gpulab.tables import Kind
 
 LEAST = 10  # fewer repeats may well be the layers of one forward pass
 SPANS_FRAC = 0.7  # layers also leave out what comes before and after it

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind, Rows
+from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind
 
 Mask = NDArray[np.bool_]
 WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps

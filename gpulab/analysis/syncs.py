@@ -10,8 +10,9 @@ from gpulab.analysis.launches import in_interior
 from gpulab.analysis.ledger import main_device
 from gpulab.analysis.steps import Steps
 from gpulab.intervals import Spans, covered_ns, gaps, intersect, nothing, union
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, Kind, Rows
+from gpulab.tables import DEVICE_KINDS, Kind
 
 # Operators whose result the host must see: each drains the queue. From the operator's name, whoever called it.
 WAITING_OPS = (

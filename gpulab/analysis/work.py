@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints, Spans, union
+from gpulab.rows import Array, Rows
 from gpulab.run import Run
-from gpulab.tables import Array, Kind, Rows
+from gpulab.tables import Kind
 
 Mask = NDArray[np.bool_]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from gpulab.rows import Rows, concat
 from gpulab.run import Gap, Machine, Run
-from gpulab.tables import COLLECTIVES, DEVICE_KINDS, EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind, Rows, concat
+from gpulab.tables import COLLECTIVES, DEVICE_KINDS, EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind
 
 # What a stretch of the profiler recorded, as fields of a run.
 _TABLES = {

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from gpulab.rows import Rows
 from gpulab.run import Loader
-from gpulab.tables import MARKS, MarkKind, Rows
+from gpulab.tables import MARKS, MarkKind
 
 
 class Marks:

@@ -18,9 +18,9 @@ from gpulab.capture.plan import Act, Limits, Phase, Plan
 from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
 from gpulab.capture.shelf import runs
 from gpulab.errors import CaptureError
+from gpulab.rows import Rows
 from gpulab.run import Gap, Recording, Run, Source
 from gpulab.sensors import Sensors, machine
-from gpulab.tables import Rows
 
 LEVELS = {
     "sensors": (),

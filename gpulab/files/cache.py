@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpulab import store
 from gpulab.errors import StoreError
@@ -19,13 +20,20 @@ _MARK = "cache_of"  # the fact of a kept run that tells its trace; a loaded run 
 _END_BYTES = 64 * 1024
 
 
+class Reading(NamedTuple):
+    """How a trace is read, as far as a user says."""
+
+    limits: Limits
+    shapes: bool | None  # None: where the trace is not large
+
+
 class Cache:
     """The kept runs of one load. With `where` False there is none: nothing is read, nothing written."""
 
-    def __init__(self, where: bool | str | os.PathLike[str], limits: Limits | None) -> None:
+    def __init__(self, where: bool | str | os.PathLike[str], reading: Reading) -> None:
         self._folder = None if isinstance(where, bool) else Path(os.path.expanduser(where))  # noqa: PTH111
         self._on = where is not False
-        self._limits = limits or Limits()
+        self._reading = reading
         self._failures: list[StoreError] = []
 
     def run(self, path: Path, read: Callable[[], Run]) -> Run:
@@ -74,7 +82,7 @@ class Cache:
                 tail = file.read(_END_BYTES)
         except OSError:
             return None
-        told = (path.name, status.st_size, status.st_mtime_ns, self._limits, _reader())
+        told = (path.name, status.st_size, status.st_mtime_ns, self._reading, _reader())
         return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape") + head + tail).hexdigest()
 
 
@@ -101,7 +109,7 @@ def _reader() -> str:
     package = Path(store.__file__).parents[1]
     digest = hashlib.sha256(f"{store.MAJOR}.{store.MINOR}".encode())
     for source in [
-        *(package / f"{name}.py" for name in ("run", "tables")),
+        *(package / f"{name}.py" for name in ("rows", "run", "tables")),
         *sorted(package.glob("store/*.py")),
         *sorted(package.glob("trace/*.py")),
     ]:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.rows import Rows, Table
 from gpulab.run import Gap, Gpu
 from gpulab.sensors.frames import user_line
 from gpulab.sensors.host import Host
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
-from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES, Rows, Table
+from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES
 
 PERIOD_NS = 100_000_000
 

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from gpulab.errors import StoreError
-from gpulab.tables import (
-    COLLECTIVES,
-    EVENTS,
-    GPU_SAMPLES,
-    GRIDS,
-    HOST_SAMPLES,
-    MARKS,
-    MEMORY,
-    SHAPES,
-    WAITS,
-    Table,
-)
+from gpulab.rows import Table
+from gpulab.tables import COLLECTIVES, EVENTS, GPU_SAMPLES, GRIDS, HOST_SAMPLES, MARKS, MEMORY, SHAPES, WAITS
 
 # 1.0: events carried grid, block and occupancy_frac; no side tables, no memory, no checksums.
 MAJOR, MINOR = 1, 1

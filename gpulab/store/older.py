@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.rows import Array, Column, Table, Words, absent
 from gpulab.store.form import Schema
 from gpulab.store.unpacking import Columns, Unpacked
-from gpulab.tables import EVENTS, GRIDS, Array, Column, Table, Words, absent
+from gpulab.tables import EVENTS, GRIDS
 
 Tables = dict[str, Unpacked]  # by name, as the file has them
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.tables import Array, Rows, Words
+from gpulab.rows import Array, Rows, Words
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.rows import Array, Column, Rows, Table, Words, absent
 from gpulab.store.footer import Footer, footer, unpacked_bytes
 from gpulab.store.form import TRUST, refusal
-from gpulab.tables import Array, Column, Rows, Table, Words, absent
 
 if TYPE_CHECKING:
     import pyarrow as pa

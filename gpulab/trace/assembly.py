@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Machine, Recording, Run, Source
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, Rows
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
 from gpulab.trace import metadata
 from gpulab.trace.columns import Found
 from gpulab.trace.dialect import loader_has_workers

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.tables import EVENTS, Kind, Rows
+from gpulab.rows import Rows
+from gpulab.tables import EVENTS, Kind
 from gpulab.trace.dialect import Family, family_of, kind_of
 from gpulab.trace.events import Batch, How, Times
 from gpulab.trace.growing import Growing

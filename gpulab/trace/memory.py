@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.tables import MEMORY, Rows
+from gpulab.rows import Rows
+from gpulab.tables import MEMORY
 from gpulab.trace import arguments
 from gpulab.trace.events import Batch
 from gpulab.trace.limits import NO_TIME, Losses

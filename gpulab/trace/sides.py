@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
-from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, SHAPES, WAITS, Rows, Table, Words, absent
+from gpulab.rows import Rows, Table, Words, absent
+from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, SHAPES, WAITS
 from gpulab.trace import arguments
 from gpulab.trace.growing import Growing
 from gpulab.trace.vocabulary import LONGEST, Vocabulary

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.tables import Words
+from gpulab.rows import Words
 
 LONGEST = 16_384  # letters of a C++ kernel's name at its worst; more is no name
 

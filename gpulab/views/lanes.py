@@ -11,8 +11,9 @@ from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.ledger import Ledger, host_layers, host_threads, main_device
 from gpulab.analysis.steps import Steps
 from gpulab.intervals import Spans, intersect, nothing, subtract, union
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, Kind, Rows
+from gpulab.tables import DEVICE_KINDS, Kind
 
 MOST_STREAMS = 4  # lanes for the busiest streams; what the others do is in one lane more
 FEW_STEPS = 3  # what a picture shows: enough to see that a pattern repeats, few enough to see into it

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import Rows
 from gpulab.views.sheet import Block, Line, Row, Table
 from gpulab.views.wording import UNKNOWN, counted, duration, percent, quantity, size
 
