@@ -234,6 +234,19 @@ def test_rules_that_need_a_gpu_are_not_judged_without_one():
     assert all(unjudged.why and unjudged.fix for unjudged in diagnosis.unjudged)
 
 
+def test_calls_to_a_gpu_whose_work_is_missing_make_every_finding_suspect():
+    def step(at):
+        return [
+            loader_call(at, 40),
+            event(Kind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
+            event(Kind.OP, "mm", at + 40, 50),
+        ]
+
+    diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
+    assert diagnosis.first.confidence == "suspect"
+    assert diagnosis.first.why_confidence == "calls to the GPU were recorded, and nothing of what it did"
+
+
 def test_nothing_recorded_is_not_nothing_found():
     diagnosis = diagnose(run_of(windows=[]))
     assert diagnosis.findings == ()

@@ -1,8 +1,11 @@
 """Real traces of real GPUs: the cause that is known of each is named, and nothing that is not there."""
 
+import gzip
+
 import pytest
 
 import gpulab
+from gpulab import trace
 
 RESNET = "v100_resnet50_workers{}.json.gz"
 
@@ -59,6 +62,32 @@ def test_the_b200_block_is_bound_by_dispatch(diagnosed):
 @pytest.mark.parametrize("name", ["v100_ns_resolution", "mi300_resnet_checkpoint", "mi300_compiled_triton"])
 def test_busy_gpus_are_called_busy_and_nothing_else(diagnosed, name):
     assert rules(diagnosed(f"{name}.json.gz")) == ["device_bound"]
+
+
+@pytest.fixture
+def cut_off(recorded):
+    """The diagnosis of so much of ResNet without workers: of a killed job, or of a file copied too early."""
+
+    def diagnosis(part):
+        text = gzip.decompress(recorded(RESNET.format(0)).read_bytes())
+        return gpulab.diagnose(trace.read(text[: int(len(text) * part)]))
+
+    return diagnosis
+
+
+@pytest.mark.parametrize("part", [0.8, 0.85, 0.9, 0.95])
+def test_a_trace_cut_off_among_the_gpu_s_events_is_judged_up_to_there(cut_off, part):
+    diagnosis = cut_off(part)
+    assert diagnosis.first.rule == "starving"
+    assert diagnosis.ledger.device == "gpu"
+    assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
+
+
+def test_a_trace_cut_off_before_any_gpu_event_is_not_taken_for_one_of_a_cpu(cut_off):
+    diagnosis = cut_off(0.6)
+    assert diagnosis.first.confidence == "suspect"
+    assert "damaged trace" in diagnosis.first.why_confidence
+    assert {unjudged.why for unjudged in diagnosis.unjudged} == {diagnosis.first.why_confidence}
 
 
 def test_every_trace_is_diagnosed_and_its_ledger_sums(shared):

@@ -86,6 +86,13 @@ def test_what_gpulab_does_in_the_main_thread_belongs_to_no_step():
     assert found.end_ns.tolist()[1] == 20 * MS
 
 
+def test_steps_that_took_no_time_are_not_evidence():
+    events = [event(Kind.STEP, f"ProfilerStep#{number}", at, 0) for number, at in enumerate([0, 0, 0, 0, 0, 10, 20])]
+    found = steps(run_of(events))
+    assert (found.dur_ns[found.interior] > 0).all()
+    assert found.traced_ns == 10 * MS
+
+
 def test_inflation_is_traced_over_plain():
     marks = [mark(at, 1) for at in range(0, 60, 10)] + [mark(60 + 12 * k, 1) for k in range(8)]
     found = steps(run_of(marks=marks, windows=[(59, 200)]))

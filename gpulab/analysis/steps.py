@@ -190,11 +190,12 @@ def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
         end = np.where((start < pause_start) & (end > pause_start), pause_start, end)
         start = np.where((start >= pause_start) & (start < pause_end), pause_end, start)
     end = np.maximum(start, end)
+    lasted = end > start  # one that took no time is no iteration of anything
     recorded = np.zeros(len(start), bool)
     touched = np.zeros(len(start), bool)
     best: Mask = recorded
     for window_start, window_end in windows:
-        inside = (start >= window_start) & (end <= window_end)
+        inside = (start >= window_start) & (end <= window_end) & lasted
         recorded |= inside
         touched |= (end > window_start) & (start < window_end)
         best = inside if inside.sum() >= best.sum() else best
@@ -204,7 +205,7 @@ def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     burst = _burst(run, found_by)
     # Workers build `prefetch_factor` batches each (2 unless set) before the first step: those come free.
     settled = np.arange(len(start)) >= WARM_UP + (2 * burst if burst > 1 else 0)
-    return Steps(start, end, recorded, _without_edges(best), ~touched & ~cut & settled, found_by, burst)
+    return Steps(start, end, recorded, _without_edges(best), ~touched & ~cut & settled & lasted, found_by, burst)
 
 
 def _burst(run: Run, found_by: str) -> int:

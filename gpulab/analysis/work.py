@@ -73,6 +73,18 @@ def device_work(run: Run, device: int | None = None) -> Work:
     return Work(events, index)
 
 
+def missing_work(run: Run) -> str | None:
+    """Why there was device work that the run does not hold; None where it holds some, or there is no sign of any."""
+    kinds = run.event_rows["kind"]
+    if (kinds >= Kind.KERNEL).any():
+        return None
+    if (kinds == Kind.LAUNCH).any():
+        return "calls to the GPU were recorded, and nothing of what it did"
+    if run.machine.gpus and run.recording.lost:
+        return "of the GPU's work nothing is left in the damaged trace"
+    return None
+
+
 def devices(run: Run) -> tuple[int, ...]:
     """The devices that worked in this run, by their index; -1 stands for work whose device the trace does not tell."""
     return tuple(np.unique(device_work(run)["device"]).tolist())

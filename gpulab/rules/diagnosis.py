@@ -55,7 +55,7 @@ def diagnose(run: Run) -> Diagnosis:
     found = [answer for answer in answers if isinstance(answer, Finding)]
     found.sort(key=lambda finding: -finding.saves_ns)
     open_questions = [answer for answer in answers if isinstance(answer, Unjudged)]
-    not_asked = [_no_gpu(rule) for rule in RULES if rule not in asked]
+    not_asked = [_no_gpu(rule, seen.missing_work) for rule in RULES if rule not in asked]
     return Diagnosis(
         run=run,
         steps=found_steps,
@@ -95,12 +95,12 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     return f"{label} ({percent(share)} of what is left)"
 
 
-def _no_gpu(rule: Rule) -> Unjudged:
+def _no_gpu(rule: Rule, missing: str | None) -> Unjudged:
     return Unjudged(
         rule=rule.name,
         about=rule.about,
-        why="no GPU work was recorded in this run",
-        fix="profile on a machine with a GPU",
+        why=missing or "no GPU work was recorded in this run",
+        fix="record it again, to the end" if missing else "profile on a machine with a GPU",
     )
 
 

@@ -10,6 +10,7 @@ from gpulab.analysis.launches import Launching, launching
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.loader import Feeding, feeding
 from gpulab.analysis.steps import Steps
+from gpulab.analysis.work import missing_work
 from gpulab.replay.workers import REALISED_FRAC
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Gain
 from gpulab.run import Run
@@ -39,6 +40,11 @@ class Evidence:
     def python_frame(self) -> Frame | None:
         """The user's frame that ran while nothing of PyTorch did; None where not told."""
         return frame_of(self.run, self.ledger.spans["python"])
+
+    @cached_property
+    def missing_work(self) -> str | None:
+        """Why the GPU's work is not in the run although there was some; the CPU is judged in its place."""
+        return missing_work(self.run)
 
     @property
     def on_gpu(self) -> bool:
@@ -83,6 +89,8 @@ class Evidence:
         """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""
         lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
         inflation = self.steps.inflation or 1.0
+        if self.missing_work:
+            return SUSPECT, self.missing_work
         if inflation > HEAVY_INFLATION:
             return SUSPECT, f"recording made a step {inflation:.1f} times as long"
         if self.steps.found_by == "whole run":

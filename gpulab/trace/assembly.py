@@ -11,7 +11,7 @@ from gpulab.trace import metadata
 from gpulab.trace.columns import Found
 from gpulab.trace.dialect import loader_has_workers
 from gpulab.trace.events import Header
-from gpulab.trace.limits import Losses
+from gpulab.trace.limits import ENDS_EARLY, Losses
 
 # What tells the thread of the loop, best first.
 _TELLING = (Kind.STEP, Kind.LOADER, Kind.LAUNCH, Kind.OP, Kind.PYTHON, Kind.ANNOTATION, Kind.RUNTIME)
@@ -27,7 +27,7 @@ def as_run(name: str, found: Found, head: Header, losses: Losses) -> Run:
     if losses.mended:
         facts["mended"] = ", ".join(sorted(losses.mended))
     recording = Recording(
-        windows_ns=((0, found.span_ns),) if len(rows) else (),
+        windows_ns=((0, _until(rows, found.span_ns, losses)),) if len(rows) else (),
         activities=_activities(rows),
         options=metadata.options(head),
         left_out=_left_out(found),
@@ -52,6 +52,18 @@ def as_run(name: str, found: Found, head: Header, losses: Losses) -> Run:
         wait_rows=found.waits,
         memory_rows=found.memory,
     )
+
+
+def _until(rows: Rows, span_ns: int, losses: Losses) -> int:
+    """Until when all was recorded that is missing later.
+
+    Kineto writes what the host did first, then what the GPU did. Where the end of a file is lost, host events without
+    their GPU work are left over; they would look like idle time.
+    """
+    work = rows.of_kind(*DEVICE_KINDS)
+    if not len(work) or not ENDS_EARLY & set(losses.lost):
+        return span_ns
+    return int((work["start_ns"] + work["dur_ns"]).max())
 
 
 def _device(rows: Rows, machine: Machine) -> str:

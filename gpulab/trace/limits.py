@@ -19,6 +19,8 @@ EVENT_LIMIT = "events above the limit, not read"
 GIVEN_UP = "too much damage, the rest not read"
 METADATA = "metadata that is not JSON"
 
+ENDS_EARLY = frozenset((CUT_OFF, CORRUPT, TEXT_LIMIT, EVENT_LIMIT, GIVEN_UP))  # all from some point on is lost
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
