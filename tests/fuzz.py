@@ -57,20 +57,23 @@ def main() -> int:
     given = parser.parse_args()
     began = time.perf_counter()
     numbers = range(given.count) if given.only is None else [given.only]
-    tally, failures, slowest = run(numbers, given.seed, keep=Path("build/fuzz"))
+    tally, failures, (slowest, which) = run(numbers, given.seed, keep=Path("build/fuzz"))
     for outcome, count in tally.most_common():
         print(f"{count:8,}  {outcome}")
-    print(f"{sum(tally.values()):8,}  inputs in {time.perf_counter() - began:.0f} s; the slowest took {slowest:.2f} s")
+    spent = time.perf_counter() - began
+    print(f"{sum(tally.values()):8,}  inputs in {spent:.0f} s; the slowest, number {which}, took {slowest:.2f} s")
     for failure in failures:
         print(failure, file=sys.stderr)
     return bool(failures)
 
 
-def run(numbers: range | list[int], seed: int, keep: Path | None = None) -> tuple[Counter[str], list[str], float]:
+def run(
+    numbers: range | list[int], seed: int, keep: Path | None = None
+) -> tuple[Counter[str], list[str], tuple[float, int]]:
     """What became of these inputs, how those failed that did, and how long the slowest took, in seconds."""
     tally: Counter[str] = Counter()
     failures: list[str] = []
-    slowest = 0.0
+    slowest = (0.0, -1)
     sound = originals()
     with bounded(), tempfile.TemporaryDirectory() as folder:
         for number in numbers:
@@ -87,7 +90,7 @@ def run(numbers: range | list[int], seed: int, keep: Path | None = None) -> tupl
                 if isinstance(error, KeyboardInterrupt):
                     raise
             tally[outcome] += 1
-            slowest = max(slowest, time.perf_counter() - began)
+            slowest = max(slowest, (time.perf_counter() - began, number))
     return tally, failures, slowest
 
 

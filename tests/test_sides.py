@@ -202,6 +202,16 @@ def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name(eng
     ]
 
 
+def test_what_has_no_row_tells_nothing_of_its_neighbour(engine):
+    moved = {"Collective name": "allreduce", "dtype": "Float"}
+    run = read(
+        x("cpu_op", "aten::add", 1, 1),
+        x("gpu_user_annotation", "nccl:all_reduce", 2, 1, pid=0, tid=7, **moved),
+        x("user_annotation", "nccl:all_reduce", 3, 1, **moved),
+    )
+    assert run.collective_rows["event"].tolist() == [1]
+
+
 def test_shapes_are_left_unread_where_nobody_wants_them(engine):
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     text = json.dumps({"traceEvents": [event]}).encode()

@@ -162,7 +162,7 @@ class Columns:
             OF_KERNELS: kernels,
             OF_WAITS: families == Family.SYNC_RECORD,
             OF_OPERATORS: _TAKES_INPUTS[families] if self._shapes else None,
-            OF_COMMUNICATION: kernels | self._communicate(names),
+            OF_COMMUNICATION: kernels | (self._communicate(names) & (families > Family.DROPPED)),
         }
         for side, mask in told.items():
             if mask is not None and mask.any():
