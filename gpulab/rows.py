@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.errors import RunError
+from gpulab.intervals import Spans, union
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,6 +137,10 @@ class Rows:
     def of_kind(self, *kinds: IntEnum) -> Rows:
         """The rows whose `kind` is one of these."""
         return self.where(np.isin(self["kind"], [int(kind) for kind in kinds]))
+
+    def spans(self) -> Spans:
+        """When at least one of these events ran."""
+        return union(self["start_ns"], self["start_ns"] + self["dur_ns"])
 
     def shifted(self, by_ns: int, *columns: str) -> Rows:
         """The same rows with `by_ns` added to these time columns."""

@@ -12,7 +12,7 @@ from gpulab.analysis.kernels import most_first, named
 from gpulab.analysis.launches import in_interior
 from gpulab.analysis.steps import Steps
 from gpulab.analysis.work import device_work
-from gpulab.intervals import Spans, union
+from gpulab.intervals import Spans
 from gpulab.rows import Column, Rows, Table, Words
 from gpulab.run import Run
 from gpulab.tables import Kind
@@ -103,7 +103,7 @@ def host_to_device(run: Run, steps: Steps) -> Copies | None:
         device_ns=int(copies["dur_ns"].sum()) // many,
         call_ns=int(calls_of(run, pageable)["dur_ns"].sum()) // many,
         rate_bytes_per_s=_rate(pageable),
-        spans=union(copies["start_ns"], copies["start_ns"] + copies["dur_ns"]),
+        spans=copies.spans(),
     )
 
 

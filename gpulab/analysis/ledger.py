@@ -162,17 +162,17 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     kernel = work["kind"] == Kind.KERNEL
     matrix = kernel & work.words("name").matching(map(is_matrix, work.words("name").vocabulary))
     busy = [
-        ("matmul", _spans(work.where(matrix))),
-        ("kernels", _spans(work.where(kernel & ~matrix))),
-        ("communication", _spans(work.of_kind(Kind.COLLECTIVE))),
-        ("copies", _spans(work.of_kind(Kind.MEMCPY, Kind.MEMSET))),
+        ("matmul", work.where(matrix).spans()),
+        ("kernels", work.where(kernel & ~matrix).spans()),
+        ("communication", work.of_kind(Kind.COLLECTIVE).spans()),
+        ("copies", work.of_kind(Kind.MEMCPY, Kind.MEMSET).spans()),
     ]
     return [*busy, *host_layers(_host_events(run, window), window)]
 
 
 def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
     """What host threads did, by part, in order of priority; what no part covers is Python outside PyTorch."""
-    layers = [(key, _spans(host.of_kind(kind))) for key, kind in _HOST_KINDS.items()]
+    layers = [(key, host.of_kind(kind).spans()) for key, kind in _HOST_KINDS.items()]
     return [*layers, ("glue", _glue(host, window))]
 
 
@@ -180,9 +180,9 @@ def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     host = _host_events(run, window)
     ops = host.of_kind(Kind.OP)
     return [
-        ("loader", _spans(host.of_kind(Kind.LOADER))),
+        ("loader", host.of_kind(Kind.LOADER).spans()),
         ("compute", _compute(ops)),
-        ("dispatch", _spans(ops)),
+        ("dispatch", ops.spans()),
         ("glue", _glue(host, window)),
     ]
 
@@ -201,7 +201,7 @@ def _host_events(run: Run, window: Spans) -> Rows:
 
 def _glue(host: Rows, window: Spans) -> Spans:
     """The short gaps between one PyTorch call and the next."""
-    calls = _spans(host.of_kind(Kind.OP, Kind.LOADER, *RUNTIME_KINDS))
+    calls = host.of_kind(Kind.OP, Kind.LOADER, *RUNTIME_KINDS).spans()
     if not len(calls.start_ns):
         return nothing()
     between = gaps(calls, int(window.start_ns[0]), int(window.end_ns[-1]))
@@ -213,7 +213,3 @@ def _inside(rows: Rows, window: Spans) -> Rows:
     """The rows that reach into the window's extent."""
     first, last = int(window.start_ns[0]), int(window.end_ns[-1])
     return rows.where((rows["start_ns"] < last) & (rows["start_ns"] + rows["dur_ns"] > first))
-
-
-def _spans(rows: Rows) -> Spans:
-    return union(rows["start_ns"], rows["start_ns"] + rows["dur_ns"])

@@ -9,10 +9,11 @@ import numpy as np
 from gpulab.analysis.launches import in_interior
 from gpulab.analysis.ledger import main_device
 from gpulab.analysis.steps import Steps
+from gpulab.analysis.work import device_work
 from gpulab.intervals import Spans, covered_ns, gaps, intersect, nothing, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, Kind
+from gpulab.tables import Kind
 
 # Operators whose result the host must see: each drains the queue. From the operator's name, whoever called it.
 WAITING_OPS = (
@@ -53,7 +54,7 @@ def host_waits(run: Run, steps: Steps) -> Syncs | None:
     return Syncs(
         count=max(1, round(len(waiting) / many)),
         by_op=_by_name(waiting, many),
-        blocked_ns=union(waiting["start_ns"], waiting["start_ns"] + waiting["dur_ns"]).total_ns // many,
+        blocked_ns=waiting.spans().total_ns // many,
         idle_after_ns=int(np.median(covered_ns(idle, steps.start_ns[steps.interior], steps.end_ns[steps.interior]))),
         spans=idle,
     )
@@ -75,9 +76,7 @@ def _waited(run: Run, ops: Rows) -> np.ndarray:
 
 def _busy(run: Run) -> Spans:
     """When the main device worked."""
-    work = run.event_rows.of_kind(*DEVICE_KINDS)
-    work = work.where(work["device"] == main_device(run))
-    return union(work["start_ns"], work["start_ns"] + work["dur_ns"])
+    return device_work(run, main_device(run)).spans()
 
 
 def _idle_after(busy: Spans, steps: Steps, waiting: Rows) -> Spans:

@@ -10,7 +10,7 @@ import numpy as np
 from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.ledger import Ledger, host_layers, host_threads, main_device
 from gpulab.analysis.steps import Steps
-from gpulab.intervals import Spans, intersect, nothing, subtract, union
+from gpulab.intervals import Spans, intersect, merged, nothing, subtract
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, Kind
@@ -89,10 +89,10 @@ def _device_parts(work: Rows) -> tuple[tuple[str, Spans], ...]:
     matrix = kernel & work.words("name").matching(map(is_matrix, work.words("name").vocabulary))
     return disjoint(
         [
-            ("matmul", _spans(work.where(matrix))),
-            ("kernels", _spans(work.where(kernel & ~matrix))),
-            ("communication", _spans(work.of_kind(Kind.COLLECTIVE))),
-            ("copies", _spans(work.of_kind(Kind.MEMCPY, Kind.MEMSET))),
+            ("matmul", work.where(matrix).spans()),
+            ("kernels", work.where(kernel & ~matrix).spans()),
+            ("communication", work.of_kind(Kind.COLLECTIVE).spans()),
+            ("copies", work.of_kind(Kind.MEMCPY, Kind.MEMSET).spans()),
         ]
     )
 
@@ -104,14 +104,10 @@ def disjoint(layers: Iterable[tuple[str, Spans]]) -> tuple[tuple[str, Spans], ..
         left = subtract(spans, taken)
         if len(left.start_ns):
             parts.append((key, left))
-            taken = union(np.append(taken.start_ns, left.start_ns), np.append(taken.end_ns, left.end_ns))
+            taken = merged(taken, left)
     return tuple(parts)
 
 
 def shading(spans: Spans, shown: Window) -> Spans:
     """The part of some spans that the window shows."""
     return intersect(spans, Spans(np.array([shown.start_ns]), np.array([shown.end_ns])))
-
-
-def _spans(rows: Rows) -> Spans:
-    return union(rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
