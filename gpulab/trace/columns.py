@@ -196,8 +196,7 @@ class Columns:
         joined = {name: column.taken() for name, column in self._columns.items()}
         losses.mended |= {UNPADDED} if self._unpadded else set()
         kept = _timed(joined["start_ns"], joined["dur_ns"], losses)
-        # Parents before children where both start together, as they do in traces of whole us.
-        order = np.lexsort((-joined["dur_ns"], joined["start_ns"]))
+        order = _in_time(joined["start_ns"], joined["dur_ns"])
         order = order if kept.all() else order[kept[order]]
         for name in joined:
             joined[name] = joined[name][order]
@@ -262,6 +261,19 @@ def _changes(one: Ints, other: Ints) -> Ints:
 
 def _picked(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
     return values if mask.all() else list(compress(values, mask.tolist()))
+
+
+def _in_time(start: Ints, dur: Ints) -> Ints:
+    """By start; where several start together, as they do in traces of whole us, parents before their children."""
+    # A trace is a few runs in order: to merge these is cheap, and only what starts together need be sorted by length.
+    order = np.argsort(start, kind="stable")
+    ordered = start[order]
+    same = np.append(ordered[1:] == ordered[:-1], False)
+    same[1:] |= same[:-1]
+    together = np.flatnonzero(same)
+    events = order[together]
+    order[together] = events[np.lexsort((-dur[events], start[events]))]
+    return order
 
 
 def _timed(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:

@@ -71,7 +71,7 @@ class _Reader:
     def __init__(self, origin: Path | bytes, limits: Limits, progress: Progress | None, shapes: bool) -> None:
         self._origin, self._limits, self._progress = origin, limits, progress
         self._columns = Columns(shapes=shapes)
-        self._first_bytes = 0 if shapes else _CHEAP_BYTES  # so much of the text is still looked through for shapes
+        self._first_bytes = 0 if shapes else _CHEAP_BYTES // 4  # so much of the text is still looked through for shapes
         self.left_shapes = False  # there are some, and they were not read
         self._how = How()
         self.losses = Losses()
