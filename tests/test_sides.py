@@ -288,8 +288,8 @@ def test_any_type_in_any_argument_is_survived(key, value, engine):
 
 
 def test_of_a_key_that_stands_twice_the_last_counts(engine):
-    event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2, "dur": 3,'
-    args = b'"args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1], "block": [8, 1, 1]}}'
+    event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2,'
+    args = b'"dur": 3, "args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1]}}'
     run = trace.read(b'{"traceEvents": [%b%b]}' % (event, args))
     assert run.event_rows.words("name").to_list() == ["two"]
     assert run.event_rows["stream"].tolist() == [9]

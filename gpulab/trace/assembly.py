@@ -92,7 +92,7 @@ def _main_thread(rows: Rows) -> int:
     the autograd thread.
     """
     kinds, threads = rows["kind"], rows["thread"]
-    counts = {kind: np.bincount(threads[(kinds == kind) & (threads >= 0)], minlength=1) for kind in _TELLING}
+    counts = {kind: np.bincount(threads[(kinds == int(kind)) & (threads >= 0)], minlength=1) for kind in _TELLING}
     # A range that was carried over from another thread does not make this one work.
     size = max(map(len, counts.values()))
     padded = {kind: np.pad(count, (0, size - len(count))) for kind, count in counts.items()}
