@@ -78,6 +78,7 @@ class Columns:
         self._unknown: Counter[str] = Counter()
         self._shapes = shapes
         self._unpadded: bool | None = None
+        self.asks = True  # the arguments of events in the last piece were looked at
         self.count = 0  # rows so far
         self.seen = 0  # events of the kind that have a duration, with a row or without
 
@@ -91,7 +92,9 @@ class Columns:
             return how._replace(times=Times.TEXT)
         families = self._families_of(batch)
         names = self._codes_of_names(batch)
+        self.asks = self._asks(families, names)
         needed = how._replace(
+            args=how.args or self.asks,
             shapes=how.shapes or (self._shapes and bool(_TAKES_INPUTS[families].any())),
             waits=how.waits or bool((families == Family.SYNC_RECORD).any()),
             collectives=how.collectives or bool(self._communicate(names).any()),
@@ -100,6 +103,11 @@ class Columns:
             self._note(batch, families)
             self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
         return needed
+
+    def _asks(self, families: NDArray[np.int8], names: NDArray[np.int32]) -> bool:
+        """Whether the arguments of any of these events are looked at."""
+        of_gpu = (families == Family.RUNTIME) | (families >= Family.SYNC_RECORD)
+        return bool(of_gpu.any() or (self._shapes and _TAKES_INPUTS[families].any()) or self._communicate(names).any())
 
     def _nanoseconds(self, batch: Batch, field: str) -> Ints | None:
         values = map(batch.get[field], batch.work)

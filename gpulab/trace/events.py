@@ -47,6 +47,7 @@ class How(NamedTuple):
     shapes: bool = False  # the inputs of operators
     collectives: bool = False  # what is told of communication
     waits: bool = False  # what is told of synchronisation
+    args: bool = True  # arguments at all: of Python frames and bare operators nobody asks
     known: bool = True  # all categories are ones that gpulab knows: those need not be made anew for each event
 
 

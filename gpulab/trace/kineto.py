@@ -25,7 +25,7 @@ _SHAPES_LEFT = Gap(
     why="they were recorded, and not read, as the file is large and they take a fifth of the time",
     fix="gpulab.load(path, shapes=True)",
 )
-_TRIES = 8  # more than there are ways to read a piece more closely
+_TRIES = 16  # more than there are ways to read a piece more closely
 Origin = str | os.PathLike[str] | bytes
 
 
@@ -123,23 +123,24 @@ class _Reader:
 
     def _take(self, piece: Piece, bare: bool, pieces: Pieces) -> Header | bytes | None:
         """Add a piece's events; the metadata or the text after them once the events have ended."""
-        before = self._how
+        # Arguments are wanted of this piece if they were of the last: events of a kind stand together.
+        how = self._how._replace(args=self._columns.asks)
         for _ in range(_TRIES):
             if piece.place is Place.LAST:
-                batch, after = ending(piece.text, self._how, bare) or (None, None)
+                batch, after = ending(piece.text, how, bare) or (None, None)
             else:
-                batch, after = inner(piece.array, self._how), None
+                batch, after = inner(piece.array, how), None
             if batch is None:
-                closer = _closer(self._how)
+                closer = _closer(how)
                 if closer is None:
                     break
-                self._how = closer
+                how = closer
                 continue
-            needed = self._columns.add(batch, self._how)
-            if needed == self._how:
+            needed = self._columns.add(batch, how)
+            if needed == how:
+                self._how = how  # what one piece needs all are likely to
                 return after
-            self._how = needed  # what one piece needs all are likely to
-        self._how = before  # but damage in one is no reason to read the others slowly
+            how = needed
         read = damaged(bytes(piece.text), pieces.key, piece.place, self.losses)
         for batch in read.batches:
             self._columns.add(batch, CLOSEST)

@@ -92,7 +92,7 @@ def _engine(how: How) -> _Engine:
         columns += [("args", _arguments(tuple(args)) | None, None)] if args else []
         return msgspec.defstruct(f"Phase{ord(tag)}", columns, tag_field="ph", tag=tag, gc=False)
 
-    work = phase("X", text, ("ts", "dur"), keys)
+    work = phase("X", text, ("ts", "dur"), keys if how.args else ())
     instant = phase("i", text, ("ts",), _OF_MEMORY)
     label = phase("M", text, (), ("name",))
     event: Any = work | instant | label
