@@ -92,22 +92,25 @@ class Columns:
             return how._replace(times=Times.TEXT)
         families = self._families_of(batch)
         names = self._codes_of_names(batch)
-        self.asks = self._asks(families, names)
+        moves = self._communicate(names)
+        self.asks = bool(moves.any()) or self._asks(families)
         needed = how._replace(
             args=how.args or self.asks,
             shapes=how.shapes or (self._shapes and bool(_TAKES_INPUTS[families].any())),
             waits=how.waits or bool((families == Family.SYNC_RECORD).any()),
-            collectives=how.collectives or bool(self._communicate(names).any()),
+            collectives=how.collectives or bool(moves.any()),
         )
         if needed == how:
             self._note(batch, families)
-            self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
+            rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
+            if self.asks:
+                self._gather(batch, families, moves, rows)
         return needed
 
-    def _asks(self, families: NDArray[np.int8], names: NDArray[np.int32]) -> bool:
-        """Whether the arguments of any of these events are looked at."""
+    def _asks(self, families: NDArray[np.int8]) -> bool:
+        """Whether the arguments of any of these events are looked at, whatever they are called."""
         of_gpu = (families == Family.RUNTIME) | (families >= Family.SYNC_RECORD)
-        return bool(of_gpu.any() or (self._shapes and _TAKES_INPUTS[families].any()) or self._communicate(names).any())
+        return bool(of_gpu.any() or (self._shapes and _TAKES_INPUTS[families].any()))
 
     def _nanoseconds(self, batch: Batch, field: str) -> Ints | None:
         values = map(batch.get[field], batch.work)
@@ -148,7 +151,8 @@ class Columns:
         if batch.memory:
             self._memory.take(batch, self._threads_of(batch, batch.memory))
 
-    def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> None:
+    def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
+        """What every event tells; gives the row of each."""
         kept = families > Family.DROPPED
         device = families >= Family.SYNC_RECORD
         host = kept & ~device
@@ -157,12 +161,12 @@ class Columns:
         whole = bool(kept.all())
         for name, values in part.items():
             self._columns[name].add(values if whole else values[kept])
-        rows = np.cumsum(kept) - 1 + self.count
-        self._gather(batch, families, part["name"], rows)
+        rows: Ints = np.cumsum(kept) - 1 + self.count
         self.count += int(kept.sum())
+        return rows
 
-    def _gather(self, batch: Batch, families: NDArray[np.int8], names: NDArray[np.int32], rows: Ints) -> None:
-        """The side tables' share of these events, whose rows these are."""
+    def _gather(self, batch: Batch, families: NDArray[np.int8], moves: NDArray[np.bool_], rows: Ints) -> None:
+        """The side tables' share of these events, whose rows these are; `moves`: by its name it communicates."""
         kernels = families == Family.KERNEL
         told = {
             OF_CALLS: families == Family.RUNTIME,
@@ -170,7 +174,7 @@ class Columns:
             OF_KERNELS: kernels,
             OF_WAITS: families == Family.SYNC_RECORD,
             OF_OPERATORS: _TAKES_INPUTS[families] if self._shapes else None,
-            OF_COMMUNICATION: kernels | (self._communicate(names) & (families > Family.DROPPED)),
+            OF_COMMUNICATION: kernels | (moves & (families > Family.DROPPED)),
         }
         for side, mask in told.items():
             if mask is not None and mask.any():
