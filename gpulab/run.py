@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# The fields of a Run that are tables: what a trace fills, and all of them.
+TRACED = {
+    "event_rows": EVENTS,
+    "grid_rows": GRIDS,
+    "shape_rows": SHAPES,
+    "collective_rows": COLLECTIVES,
+    "wait_rows": WAITS,
+    "memory_rows": MEMORY,
+}
+FIELDS = {**TRACED, "mark_rows": MARKS, "gpu_rows": GPU_SAMPLES, "host_rows": HOST_SAMPLES}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU as the driver names it; None where the driver does not say."""

@@ -24,7 +24,8 @@ from types import FrameType
 
 import gpulab
 from gpulab import store, trace
-from gpulab.tables import SIDE_TABLES, TABLES
+from gpulab.run import FIELDS
+from gpulab.tables import SIDE_TABLES
 from gpulab.trace import blocks, decode, plain, typed
 from gpulab.trace import cut as cut_
 
@@ -140,15 +141,14 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
 
 def check(run: gpulab.Run) -> None:
     """What holds of every run. Raises AssertionError."""
-    for table in TABLES:
-        rows = next(rows for rows in vars(run).values() if getattr(rows, "table", None) is table)
+    for field in FIELDS:
+        rows = getattr(run, field)
         assert len({len(values) for values in rows.columns.values()}) == 1
     count = len(run.event_rows)
     assert (run.event_rows["dur_ns"] >= 0).all()
     assert (run.event_rows["start_ns"] >= 0).all()
     assert (run.event_rows["thread"] < max(1, len(run.threads))).all()
-    for table in SIDE_TABLES:
-        rows = next(rows for rows in vars(run).values() if getattr(rows, "table", None) is table)
+    for rows in (getattr(run, field) for field, table in FIELDS.items() if table in SIDE_TABLES):
         assert ((rows["event"] >= 0) & (rows["event"] < count)).all()
     if count:
         assert int((run.event_rows["start_ns"] + run.event_rows["dur_ns"]).max()) == run.span_ns

@@ -10,18 +10,8 @@ from typing import Any
 import numpy as np
 
 from gpulab.rows import Rows, concat
-from gpulab.run import Gap, Machine, Run
-from gpulab.tables import COLLECTIVES, DEVICE_KINDS, EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind
-
-# What a stretch of the profiler recorded, as fields of a run.
-_TABLES = {
-    "event_rows": EVENTS,
-    "grid_rows": GRIDS,
-    "shape_rows": SHAPES,
-    "collective_rows": COLLECTIVES,
-    "wait_rows": WAITS,
-    "memory_rows": MEMORY,
-}
+from gpulab.run import TRACED, Gap, Machine, Run
+from gpulab.tables import DEVICE_KINDS, Kind
 
 
 def merged(cell: Run, stretches: Sequence[Run]) -> Run:
@@ -29,7 +19,7 @@ def merged(cell: Run, stretches: Sequence[Run]) -> Run:
     if not stretches:
         return cell
     threads: dict[str, int] = {}
-    parts: dict[str, list[Rows]] = {field: [] for field in _TABLES}
+    parts: dict[str, list[Rows]] = {field: [] for field in TRACED}
     before = 0  # so many events come before this stretch's
     for stretch in stretches:
         for field, rows in _moved(stretch, cell, threads, before).items():
@@ -37,7 +27,7 @@ def merged(cell: Run, stretches: Sequence[Run]) -> Run:
         before += len(stretch.event_rows)
     fullest = max(stretches, key=lambda stretch: len(stretch.event_rows))
     main = fullest.threads[fullest.main_thread] if fullest.threads else None
-    joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in _TABLES.items()}
+    joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in TRACED.items()}
     return replace(
         cell,
         **joined,
@@ -69,7 +59,7 @@ def _moved(stretch: Run, cell: Run, threads: dict[str, int], before: int) -> dic
     later_ns = stretch.began_ns - cell.began_ns
     renumbered = np.array([*codes, -1], np.int32)
     moved = {}
-    for field, table in _TABLES.items():
+    for field, table in TRACED.items():
         columns = dict(getattr(stretch, field).columns)
         for name, values in columns.items():
             if name in ("start_ns", "at_ns"):

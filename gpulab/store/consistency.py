@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpulab.run import Run
-from gpulab.store.form import FIELDS
+from gpulab.run import FIELDS, Run
 from gpulab.tables import SIDE_TABLES
 
 _FARTHEST_NS = 2**62  # so that a start and a duration add up within 64 bits

@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 import msgspec
 import numpy as np
 
-from gpulab.run import Run
-from gpulab.store.form import FIELDS, MAJOR, META, MINOR, UPGRADE, Schema, refusal
+from gpulab.run import FIELDS, Run
+from gpulab.store.form import MAJOR, META, MINOR, UPGRADE, Schema, refusal
 from gpulab.tables import TABLES
 
 _FORMAT = "gpulab run"

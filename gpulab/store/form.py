@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpulab.errors import StoreError
 from gpulab.rows import Table
-from gpulab.tables import COLLECTIVES, EVENTS, GPU_SAMPLES, GRIDS, HOST_SAMPLES, MARKS, MEMORY, SHAPES, WAITS
 
 # 1.0: events carried grid, block and occupancy_frac; no side tables, no memory, no checksums.
 MAJOR, MINOR = 1, 1
@@ -14,19 +13,6 @@ SUFFIX = ".gpulab"
 META = "run.json"
 META_BYTES = 16 * 2**20  # at most; what a run says of itself takes a few kB
 FILE_BYTES = 2**31 - 1  # at most: what a zip without extensions holds, some 300 million events
-
-# The fields of a Run that are tables.
-FIELDS = {
-    "event_rows": EVENTS,
-    "grid_rows": GRIDS,
-    "shape_rows": SHAPES,
-    "collective_rows": COLLECTIVES,
-    "wait_rows": WAITS,
-    "memory_rows": MEMORY,
-    "mark_rows": MARKS,
-    "gpu_rows": GPU_SAMPLES,
-    "host_rows": HOST_SAMPLES,
-}
 
 _LONGEST = 300  # letters of a reason
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.run import Gap, Run
-from gpulab.store.form import FIELDS, UPGRADE, Schema
+from gpulab.run import FIELDS, Gap, Run
+from gpulab.store.form import UPGRADE, Schema
 from gpulab.tables import EVENTS, SIDE_TABLES, Kind, MarkKind
 
 _LISTED, _LONGEST = 10, 100  # names in a note, and their letters

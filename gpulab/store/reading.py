@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 
 from gpulab.errors import StoreError
-from gpulab.run import Run
+from gpulab.run import FIELDS, Run
 from gpulab.store import newer, older
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import fault
 from gpulab.store.document import Document, decoded
-from gpulab.store.form import FIELDS, META, part, refusal
+from gpulab.store.form import META, part, refusal
 from gpulab.store.unpacking import Allowance, unpacked
 
 _MOST_BYTES = 8 * 2**30

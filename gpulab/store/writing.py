@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpulab.errors import StoreError
-from gpulab.run import Run
+from gpulab.run import FIELDS, Run
 from gpulab.store.consistency import fault
 from gpulab.store.document import encoded
-from gpulab.store.form import FIELDS, META, META_BYTES, SUFFIX, part
+from gpulab.store.form import META, META_BYTES, SUFFIX, part
 from gpulab.store.packing import packed
 
 
