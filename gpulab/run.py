@@ -7,7 +7,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpulab.rows import Rows
-from gpulab.tables import COLLECTIVES, EVENTS, GPU_SAMPLES, GRIDS, HOST_SAMPLES, MARKS, MEMORY, SHAPES, WAITS
+from gpulab.tables import (
+    ALLOCATOR,
+    COLLECTIVES,
+    EVENTS,
+    GPU_SAMPLES,
+    GRIDS,
+    HOLDERS,
+    HOST_SAMPLES,
+    MARKS,
+    MEMORY,
+    SHAPES,
+    STALLS,
+    WAITS,
+    WORKER_SAMPLES,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +36,16 @@ TRACED = {
     "wait_rows": WAITS,
     "memory_rows": MEMORY,
 }
-FIELDS = {**TRACED, "mark_rows": MARKS, "gpu_rows": GPU_SAMPLES, "host_rows": HOST_SAMPLES}
+FIELDS = {
+    **TRACED,
+    "mark_rows": MARKS,
+    "gpu_rows": GPU_SAMPLES,
+    "host_rows": HOST_SAMPLES,
+    "worker_rows": WORKER_SAMPLES,
+    "stall_rows": STALLS,
+    "allocator_rows": ALLOCATOR,
+    "holder_rows": HOLDERS,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +59,10 @@ class Gpu:
     multiprocessors: int | None = None
     compute_capability: str | None = None
     power_limit_w: float | None = None
+    power_default_w: float | None = None  # the limit it comes with
+    sm_clock_max_mhz: float | None = None
+    link_generation_max: int | None = None  # what GPU and slot can do together
+    link_width_max: int | None = None
     mig: bool | None = None
 
 
@@ -101,6 +128,52 @@ class Loader:
     prefetch_factor: int | None = None
     batches: int | None = None  # per epoch; None for an iterable of unknown length
     dataset: str | None = None  # its class name
+    name: str | None = None  # the user's variable that holds the DataLoader
+    dataset_name: str | None = None  # the user's variable that holds the dataset
+    location: str | None = None  # the kind of file system its files lie on, as "nfs4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """How an optimizer was set up; None where it is not known."""
+
+    kind: str  # its class: "AdamW"
+    name: str | None = None  # the user's variable that holds it
+    tensors: int | None = None  # how many parameters it updates
+    elements: int | None = None  # numbers in them
+    foreach: bool | None = None  # as asked for; None: PyTorch decides
+    fused: bool | None = None
+    device: str | None = None  # where its parameters lie: "cuda", "cpu", "cpu and cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model that an optimizer trains; None where it is not known."""
+
+    kind: str  # its class: "ResNet"
+    name: str | None = None  # the user's variable that holds it
+    tensors: int | None = None
+    bytes: int | None = None  # of its parameters
+    dtypes: tuple[str, ...] = ()  # of its parameters, most first: ("float32",)
+    device: str | None = None
+    compiled: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """What ended the recorded code, where that was memory running out; None where it was not told."""
+
+    message: str  # the first line of the error, as PyTorch words it
+    device: int | None = None  # GPU index; None: host memory
+    simulated: bool = False
+    needed_bytes: int | None = None
+    free_bytes: int | None = None
+    capacity_bytes: int | None = None
+    allocated_bytes: int | None = None  # given out by PyTorch's allocator
+    reserved_bytes: int | None = None  # held by it, given out or not
+    others_bytes: int | None = None  # held by other processes
+    phase: str | None = None  # "forward", "backward", "optimizer" or "evaluation"
+    where: str | None = None  # the user's line that asked: "train (cell line 12)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +193,9 @@ class Recording:
 class Run:
     """One recorded execution.
 
-    Times are int64 ns from the start of the run. `events`, `memory`, `marks`, `gpu_samples` and `host_samples` are
-    pandas DataFrames for people; the `*_rows` below them are the numpy columns that analyses read. What only some
-    events have stands in side tables, whose `event` is the row of the event:
+    Times are int64 ns from the start of the run. `events`, `memory`, `marks`, `gpu_samples`, `host_samples` and their
+    like are pandas DataFrames for people; the `*_rows` are the numpy columns that analyses read. What only some events
+    have stands in side tables, whose `event` is the row of the event:
     `run.events.join(run.grids.set_index("event"))`. gpulab.tables.describe() explains every column.
     """
 
@@ -134,7 +207,10 @@ class Run:
     outcome: str = "ok"  # or the name of the exception that ended it
     rank: int | None = None
     recording: Recording = field(default_factory=Recording)
+    failure: Failure | None = None
     loaders: tuple[Loader, ...] = ()
+    models: tuple[Model, ...] = ()
+    optimizers: tuple[Optimizer, ...] = ()
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
     facts: Mapping[str, str] = field(default_factory=dict)  # settings read when it was recorded, such as "threads"
@@ -147,6 +223,10 @@ class Run:
     mark_rows: Rows = field(default_factory=MARKS.empty)
     gpu_rows: Rows = field(default_factory=GPU_SAMPLES.empty)
     host_rows: Rows = field(default_factory=HOST_SAMPLES.empty)
+    worker_rows: Rows = field(default_factory=WORKER_SAMPLES.empty)
+    stall_rows: Rows = field(default_factory=STALLS.empty)
+    allocator_rows: Rows = field(default_factory=ALLOCATOR.empty)
+    holder_rows: Rows = field(default_factory=HOLDERS.empty)
 
     def __repr__(self) -> str:
         size = f"{len(self.event_rows):,} events, {self.span_ns / 1e9:.2f} s"
@@ -197,3 +277,23 @@ class Run:
     def host_samples(self) -> pd.DataFrame:
         """Every reading of the host sensors: columns of gpulab.tables.HOST_SAMPLES."""
         return self.host_rows.frame()
+
+    @property
+    def worker_samples(self) -> pd.DataFrame:
+        """Every reading of a DataLoader worker: columns of gpulab.tables.WORKER_SAMPLES."""
+        return self.worker_rows.frame()
+
+    @property
+    def stalls(self) -> pd.DataFrame:
+        """Garbage collections and compilations: columns of gpulab.tables.STALLS."""
+        return self.stall_rows.frame()
+
+    @property
+    def allocator(self) -> pd.DataFrame:
+        """PyTorch's CUDA allocator where each step began: columns of gpulab.tables.ALLOCATOR."""
+        return self.allocator_rows.frame()
+
+    @property
+    def holders(self) -> pd.DataFrame:
+        """Who held memory when it ran out: columns of gpulab.tables.HOLDERS."""
+        return self.holder_rows.frame()

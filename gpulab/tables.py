@@ -40,6 +40,13 @@ class MarkKind(IntEnum):
     USER = 2  # gpulab.step() was called
 
 
+class StallKind(IntEnum):
+    """What held the main thread's Python code up."""
+
+    GC = 0  # a collection of Python's garbage
+    COMPILE = 1  # torch.compile at work: a graph compiled for the first time, or again
+
+
 EVENTS = Table(
     "events",
     (
@@ -145,6 +152,12 @@ GPU_SAMPLES = Table(
         Column("temperature_c", "float64", "temperature of the GPU"),
         Column("throttle_bits", "float64", "NVML clocks-event reasons, a bit mask"),
         Column("energy_j", "float64", "energy since the driver was loaded"),
+        Column("link_generation", "float64", "PCIe generation the link runs at now; it falls when the GPU is idle"),
+        Column("link_width", "float64", "PCIe lanes in use"),
+        Column("power_held_s", "float64", "time its clocks were held down by the power limit, since the driver loaded"),
+        Column("thermal_held_s", "float64", "time its clocks were held down by heat, since the driver was loaded"),
+        Column("others_memory_bytes", "float64", "device memory that other processes hold"),
+        Column("others_util_frac", "float64", "share of the time in which other processes had a kernel resident"),
     ),
 )
 
@@ -162,6 +175,63 @@ HOST_SAMPLES = Table(
         Column("worker_cpu_s", "float64", "CPU time of all DataLoader workers so far"),
         Column("workers_blocked", "float64", "workers waiting for storage (state D)"),
         Column("frame", "words", "the user's innermost line in the main thread: function (file:line)"),
+        Column("called", "words", "what that line called in a library: torch.serialization.save; absent if nothing"),
+        Column("main_cpu_s", "float64", "CPU time of the recorded thread so far"),
+        Column("others_cpu_s", "float64", "CPU time so far of this process's other Python threads, without gpulab's"),
+        Column("others_frame", "words", "the user's line in the other Python thread that used most CPU since before"),
+        Column("iowait_frac", "float64", "share of all cores' time spent idle with a read or write outstanding, 0-1"),
+        Column("throttled_s", "float64", "time so far in which the cgroup's CPU quota held this container back"),
+        Column("preempted", "float64", "times so far that a thread of this process was taken off its core"),
+    ),
+)
+
+WORKER_SAMPLES = Table(
+    "worker_samples",
+    (
+        Column("at_ns", "int64", "when the worker was looked at, from the start of the run"),
+        Column("worker", "int32", "which DataLoader worker, counted in the order in which they were first seen"),
+        Column("cpu_s", "float64", "CPU time it used so far"),
+        Column("blocked", "float64", "1 if it was waiting for storage (state D), 0 if not"),
+        Column("read_bytes", "float64", "bytes it read from storage so far; pages in memory do not count"),
+        Column("threads", "float64", "threads it has"),
+    ),
+)
+
+STALLS = Table(
+    "stalls",
+    (
+        Column("kind", "int8", "what it is: a gpulab.tables.StallKind", StallKind),
+        Column("start_ns", "int64", "when it began, from the start of the run"),
+        Column("dur_ns", "int64", "how long it took"),
+        Column("what", "words", "which: generation 2, or the function that was compiled"),
+    ),
+)
+
+ALLOCATOR = Table(
+    "allocator",
+    (
+        Column("at_ns", "int64", "when PyTorch's CUDA allocator was asked: where a step begins"),
+        Column("device", "int16", "GPU index"),
+        Column("allocated_bytes", "int64", "given out to tensors"),
+        Column("reserved_bytes", "int64", "held from the driver: given out, or kept for later"),
+        Column("inactive_split_bytes", "int64", "free pieces of blocks in use: what fragmentation strands"),
+        Column("peak_allocated_bytes", "int64", "the most that was given out so far"),
+        Column("peak_reserved_bytes", "int64", "the most that was held so far"),
+        Column("retries", "int64", "times so far that the cache was emptied and the driver asked again"),
+        Column("device_allocs", "int64", "times so far that the driver was asked for memory"),
+        Column("out_of_memory", "int64", "times so far that memory was refused"),
+    ),
+)
+
+HOLDERS = Table(
+    "holders",
+    (
+        Column("who", "words", "what keeps the memory: model, a variable's name, Out[3], sys.last_traceback"),
+        Column("kind", "words", "parameter, gradient, optimizer, variable, output, traceback, graph or other"),
+        Column("device", "int16", "GPU index; -1 for host memory"),
+        Column("bytes", "int64", "how much of it; memory that several hold is counted for the first only"),
+        Column("tensors", "int64", "in how many tensors"),
+        Column("largest", "words", "the largest of them: [64, 3, 224, 224] float32"),
     ),
 )
 
@@ -178,7 +248,11 @@ STEPS = Table(
 )
 
 SIDE_TABLES = (GRIDS, SHAPES, COLLECTIVES, WAITS)
-TABLES = (EVENTS, *SIDE_TABLES, MEMORY, MARKS, GPU_SAMPLES, HOST_SAMPLES)  # what a run holds and a file stores
+# What a run holds and a file stores.
+TABLES = (
+    *(EVENTS, *SIDE_TABLES, MEMORY, MARKS, GPU_SAMPLES, HOST_SAMPLES),
+    *(WORKER_SAMPLES, STALLS, ALLOCATOR, HOLDERS),
+)
 
 
 def describe() -> str:

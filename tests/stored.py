@@ -12,10 +12,11 @@ import numpy as np
 from pyarrow import parquet
 
 from gpulab.rows import Words
-from gpulab.run import Gap, Gpu, Loader, Machine, Recording, Run, Source
-from gpulab.tables import MARKS, SIDE_TABLES, TABLES, Kind, MarkKind
+from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Recording, Run, Source
+from gpulab.tables import SIDE_TABLES, TABLES
 
 FIELDS = ("event", "grid", "shape", "collective", "wait", "memory", "mark", "gpu", "host")
+FIELDS += ("worker", "stall", "allocator", "holder")
 ROWS = {f"{field}_rows": table for field, table in zip(FIELDS, TABLES, strict=True)}
 HALF = 2**62
 
@@ -28,8 +29,8 @@ def filled(table, count, seed=0):
         if column.dtype == "words":
             vocabulary = ("never used", "größe", "a", "", "核\x00", "last")
             columns[column.name] = Words(rng.integers(-1, 6, count).astype(np.int32), vocabulary)
-        elif column.name == "kind":
-            kinds = MarkKind if table is MARKS else Kind
+        elif column.kinds is not None:
+            kinds = column.kinds
             columns[column.name] = rng.choice([int(kind) for kind in kinds], count)
         elif column.name == "event":
             columns[column.name] = np.arange(count)
@@ -82,6 +83,9 @@ def full_run(count=50):
             left_out=(Gap(what="w", why="y", fix="f"),),
             lost={"the file ends early": 1},
         ),
+        failure=Failure(message="CUDA out of memory.", device=0, needed_bytes=2**35, where="train (cell line 3)"),
+        models=(Model(kind="ResNet", name="model", bytes=2**27, dtypes=("float32", "bfloat16"), compiled=False),),
+        optimizers=(Optimizer(kind="AdamW", name="opt", tensors=161, fused=True), Optimizer(kind="SGD")),
         loaders=(Loader(workers=0, batch_size=32, pin_memory=True, dataset="Images"), Loader()),
         threads=("main", "autograd"),
         main_thread=1,

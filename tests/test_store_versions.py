@@ -285,5 +285,8 @@ def test_absent_numbers_may_be_nulls(saved):
 def test_readers_of_schema_1_0_are_told_of_tables_that_they_pass_over(saved):
     # They pass over a table without a word, but note a field of the run that they do not know.
     document = json.loads(parts_of(saved)["run.json"])
-    assert document["run"]["more_tables"] == ["grids", "shapes", "collectives", "waits", "memory"]
+    assert document["run"]["more_tables"] == [
+        *("grids", "shapes", "collectives", "waits", "memory"),
+        *("worker_samples", "stalls", "allocator", "holders"),
+    ]
     assert store.open(saved).recording == full_run().recording

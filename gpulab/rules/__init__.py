@@ -1,30 +1,20 @@
 """What is worth changing: every rule asked of a run, ranked by what its fix would save.
 
 A rule is a function from Evidence to a Finding or None; its docstring is its page. To add one, write it in the file
-of its family and name it in RULES.
+of its family, name it in `catalogue.py`, and give it a folder in tests/cases with runs that provoke and spare it.
+
+    rule, needs, names   what a rule is, what it may ask for, how the user calls things
+    evidence             what a rule is given
+    finding              what it answers
+    catalogue            all of them
+    diagnosis            asking them, masking, ranking
 """
 
 from __future__ import annotations
 
-from gpulab.rules.device import device_bound, exposed_copies, host_syncs
-from gpulab.rules.diagnosis import RULES, Rule, diagnose
-from gpulab.rules.feeding import few_workers, starving
-from gpulab.rules.finding import Diagnosis, Finding, Gain, Unjudged
-from gpulab.rules.host import dispatch_bound, host_python
+from gpulab.rules.catalogue import RULES
+from gpulab.rules.diagnosis import diagnose
+from gpulab.rules.finding import Diagnosis, Finding, Gain, Masked, Unjudged
+from gpulab.rules.rule import Rule, Stage
 
-__all__ = [
-    "RULES",
-    "Diagnosis",
-    "Finding",
-    "Gain",
-    "Rule",
-    "Unjudged",
-    "device_bound",
-    "diagnose",
-    "dispatch_bound",
-    "exposed_copies",
-    "few_workers",
-    "host_python",
-    "host_syncs",
-    "starving",
-]
+__all__ = ["RULES", "Diagnosis", "Finding", "Gain", "Masked", "Rule", "Stage", "Unjudged", "diagnose"]

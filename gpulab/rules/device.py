@@ -89,7 +89,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=waits.spans,
-        lesson="12_launches_fusion_graphs",
+        lesson="12_launch_fusion_graphs",
     )
 
 

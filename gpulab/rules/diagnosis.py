@@ -2,74 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from gpulab.analysis.ledger import DISPATCHING, Ledger, ledger
-from gpulab.analysis.steps import Steps, steps
-from gpulab.rules.device import device_bound, exposed_copies, host_syncs
+from gpulab.analysis.steps import steps
+from gpulab.intervals import intersect
+from gpulab.rules.catalogue import RULES
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.feeding import few_workers, starving
-from gpulab.rules.finding import Diagnosis, Finding, Unjudged
-from gpulab.rules.host import dispatch_bound, host_python
+from gpulab.rules.finding import Diagnosis, Finding, Masked, Unjudged
+from gpulab.rules.needs import unmet, without_ledger
 from gpulab.rules.phrases import percent
+from gpulab.rules.rule import Rule, Stage
 from gpulab.run import Run
 
-
-@dataclass(frozen=True)
-class Rule:
-    """A question: the function that asks it, what it is about, and whether it needs a GPU in the run."""
-
-    ask: Callable[[Evidence], Finding | Unjudged | None]
-    about: str
-    needs_gpu: bool = False
-
-    @property
-    def name(self) -> str:
-        """The name of the function, which is the name of the rule."""
-        return self.ask.__name__
-
-
-# In the order in which equal findings are shown: feeding, host, way to the device, device.
-RULES = (
-    Rule(starving, "a main process that builds the batches"),
-    Rule(few_workers, "workers that are late"),
-    Rule(host_python, "Python code in the loop"),
-    Rule(dispatch_bound, "the cost of calling operators"),
-    Rule(exposed_copies, "copies to the GPU", needs_gpu=True),
-    Rule(host_syncs, "waits for the GPU", needs_gpu=True),
-    Rule(device_bound, "a device that is simply busy"),
-)
 NEXT_WORTH_FRAC = 0.05
+EXPLAINED_FRAC = 0.5  # a finding of which another explains this much is not told twice
+
+Answer = tuple[Rule, Finding | Unjudged | None]
 
 
-def diagnose(run: Run) -> Diagnosis:
-    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so."""
+def diagnose(run: Run, peers: Sequence[Run] = ()) -> Diagnosis:
+    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
+
+    `peers`: the runs of all ranks where it is one of several; some questions need them all.
+    """
     found_steps = steps(run)
-    accounts = ledger(run, found_steps)
-    if accounts is None:
-        return _without_ledger(run, found_steps)
-    seen = Evidence(run, found_steps, accounts)
-    asked = [rule for rule in RULES if seen.on_gpu or not rule.needs_gpu]
-    answers = [rule.ask(seen) for rule in asked]
-    found = [answer for answer in answers if isinstance(answer, Finding)]
-    found.sort(key=lambda finding: -finding.saves_ns)
-    open_questions = [answer for answer in answers if isinstance(answer, Unjudged)]
-    not_asked = [_no_gpu(rule, seen.missing_work) for rule in RULES if rule not in asked]
+    seen = Evidence(run, found_steps, ledger(run, found_steps), tuple(peers))
+    answers = [(rule, _answer(rule, seen)) for rule in RULES]
+    found, masked = _unmasked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
+    unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))
+    first = next((finding for finding in found if not finding.aside), None)
     return Diagnosis(
         run=run,
         steps=found_steps,
-        ledger=accounts,
-        findings=tuple(found),
-        unjudged=(*open_questions, *not_asked),
-        verdict=found[0].claim if found else _nothing(seen, open_questions),
-        next_limit=_next_limit(accounts, found[0]) if found and found[0].gain else None,
+        ledger=seen.accounts,
+        findings=found,
+        unjudged=unjudged,
+        verdict=first.claim if first else _nothing(seen, answers),
+        next_limit=_next_limit(seen.ledger, first) if first and first.gain and first.parts else None,
+        masked=masked,
+        together=_together(seen, found),
     )
 
 
-def _nothing(seen: Evidence, open_questions: Sequence[Unjudged]) -> str:
-    if open_questions:
-        return f"No cause can be named: {open_questions[0].why}."
+def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
+    lacking = unmet(rule.needs, seen)
+    if lacking is None:
+        return rule.ask(seen)
+    why, fix = lacking
+    return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
+
+
+def _unmasked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
+    """The findings that no other explains, first things first; and those that one does."""
+    told = list(answers)
+    by = {
+        rule.name: next((other for _, other in told if _explains(other, finding, rule)), None) for rule, finding in told
+    }
+    left = [(rule, finding) for rule, finding in told if by[rule.name] is None]
+    left.sort(key=lambda each: (not each[1].urgent, each[1].aside, -each[1].saves_ns, each[0].stage))
+    masked = tuple(
+        Masked(finding=finding, by=other.rule) for rule, finding in told if (other := by[rule.name]) is not None
+    )
+    return tuple(finding for _, finding in left), masked
+
+
+def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
+    """Whether the other finding is about the same time; one that shows no time of its own explains by being there."""
+    if other.rule not in rule.masked_by:
+        return False
+    if not finding.shown_by.total_ns or not other.shown_by.total_ns:
+        return True
+    shared_ns = intersect(finding.shown_by, other.shown_by).total_ns
+    return shared_ns >= EXPLAINED_FRAC * finding.shown_by.total_ns
+
+
+def _together(seen: Evidence, found: Sequence[Finding]) -> float | None:
+    """The bound of mending all idle causes at once: never the product of theirs, as they may share time."""
+    stages = {rule.name: rule.stage for rule in RULES}
+    idle = [each for each in found if each.gain and each.parts and stages.get(each.rule) == Stage.IDLE]
+    if len(idle) < 2:
+        return None
+    ledger = seen.ledger
+    whole = {part.key for part in ledger.parts if not part.busy}
+    keys = sorted({key for each in idle for key in each.parts} & whole)
+    left = 1 - ledger.share(*keys)
+    best = max(each.gain.bound for each in idle if each.gain)
+    return max(best, 1 / left) if left > 0 else None
+
+
+def _nothing(seen: Evidence, answers: Sequence[Answer]) -> str:
+    if seen.accounts is None:
+        return f"Not judged: {without_ledger(seen)[0]}."
+    # A rule that was asked and could not tell, not one whose inputs were never there.
+    doubts = [each for rule, each in answers if isinstance(each, Unjudged) and unmet(rule.needs, seen) is None]
+    if doubts:
+        return f"No cause can be named: {doubts[0].why}."
     idle = [part for part in seen.ledger.parts if not part.busy]
     most = max(idle, key=lambda part: seen.ledger.frac(part.key))
     return (
@@ -93,36 +121,3 @@ def _next_limit(accounts: Ledger, first: Finding) -> str | None:
     if work >= share or share < NEXT_WORTH_FRAC:
         return f"the compute itself ({percent(work)} of what is left)"
     return f"{label} ({percent(share)} of what is left)"
-
-
-def _no_gpu(rule: Rule, missing: str | None) -> Unjudged:
-    return Unjudged(
-        rule=rule.name,
-        about=rule.about,
-        why=missing or "no GPU work was recorded in this run",
-        fix="record it again, to the end" if missing else "profile on a machine with a GPU",
-    )
-
-
-def _without_ledger(run: Run, found_steps: Steps) -> Diagnosis:
-    why, fix = _what_is_missing(run)
-    return Diagnosis(
-        run=run,
-        steps=found_steps,
-        ledger=None,
-        findings=(),
-        unjudged=tuple(Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix) for rule in RULES),
-        verdict=f"Not judged: {why}.",
-        next_limit=None,
-    )
-
-
-def _what_is_missing(run: Run) -> tuple[str, str]:
-    if run.recording.level == "sensors":
-        return "only sensors and step marks were recorded", "run the cell again without --level sensors"
-    if run.recording.left_out and not len(run.event_rows):
-        gap = run.recording.left_out[0]
-        return gap.why, gap.fix
-    if not len(run.event_rows):
-        return "nothing of PyTorch ran while the profiler was on", "profile the cell that holds the training loop"
-    return "no complete step was recorded", "let the loop run for at least six steps"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from gpulab.analysis.frames import Frame, frame_of
 from gpulab.analysis.launches import Launching, launching
@@ -13,7 +15,10 @@ from gpulab.analysis.steps import Steps
 from gpulab.analysis.work import missing_work
 from gpulab.replay.workers import REALISED_FRAC
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Gain
+from gpulab.rules.names import Names, names
 from gpulab.run import Run
+
+T = TypeVar("T")
 
 HEAVY_INFLATION = 1.6  # traced steps this much longer are another program than the one to judge
 
@@ -24,17 +29,37 @@ class Evidence:
 
     run: Run
     steps: Steps
-    ledger: Ledger
+    accounts: Ledger | None  # None where no step was recorded with events: see LEDGER in gpulab.rules.needs
+    peers: tuple[Run, ...] = ()  # the runs of all ranks, this one among them; () where it is alone
+    _known: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where each step's time went; only for rules that need it."""
+        assert self.accounts is not None, "a rule that asks for the ledger names LEDGER or GPU_WORK among its needs"
+        return self.accounts
+
+    def once(self, ask: Callable[[Run, Steps, Ledger], T]) -> T:
+        """What an analysis answers for this run, worked out once however many rules ask."""
+        if ask not in self._known:
+            self._known[ask] = ask(self.run, self.steps, self.ledger)
+        answer: T = self._known[ask]
+        return answer
 
     @cached_property
+    def names(self) -> Names:
+        """What the user calls the things a fix speaks of."""
+        return names(self.run)
+
+    @property
     def feeding(self) -> Feeding | None:
         """What feeding the model costs; None without a DataLoader."""
-        return feeding(self.run, self.steps, self.ledger)
+        return self.once(feeding)
 
-    @cached_property
+    @property
     def launching(self) -> Launching | None:
         """How work is started; None where none was."""
-        return launching(self.run, self.steps, self.ledger)
+        return self.once(launching)
 
     @cached_property
     def python_frame(self) -> Frame | None:

@@ -65,6 +65,8 @@ class Finding:
     shown_by: Spans = field(default_factory=nothing)  # when it happened, for the timeline
     caveats: tuple[str, ...] = ()
     lesson: str | None = None
+    urgent: bool = False  # comes before everything, whatever it saves: the run failed, or will
+    aside: bool = False  # worth knowing, never the verdict: nothing is wrong, or it happens once
 
     @property
     def saves_ns(self) -> int:
@@ -82,6 +84,14 @@ class Unjudged:
     fix: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Masked:
+    """A finding that is not reported, and the rule whose finding explains it."""
+
+    finding: Finding
+    by: str
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
     """What was found in a run: findings ranked by predicted saving, and what was not judged."""
@@ -93,8 +103,17 @@ class Diagnosis:
     unjudged: tuple[Unjudged, ...]
     verdict: str  # the headline sentence: the first finding's claim, or that nothing is worth changing
     next_limit: str | None  # what will limit once the first finding is mended
+    masked: tuple[Masked, ...] = ()  # what another finding explains
+    together: float | None = (
+        None  # the speed-up that mending every idle cause found cannot exceed; None: fewer than two
+    )
 
     @property
     def first(self) -> Finding | None:
         """The finding to act on first, if there is one."""
-        return self.findings[0] if self.findings else None
+        return next((finding for finding in self.findings if not finding.aside), None)
+
+    @property
+    def others(self) -> tuple[Finding, ...]:
+        """Every finding but the first."""
+        return tuple(finding for finding in self.findings if finding is not self.first)

@@ -121,7 +121,7 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["dispatch"],
-        lesson="12_launches_fusion_graphs",
+        lesson="12_launch_fusion_graphs",
     )
 
 

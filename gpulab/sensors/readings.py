@@ -120,7 +120,9 @@ class Sensors:
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
-        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), "frame": self._frames})
+        untold = [None] * len(self._frames)
+        words = {"frame": self._frames, "called": untold, "others_frame": untold}
+        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), **words})
 
     def _read_host(self, tick: Tick) -> None:
         # The frame first: reading the rest gives the main thread time to move on.
@@ -164,7 +166,7 @@ def _columns(table: Table) -> dict[str, array[Any]]:
 
 def _append(columns: Mapping[str, array[Any]], row: Mapping[str, float]) -> None:
     for name, column in columns.items():
-        column.append(row[name])
+        column.append(row.get(name, math.nan))
 
 
 def _on_clock(columns: Mapping[str, array[Any]], began_ns: int) -> dict[str, NDArray[Any]]:

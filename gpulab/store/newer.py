@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpulab.run import FIELDS, Gap, Run
 from gpulab.store.form import UPGRADE, Schema
-from gpulab.tables import EVENTS, SIDE_TABLES, Kind, MarkKind
+from gpulab.tables import EVENTS, SIDE_TABLES, Kind, MarkKind, StallKind
 
 _LISTED, _LONGEST = 10, 100  # names in a note, and their letters
 
@@ -19,7 +19,7 @@ _LISTED, _LONGEST = 10, 100  # names in a note, and their letters
 def of_known_kinds(run: Run) -> tuple[Run, list[str]]:
     """The run without rows of kinds that are not known, and what was passed over."""
     passed_over = []
-    for field, kinds in (("event_rows", Kind), ("mark_rows", MarkKind)):
+    for field, kinds in (("event_rows", Kind), ("mark_rows", MarkKind), ("stall_rows", StallKind)):
         rows = getattr(run, field)
         known = np.isin(rows["kind"], [int(kind) for kind in kinds])
         if not known.all():

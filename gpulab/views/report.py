@@ -49,7 +49,7 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """What is read on demand."""
-    others, unjudged = diagnosis.findings[1:], diagnosis.unjudged
+    others, unjudged = diagnosis.others, diagnosis.unjudged
     sections = []
     if others:
         title = f"{counted(len(others), 'other finding')}"

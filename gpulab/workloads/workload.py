@@ -18,4 +18,5 @@ class Workload:
     about: str
     run: Callable[..., list[float]]
     rule: str | None  # the rule that should name what was planted; None: nothing was
-    twin: str | None = None  # the same training without the flaw; None where there is no flaw to take out
+    twin: str | None = None  # the same training with the fix applied; None where there is no flaw to take out
+    needs_gpu: bool = False  # the fault is one of a GPU: on a CPU there is nothing to find
