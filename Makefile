@@ -3,7 +3,7 @@
 # make test     all tests, the browser's where Chromium is there, and every notebook against its stored outputs
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
-# make verdicts how often planted flaws are named and predictions hold (half an hour)
+# make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
 # make gpu-check   the tests that need a CUDA GPU
@@ -16,7 +16,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench bench-load verdicts fuzz gpu-check clean
+.PHONY: setup demo lab test lint bench bench-load bench-diagnosis fuzz gpu-check clean
 
 setup: $(READY)
 
@@ -52,8 +52,8 @@ bench: $(READY)
 bench-load: $(READY)
 	$(PY) benchmarks/load.py $(if $(PEERS),--peers $(PEERS))
 
-verdicts: $(READY)
-	$(PY) benchmarks/verdicts.py
+bench-diagnosis: $(READY)
+	$(PY) benchmarks/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))
 
 fuzz: $(READY)
 	$(PY) tests/fuzz.py $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,39 +25,44 @@ class Comparison:
 
     before: Diagnosis
     after: Diagnosis
-    before_steps_ns: Ints  # what the medians rest on: un-profiled steps where both runs have them, by bursts
+    before_steps_ns: Ints  # what the ratio rests on: un-profiled steps where both runs have them, by bursts
     after_steps_ns: Ints
+    averaged: bool  # means are compared, as the cause strikes only now and then; medians otherwise
     profiled: bool  # the steps compared were recorded ones, with the profiler's cost in them
-    ratio: float  # median step before over median step after
+    ratio: float  # typical step before over typical step after
     ratio_low: float  # 95 % bootstrap interval
     ratio_high: float
     above_noise: bool
     resolved: tuple[Finding, ...]  # found before, not after
     new: tuple[Finding, ...]  # found after, not before
     remaining: tuple[Finding, ...]  # found in both, as they are after
-    predicted: Gain | None  # what the first finding of `before` predicted
-    inside: bool | None  # whether the measured median lies in the predicted range; None without a prediction
+    predicted: Gain | None  # what the finding that was acted on predicted
+    inside: bool | None  # whether the measured step lies in the predicted range; None without a prediction
     why: str  # one sentence: why the prediction missed, or why nothing can be said; "" otherwise
     parts: tuple[tuple[str, str, int, int], ...]  # key, label, mean ns per step before and after
 
     @property
     def before_ns(self) -> int:
-        """Median step before."""
-        return int(np.median(self.before_steps_ns))
+        """Typical step before."""
+        return int(_centre(self.averaged)(self.before_steps_ns))
 
     @property
     def after_ns(self) -> int:
-        """Median step after."""
-        return int(np.median(self.after_steps_ns))
+        """Typical step after."""
+        return int(_centre(self.averaged)(self.after_steps_ns))
 
 
-def compare(before: Run, after: Run) -> Comparison:
-    """What changed from one run to the other. Raises RunError where either has no steps to compare."""
+def compare(before: Run, after: Run, rule: str | None = None) -> Comparison:
+    """What changed from one run to the other. Raises RunError where either has no steps to compare.
+
+    `rule`: whose fix was applied in between; the first finding's unless given.
+    """
     one, other = diagnose(before), diagnose(after)
+    predicted = _acted_on(one, rule)
+    averaged = predicted is not None and predicted.averaged
     profiled = not (one.steps.plain.any() and other.steps.plain.any())
     one_ns, other_ns = _steps_ns(one.steps, profiled, before), _steps_ns(other.steps, profiled, after)
-    ratio, low, high = bootstrap_ratio(one_ns, other_ns)
-    predicted = one.first.gain if one.first else None
+    ratio, low, high = bootstrap_ratio(one_ns, other_ns, averaged=averaged)
     enough = min(len(one_ns), len(other_ns)) >= LEAST_STEPS
     above_noise = enough and not low <= 1.0 <= high
     inside = None if predicted is None else _inside(predicted, one_ns, other_ns)
@@ -66,6 +73,7 @@ def compare(before: Run, after: Run) -> Comparison:
         after=other,
         before_steps_ns=one_ns,
         after_steps_ns=other_ns,
+        averaged=averaged,
         profiled=profiled,
         ratio=ratio,
         ratio_low=low,
@@ -81,14 +89,34 @@ def compare(before: Run, after: Run) -> Comparison:
     )
 
 
-def bootstrap_ratio(before_ns: Ints, after_ns: Ints, *, seed: int = 0) -> tuple[float, float, float]:
-    """Ratio of the medians, and its 95 % interval by resampling the steps of each run; the same every time."""
-    ratio = float(np.median(before_ns) / np.median(after_ns))
+def _acted_on(one: Diagnosis, rule: str | None) -> Gain | None:
+    if rule is None:
+        return one.first.gain if one.first else None
+    found = next((finding for finding in one.findings if finding.rule == rule), None)
+    if found is None:
+        raise RunError(
+            f"There is no finding {rule!r} in the run {one.run.name!r}.",
+            why=f"its findings are {', '.join(finding.rule for finding in one.findings) or 'none'}",
+            fix="name one of these, or leave the rule out for the first",
+        )
+    return found.gain
+
+
+def _centre(averaged: bool) -> Callable[..., Any]:
+    return np.mean if averaged else np.median
+
+
+def bootstrap_ratio(
+    before_ns: Ints, after_ns: Ints, *, seed: int = 0, averaged: bool = False
+) -> tuple[float, float, float]:
+    """Ratio of the medians (or means), and its 95 % interval by resampling each run's steps; the same every time."""
+    centre = _centre(averaged)
+    ratio = float(centre(before_ns) / centre(after_ns))
     if min(len(before_ns), len(after_ns)) < 2:
         return ratio, ratio, ratio
     random = np.random.default_rng(seed)
-    tops = np.median(random.choice(before_ns, (RESAMPLES, len(before_ns))), axis=1)
-    bottoms = np.median(random.choice(after_ns, (RESAMPLES, len(after_ns))), axis=1)
+    tops = centre(random.choice(before_ns, (RESAMPLES, len(before_ns))), axis=1)
+    bottoms = centre(random.choice(after_ns, (RESAMPLES, len(after_ns))), axis=1)
     low, high = np.percentile(tops / bottoms, (2.5, 97.5))
     return ratio, float(low), float(high)
 
@@ -105,9 +133,11 @@ def _steps_ns(steps: Steps, profiled: bool, run: Run) -> Ints:
 
 
 def _inside(predicted: Gain, before_ns: Ints, after_ns: Ints) -> bool:
-    """Whether the measured step lies in the range, give or take the spread of its own median."""
-    after = float(np.median(after_ns)) * predicted.step_ns / float(np.median(before_ns))
-    noise = _median_error(after_ns) / float(np.median(after_ns)) * after
+    """Whether the measured step lies in the range, give or take the spread of its own median or mean."""
+    centre = _centre(predicted.averaged)
+    after = float(centre(after_ns)) * predicted.step_ns / float(centre(before_ns))
+    error_ns = 2 * float(np.std(after_ns)) / np.sqrt(len(after_ns)) if predicted.averaged else _median_error(after_ns)
+    noise = error_ns / float(centre(after_ns)) * after
     return predicted.best_ns - noise <= after <= predicted.worst_ns + noise
 
 

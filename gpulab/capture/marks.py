@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from gpulab.capture.names import loader_names, model_of, optimizer_of
 from gpulab.rows import Rows
-from gpulab.run import Loader
+from gpulab.run import Gap, Loader, Model, Optimizer
 from gpulab.tables import MARKS, MarkKind
 
 
@@ -21,6 +25,9 @@ class Marks:
 
     def __init__(self, on_boundary: Callable[[int | None], None]) -> None:
         self.loaders: list[Loader] = []
+        self.models: list[Model] = []
+        self.optimizers: list[Optimizer] = []
+        self.gaps: list[Gap] = []
         self.worker_pids: tuple[int, ...] = ()
         self.steps = 0
         self.waited_ns = 0
@@ -29,6 +36,7 @@ class Marks:
         self._on_boundary = on_boundary
         self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
         self._indices: dict[tuple[int, Loader], int] = {}
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # the optimizers that were looked at
         self._epochs: list[int] = []
         self._leader = -1  # the loader whose calls begin a step
         self._stepped = False  # an optimizer stepped since the last boundary
@@ -50,7 +58,7 @@ class Marks:
                 return original(iterator)
             return self._next(iterator, original)
 
-        handle = register_optimizer_step_post_hook(lambda *_: self._optimizer_stepped())
+        handle = register_optimizer_step_post_hook(lambda optimizer, *_: self._optimizer_stepped(optimizer))
         iterators.__next__ = marked_next
         self._undo = [handle.remove, lambda: setattr(iterators, "__next__", original)]
 
@@ -94,9 +102,12 @@ class Marks:
             self.waited_ns += end_ns - start_ns
             self._seen(start_ns, end_ns)
 
-    def _optimizer_stepped(self) -> None:
+    def _optimizer_stepped(self, optimizer: Any) -> None:
         if threading.get_ident() != self.thread:
             return
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self._look(lambda: self._look_at(optimizer))
         self._stepped = True
         self._instant(MarkKind.OPTIMIZER)
         if self._leader < 0 and not self._user_marks:
@@ -126,10 +137,30 @@ class Marks:
             index = self._indices[key] = len(self.loaders)
             self.loaders.append(facts)
             self._epochs.append(-1)
+            self._look(lambda: self._look_at_loader(index, iterator._dataset))
         if iterator._num_yielded == 0 or self._epochs[index] < 0:
             self._epochs[index] += 1
             self.worker_pids = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         return index, self._epochs[index]
+
+    def _look_at(self, optimizer: Any) -> None:
+        frame = sys._getframe()
+        self.optimizers.append(optimizer_of(frame, optimizer))
+        model = model_of(frame, optimizer)
+        if model is not None:
+            self.models.append(model)
+
+    def _look_at_loader(self, index: int, dataset: Any) -> None:
+        name, dataset_name = loader_names(sys._getframe(), dataset)
+        self.loaders[index] = replace(self.loaders[index], name=name, dataset_name=dataset_name)
+
+    def _look(self, look: Callable[[], None]) -> None:
+        """Once for each loader and optimizer; a stranger's object that cannot be read costs its description only."""
+        try:
+            look()
+        except Exception as error:  # protects the user's loop, in the midst of which we are
+            what = "how the DataLoader or the optimizer was set up"
+            self.gaps.append(Gap(what=what, why=f"reading it failed: {error}", fix="please report this with the cell"))
 
 
 def _facts(iterator: Any) -> Loader:

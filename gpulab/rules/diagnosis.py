@@ -29,7 +29,7 @@ def diagnose(run: Run, peers: Sequence[Run] = ()) -> Diagnosis:
     found_steps = steps(run)
     seen = Evidence(run, found_steps, ledger(run, found_steps), tuple(peers))
     answers = [(rule, _answer(rule, seen)) for rule in RULES]
-    found, masked = _unmasked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
+    found, masked = ranked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
     unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))
     first = next((finding for finding in found if not finding.aside), None)
     return Diagnosis(
@@ -53,7 +53,7 @@ def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
     return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
 
 
-def _unmasked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
+def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
     """The findings that no other explains, first things first; and those that one does."""
     told = list(answers)
     by = {

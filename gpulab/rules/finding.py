@@ -15,7 +15,10 @@ CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """What a fix is predicted to do to the median un-profiled step, as a range and a hard bound, in ns.
+    """What a fix is predicted to do to the typical un-profiled step, as a range and a hard bound, in ns.
+
+    The typical step is the median one; where a cause strikes only now and then, as a checkpoint every hundred steps
+    does, the median does not know of it, and the mean one is meant: `averaged`.
 
     `floor_ns <= best_ns <= worst_ns <= step_ns`; no fix of this cause can go below `floor_ns`.
     """
@@ -26,6 +29,7 @@ class Gain:
     floor_ns: int
     basis: str  # how it was predicted, in one clause
     floor_means: str = "even removing it wholly"  # what the floor assumes, as the subject of "gives at most"
+    averaged: bool = False  # all of these are means over many steps, not medians
 
     @property
     def best_speedup(self) -> float:

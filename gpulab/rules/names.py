@@ -12,7 +12,7 @@ class Names:
     """Names as code: variables, or attributes as `self.model`."""
 
     loader: str = "loader"
-    dataset: str = "dataset"
+    dataset: str = "loader.dataset"
     model: str = "model"
     optimizer: str = "optimizer"
     optimizer_kind: str = "AdamW"
@@ -25,7 +25,7 @@ def names(run: Run) -> Names:
     optimizer = next(iter(run.optimizers), None)
     told = {
         "loader": loader.name,
-        "dataset": loader.dataset_name,
+        "dataset": loader.dataset_name or (f"{loader.name}.dataset" if loader.name else None),
         "model": model,
         "optimizer": optimizer.name if optimizer else None,
         "optimizer_kind": optimizer.kind if optimizer else None,

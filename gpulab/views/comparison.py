@@ -48,7 +48,7 @@ def _answer(compared: Comparison) -> Answer:
     evidence = (
         f"Step time {before}: {spread(compared.before_steps_ns)}.",
         f"Step time {after}: {spread(compared.after_steps_ns)}.",
-        f"Ratio of the medians {times(compared.ratio)}, {interval}; {kind}.",
+        f"Ratio of the {'means' if compared.averaged else 'medians'} {times(compared.ratio)}, {interval}; {kind}.",
     )
     predicted = expectation(compared.predicted, verb="Predicted", measured_ns=_measured_ns(compared))
     return Answer(

@@ -13,7 +13,16 @@ def headline(diagnosis: Diagnosis) -> Answer:
     limit = f"The next limit will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
-    return answer(first, claim=diagnosis.verdict, leading=True, closing=limit)
+    return answer(first, claim=diagnosis.verdict, leading=True, closing=f"{limit} {_together(diagnosis)}".strip())
+
+
+def _together(diagnosis: Diagnosis) -> str:
+    if diagnosis.together is None or diagnosis.together > BOUNDLESS:
+        return ""
+    return f"With the other causes of idle time mended as well: at most {times(diagnosis.together)}."
+
+
+BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
 
 
 def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing: str = "") -> Answer:
@@ -31,9 +40,6 @@ def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing:
         notes=tuple(notes) if finding.gain else (f"{_confidence(finding)}.", *notes),
         closing=closing,
     )
-
-
-BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
 
 
 def expectation(

@@ -49,11 +49,17 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
 
 def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """What is read on demand."""
-    others, unjudged = diagnosis.others, diagnosis.unjudged
+    unjudged = diagnosis.unjudged
+    others = [finding for finding in diagnosis.others if not finding.aside]
+    asides = [finding for finding in diagnosis.others if finding.aside]
     sections = []
     if others:
         title = f"{counted(len(others), 'other finding')}"
         sections.append(Section(title, tuple(answer(finding) for finding in others), folded=True))
+    if asides:
+        sections.append(Section("Worth knowing", tuple(answer(finding) for finding in asides), folded=True))
+    if diagnosis.masked:
+        sections.append(Section("Seen, and explained by another finding", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("What the sensors said", readings(diagnosis.run), folded=True))
     if unjudged:
@@ -67,6 +73,15 @@ def _source(diagnosis: Diagnosis) -> str:
     if run.source.how == "virtual":
         return f"{origin(run)}. Nothing here was measured on a GPU"
     return origin(run)
+
+
+def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
+    """What was seen, each with the claim that explains it."""
+    claims = {finding.rule: finding.claim for finding in diagnosis.findings}
+    claims |= {masked.finding.rule: masked.finding.claim for masked in diagnosis.masked}
+    return tuple(
+        Line(f"{sentence(masked.finding.claim)} Explained by: {claims[masked.by]}") for masked in diagnosis.masked
+    )
 
 
 def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:

@@ -1,0 +1,45 @@
+"""How long a diagnosis takes, rule by rule: the figures rules share are charged to the first that asks for them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import gpulab
+from gpulab.analysis.ledger import ledger
+from gpulab.analysis.steps import steps
+from gpulab.rules import RULES
+from gpulab.rules.evidence import Evidence
+from gpulab.rules.needs import unmet
+
+ROUNDS = 3
+
+
+def speed(trace: Path) -> str:
+    """A table of milliseconds, medians of three rounds."""
+    run = gpulab.load(trace)
+    rounds = [_round(run) for _ in range(ROUNDS)]
+    rows = {name: sorted(each[name] for each in rounds)[ROUNDS // 2] for name in rounds[0]}
+    lines = [f"{trace.name}: {len(run.event_rows):,} events", "", "| what | ms |", "|---|---|"]
+    lines += [f"| {name} | {1e3 * took_s:.1f} |" for name, took_s in sorted(rows.items(), key=lambda row: -row[1])]
+    return "\n".join(lines)
+
+
+def _round(run: gpulab.Run) -> dict[str, float]:
+    took: dict[str, float] = {}
+    began = time.perf_counter()
+    found = steps(run)
+    took["finding the steps"] = time.perf_counter() - began
+    began = time.perf_counter()
+    accounts = ledger(run, found)
+    took["the ledger"] = time.perf_counter() - began
+    seen = Evidence(run, found, accounts)
+    for rule in RULES:
+        began = time.perf_counter()
+        if unmet(rule.needs, seen) is None:
+            rule.ask(seen)
+        took[rule.name] = time.perf_counter() - began
+    began = time.perf_counter()
+    gpulab.diagnose(run)
+    took["**the whole diagnosis**"] = time.perf_counter() - began
+    return took

@@ -1,0 +1,181 @@
+"""A recorded run knows what the user calls their loader, model and optimizer, and how these were set up."""
+
+import gc
+import weakref
+
+import pytest
+
+import gpulab
+from gpulab.capture import names as names_module
+from gpulab.rules.names import names
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+
+
+def data(count=8):
+    return TensorDataset(torch.zeros(count, 4), torch.zeros(count, 1))
+
+
+def fit(batches, network, optimizer):
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        (network(inputs) - targets).square().mean().backward()
+        optimizer.step()
+
+
+class Trainer:
+    def __init__(self, network):
+        self.network = network
+        self.stepper = torch.optim.AdamW(network.parameters(), fused=True)
+
+    def fit(self, batches):
+        for inputs, targets in batches:
+            (self.network(inputs) - targets).square().mean().backward()
+            self.stepper.step()
+
+
+def recorded(loop, *arguments):
+    with gpulab.profile("names", level="sensors") as session:
+        loop(*arguments)
+    return session.run
+
+
+def test_variables_are_named_as_the_loop_calls_them():
+    loader = DataLoader(data(), batch_size=2)
+    net = nn.Linear(4, 1)
+    run = recorded(fit, loader, net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert run.loaders[0].name == "batches"
+    assert run.models[0].name == "network"
+    assert run.optimizers[0].name == "optimizer"
+
+
+def test_attributes_of_self_are_named_with_it():
+    run = recorded(Trainer(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))).fit, DataLoader(data(), batch_size=2))
+    model, optimizer = run.models[0], run.optimizers[0]
+    assert (model.name, model.kind, model.tensors, model.bytes) == ("self.network", "Sequential", 4, 4 * 19)
+    assert (model.dtypes, model.device, model.compiled) == (("float32",), "cpu", False)
+    assert (optimizer.name, optimizer.kind, optimizer.tensors, optimizer.elements) == ("self.stepper", "AdamW", 4, 19)
+    assert (optimizer.fused, optimizer.foreach, optimizer.device) == (True, None, "cpu")
+
+
+def test_the_largest_module_that_holds_the_parameters_is_the_model():
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    layer = network[0]
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    loader = DataLoader(data(), batch_size=4)
+
+    def loop():
+        for inputs, _ in loader:
+            assert layer is network[0]
+            network(inputs).sum().backward()
+            optimizer.step()
+
+    run = recorded(loop)
+    assert run.models[0].name == "network"
+
+
+def test_a_compiled_model_is_named_by_the_class_the_user_wrote():
+    network = torch.compile(nn.Linear(4, 1), backend="eager")
+    run = recorded(fit, DataLoader(data(), batch_size=4), network, torch.optim.SGD(network.parameters(), lr=0.1))
+    assert (run.models[0].kind, run.models[0].compiled) == ("Linear", True)
+
+
+def test_what_has_no_name_is_called_by_what_can_be_pasted_anyway():
+    def loop(network):
+        stepper = [torch.optim.SGD(network.parameters(), lr=0.1)]
+        for inputs, _ in DataLoader(data(), batch_size=4):
+            network(inputs).sum().backward()
+            stepper[0].step()
+
+    run = recorded(loop, nn.Linear(4, 1))
+    assert run.loaders[0].name is None
+    assert run.optimizers[0].name is None
+    assert names(run).loader == "loader"
+    assert names(run).dataset == "loader.dataset"
+    assert names(run).optimizer_kind == "SGD"
+
+
+def test_a_dataset_without_a_name_is_reached_through_its_loader():
+    run = recorded(fit, DataLoader(data(), batch_size=2), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
+    assert names(run).dataset == "batches.dataset"
+
+
+def test_nothing_that_was_looked_at_is_kept_alive():
+    network = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    watched = [weakref.ref(network), weakref.ref(optimizer)]
+    run = recorded(fit, DataLoader(data(), batch_size=4), network, optimizer)
+    assert run.models
+    del network, optimizer
+    gc.collect()
+    assert [ref() for ref in watched] == [None, None]
+
+
+def test_locals_that_the_user_asked_for_are_left_to_them():
+    kept = {}
+
+    def loop(network):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        kept["mine"] = locals()
+        for inputs, _ in DataLoader(data(), batch_size=4):
+            network(inputs).sum().backward()
+            optimizer.step()
+
+    recorded(loop, nn.Linear(4, 1))
+    assert "network" in kept["mine"]
+
+
+def test_the_tensors_of_the_first_step_are_not_kept_while_the_loop_goes_on():
+    alive = []
+
+    def loop(network):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for number, (inputs, _) in enumerate(DataLoader(data(), batch_size=2)):
+            loss = network(inputs).sum()
+            loss.backward()
+            optimizer.step()
+            if number == 0:
+                first = weakref.ref(loss)
+            alive.append(first() is not None)
+
+    recorded(loop, nn.Linear(4, 1))
+    assert alive == [True, False, False, False]
+
+
+class Prickly:
+    """An object of the user's that must not be asked for anything."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"asked for {name}")
+
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+    __hash__ = None
+
+
+def test_no_code_of_the_user_s_objects_is_called():
+    prickly = Prickly()
+
+    def loop(network):
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        for inputs, _ in DataLoader(data(), batch_size=4):
+            network(inputs).sum().backward()
+            optimizer.step()
+        return prickly
+
+    run = recorded(loop, nn.Linear(4, 1))
+    assert run.optimizers[0].name == "optimizer"
+    assert not run.recording.left_out or all("set up" not in gap.what for gap in run.recording.left_out)
+
+
+def test_what_cannot_be_read_costs_its_description_and_not_the_loop(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no groups here")
+
+    monkeypatch.setattr(names_module, "_parameters", broken)
+    run = recorded(fit, DataLoader(data(), batch_size=4), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
+    assert run.optimizers == ()
+    assert any("no groups here" in gap.why for gap in run.recording.left_out)
