@@ -194,6 +194,14 @@ def test_gpuinfo_tells_what_this_machine_is(live):
     assert "torch" in reply.value.lower()
 
 
+def test_gpuwhy_shows_the_page_of_a_rule_and_lists_them_all(live):
+    assert "Confused with" in live.run("%gpuwhy starving").value
+    assert "starving" in live.run("%gpuwhy").value
+    reply = live.run("%gpuwhy starvin")
+    assert reply.content["ename"] == "GpulabError"
+    assert "did you mean starving?" in reply.traceback
+
+
 @pytest.mark.parametrize("line", ["%gpureport nowhere", "%gpucompare nowhere two"])
 def test_an_unknown_run_is_an_error_that_says_what_there_is(live, line):
     live.run("%%gpuprofile two --level sensors\n1")
@@ -210,7 +218,7 @@ def test_a_comparison_needs_two_names(live):
     assert "BEFORE AFTER" in reply.content["evalue"]
 
 
-@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuinfo"])
+@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuinfo", "gpuwhy"])
 def test_help_says_what_the_magic_does_and_takes(live, magic):
     shown = said(live.run(f"%{magic} --help"))
     assert f"%{magic}" in shown
@@ -230,6 +238,7 @@ def test_help_says_what_the_magic_does_and_takes(live, magic):
         ("%%gpuprofile --level s", ["%%gpuprofile --level sensors"]),
         ("%%gpuprofile -l ", [f"%%gpuprofile -l {level}" for level in ("deep", "sensors", "trace")]),
         ("%gpureport zeb", ["%gpureport zebra"]),
+        ("%gpuwhy starv", ["%gpuwhy starving"]),
         ("%gpucompare zebra zeb", ["%gpucompare zebra zebu-2"]),
         ("x = 1\n%gpureport zeb", ["x = 1\n%gpureport zebra", "x = 1\n%gpureport zebu-2"]),
         ("%gpureport zebu-", ["%gpureport zebu-2"]),

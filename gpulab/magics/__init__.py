@@ -1,4 +1,4 @@
-"""%%gpuprofile, %gpureport, %gpucompare and %gpuinfo: the only part of gpulab that knows IPython."""
+"""%%gpuprofile, %gpureport, %gpucompare, %gpuwhy and %gpuinfo: the only part of gpulab that knows IPython."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ COMPARE = (
     _HELP,
 )
 INFO = (_HELP,)
+WHY = (argument("rule", nargs="?", metavar="RULE", help="a rule, as `starving`; all are listed if left out"), _HELP)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from gpulab.magics.arguments import (
     LEVELS,
     PROFILE,
     REPORT,
+    WHY,
     Request,
     accepts,
     parsed,
@@ -110,6 +111,15 @@ class GpuProfileMagics(Magics):
         if parsed(self.gpuinfo, line).help:
             return self._help(self.gpuinfo)
         return views.info(sensors.machine())
+
+    @accepts(*WHY)
+    @line_magic
+    def gpuwhy(self, line: str) -> Any:
+        """How a finding is proved, what it is confused with, and what to do about it."""
+        asked = parsed(self.gpuwhy, line)
+        if asked.help:
+            return self._help(self.gpuwhy)
+        return views.page(asked.rule)
 
     def request(self, line: str) -> Request:
         """What a line of %%gpuprofile asks for, with the settings where it leaves the choice."""

@@ -83,10 +83,7 @@ def _together(seen: Evidence, found: Sequence[Finding]) -> float | None:
     idle = [each for each in found if each.gain and each.parts and stages.get(each.rule) == Stage.IDLE]
     if len(idle) < 2:
         return None
-    ledger = seen.ledger
-    whole = {part.key for part in ledger.parts if not part.busy}
-    keys = sorted({key for each in idle for key in each.parts} & whole)
-    left = 1 - ledger.share(*keys)
+    left = 1 - seen.ledger.share(*sorted({key for each in idle for key in each.parts}))
     best = max(each.gain.bound for each in idle if each.gain)
     return max(best, 1 / left) if left > 0 else None
 

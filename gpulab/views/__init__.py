@@ -2,7 +2,8 @@
 
 from gpulab.views.comparison import comparison
 from gpulab.views.info import info
+from gpulab.views.page import page
 from gpulab.views.report import Report, report
 from gpulab.views.view import View
 
-__all__ = ["Report", "View", "comparison", "info", "report"]
+__all__ = ["Report", "View", "comparison", "info", "page", "report"]

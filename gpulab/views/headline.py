@@ -30,6 +30,7 @@ def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing:
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
+    notes.append(f"Why this is believed: %gpuwhy {finding.rule}")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
