@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.baselines import ADVISERS
-
 import gpulab
+from benchmarks.baselines import ADVISERS
 from benchmarks.labels import TRACES
 from gpulab import Run
 from gpulab.workloads import workload
@@ -38,7 +37,7 @@ class Judgement:
     cause: str
     planted: Verdict
     twin: Verdict
-    ratio: float | None  # measured: median step planted over median step of the twin
+    ratio: float | None  # measured: the planted run's typical step over the twin's, for the same samples
     inside: bool | None  # whether the planted finding's range held it; None where nothing was predicted
     error_frac: float | None  # of the predicted saving, as a share of the measured one
 
@@ -77,9 +76,12 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
     finding = next((each for each in gpulab.diagnose(planted).findings if each.rule == cause), None)
     if finding is not None and finding.gain is not None:
         compared = gpulab.compare(planted, twin, finding.rule)
-        ratio, inside = compared.ratio, compared.inside
+        work = workload(workload(name).twin or name).batch / workload(name).batch
+        ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns
-        if before_ns > after_ns:
+        # A twin whose steps hold more samples bears another fix than the one whose gain was predicted.
+        inside = compared.inside if work == 1 else None
+        if before_ns > after_ns and work == 1:
             predicted = finding.gain.saves_ns / finding.gain.step_ns
             error = abs(predicted / (1 - after_ns / before_ns) - 1)
     return Judgement(

@@ -177,8 +177,15 @@ HOST_SAMPLES = Table(
         Column("frame", "words", "the user's innermost line in the main thread: function (file:line)"),
         Column("called", "words", "what that line called in a library: torch.serialization.save; absent if nothing"),
         Column("main_cpu_s", "float64", "CPU time of the recorded thread so far"),
+        Column(
+            "main_delayed_s", "float64", "time so far in which the recorded thread was ready to run and had no core"
+        ),
         Column("others_cpu_s", "float64", "CPU time so far of this process's other Python threads, without gpulab's"),
-        Column("others_frame", "words", "the user's line in the other Python thread that used most CPU since before"),
+        Column(
+            "others_frame",
+            "words",
+            "the line, or else the name, of the other Python thread that used most CPU since before",
+        ),
         Column("iowait_frac", "float64", "share of all cores' time spent idle with a read or write outstanding, 0-1"),
         Column("throttled_s", "float64", "time so far in which the cgroup's CPU quota held this container back"),
         Column("preempted", "float64", "times so far that a thread of this process was taken off its core"),
@@ -223,13 +230,17 @@ ALLOCATOR = Table(
     ),
 )
 
+# Where memory ran out: all who hold some. Otherwise the user's lists that grew, graph by graph: kind graph, device -1,
+# bytes by which they grew.
 HOLDERS = Table(
     "holders",
     (
-        Column("who", "words", "what keeps the memory: model, a variable's name, Out[3], sys.last_traceback"),
+        Column(
+            "who", "words", "what keeps the memory: model, a variable (losses in train()), Out[3], sys.last_traceback"
+        ),
         Column("kind", "words", "parameter, gradient, optimizer, variable, output, traceback, graph or other"),
         Column("device", "int16", "GPU index; -1 for host memory"),
-        Column("bytes", "int64", "how much of it; memory that several hold is counted for the first only"),
+        Column("bytes", "int64", "how much; what several hold is counted for the first only; -1 if not counted"),
         Column("tensors", "int64", "in how many tensors"),
         Column("largest", "words", "the largest of them: [64, 3, 224, 224] float32"),
     ),

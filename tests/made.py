@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
-from gpulab.run import Loader, Machine, Recording, Run, Source
-from gpulab.tables import DEVICE_KINDS, EVENTS, HOST_SAMPLES, MARKS, Kind, MarkKind
+from gpulab.run import Gpu, Loader, Machine, Recording, Run, Source
+from gpulab.tables import (
+    COLLECTIVES,
+    DEVICE_KINDS,
+    EVENTS,
+    GPU_SAMPLES,
+    GRIDS,
+    HOST_SAMPLES,
+    MARKS,
+    SHAPES,
+    Kind,
+    MarkKind,
+    StallKind,
+)
 
 MS = 1_000_000
 
@@ -56,7 +70,8 @@ def rows(table, dicts):
 
 def host_sample(at_ms, **told):
     absent = {column.name: np.nan for column in HOST_SAMPLES.columns}
-    return {**absent, "at_ns": round(at_ms * MS), "late_ns": 0, "frame": None, **told}
+    words = {"frame": None, "called": None, "others_frame": None}
+    return {**absent, "at_ns": round(at_ms * MS), "late_ns": 0, **words, **told}
 
 
 def run_of(events=(), *, marks=(), samples=(), loaders=(), windows=None, pauses=(), cores=8.0, name="made", **more):
@@ -68,7 +83,7 @@ def run_of(events=(), *, marks=(), samples=(), loaders=(), windows=None, pauses=
     return Run(
         name=name,
         source=Source(how="recorded", device="Made GPU", date="2026-01-01"),
-        machine=Machine(cores_allowed=cores),
+        machine=more.pop("machine", Machine(cores_allowed=cores)),
         span_ns=span_ns,
         recording=Recording(windows_ns=tuple(windows), pauses_ns=tuple(pauses)),
         loaders=tuple(loaders),
@@ -97,3 +112,82 @@ def loader_call(start_ms, dur_ms, workers=0):
 
 
 NO_WORKERS = Loader(workers=0, batch_size=32)
+
+
+def collective(name, start_ms, dur_ms, *, moves=None, stream=21, **more):
+    """A collective on the GPU; `moves` tells of it what a trace may tell."""
+    return {**event(Kind.COLLECTIVE, name, start_ms, dur_ms, stream=stream, **more), "moves": moves}
+
+
+def moving(elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1):
+    told = {"collective": collective, "dtype": dtype, "group": group, "group_size": size, "sequence": sequence}
+    return {**told, "elements_in": elements, "elements_out": elements}
+
+
+def rank_of(events, rank=None, *, ranks=8, **more):
+    """One rank's run; what its collectives move is told by their `moves`."""
+    moved = [{"event": place, **each["moves"]} for place, each in enumerate(events) if each.get("moves")]
+    facts = {"world_size": str(ranks)}
+    return run_of(events, rank=rank, facts=facts, collective_rows=rows(COLLECTIVES, moved), **more)
+
+
+def gpu_samples(*gpus, count=20):
+    """Samples of several GPUs, each given by what its sensors told."""
+    absent = {column.name: np.nan for column in GPU_SAMPLES.columns}
+    return rows(
+        GPU_SAMPLES,
+        [
+            {**absent, "at_ns": 25 * MS * number, "late_ns": 0, "device": device, **told}
+            for number in range(count)
+            for device, told in enumerate(gpus)
+        ],
+    )
+
+
+def stall(start_ms, dur_ms, what="generation 2", kind=StallKind.GC):
+    """A collection of garbage, or a compilation."""
+    return {"kind": int(kind), "start_ns": round(start_ms * MS), "dur_ns": round(dur_ms * MS), "what": what}
+
+
+def host_samples(until_ms, *, main=1.0, others=0.0, every_ms=50, **told):
+    """Samples in which the recorded thread and the others use such shares of a core."""
+    return [
+        host_sample(at, main_cpu_s=main * at / 1e3, others_cpu_s=others * at / 1e3, **told)
+        for at in range(0, until_ms + 1, every_ms)
+    ]
+
+
+def gpu_series(told, *, count=24, every_ms=25):
+    """Samples of one GPU; `told(number)` gives what its sensors told in each."""
+    absent = {column.name: np.nan for column in GPU_SAMPLES.columns}
+    own = [{"at_ns": every_ms * MS * number, "late_ns": 0, "device": 0} for number in range(count)]
+    return rows(GPU_SAMPLES, [{**absent, **each, **told(number)} for number, each in enumerate(own)])
+
+
+GPUS = {
+    "V100": Gpu(index=0, name="Tesla V100-SXM2-32GB", compute_capability="7.0", multiprocessors=80),
+    "A100": Gpu(index=0, name="NVIDIA A100-SXM4-80GB", compute_capability="8.0", multiprocessors=108),
+    "H100": Gpu(index=0, name="NVIDIA H100 80GB HBM3", compute_capability="9.0", multiprocessors=132),
+    "3090": Gpu(index=0, name="NVIDIA GeForce RTX 3090", compute_capability="8.6", multiprocessors=82),
+    "MI300": Gpu(index=0, name="AMD Instinct MI300X", multiprocessors=304),
+}
+
+
+def launched(name, start_ms, dur_ms, *, number, op=None, grid=-1, called_ms=None, shapes=None, dtypes=None, stream=7):
+    """A kernel, the call that launched it, and the operator around that; what side tables hold stands beside."""
+    at = start_ms if called_ms is None else called_ms
+    call = event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.001, 0.002, correlation=number)
+    kernel = event(Kind.KERNEL, name, start_ms, dur_ms, correlation=number, stream=stream)
+    sizes = {"shapes": json.dumps(shapes), "dtypes": json.dumps(dtypes)} if shapes else None
+    around = [{**event(Kind.OP, op, at, 0.004), "sizes": sizes}] if op else []
+    return [*around, call, {**kernel, "grid": grid}]
+
+
+def on_gpu(events, gpu="H100", **more):
+    """A run on one of GPUS; `grid` and `sizes` of an event go to the side tables."""
+    events = sorted(events, key=lambda each: (each["start_ns"], -each["dur_ns"]))
+    told = {"block": 128, "registers": -1, "shared_bytes": -1, "occupancy_frac": np.nan}
+    grids = [{"event": row, "grid": each["grid"], **told} for row, each in enumerate(events) if "grid" in each]
+    sizes = [{"event": row, **each["sizes"]} for row, each in enumerate(events) if each.get("sizes")]
+    machine = more.pop("machine", Machine(gpus=(GPUS[gpu],), cores_allowed=8.0))
+    return run_of(events, machine=machine, grid_rows=rows(GRIDS, grids), shape_rows=rows(SHAPES, sizes), **more)

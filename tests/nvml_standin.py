@@ -27,6 +27,12 @@ EXPECTED = {
     "temperature_c": (43, 1),
     "throttle_bits": (0x4, 0x100),
     "energy_j": (987654.321, 1000),
+    "link_generation": (11, 1),
+    "link_width": (21, 1),
+    "power_held_s": (12.345678901, 2),
+    "thermal_held_s": (24.691357802, 3),
+    "others_memory_bytes": (7_300_000_000, 110_000_000),
+    "others_util_frac": (0.33, 0.01),
 }
 # The same where the driver lacks the newer question, or does not support it.
 OLDER = {
@@ -34,6 +40,8 @@ OLDER = {
     "power_w": (487.654, 1.333),
     "temperature_c": (52, 1),
     "throttle_bits": (0x8, 0x100),
+    "power_held_s": (22.345678901, 3),
+    "thermal_held_s": (8.789012345, 5),
 }
 
 
@@ -65,6 +73,10 @@ class Standin:
 
     def capability(self, gpu: int, major: int, minor: int) -> None:
         self.library.standin_capability(gpu, major, minor)
+
+    def processes(self, own: int = 0, other: int = 0, *, memory_told: bool = True) -> None:
+        """The numbers that the driver tells of this process (0: its own) and of another one (0: there is none)."""
+        self.library.standin_processes(own, other, int(memory_told))
 
     def fault(self, function: str, code: int, *, gpu: int = -1, delay_us: int = 0, skip: int = 0, count: int = -1):
         """Make calls of a function fail; see fakenvml.c."""

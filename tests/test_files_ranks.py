@@ -146,8 +146,14 @@ def test_a_rank_that_is_not_there_is_said_to_be_missing(ranks):
     assert "0-2, 5" in told.value.why
 
 
-@pytest.mark.parametrize("asks", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
-def test_what_takes_one_run_says_how_to_give_it_one(ranks, asks):
+def test_what_takes_one_run_says_how_to_give_it_one(ranks):
     with pytest.raises(AttributeError, match=r"take one of them, such as ranks\[0\]"):
-        asks(ranks)
-    asks(ranks[0])
+        len(ranks.event_rows)
+    with pytest.raises(AttributeError, match=r"take one of them, such as ranks\[0\]"):
+        gpulab.save(ranks, "ranks.gpulab")
+
+
+@pytest.mark.parametrize("asks", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
+def test_diagnosis_report_and_comparison_take_all_ranks_together(ranks, asks):
+    assert str(asks(ranks))
+    assert str(asks(ranks[0]))

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import functools
+import json
+import logging
 import sys
 import threading
 import types
 
 import pytest
 
-from gpulab.sensors.frames import user_line
+from gpulab.sensors import frames
+from gpulab.sensors.frames import called, user_line
 
 CELL = "/somewhere/ipykernel_4711/1234567.py"
 FILE = "/home/me/project/data.py"
@@ -86,3 +89,77 @@ def test_where_no_line_is_the_users_nothing_is_told():
     thread.start()
     thread.join()
     assert user_line(told[0]) is None
+
+
+# What the user's line called.
+
+
+@pytest.fixture
+def library():
+    """A module of a library whose functions tell, as `told`, what the user's line called."""
+    told = []
+    source = """
+def hook(*_): tell()
+def _open(): tell()
+def open(): _open()
+def wrapped(function):
+    def wrapper(): function()
+    return wrapper
+class Optimizer:
+    def step(self): tell()
+step = wrapped(Optimizer().step)
+private = _open
+"""
+    module = types.ModuleType("lib.images")
+    module.told, module.tell = told, lambda: told.append(called(sys._getframe(1)))
+    exec(compile(source, "/x/site-packages/lib/images.py", "exec"), module.__dict__)
+    sys.modules["lib.images"] = module
+    yield module
+    del sys.modules["lib.images"]
+
+
+def test_what_the_users_line_called_is_told_not_what_that_called_in_turn(library):
+    library.open()
+    json.dumps(object, default=library.hook)
+    assert library.told == ["lib.images.open", "json.dumps"]
+
+
+def test_a_method_is_told_with_its_class(library):
+    handler = logging.Handler()
+    handler.emit = library.hook
+    logger = logging.Logger("here")
+    logger.addHandler(handler)
+    logger.info("hello")
+    library.Optimizer().step()
+    assert library.told == ["logging.Logger.info", "lib.images.Optimizer.step"]
+
+
+def test_before_python_3_11_code_does_not_know_its_class_and_the_module_is_asked(library):
+    searched = frames._qualified.__wrapped__
+    older = types.SimpleNamespace(co_name="step")
+    library.Optimizer.step = types.SimpleNamespace(__code__=older)
+    assert searched(older, "lib.images") == "Optimizer.step"
+    assert searched(types.SimpleNamespace(co_name="open"), "lib.images") == "open"
+
+
+def test_wrappers_that_a_library_puts_around_its_functions_are_looked_through(library):
+    library.step()
+    assert library.told == ["lib.images.Optimizer.step"]
+
+
+def test_a_private_function_is_better_than_none(library):
+    library.private()
+    assert library.told == ["lib.images._open"]
+
+
+def test_a_line_that_runs_by_itself_called_nothing():
+    assert called(sys._getframe()) is None
+    assert called(None) is None
+
+
+def test_gpulabs_own_hooks_are_not_what_the_user_called(library):
+    hooked = types.ModuleType("gpulab.capture.marks")
+    hooked.original = library.open
+    exec(compile("def marked():\n    original()", "/x/site-packages/gpulab/capture/marks.py", "exec"), hooked.__dict__)
+    hooked.marked()
+    assert library.told == ["lib.images.open"]

@@ -23,9 +23,13 @@ def test_gpus_are_described_as_the_driver_describes_them(standin, opened):
     assert first.multiprocessors == 132
     assert first.compute_capability == "9.0"
     assert first.power_limit_w == 700.5
+    assert (first.power_default_w, first.sm_clock_max_mhz) == (800.5, 1980)
+    assert (first.link_generation_max, first.link_width_max) == (15, 31)
     assert first.mig is False
     assert (second.name, second.memory_bytes, second.compute_capability) == ("Standin H200", 157_000_000_000, "8.6")
     assert second.power_limit_w == 710.5
+    assert (second.power_default_w, second.sm_clock_max_mhz) == (820.5, 2010)
+    assert (second.link_generation_max, second.link_width_max) == (16, 32)
     assert nvml.driver == "999.10.standin"
 
 
@@ -62,12 +66,13 @@ def test_a_mig_instance_is_named_and_what_it_cannot_tell_is_told(standin, opened
     assert (gpu.mig, gpu.multiprocessors, gpu.power_limit_w) == (True, 16, None)
     reading = nvml.read(gpu)
     assert reading["memory_used_bytes"] == EXPECTED["memory_used_bytes"][0] + 2, "the instance's own, in slot 1"
-    for column in ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle_bits"):
+    shared = ["sm_clock_mhz", "memory_clock_mhz", "temperature_c", "throttle_bits", "link_generation", "link_width"]
+    for column in (*shared, "power_held_s", "thermal_held_s"):
         assert reading[column] == expected(column, 0), "shared with the whole GPU"
-    for column in ("util_frac", "memory_util_frac", "power_w", "energy_j"):
+    for column in ("util_frac", "memory_util_frac", "power_w", "energy_j", "others_util_frac"):
         assert math.isnan(reading[column])
     (gap,) = nvml.gaps
-    assert gap.what == "GPU utilisation, power and energy"
+    assert gap.what == "GPU utilisation, power, energy and use by others"
     assert "MIG" in gap.why
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import os
-import signal
+import resource
 import subprocess
 import sys
 import threading
@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpulab.sensors.cgroup import cores_allowed, memory_limit_bytes
+from gpulab.sensors.cgroup import Throttling, cores_allowed, memory_limit_bytes
 from gpulab.sensors.host import Host
+from gpulab.sensors.threads import Threads
+from gpulab.sensors.workers import Workers
 from gpulab.tables import HOST_SAMPLES
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -34,30 +36,13 @@ def host_with(*readings: list[Times]) -> Host:
     return host
 
 
-@pytest.fixture
-def child():
-    """Starts Python code in processes of their own; ends them."""
-    started = []
-
-    def start(code: str) -> subprocess.Popen:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        started.append(process)
-        process.stdout.readline()
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 # CPU load.
 
 
-def test_a_reading_has_each_float_column_of_the_table():
-    host = Host()
-    floats = {column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"}
-    assert set(host.read()) == floats
+def test_host_threads_and_workers_give_each_float_column_of_the_table_between_them():
+    floats = [column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"]
+    told = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
+    assert sorted(told) == sorted(floats)
 
 
 def test_the_load_is_the_share_of_work_in_the_time_since_the_reading_before():
@@ -95,6 +80,23 @@ def test_a_core_switched_on_meanwhile_gives_no_load_once():
     assert host.read()["cpu_frac"] == pytest.approx(0.5)
 
 
+def test_the_share_of_time_idle_for_storage_is_told_beside_the_load():
+    host = host_with([times(), times()], [times(iowait=0.5, idle=0.5), times(user=0.75, iowait=0.25)])
+    told = host.read()
+    assert told["iowait_frac"] == pytest.approx(0.375)
+    assert told["cpu_frac"] == pytest.approx(0.375)
+
+
+def test_where_the_system_does_not_count_waits_for_storage_their_share_is_unknown():
+    Mac = namedtuple("Mac", "user nice system idle")
+    readings = iter([[Mac(0.0, 0.0, 0.0, 0.0)], [Mac(1.0, 0.0, 0.0, 1.0)]])
+    host = Host(cpu_times=lambda: next(readings))
+    host.read()
+    told = host.read()
+    assert math.isnan(told["iowait_frac"])
+    assert told["cpu_frac"] == pytest.approx(0.5)
+
+
 # This process.
 
 
@@ -103,10 +105,10 @@ def busy_until(process_time: float) -> None:
         pass
 
 
-def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_children(child):
+def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_children():
     host = Host()
     before, clock = host.read()["process_cpu_s"], time.process_time()
-    child("import time; print(flush=True)\nwhile time.process_time() < 0.5: pass").wait()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
     working = threading.Thread(target=busy_until, args=(clock + 0.1,))
     working.start()
     working.join()
@@ -119,6 +121,13 @@ def test_memory_of_this_process_is_what_psutil_says_of_it():
     told = Host().read()["rss_bytes"]
     assert told > len(held)
     assert told == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+
+
+@linux_only
+def test_every_thread_that_was_taken_off_its_core_counts():
+    host, usage = Host(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    own = psutil.Process().num_ctx_switches().involuntary
+    assert host.read()["preempted"] >= usage >= own, "psutil tells of the main thread alone"
 
 
 @linux_only
@@ -141,94 +150,6 @@ def test_bytes_read_from_storage_are_unknown_where_the_system_does_not_count_the
     host = Host()
     assert math.isnan(host.read()["read_bytes"])
     assert len(host.gaps) == 1
-
-
-# Workers.
-
-
-def test_no_workers_are_zero_workers_which_is_known():
-    told = Host().read()
-    assert (told["workers"], told["worker_cpu_s"]) == (0, 0)
-
-
-def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
-    busy = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ntime.sleep(60)"
-    first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
-    host = Host()
-    host.set_workers([first.pid, second.pid])
-    told = host.read()
-    assert told["workers"] == 2
-    assert told["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "the kernel counts in ticks of 10 ms"
-
-
-def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
-    busy = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ntime.sleep(60)"
-    first, second = child(busy), child(busy)
-    host = Host()
-    host.set_workers([first.pid, second.pid])
-    before = host.read()["worker_cpu_s"]
-    first.kill()
-    assert psutil.Process(first.pid).wait(10) is not None
-    host.set_workers([first.pid, second.pid])
-    gone = host.read()
-    host.set_workers([])
-    none = host.read()
-    assert (gone["workers"], none["workers"]) == (1, 0)
-    assert before <= gone["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
-
-
-@linux_only
-def test_a_worker_that_ended_and_was_not_waited_for_is_not_alive(child):
-    worker = child("print(flush=True); import time; time.sleep(60)")
-    host = Host()
-    host.set_workers([worker.pid])
-    worker.kill()
-    while psutil.Process(worker.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
-    assert host.read()["workers"] == 0
-
-
-def test_a_worker_that_was_gone_before_we_looked_is_nobody(child):
-    worker = child("print(flush=True)")
-    worker.wait()
-    host = Host()
-    host.set_workers([worker.pid])
-    assert host.read()["workers"] == 0
-
-
-@linux_only
-def test_a_worker_waiting_for_storage_is_told_from_one_that_sleeps(child, monkeypatch):
-    workers = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
-    statuses = {workers[0].pid: psutil.STATUS_DISK_SLEEP}
-    monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
-    host = Host()
-    host.set_workers([worker.pid for worker in workers])
-    told = host.read()
-    assert (told["workers"], told["workers_blocked"]) == (3, 1)
-
-
-def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unknown(child, monkeypatch):
-    worker = child("print(flush=True); import time; time.sleep(60)")
-
-    def denied(_):
-        raise psutil.AccessDenied
-
-    monkeypatch.setattr(psutil.Process, "status", denied)
-    host = Host()
-    host.set_workers([worker.pid])
-    told = host.read()
-    assert told["workers"] == 1
-    assert math.isnan(told["worker_cpu_s"])
-    assert [gap.what for gap in host.gaps] == ["CPU time of the workers"]
-
-
-@linux_only
-def test_a_stopped_worker_is_alive(child):
-    worker = child("print(flush=True); import time; time.sleep(60)")
-    os.kill(worker.pid, signal.SIGSTOP)
-    host = Host()
-    host.set_workers([worker.pid])
-    assert host.read()["workers"] == 1
 
 
 # What may be used: cgroups, laid out in a folder.
@@ -286,6 +207,26 @@ CPU = f"{CG}/cpu,cpuacct"
 )  # fmt: skip
 def test_a_cpu_quota_of_any_cgroup_we_are_in_binds(system, files, cores):
     assert cores_allowed(system(**files), affinity=8) == cores
+
+
+Q2, Q1 = {f"{CG}/a/cpu.max": "100000 100000"}, {f"{CPU}/job/cpu.cfs_quota_us": "100000"}
+P1 = {f"{CPU}/job/cpu.cfs_period_us": "100000"}
+
+
+@pytest.mark.parametrize(
+    ("files", "seconds"),
+    [
+        ({**V2, **Q2, f"{CG}/a/cpu.stat": "usage_usec 9\nnr_throttled 4\nthrottled_usec 2500000"}, 2.5),
+        ({**V2, f"{CG}/a/cpu.stat": "throttled_usec 2500000"}, 0.0),  # no quota, so nothing can be held back
+        ({**V1, **Q1, **P1, f"{CPU}/job/cpu.stat": "nr_throttled 4\nthrottled_time 1500000000"}, 1.5),
+        ({**V2, **Q2, f"{CG}/a/cpu.stat": "nonsense"}, math.nan),
+        ({**V2, **Q2}, math.nan),
+        ({}, math.nan),  # not Linux, or its files are hidden
+    ],
+)
+def test_how_long_a_quota_held_us_back_is_told_in_seconds(system, files, seconds):
+    told = Throttling(system(**files)).read()
+    assert told == seconds or (math.isnan(told) and math.isnan(seconds))
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,15 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import nvml_standin
 import pytest
 from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN, expected
 
+from gpulab.sensors import others
 from gpulab.sensors.nvml import SENSORS, Nvml
 from gpulab.tables import GPU_SAMPLES
 
@@ -24,7 +27,13 @@ FUNCTIONS = {
     "temperature_c": ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
     "throttle_bits": ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
     "energy_j": ("nvmlDeviceGetTotalEnergyConsumption",),
+    "link_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
+    "link_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
+    "power_held_s": ("nvmlDeviceGetViolationStatus", "nvmlDeviceGetFieldValues"),
 }
+# What else does not answer when these functions do not, in the columns' own sensor or in another.
+TOO = {"util_frac": {"memory_util_frac"}, "power_held_s": {"thermal_held_s", "power_w"}}
+ASKED = {"nvmlDeviceGetViolationStatus": 2}  # by so many sensors: once about power, once about heat
 TWO_ANSWERS = [column for column, functions in FUNCTIONS.items() if len(functions) == 2]
 
 
@@ -92,7 +101,7 @@ def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin
     nvml = opened()
     readings = [nvml.read(nvml.gpus[0]) for _ in range(3)]
     asked = standin.calls(FUNCTIONS[column][-1])
-    others = set(COLUMNS) - {column, "memory_util_frac"}
+    others = set(COLUMNS) - {column} - TOO.get(column, set())
     assert all(math.isnan(reading[column]) for reading in readings)
     assert all(reading[other] == expected(other, 0) for reading in readings for other in others)
     assert nvml.read(nvml.gpus[1])[column] == expected(column, 1), "the other GPU goes on"
@@ -155,7 +164,7 @@ def test_where_the_newer_question_is_not_answered_the_older_one_is_asked(standin
     standin.fault(newer, code)
     nvml = opened()
     assert [nvml.read(nvml.gpus[1])[column] for _ in range(2)] == [expected(column, 1, OLDER)] * 2
-    assert standin.calls(newer) == 1, "what failed for good is not asked again"
+    assert standin.calls(newer) == ASKED.get(newer, 1), "what failed for good is not asked again"
     assert nvml.gaps == (), "an answer from the older question leaves no gap"
 
 
@@ -205,6 +214,135 @@ def test_a_lost_gpu_is_left_alone_and_the_others_go_on(standin, opened):
     assert nvml.answering == (sound,)
     assert nvml.read(sound) == {column: expected(column, 1) for column in COLUMNS}
     assert [gap.what for gap in nvml.gaps] == ["sensors of GPU 0 (Standin H100)"]
+
+
+# Others.
+
+OTHERS = ["others_memory_bytes", "others_util_frac"]
+LISTS = {"others_memory_bytes": "nvmlDeviceGetComputeRunningProcesses_v3"}
+LISTS["others_util_frac"] = "nvmlDeviceGetProcessUtilization"
+
+
+@pytest.fixture
+def contained(monkeypatch):
+    """As inside a container: the numbers of processes may be others than those seen here."""
+    monkeypatch.setattr(others, "numbers_are_ours", lambda: False)
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    monkeypatch.setattr(others, "numbers_are_ours", lambda: True)
+
+
+@pytest.mark.parametrize("column", OTHERS)
+def test_lists_of_processes_are_asked_for_once_a_second_and_the_answer_stands_meanwhile(standin, opened, column):
+    nvml = opened()
+    readings = [nvml.read(nvml.gpus[1])[column] for _ in range(3)]
+    assert readings == [expected(column, 1)] * 3
+    assert standin.calls(LISTS[column]) == 2, "once for the size, once for the list"
+
+
+def test_after_a_second_the_list_is_asked_for_again(standin, opened, monkeypatch):
+    nvml = opened()
+    nvml.read(nvml.gpus[0])
+    standin.processes(other=0)
+    later = time.monotonic_ns() + 1_000_000_000
+    monkeypatch.setattr("gpulab.sensors.nvml.time.monotonic_ns", lambda: later)
+    assert nvml.read(nvml.gpus[0])["others_memory_bytes"] != expected("others_memory_bytes", 0)
+
+
+def test_without_others_they_have_nothing(standin, opened, outside):
+    standin.processes(other=0)
+    nvml = opened()
+    assert [nvml.read(nvml.gpus[0])[column] for column in OTHERS] == [0, 0]
+    assert nvml.gaps == ()
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_a_gpu_that_nobody_used_is_used_by_no_others(standin, opened, outside, monkeypatch, code):
+    import pynvml
+
+    def nothing(*_):
+        raise pynvml.NVMLError(code)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", nothing)
+    nvml = opened()
+    assert nvml.read(nvml.gpus[0])["others_util_frac"] == 0
+    assert nvml.gaps == ()
+
+
+def test_a_child_of_ours_is_no_other(standin, opened, outside):
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    standin.processes(other=child.pid)
+    nvml = opened()
+    reading = nvml.read(nvml.gpus[0])
+    child.communicate(b"\n")
+    assert [reading[column] for column in OTHERS] == [0, 0]
+
+
+def test_a_process_known_by_the_number_of_one_of_its_threads_is_this_one(standin, opened, outside):
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    standin.processes(own=thread.native_id, other=1 << 30)
+    nvml = opened()
+    told = nvml.read(nvml.gpus[0])["others_memory_bytes"]
+    end.set()
+    thread.join()
+    assert told == expected("others_memory_bytes", 0)
+
+
+@pytest.mark.parametrize("column", OTHERS)
+def test_numbers_of_another_namespace_tell_nothing_and_that_is_said_once(standin, opened, contained, column):
+    standin.reset(gpus=1)
+    standin.processes(own=(1 << 30) + 7, other=(1 << 30) + 8)
+    nvml = opened()
+    assert all(math.isnan(nvml.read(nvml.gpus[0])[column]) for _ in range(3))
+    (gap,) = nvml.gaps
+    assert gap.what == "GPU memory of others and use by others"
+    assert "container" in gap.why
+    assert "times" not in gap.why
+
+
+@pytest.mark.parametrize("column", OTHERS)
+def test_in_a_container_others_that_are_seen_are_there_and_seeing_none_says_nothing(standin, opened, contained, column):
+    seen = opened()
+    assert seen.read(seen.gpus[0])[column] == expected(column, 0)
+    standin.processes(other=0)
+    unseen = opened()
+    assert math.isnan(unseen.read(unseen.gpus[0])[column])
+
+
+def test_a_list_of_processes_without_memory_does_not_tell_theirs(standin, opened, outside):
+    standin.processes(other=1 << 30, memory_told=False)
+    nvml = opened()
+    assert math.isnan(nvml.read(nvml.gpus[0])["others_memory_bytes"])
+
+
+@pytest.mark.parametrize("column", OTHERS)
+def test_what_is_not_told_of_others_takes_nothing_else_with_it(standin, opened, column):
+    standin.reset(gpus=1)
+    standin.fault(LISTS[column], NOT_SUPPORTED)
+    nvml = opened()
+    reading = nvml.read(nvml.gpus[0])
+    assert math.isnan(reading.pop(column))
+    assert all(reading[other] == expected(other, 0) for other in reading)
+    assert len(nvml.gaps) == 1
+
+
+@pytest.mark.parametrize("question", ["nvmlDeviceGetViolationStatus", "field"])
+def test_time_held_down_by_heat_is_told_without_that_by_power(standin, opened, question):
+    standin.reset(gpus=1)
+    if question == "field":
+        standin.fault("nvmlDeviceGetViolationStatus", NOT_SUPPORTED)
+        standin.fault("field", NOT_SUPPORTED, skip=1, count=1)  # the first field that is asked for is the power drawn
+    else:
+        standin.fault(question, TIMEOUT, count=1)
+    nvml = opened()
+    reading = nvml.read(nvml.gpus[0])
+    assert math.isnan(reading["power_held_s"])
+    assert reading["thermal_held_s"] == expected("thermal_held_s", 0, OLDER if question == "field" else EXPECTED)
+    assert [gap.what for gap in nvml.gaps] == ["GPU time held down by power"]
 
 
 # Opening.

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from made import NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
+from made import NO_WORKERS, event, gpu_series, host_sample, loader_call, mark, run_of, stepped
 from reading import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
 
 from gpulab.errors import GpulabError
@@ -78,7 +78,7 @@ def test_the_headline_has_the_form_that_was_designed():
     assert re.fullmatch(
         r"GPU idle 40 ?% of each step: the main process builds the batches \(num_workers=0\)\.", lines[0]
     )
-    assert any(re.match(r"Fix: DataLoader\(.*num_workers=\d", line) for line in lines)
+    assert any(re.search(r"DataLoader\(.*num_workers=\d", line) for line in lines)
     expected = next(line for line in lines if line.startswith("Expect "))
     assert re.match(
         r"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms \([\d.]+(-[\d.]+)?x\)\. Even free data gives at most", expected
@@ -279,3 +279,22 @@ def test_a_place_that_cannot_be_written_leaves_nothing_and_says_what_to_do(any_r
     with pytest.raises(GpulabError, match="cannot be written"):
         any_report.save(tmp_path / "report.html")
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (lambda number: {"throttle_bits": 0.0, "power_held_s": 5.0, "thermal_held_s": 7.0}, "held back: never."),
+        (lambda number: {"throttle_bits": 0.0, "power_held_s": 5.0 + number / 10}, "the power limit for 2.30 s."),
+        (lambda number: {"throttle_bits": 4.0 * (number % 2)}, "held back: power cap in 50 % of samples."),
+        (lambda number: {"thermal_held_s": 1.0 + number / 100}, "held back: heat for 230 ms."),
+    ],
+)
+def test_what_held_the_clocks_back_is_told_by_reasons_and_by_counted_time(told, said):
+    run = dataclasses.replace(a_run(), gpu_rows=gpu_series(told), machine=Machine(gpus=(Gpu(index=0, name="H100"),)))
+    assert said in " ".join(str(report(run)).split())
+
+
+def test_clocks_of_which_nothing_was_told_are_not_said_to_be_free():
+    run = dataclasses.replace(a_run(), gpu_rows=gpu_series(lambda number: {"util_frac": 0.5}))
+    assert "held back" not in str(report(run))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.loader import Feeding
-from gpulab.replay.workers import with_workers, worth_having
+from gpulab.replay.workers import batch_ns, demanded_ns, needed, with_workers, worth_having
 
 MS = 1_000_000
 
@@ -82,3 +82,43 @@ def test_a_prediction_is_a_range_between_the_floor_and_the_step(fetch, rest, fet
 )
 def test_how_many_workers_to_start_with(costs, cores, count):
     assert worth_having(costs, cores) == count
+
+
+def late(workers, step, exposed, worker_cpu=None, rest_cpu=None):
+    """Workers that the main process waits for in every step."""
+    return Feeding(
+        workers=workers,
+        setup=None,
+        step_ns=step * MS,
+        fetch_ns=exposed * MS,
+        traced_fetch_ns=exposed * MS,
+        exposed_ns=exposed * MS,
+        rest_cpu_ns=None if rest_cpu is None else rest_cpu * MS,
+        worker_cpu_ns=None if worker_cpu is None else worker_cpu * MS,
+    )
+
+
+def test_workers_that_are_late_are_never_idle_so_a_batch_keeps_one_for_as_many_steps_as_there_are():
+    assert batch_ns(late(2, step=50, exposed=30)) == 100 * MS
+    assert batch_ns(feeding(40, 20)) == 40 * MS, "without workers the main process builds it"
+
+
+@pytest.mark.parametrize(
+    ("costs", "count"),
+    [
+        (late(1, step=48, exposed=36), 4),  # 48 ms of a worker, and one is wanted every 12
+        (late(2, step=50, exposed=30), 5),
+        (late(4, step=20, exposed=1), 5),  # hardly late: one more
+    ],
+)
+def test_as_many_workers_are_needed_as_give_a_batch_whenever_the_model_could_take_one(costs, count):
+    assert needed(costs) == count
+    assert with_workers(costs, count, cores=None).limit == "the model"
+
+
+def test_more_workers_that_compute_are_limited_by_the_cores_that_their_batches_need():
+    costs = late(2, step=100, exposed=40, worker_cpu=150, rest_cpu=50)
+    assert demanded_ns(costs) == 200 * MS
+    assert with_workers(costs, 4, cores=2.5).best_ns == 80 * MS
+    assert with_workers(costs, 4, cores=2.5).limit == "the cores"
+    assert demanded_ns(late(2, step=100, exposed=40)) is None

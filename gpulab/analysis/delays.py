@@ -66,7 +66,7 @@ def launch_delays(run: Run, device: int | None = None) -> LaunchDelays | None:
     work = device_work(run, device)
     if not len(work):
         return None
-    call = _calls(work)
+    call = calls_of(work)
     linked = call >= 0
     return LaunchDelays(
         rows=_rows(work.where(linked), call[linked]),
@@ -102,7 +102,7 @@ def _queued(device: Array, called: Ints, begun: Ints) -> Ints:
     return queued
 
 
-def _calls(work: Work) -> Ints:
+def calls_of(work: Work) -> Ints:
     """For each piece of work the row of the call that started it; -1 where the trace holds none."""
     kind, correlation, start = (work.events[column] for column in ("kind", "correlation", "start_ns"))
     calls = np.flatnonzero((kind >= min(RUNTIME_KINDS)) & (kind <= max(RUNTIME_KINDS)) & (correlation >= 0))

@@ -36,16 +36,15 @@ def frame_of(run: Run, spans: Spans) -> Frame | None:
 
 
 def _recorded(run: Run, spans: Spans) -> Frame | None:
-    frames = run.event_rows.of_kind(Kind.PYTHON)
-    frames = frames.where(frames["thread"] == run.main_thread)
-    if not len(frames):
-        return None
-    start, end = frames["start_ns"], frames["start_ns"] + frames["dur_ns"]
-    held = covered_ns(spans, start, end)
+    events = run.event_rows
+    mine = np.flatnonzero((events["kind"] == Kind.PYTHON) & (events["thread"] == run.main_thread))
+    start = events["start_ns"][mine]
+    end = start + events["dur_ns"][mine]
+    held = covered_ns(spans, start, end) if len(mine) else start
     worth = held > 0
     if not worth.any():
         return None
-    names, held = frames.words("name").where(worth), held[worth]
+    names, held = events.words("name").where(mine[worth]), held[worth]
     start, end = start[worth], end[worth]
     code = _descend(names.codes, start, end, held, spans.total_ns, names.vocabulary)
     if code is None:
@@ -90,3 +89,14 @@ def _sampled(run: Run, spans: Spans) -> Frame | None:
     function, count = functions.most_common(1)[0]
     lines = Counter(text for text in told if _LINE.sub("", text) == function)
     return Frame(name=lines.most_common(1)[0][0], frac=count / len(told), by="sampled", samples=len(told))
+
+
+def library_call(run: Run, spans: Spans) -> str | None:
+    """What the user's line called in a library in at least half of the samples of that time; None where not told."""
+    samples = run.host_rows
+    at = samples["at_ns"]
+    told = samples.words("called").where(covered_ns(spans, at, at + 1) > 0).to_list()
+    if not told:
+        return None
+    name, count = Counter(told).most_common(1)[0]
+    return name if 2 * count >= len(told) else None

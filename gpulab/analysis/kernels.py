@@ -39,16 +39,19 @@ KERNELS = Table(
 _MATRIX = re.compile(
     r"gemm|gemv|gemmk|nvjet|wgmma|tensorop|_mma_|xmma|hmma|imma|s\d+(?:gemm|cudnn)|884|1688|16816|16832"
     r"|conv|cudnn.*(?:fprop|dgrad|wgrad)|fprop|dgrad|wgrad|winograd|implicit_|scudnn|cutlass|bmm_|_mm_|matmul"
-    r"|fmha|flash_(?:fwd|bwd)|mha_(?:fwd|bwd)|attention_kernel|cijk_|miopenconv|igemm|naive_conv|ck_tile.*gemm"
+    r"|fmha|flash_(?:fwd|bwd)|mha_(?:fwd|bwd)|attention_kernel|attn_(?:fwd|bwd)|cijk_|miopenconv|igemm|naive_conv"
+    r"|ck_tile.*gemm"
 )
 _NOT_MATRIX = re.compile(r"nchwtonhwc|nhwctonchw|elementwise|reduce_kernel|memcpy|memset|convert|splitkreduce")
+# Words in which a matrix library only lends its name: FBGEMM's tables, MIOpen's tensor operations, CUTLASS's types.
+_LENT = re.compile(r"fbgemm_gpu|subtensorop|cutlass::(?:bfloat16|half|float_e\w+)_t|finalizekernel")
 
 
 @cache
 def is_matrix(name: str) -> bool:
     """Whether a kernel of this name multiplies matrices: GEMM, convolution, fused attention."""
     lower = name.lower()
-    return not _NOT_MATRIX.search(lower) and bool(_MATRIX.search(lower))
+    return not _NOT_MATRIX.search(lower) and bool(_MATRIX.search(_LENT.sub("", lower)))
 
 
 def kernel_table(run: Run, device: int | None = None) -> Rows:

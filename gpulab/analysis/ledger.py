@@ -20,7 +20,7 @@ from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, nothing, subtract, union
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, StallKind
 
 SMALL_OP_NS = 10_000  # calling an operator costs 2-5 us here; one this short is mostly its own call
 LONG_GAP_NS = 200_000  # Python needs 1-100 us from one operator to the next; a longer gap is code of its own
@@ -135,8 +135,9 @@ def ledger(run: Run, steps: Steps) -> Ledger | None:
 
 def main_device(run: Run) -> int:
     """The GPU that did most work in this run."""
-    work = run.event_rows.of_kind(*DEVICE_KINDS)
-    busiest = np.bincount(np.maximum(work["device"], 0), weights=work["dur_ns"])
+    events = run.event_rows
+    work = np.flatnonzero(events["kind"] >= min(DEVICE_KINDS))
+    busiest = np.bincount(np.maximum(events["device"][work], 0), weights=events["dur_ns"][work])
     return int(busiest.argmax())
 
 
@@ -196,7 +197,13 @@ def _compute(ops: Rows) -> Spans:
 
 def _host_events(run: Run, window: Spans) -> Rows:
     events = run.event_rows
-    return _inside(events.where(np.isin(events["thread"], host_threads(run))), window)
+    mine = _inside(events.where(np.isin(events["thread"], host_threads(run))), window)
+    compiling = run.stall_rows.of_kind(StallKind.COMPILE)
+    if not len(compiling):
+        return mine
+    # torch.compile is Python code, whatever operators it tries out and however it records its own phases as operators.
+    within = covered_ns(compiling.spans(), mine["start_ns"], mine["start_ns"] + mine["dur_ns"])
+    return mine.where((mine["kind"] != Kind.OP) | (2 * within <= mine["dur_ns"]))
 
 
 def _glue(host: Rows, window: Spans) -> Spans:

@@ -158,8 +158,9 @@ def _from_events(run: Run) -> Steps:
             end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
             return _judged(run, start, end, found_by)
         return _judged(run, start[:-1], start[1:], found_by)
-    if len(run.host_rows):
-        # Recorded by gpulab: a cell, most likely a loop. In a foreign trace the repetition may be a model's layers.
+    if len(run.host_rows) and not len(run.mark_rows):
+        # Recorded by gpulab: a cell, most likely a loop. In a foreign trace the repetition may be a model's layers; and
+        # so it may be where a loop with an optimizer or a DataLoader ended in its second step.
         name, start = repeated_starts(events, run.main_thread)
         if len(start):
             return _judged(run, start[:-1], start[1:], f"repetition of {name}")

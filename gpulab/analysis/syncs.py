@@ -1,4 +1,11 @@
-"""Calls that make the host wait for the device, and the idle time that follows each: the queue must refill."""
+"""Waits of the host for the device, and what each costs: the device has nothing to do until its queue is filled again.
+
+A wait is a synchronising call, or a copy to the host that returns only when the data are there. It is named by the
+operator around it. The wait itself is no loss, as the device works meanwhile; its cost is the idle time inside it,
+that after it, up to the next work, in which the host calls operators, and a copy to the host with no kernel beside
+it. A copy to the device from pageable memory waits as well: that is told with the copies to it, in
+gpulab.analysis.transfers.
+"""
 
 from __future__ import annotations
 
@@ -6,99 +13,210 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.copies import direction
 from gpulab.analysis.launches import in_interior
-from gpulab.analysis.ledger import main_device
-from gpulab.analysis.steps import Steps
-from gpulab.analysis.work import device_work
-from gpulab.intervals import Spans, covered_ns, gaps, intersect, nothing, union
-from gpulab.rows import Rows
+from gpulab.analysis.ledger import DISPATCHING, Ledger
+from gpulab.analysis.nesting import outermost
+from gpulab.analysis.steps import Mask, Steps, typical_ns
+from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, merged, nothing, union
+from gpulab.rows import Array, Rows, Words
 from gpulab.run import Run
-from gpulab.tables import Kind
+from gpulab.tables import RUNTIME_KINDS, Kind
 
-# Operators whose result the host must see: each drains the queue. From the operator's name, whoever called it.
-WAITING_OPS = (
-    "aten::item",
-    "aten::_local_scalar_dense",
-    "aten::nonzero",
-    "aten::is_nonzero",
-    "aten::masked_select",
-    "aten::equal",
-    "aten::unique",
-    "aten::_unique2",
+VALUES = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
+# Operators whose result has as many elements as the data decide: the host must know before it can go on.
+SHAPES = (
+    *("aten::nonzero", "aten::nonzero_numpy", "aten::where", "aten::masked_select", "aten::index", "aten::index_put_"),
+    *("aten::unique_consecutive", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique"),
+    *("aten::bincount", "aten::repeat_interleave"),
 )
+MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_pin_memory")
 REACH_NS = 1_000_000  # idle that begins later than this after the wait has another cause
 QUEUED_NS = 30_000  # a few small kernels; less work than this was not a queue
+RETURN_NS = 2_000  # the clocks of host and device agree to about a microsecond
+FILLING = ("sync", "copy_call", *DISPATCHING)  # idle parts in which the host is on its way to the next work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Syncs:
-    """Waits of the host for the device in interior steps, per step."""
+    """Waits of the host for the device in interior steps, per typical step."""
 
     count: int
-    by_op: tuple[tuple[str, int], ...]  # which operators waited, most first, count per step
+    by_op: tuple[tuple[str, int], ...]  # the operators or calls that waited, most costly first, and how often
     blocked_ns: int  # the host inside the waits: mostly useful device work
-    idle_after_ns: int  # device idle right after them, until the queue refills: the cost
-    spans: Spans  # that idle time, over all interior steps
+    idle_ns: int  # device idle inside and right after them, or copying to the host only: the cost
+    copying_ns: int  # of that, the copies to the host
+    longest_ns: int  # the longest wait of all
+    spans: Spans  # the time that is the cost, over all interior steps
 
 
-def host_waits(run: Run, steps: Steps) -> Syncs | None:
-    """What operators that wait for the device cost in interior steps; None where there were none."""
-    ops = run.event_rows.of_kind(Kind.OP)
-    names = ops.words("name")
-    waiting = in_interior(ops.where(names.matching(word in WAITING_OPS for word in names.vocabulary)), steps)
-    waiting = waiting.where(_waited(run, waiting))
-    if not len(waiting):
+def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
+    """What the host's waits for the device cost in interior steps; None where there were none."""
+    calls = in_interior(picked(run, Kind.SYNC, Kind.COPY_CALL), steps)
+    ops = _holding(run)
+    holder = holders(ops, calls)
+    calls, holder = _waiting(run, calls, holder)
+    if not len(calls):
         return None
-    idle = _idle_after(_busy(run), steps, waiting)
-    many = int(steps.interior.sum())
+    first, of_call = _grouped(holder)
+    start = np.full(len(first), np.iinfo(np.int64).max)
+    end = np.zeros(len(first), np.int64)
+    np.minimum.at(start, of_call, calls["start_ns"])
+    np.maximum.at(end, of_call, calls["start_ns"] + calls["dur_ns"])
+    inside, refill = waiting_cost(ledger, start, end)
+    reads = copied(run, "DtoH")
+    reads = reads.where(np.isin(reads["correlation"], calls["correlation"][calls["correlation"] >= 0]))
+    reading = intersect(ledger.spans["copies"], reads.spans())
+    spans = merged(inside, refill, reading)
+    window = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    many = len(window[0])
+    named = np.append(ops["name"], -1)[holder[first]]  # both name by the vocabulary of the run
+    whose = Words(np.where(holder[first] >= 0, named, calls["name"][first]), calls.words("name").vocabulary).to_list()
     return Syncs(
-        count=max(1, round(len(waiting) / many)),
-        by_op=_by_name(waiting, many),
-        blocked_ns=waiting.spans().total_ns // many,
-        idle_after_ns=int(np.median(covered_ns(idle, steps.start_ns[steps.interior], steps.end_ns[steps.interior]))),
-        spans=idle,
+        count=max(1, round(len(first) / many)),
+        by_op=_ranked(whose, covered_ns(spans, start, end + REACH_NS), many),
+        blocked_ns=typical_ns(covered_ns(union(start, end), *window), steps.burst),
+        idle_ns=typical_ns(covered_ns(spans, *window), steps.burst),
+        copying_ns=typical_ns(covered_ns(reading, *window), steps.burst),
+        longest_ns=int((end - start).max()),
+        spans=spans,
     )
 
 
-def _waited(run: Run, ops: Rows) -> np.ndarray:
-    """The operators that hold a synchronising call, or a copy to the host; a CPU tensor's item() holds neither.
+def waiting_cost(ledger: Ledger, start_ns: Ints, end_ns: Ints) -> tuple[Spans, Spans]:
+    """Device idle inside waits, and after them until the queue is filled again.
 
-    aten::item calls aten::_local_scalar_dense: only the inner one is kept, so that a wait counts once.
+    What the host does then on its own account, as loading data, has its own part of the ledger and is not counted. A
+    wait that found the queue all but empty costs nothing afterwards: the host was behind anyway.
     """
-    calls = run.event_rows.of_kind(Kind.SYNC, Kind.COPY_CALL)
-    at = np.sort(calls["start_ns"])
-    ends = ops["start_ns"] + ops["dur_ns"]
-    holds = np.searchsorted(at, ends) > np.searchsorted(at, ops["start_ns"])
-    names = ops.words("name")
-    outer = names.matching(word in ("aten::item", "aten::is_nonzero") for word in names.vocabulary)
-    return holds & ~outer
+    idle = merged(*(ledger.spans[key] for key in FILLING))
+    inside = intersect(idle, union(start_ns, end_ns))
+    busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
+    if not len(busy.start_ns):
+        return inside, nothing()
+    gap = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # after the last work nothing was to follow
+    ends = end_ns[covered_ns(busy, start_ns, end_ns) >= QUEUED_NS]
+    place = np.searchsorted(gap.end_ns, ends, side="right")
+    ends, place = ends[place < len(gap.end_ns)], place[place < len(gap.end_ns)]
+    near = gap.start_ns[place] - ends < REACH_NS
+    opens = np.maximum(gap.start_ns[place], ends)[near]
+    return inside, intersect(idle, union(opens, gap.end_ns[place][near]))
 
 
-def _busy(run: Run) -> Spans:
-    """When the main device worked."""
-    return device_work(run, main_device(run)).spans()
+def holders(ops: Rows, calls: Rows) -> Ints:
+    """For each call the operator it lies in, an index into `ops`, of which none lies in another; -1 for none."""
+    found = np.full(len(calls), -1, np.int64)
+    for thread in np.unique(calls["thread"]).tolist():
+        mine = np.flatnonzero(ops["thread"] == thread)
+        if not len(mine):
+            continue
+        mine = mine[np.argsort(ops["start_ns"][mine], kind="stable")]
+        asked = np.flatnonzero(calls["thread"] == thread)
+        at = calls["start_ns"][asked]
+        last = np.searchsorted(ops["start_ns"][mine], at, side="right") - 1
+        place = mine[np.maximum(last, 0)]
+        within = (last >= 0) & (at < ops["start_ns"][place] + ops["dur_ns"][place])
+        found[asked] = np.where(within, place, -1)
+    return found
 
 
-def _idle_after(busy: Spans, steps: Steps, waiting: Rows) -> Spans:
-    """Device idle spans that touch the end of a wait for work that was queued: from there to the next device work.
+def picked(run: Run, *kinds: Kind) -> Rows:
+    """The events of these kinds, where they are few among many."""
+    kind = run.event_rows["kind"]
+    mask = kind == kinds[0]
+    for other in kinds[1:]:
+        mask |= kind == other
+    return run.event_rows.where(np.flatnonzero(mask))
 
-    A wait that found the queue all but empty cost nothing: the host was behind anyway.
+
+def copied(run: Run, way: str) -> Rows:
+    """The copies in this direction, as HtoD."""
+    copies = picked(run, Kind.MEMCPY)
+    words, codes = copies.words("name"), np.unique(copies["name"])
+    wanted = [code for code in codes.tolist() if code >= 0 and direction(words.vocabulary[code]) == way]
+    return copies.where(np.isin(copies["name"], wanted))
+
+
+def holds_call(run: Run, rows: Rows) -> Mask:
+    """Which of these operators hold a call to the device: the others were done by the CPU."""
+    events = run.event_rows
+    runtime = (events["kind"] >= min(RUNTIME_KINDS)) & (events["kind"] <= max(RUNTIME_KINDS))
+    held = np.zeros(len(rows), bool)
+    for thread in np.unique(rows["thread"]).tolist():
+        at = np.sort(events["start_ns"][np.flatnonzero(runtime & (events["thread"] == thread))])
+        mine = np.flatnonzero(rows["thread"] == thread)
+        start = rows["start_ns"][mine]
+        held[mine] = np.searchsorted(at, start + rows["dur_ns"][mine]) > np.searchsorted(at, start)
+    return held
+
+
+def _holding(run: Run) -> Rows:
+    """The outermost operators that may wait, whoever calls them."""
+    events = run.event_rows
+    names = events.words("name")
+    wanted = {*VALUES, *SHAPES, *MOVES}
+    named = names.matching(word in wanted for word in names.vocabulary)
+    ops = events.where(np.flatnonzero(named & (events["kind"] == Kind.OP)))
+    return ops.where(outermost(ops))
+
+
+def _waiting(run: Run, calls: Rows, holder: Ints) -> tuple[Rows, Ints]:
+    """The calls that wait for work of the device, and what holds them.
+
+    Not those about a copy to the device; a copy to the host only if it returns when the data are there; and none
+    after which, or before which, nothing was ever called for: that is the profiler at its edges.
     """
-    queued = covered_ns(busy, waiting["start_ns"], waiting["start_ns"] + waiting["dur_ns"]) >= QUEUED_NS
-    waiting = waiting.where(queued)
-    if not len(busy.start_ns) or not len(waiting):
-        return nothing()
-    idle = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # after the last work nothing was to follow
-    ends = np.sort(waiting["start_ns"] + waiting["dur_ns"])
-    # A wait that cost something ends inside an idle gap, or the gap opens just after it.
-    first = np.searchsorted(ends, idle.start_ns - REACH_NS)
-    touched = (first < len(ends)) & (ends[np.minimum(first, len(ends) - 1)] < idle.end_ns)
-    inside = Spans(idle.start_ns[touched], idle.end_ns[touched])
-    return intersect(inside, union(steps.start_ns[steps.interior], steps.end_ns[steps.interior]))
+    sync = calls["kind"] == Kind.SYNC
+    writes = np.isin(calls["correlation"], copied(run, "HtoD")["correlation"]) & (calls["correlation"] >= 0) & ~sync
+    about_writing = np.isin(holder, holder[writes & (holder >= 0)])
+    keep = (sync | _read_to_the_end(run, calls)) & ~writes & ~about_writing
+    keep &= np.isin(calls["thread"], _asking(run)) & ~_at_the_edge(run, calls, holder)
+    return calls.where(keep), holder[keep]
 
 
-def _by_name(waiting: Rows, many: int) -> tuple[tuple[str, int], ...]:
-    names = waiting.words("name")
-    counts = np.bincount(names.codes, minlength=len(names.vocabulary))
-    order = np.argsort(-counts, kind="stable")
-    return tuple((names.vocabulary[code], max(1, round(counts[code] / many))) for code in order if counts[code])
+def _read_to_the_end(run: Run, calls: Rows) -> Array:
+    """The copy calls that return no earlier than the copy to the host is done."""
+    copies = copied(run, "DtoH")
+    order = np.argsort(copies["correlation"], kind="stable")
+    known, ends = copies["correlation"][order], (copies["start_ns"] + copies["dur_ns"])[order]
+    if not len(known):
+        return np.zeros(len(calls), bool)
+    place = np.minimum(np.searchsorted(known, calls["correlation"]), len(known) - 1)
+    linked = (known[place] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == Kind.COPY_CALL)
+    blocked: Array = linked & (calls["start_ns"] + calls["dur_ns"] + RETURN_NS >= ends[place])
+    return blocked
+
+
+def _asking(run: Run) -> Ints:
+    """The threads that ask for work: only their waits keep the device waiting, not those of a watchdog."""
+    events = run.event_rows
+    calls = np.flatnonzero((events["kind"] == Kind.LAUNCH) | (events["kind"] == Kind.COPY_CALL))
+    return np.union1d(np.unique(events["thread"][calls]), [run.main_thread])
+
+
+def _at_the_edge(run: Run, calls: Rows, holder: Ints) -> Array:
+    """Synchronisations of nobody's before the first or after the last call for work."""
+    alone: Array = (calls["kind"] == Kind.SYNC) & (holder < 0)
+    kind = run.event_rows["kind"]
+    asked = run.event_rows["start_ns"][np.flatnonzero((kind == Kind.LAUNCH) | (kind == Kind.COPY_CALL))]
+    if not len(asked):
+        return alone
+    outside: Array = (calls["start_ns"] < asked.min()) | (calls["start_ns"] > asked.max())
+    return alone & outside
+
+
+def _grouped(holder: Ints) -> tuple[Ints, Ints]:
+    """Calls of one operator are one wait, any other call is one of its own: the first call of each, and whose it is."""
+    keys = np.where(holder >= 0, holder, -1 - np.arange(len(holder)))
+    _, first, of_call = np.unique(keys, return_index=True, return_inverse=True)
+    return first, of_call
+
+
+def _ranked(names: list[str | None], cost_ns: Ints, many: int) -> tuple[tuple[str, int], ...]:
+    told: dict[str, list[int]] = {}
+    for name, cost in zip(names, cost_ns.tolist(), strict=True):
+        entry = told.setdefault(name or "a call without a name", [0, 0])
+        entry[0] += cost
+        entry[1] += 1
+    order = sorted(told.items(), key=lambda each: (-each[1][0], -each[1][1]))
+    return tuple((name, max(1, round(count / many))) for name, (_, count) in order)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,6 +94,33 @@ def torch_facts() -> dict[str, str]:
         return {}
     return {
         "threads": str(torch.get_num_threads()),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cuda": str(torch.cuda.is_available()),
+        "cuda_devices": str(torch.cuda.device_count()),
+        "cudnn_benchmark": str(torch.backends.cudnn.benchmark),
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "compiler": "found"
+        if any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++", "cl")))
+        else "none",
+        **_precisions(torch),
     }
+
+
+def _compilers() -> tuple[str, ...]:
+    """The C++ compilers that torch.compile may use on a CPU."""
+    return (os.environ.get("CXX") or "c++", "g++", "clang++", "cl")
+
+
+def _precisions(torch: Any) -> dict[str, str]:
+    """How float32 products may be rounded. There is an old way to set it and a new; who mixes them cannot ask both."""
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    asked: dict[str, Callable[[], Any]] = {
+        "float32_matmul_precision": torch.get_float32_matmul_precision,
+        "matmul_fp32_precision": lambda: cuda.matmul.fp32_precision,  # from PyTorch 2.9 on
+        "conv_fp32_precision": lambda: cudnn.conv.fp32_precision,
+        "cudnn_allow_tf32": lambda: cudnn.allow_tf32,
+    }
+    told = {}
+    for name, ask in asked.items():
+        with contextlib.suppress(RuntimeError, AttributeError):
+            told[name] = str(ask())
+    return told

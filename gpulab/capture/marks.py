@@ -13,6 +13,7 @@ from typing import Any
 from gpulab.capture.names import loader_names, model_of, optimizer_of
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
+from gpulab.sensors.storage import location
 from gpulab.tables import MARKS, MarkKind
 
 
@@ -152,7 +153,8 @@ class Marks:
 
     def _look_at_loader(self, index: int, dataset: Any) -> None:
         name, dataset_name = loader_names(sys._getframe(), dataset)
-        self.loaders[index] = replace(self.loaders[index], name=name, dataset_name=dataset_name)
+        known = replace(self.loaders[index], name=name, dataset_name=dataset_name, location=location(dataset))
+        self.loaders[index] = known
 
     def _look(self, look: Callable[[], None]) -> None:
         """Once for each loader and optimizer; a stranger's object that cannot be read costs its description only."""

@@ -79,7 +79,7 @@ def _named(innermost: FrameType | None) -> Found:
     """Every variable in sight of the user's frames, from the innermost outward, and what their `self` holds."""
     seen: set[int] = set()
     for frame in users_frames(innermost):
-        mine = _locals(frame)
+        mine = variables(frame)
         yield from ((name, value) for name, value in mine.items() if not name.startswith("_"))
         if id(frame.f_globals) not in seen:
             seen.add(id(frame.f_globals))
@@ -87,7 +87,7 @@ def _named(innermost: FrameType | None) -> Found:
         yield from _attributes(mine.get("self"))
 
 
-def _locals(frame: FrameType) -> dict[str, Any]:
+def variables(frame: FrameType) -> dict[str, Any]:
     """The variables of a frame.
 
     Before Python 3.13 asking a function's frame leaves a copy with it, which would keep the tensors of this step alive

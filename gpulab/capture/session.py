@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import sys
 import threading
 import time
 from collections import deque
@@ -14,9 +15,11 @@ from gpulab.capture.assemble import merged, missing_gpu_work, torch_facts
 from gpulab.capture.live import Live
 from gpulab.capture.mainthread import PendingCall
 from gpulab.capture.marks import Marks
+from gpulab.capture.memory import MemoryWatch
 from gpulab.capture.plan import Act, Limits, Phase, Plan
 from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
 from gpulab.capture.shelf import runs
+from gpulab.capture.stalls import Stalls
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Recording, Run, Source
@@ -58,6 +61,8 @@ class Session:
         self.run: Run | None = None
         self._plan = Plan(Limits(steps=steps))
         self._marks = Marks(self._boundary)
+        self._stalls = Stalls()
+        self._memory = MemoryWatch()
         self._sensors = Sensors(worker_pids=lambda: self._marks.worker_pids, on_tick=self._tick)
         self._on_tick = on_tick
         self._stretches: list[Stretch] = []
@@ -84,7 +89,10 @@ class Session:
         _active = self
         try:
             self._exit.callback(_release)
+            self._stalls.install()
+            self._exit.callback(self._stalls.remove)
             self._prepare_torch()
+            self._memory.begin()
             if self._stretch is not None:
                 # Before it starts: a Ctrl-C may come in the midst of starting.
                 self._exit.callback(self._drop_stretch)
@@ -176,6 +184,7 @@ class Session:
     def _boundary(self, known_steps: int | None) -> None:
         """A step begins, in the recorded thread. Nothing that fails here may reach the user's loop."""
         self._facts = self._facts or torch_facts()  # as they are in the loop: a function may set and restore them
+        self._memory.boundary(self._marks.steps, sys._getframe())
         if self.level == "sensors" or self._plan.phase is Phase.DONE:
             return
         at_ns = time.time_ns()
@@ -262,6 +271,7 @@ class Session:
     def _assembled(self, ended_ns: int, error: BaseException | None) -> Run:
         where = machine()
         began_ns = self._began_ns
+        failure, holder_rows = self._memory.ended_by(error)
         empty = Run(
             name=self.name,
             source=Source(how="measured", device=where.device, date=datetime.date.today().isoformat()),
@@ -269,11 +279,18 @@ class Session:
             span_ns=ended_ns - began_ns,
             began_ns=began_ns,
             outcome="ok" if error is None else type(error).__name__,
+            failure=failure,
+            holder_rows=holder_rows,
+            allocator_rows=self._memory.allocator_rows(began_ns),
             loaders=tuple(self._marks.loaders),
+            models=tuple(self._marks.models),
+            optimizers=tuple(self._marks.optimizers),
             facts=self._facts or torch_facts(),
             mark_rows=self._marks.rows(began_ns),
             gpu_rows=_until(self._sensors.gpu_rows(began_ns, where.gpus), ended_ns - began_ns),
             host_rows=_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
+            worker_rows=_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
+            stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
         parts = []
         for stretch in self._stretches:
@@ -285,13 +302,15 @@ class Session:
         run = merged(empty, parts)
         if (gap := missing_gpu_work(run, activities)) is not None:
             self._left_out.append(gap)
+        # Without a GPU, why it cannot be asked is known of the machine already.
+        sensor_gaps = (gap for gap in self._sensors.gaps if where.gpus or gap not in where.gaps)
         recording = Recording(
             level=self.level,
             windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._windows),
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._pauses),
             activities=activities,
             options=LEVELS[self.level],
-            left_out=(*self._left_out, *(gap for gap in self._sensors.gaps if where.gpus or gap not in where.gaps)),
+            left_out=(*self._left_out, *self._marks.gaps, *self._stalls.gaps, *self._memory.gaps, *sensor_gaps),
         )
         return replace(run, recording=recording)
 

@@ -66,11 +66,11 @@ class Ranks(Sequence[Run]):
         known = sorted({run.rank for run in self.runs if run.rank is not None})
         sizes = {run.facts.get("world_size", "") for run in self.runs}
         of = f" of {sizes.pop()}" if len(sizes) == 1 and sizes != {""} else ""
-        ranks = f"rank{'s' * (len(known) != 1)} {_stretches(known)}{of}" if known else "rank unknown"
+        ranks = f"rank{'s' * (len(known) != 1)} {stretches(known)}{of}" if known else "rank unknown"
         return f"{len(self):,} run{'s' * (len(self) != 1)}, {ranks}"
 
 
-def _stretches(numbers: list[int]) -> str:
+def stretches(numbers: list[int]) -> str:
     """0, 1, 2, 5 as "0-2, 5"."""
     stretches: list[list[int]] = []
     for number in numbers:

@@ -39,9 +39,9 @@ def with_workers(feeding: Feeding, workers: int, cores: float | None, threads: i
 
     None: not known, so not counted.
     """
-    limits = {"the model": feeding.rest_ns, "the workers": ceil(feeding.fetch_ns / workers)}
-    if cores is not None and feeding.fetch_cpu_ns is not None and feeding.rest_cpu_ns is not None:
-        limits["the cores"] = ceil((feeding.fetch_cpu_ns + feeding.rest_cpu_ns) / cores)
+    limits = {"the model": feeding.rest_ns, "the workers": ceil(batch_ns(feeding) / workers)}
+    if cores is not None and (demand_ns := demanded_ns(feeding)) is not None:
+        limits["the cores"] = ceil(demand_ns / cores)
     limit = max(limits, key=lambda name: limits[name])
     best_ns = min(limits[limit], feeding.step_ns)
     saving_ns = feeding.step_ns - best_ns
@@ -58,6 +58,19 @@ def with_workers(feeding: Feeding, workers: int, cores: float | None, threads: i
     )
 
 
+def batch_ns(feeding: Feeding) -> int:
+    """For how long one batch keeps whoever builds it: the main process, or workers that are late and never idle."""
+    return feeding.workers * feeding.step_ns if feeding.workers else feeding.fetch_ns
+
+
+def demanded_ns(feeding: Feeding) -> int | None:
+    """CPU time that a batch and the rest of its step need, whoever spends it; None where it was not measured."""
+    batch_cpu_ns = feeding.worker_cpu_ns if feeding.workers else feeding.fetch_cpu_ns
+    if batch_cpu_ns is None or feeding.rest_cpu_ns is None:
+        return None
+    return batch_cpu_ns + feeding.rest_cpu_ns
+
+
 def worth_having(feeding: Feeding, cores: float | None) -> int:
     """How many workers to start with: enough to keep up twice over, no more than the cores can carry.
 
@@ -70,3 +83,8 @@ def worth_having(feeding: Feeding, cores: float | None) -> int:
         carried = max(1, int(cores / busy)) if busy > 0.05 else MOST_WORKERS
         wanted = min(wanted, max(carried, 1))
     return min(wanted, MOST_WORKERS)
+
+
+def needed(feeding: Feeding) -> int:
+    """How many workers keep up with the model, where those there are do not: one batch is wanted every `rest_ns`."""
+    return max((feeding.workers or 0) + 1, ceil(batch_ns(feeding) / feeding.rest_ns))

@@ -8,13 +8,14 @@ of its family, name it in `catalogue.py`, and give it a folder in tests/cases wi
     finding              what it answers
     catalogue            all of them
     diagnosis            asking them, masking, ranking
+    job                  one run, or all ranks of a job
 """
 
 from __future__ import annotations
 
 from gpulab.rules.catalogue import RULES
-from gpulab.rules.diagnosis import diagnose
 from gpulab.rules.finding import Diagnosis, Finding, Gain, Masked, Unjudged
+from gpulab.rules.job import diagnose
 from gpulab.rules.rule import Rule, Stage
 
 __all__ = ["RULES", "Diagnosis", "Finding", "Gain", "Masked", "Rule", "Stage", "Unjudged", "diagnose"]

@@ -5,28 +5,157 @@ Equal findings are shown in this order. `masked_by` names rules whose finding ab
 
 from __future__ import annotations
 
-from gpulab.rules.device import device_bound, exposed_copies, host_syncs
-from gpulab.rules.feeding import few_workers, starving
-from gpulab.rules.host import dispatch_bound, host_python
-from gpulab.rules.needs import GPU_WORK
+from gpulab.rules.calling import dispatch_bound, recompiling
+from gpulab.rules.communication import exposed_communication, small_buckets
+from gpulab.rules.copies import built_on_host, copies_in_turn, pageable_copies
+from gpulab.rules.device import device_bound
+from gpulab.rules.feeding import starving
+from gpulab.rules.fusion import memory_bound, scattered_access, unfused
+from gpulab.rules.gpus import OTHER_GPUS, data_parallel, idle_gpus
+from gpulab.rules.grids import small_batch
+from gpulab.rules.holding import held_gpu
+from gpulab.rules.items import heavy_items, slow_storage
+from gpulab.rules.link import LINK, slow_link
+from gpulab.rules.machine import GPU_LOAD, OTHERS, memory_traffic, shared_gpu, throttled
+from gpulab.rules.memory import allocator_thrash, fragmentation, memory_growth, memory_unused
+from gpulab.rules.needs import ALLOCATOR, GPU_SENSORS, GPU_WORK, HOST_SENSORS, LEDGER, MARKS, PEERS, STALLS
+from gpulab.rules.optimizer import slow_optimizer
+from gpulab.rules.out_of_memory import out_of_memory
+from gpulab.rules.pauses import first_step, periodic_pause
+from gpulab.rules.placement import wrong_device
+from gpulab.rules.precision import NVIDIA, full_precision, no_tf32
+from gpulab.rules.python import gil_contention, host_python, unexplained_idle
+from gpulab.rules.ranks import stragglers
 from gpulab.rules.rule import Rule, Stage
+from gpulab.rules.shapes import layout_conversions, misaligned
+from gpulab.rules.stalls import garbage_collection
+from gpulab.rules.threads import many_threads
+from gpulab.rules.waits import host_syncs
+from gpulab.rules.workers import few_workers, many_workers
 
 RULES: tuple[Rule, ...] = (
     # How the run ended.
+    Rule(ask=out_of_memory, about="memory that ran out", stage=Stage.ENDING, needs=()),
     # The machine.
+    Rule(ask=wrong_device, about="a model on the CPU beside a GPU", stage=Stage.ENVIRONMENT),
+    Rule(ask=throttled, about="clocks that are held down", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)),
+    Rule(ask=shared_gpu, about="others on the same GPU", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, OTHERS)),
+    Rule(ask=slow_link, about="the link to the GPU", stage=Stage.ENVIRONMENT, needs=(GPU_WORK, LINK)),
     # Feeding the model.
     Rule(ask=starving, about="a main process that builds the batches", stage=Stage.IDLE),
     Rule(ask=few_workers, about="workers that are late", stage=Stage.IDLE),
+    Rule(ask=slow_storage, about="storage that feeding waits for", stage=Stage.IDLE),
+    Rule(ask=heavy_items, about="items that need more CPU time than there is", stage=Stage.IDLE),
+    Rule(ask=many_threads, about="threads that share cores", stage=Stage.ENVIRONMENT, needs=(LEDGER, HOST_SENSORS)),
+    Rule(ask=many_workers, about="workers that are not needed", stage=Stage.IDLE, needs=(LEDGER, MARKS)),
     # The loop's own Python code.
     Rule(ask=host_python, about="Python code in the loop", stage=Stage.IDLE),
+    Rule(
+        ask=gil_contention,
+        about="other threads that hold Python's lock",
+        stage=Stage.IDLE,
+        needs=(LEDGER, HOST_SENSORS),
+    ),
+    Rule(ask=garbage_collection, about="collections of Python's garbage", stage=Stage.IDLE, needs=(LEDGER, STALLS)),
+    Rule(ask=unexplained_idle, about="waiting outside PyTorch", stage=Stage.IDLE, needs=(LEDGER, HOST_SENSORS)),
+    Rule(
+        ask=periodic_pause,
+        about="steps that pause now and then",
+        stage=Stage.IDLE,
+        needs=(MARKS,),
+        masked_by=("many_workers",),
+    ),
     # Calling operators.
-    Rule(ask=dispatch_bound, about="the cost of calling operators", stage=Stage.IDLE),
+    Rule(ask=recompiling, about="functions compiled again", stage=Stage.IDLE, needs=(LEDGER, STALLS)),
+    Rule(
+        ask=dispatch_bound,
+        about="the cost of calling operators",
+        stage=Stage.IDLE,
+        masked_by=("wrong_device", "built_on_host", "host_syncs", "slow_optimizer"),
+    ),
     # The way to the device, and waits for it.
-    Rule(ask=exposed_copies, about="copies to the GPU", stage=Stage.IDLE, needs=(GPU_WORK,)),
+    Rule(
+        ask=pageable_copies,
+        about="copies from memory that is not pinned",
+        stage=Stage.IDLE,
+        needs=(GPU_WORK,),
+        masked_by=("built_on_host",),
+    ),
+    Rule(ask=copies_in_turn, about="copies that compute waits for", stage=Stage.IDLE, needs=(GPU_WORK,)),
+    Rule(ask=built_on_host, about="tensors built on the CPU", stage=Stage.IDLE, needs=(GPU_WORK,)),
     Rule(ask=host_syncs, about="waits for the GPU", stage=Stage.IDLE, needs=(GPU_WORK,)),
     # Several GPUs.
+    Rule(ask=stragglers, about="ranks that the others wait for", stage=Stage.ENVIRONMENT, needs=(PEERS, GPU_WORK)),
+    Rule(
+        ask=exposed_communication,
+        about="communication that nothing hides",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
+        masked_by=("stragglers", "small_buckets", "data_parallel"),
+    ),
+    Rule(
+        ask=small_buckets,
+        about="the size of what is communicated at once",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
+        masked_by=("stragglers",),
+    ),
+    Rule(ask=data_parallel, about="one process that feeds several GPUs", stage=Stage.BUSY, needs=(GPU_WORK,)),
+    Rule(ask=idle_gpus, about="GPUs that do nothing", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
     # Kernels and operators.
+    Rule(ask=no_tf32, about="float32 products beside the tensor cores", stage=Stage.BUSY, needs=(GPU_WORK, NVIDIA)),
+    Rule(
+        ask=full_precision,
+        about="the precision of matrix products",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK, NVIDIA),
+        masked_by=("no_tf32",),
+    ),
+    Rule(ask=misaligned, about="sizes of matrix products", stage=Stage.BUSY, needs=(GPU_WORK, NVIDIA)),
+    Rule(ask=layout_conversions, about="the layout of images", stage=Stage.BUSY, needs=(GPU_WORK,)),
+    Rule(ask=slow_optimizer, about="the optimizer's step", stage=Stage.BUSY),
+    Rule(ask=unfused, about="chains of elementwise work", stage=Stage.BUSY),
+    Rule(
+        ask=memory_bound,
+        about="kernels that the memory limits",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
+        masked_by=("unfused", "slow_optimizer", "layout_conversions"),
+    ),
+    Rule(ask=scattered_access, about="kernels that follow an index", stage=Stage.BUSY, needs=(GPU_WORK,)),
+    Rule(
+        ask=small_batch,
+        about="batches too small for the GPU",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK,),
+        masked_by=("dispatch_bound", "slow_optimizer"),
+    ),
     # Memory.
+    Rule(ask=allocator_thrash, about="memory asked for in every step", stage=Stage.MEMORY, needs=(GPU_WORK,)),
+    Rule(
+        ask=fragmentation,
+        about="memory in pieces",
+        stage=Stage.MEMORY,
+        needs=(ALLOCATOR,),
+        masked_by=("out_of_memory",),
+    ),
+    Rule(ask=memory_growth, about="memory that grows", stage=Stage.MEMORY, needs=(), masked_by=("out_of_memory",)),
+    Rule(
+        ask=memory_unused,
+        about="free GPU memory",
+        stage=Stage.MEMORY,
+        needs=(ALLOCATOR,),
+        masked_by=("starving", "few_workers", "host_python"),
+    ),
     # What is simply so.
+    Rule(
+        ask=memory_traffic,
+        about="what keeps the GPU busy",
+        stage=Stage.STATE,
+        needs=(GPU_SENSORS, GPU_LOAD),
+        masked_by=("memory_bound", "unfused"),
+    ),
+    Rule(ask=held_gpu, about="a GPU that is held unused", stage=Stage.STATE, needs=(GPU_SENSORS,)),
+    Rule(ask=first_step, about="the first steps", stage=Stage.STATE, needs=(MARKS,)),
     Rule(ask=device_bound, about="a device that is simply busy", stage=Stage.STATE),
 )

@@ -38,7 +38,7 @@ def diagnose(run: Run, peers: Sequence[Run] = ()) -> Diagnosis:
         ledger=seen.accounts,
         findings=found,
         unjudged=unjudged,
-        verdict=first.claim if first else _nothing(seen, answers),
+        verdict=first.claim if first else _nothing(seen, unjudged),
         next_limit=_next_limit(seen.ledger, first) if first and first.gain and first.parts else None,
         masked=masked,
         together=_together(seen, found),
@@ -68,7 +68,12 @@ def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...]
 
 
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
-    """Whether the other finding is about the same time; one that shows no time of its own explains by being there."""
+    """Whether the other finding is about the same time; one that shows no time of its own explains by being there.
+
+    Of a rank that all others wait for, what it is late for is told with that.
+    """
+    if other is not finding and any(finding.claim in sentence for sentence in other.evidence):
+        return other.saves_ns >= EXPLAINED_FRAC * finding.saves_ns
     if other.rule not in rule.masked_by:
         return False
     if not finding.shown_by.total_ns or not other.shown_by.total_ns:
@@ -88,13 +93,12 @@ def _together(seen: Evidence, found: Sequence[Finding]) -> float | None:
     return max(best, 1 / left) if left > 0 else None
 
 
-def _nothing(seen: Evidence, answers: Sequence[Answer]) -> str:
+def _nothing(seen: Evidence, unjudged: Sequence[Unjudged]) -> str:
     if seen.accounts is None:
         return f"Not judged: {without_ledger(seen)[0]}."
-    # A rule that was asked and could not tell, not one whose inputs were never there.
-    doubts = [each for rule, each in answers if isinstance(each, Unjudged) and unmet(rule.needs, seen) is None]
-    if doubts:
-        return f"No cause can be named: {doubts[0].why}."
+    doubt = max(unjudged, key=lambda each: each.open_frac, default=None)
+    if doubt is not None and doubt.open_frac:
+        return f"No cause can be named: {doubt.why}."
     idle = [part for part in seen.ledger.parts if not part.busy]
     most = max(idle, key=lambda part: seen.ledger.frac(part.key))
     return (

@@ -11,6 +11,7 @@ from gpulab.analysis.frames import Frame, frame_of
 from gpulab.analysis.launches import Launching, launching
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.loader import Feeding, feeding
+from gpulab.analysis.ranks import Arrivals, arrivals
 from gpulab.analysis.steps import Steps
 from gpulab.analysis.work import missing_work
 from gpulab.replay.workers import REALISED_FRAC
@@ -65,6 +66,11 @@ class Evidence:
     def python_frame(self) -> Frame | None:
         """The user's frame that ran while nothing of PyTorch did; None where not told."""
         return frame_of(self.run, self.ledger.spans["python"])
+
+    @cached_property
+    def arrivals(self) -> Arrivals | None:
+        """Which rank the others wait for; None where this run is alone, or the ranks cannot be compared."""
+        return arrivals(self.peers) if len(self.peers) > 1 else None
 
     @cached_property
     def missing_work(self) -> str | None:

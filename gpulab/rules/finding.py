@@ -86,6 +86,7 @@ class Unjudged:
     about: str  # what it would have judged, as "host synchronisations"
     why: str
     fix: str
+    open_frac: float = 0.0  # the share of a step whose cause this leaves open
 
 
 @dataclass(frozen=True, kw_only=True)

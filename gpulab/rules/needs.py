@@ -42,6 +42,11 @@ MARKS = Need(
     "steps outside the recorded ones were not timed",
     "record the loop with %%gpuprofile: a trace from elsewhere tells of the recorded steps only",
 )
+STALLS = Need(
+    lambda seen: len(seen.run.stall_rows) > 0 or len(seen.run.host_rows) > 1,
+    "garbage collections and compilations were not recorded",
+    "record the loop with %%gpuprofile: a trace from elsewhere does not tell of them",
+)
 ALLOCATOR = Need(
     lambda seen: len(seen.run.allocator_rows) > 0,
     "PyTorch's CUDA allocator was not read",

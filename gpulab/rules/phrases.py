@@ -19,6 +19,11 @@ def percent(frac: float) -> str:
     return f"{100 * frac:.0f} %"
 
 
+def counted(count: int, what: str) -> str:
+    """So many of something: "1 chain", "1,200 chains"."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
 def who_waits(seen: Evidence, share: float) -> str:
     """The subject of a claim about idle time."""
     if seen.on_gpu:

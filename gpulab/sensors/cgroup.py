@@ -1,10 +1,11 @@
-"""What this process may really use: cores by affinity and cgroup quota, memory by cgroup limit.
+"""What this process may really use: cores by affinity and cgroup quota, memory by cgroup limit; and when it may not.
 
 `root` stands for `/`, so that tests can lay out any system's files in a folder.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,12 @@ _MOUNT = Path("sys/fs/cgroup")
 def cores_allowed(root: Path = Path("/"), affinity: int | None = None) -> float | None:
     """How many cores' worth of CPU time this process can get: by affinity and cgroup quota, whichever is less."""
     cores = affinity or _affinity()
-    quotas = [*_quotas_v2(root), *_quotas_v1(root)]
+    quotas = [
+        cores_worth
+        for controller, quota in (("", _quota_v2), ("cpu", _quota_v1))
+        for folder in _folders(root, controller)
+        for cores_worth in quota(folder)
+    ]
     known = [float(cores)] if cores else []
     return min([*known, *quotas], default=None)
 
@@ -32,23 +38,49 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     return min((limit for limit in limits if limit < _UNLIMITED_BYTES), default=None)
 
 
+class Throttling:
+    """For how long a CPU quota held this container back so far. What has a quota is found once, at the beginning."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._told = bool(_read(root / "proc/self/cgroup"))
+        self._files = [
+            folder / "cpu.stat"
+            for controller, quotas in (("", _quota_v2), ("cpu", _quota_v1))
+            for folder in _folders(root, controller)
+            if any(True for _ in quotas(folder))
+        ]
+
+    def read(self) -> float:
+        """Seconds so far, by the quota that held back most; 0 where there is none, NaN where none is told of."""
+        if not self._told:
+            return math.nan
+        return max((_throttled_s(_read(file)) for file in self._files), default=0.0)
+
+
+def _throttled_s(stat: str) -> float:
+    """Version 2 counts microseconds, version 1 nanoseconds."""
+    told = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
+    for name, per_s in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+        if told.get(name, "").isdigit():
+            return int(told[name]) / per_s
+    return math.nan
+
+
 def _affinity() -> int | None:
     if hasattr(os, "sched_getaffinity"):  # Linux; elsewhere a process may use every core
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
 
 
-def _quotas_v2(root: Path) -> Iterator[float]:
+def _quota_v2(folder: Path) -> Iterator[float]:
     """cpu.max holds "quota period" in microseconds, or "max period"."""
-    for folder in _folders(root, ""):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        yield from _share(quota, period)
+    quota, _, period = _read(folder / "cpu.max").partition(" ")
+    yield from _share(quota, period)
 
 
-def _quotas_v1(root: Path) -> Iterator[float]:
+def _quota_v1(folder: Path) -> Iterator[float]:
     """Quota -1 means none."""
-    for folder in _folders(root, "cpu"):
-        yield from _share(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
+    yield from _share(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
 
 
 def _share(quota: str, period: str) -> Iterator[float]:

@@ -114,6 +114,8 @@ def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
     handle = card.handle if place.instance is None else card.instances[place.instance]
     capability = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
     limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if whole else None
+    default_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card.handle)) if whole else None
+    clock_mhz = _or_none(nvml, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(card.handle, nvml.NVML_CLOCK_SM)))
     gpu = Gpu(
         index=index,
         name=card.name if whole else _name(nvml, handle),
@@ -122,6 +124,10 @@ def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
         multiprocessors=_multiprocessors(nvml, handle, capability, whole),
         compute_capability=".".join(map(str, capability)) if capability else None,
         power_limit_w=limit_mw / 1e3 if limit_mw else None,
+        power_default_w=default_mw / 1e3 if default_mw else None,
+        sm_clock_max_mhz=clock_mhz or None,
+        link_generation_max=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(card.handle))) or None,
+        link_width_max=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(card.handle))) or None,
         mig=card.mig,
     )
     return Device(gpu=gpu, handle=handle, board=card.handle, mig=not whole)

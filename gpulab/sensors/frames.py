@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import PurePath
@@ -39,6 +41,52 @@ def user_line(innermost: FrameType | None) -> str | None:
         return f"{where} line {line}"
     separator = " line " if where == "cell" else ":"
     return f"{named.f_code.co_name} ({where}{separator}{line})"
+
+
+def called(innermost: FrameType | None) -> str | None:
+    """What the user's innermost line called in a library: "torch.serialization.save", "PIL.Image.open".
+
+    None where that line runs by itself, or calls only what is built in. Wrappers that libraries put around their own
+    functions are looked through.
+    """
+    mine = next(users_frames(innermost), None)
+    if mine is None:
+        return None
+    within = []
+    frame = innermost
+    while frame is not None and frame is not mine:
+        within.append(frame)
+        frame = frame.f_back
+    theirs = [frame for frame in reversed(within) if _is_librarys(frame)]
+    told = next((frame for frame in theirs if not _is_private(frame.f_code)), theirs[0] if theirs else None)
+    return None if told is None else f"{_module(told)}.{_qualified(told.f_code, _module(told))}"
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def _is_librarys(frame: FrameType) -> bool:
+    """Neither one of gpulab's hooks nor generated code, as the __init__ of a dataclass."""
+    return _module(frame).partition(".")[0] != "gpulab" and not frame.f_code.co_filename.startswith(
+        ("<string", "<eval")
+    )
+
+
+def _is_private(code: CodeType) -> bool:
+    """A wrapper inside a function, or a name with one underscore before it."""
+    return bool(code.co_flags & inspect.CO_NESTED) or (code.co_name[:1] == "_" and code.co_name[:2] != "__")
+
+
+@functools.lru_cache(maxsize=4096)
+def _qualified(code: CodeType, module: str) -> str:
+    """The function with its class. Before Python 3.11 code does not know its class, so the module is searched."""
+    known: str | None = getattr(code, "co_qualname", None)
+    if known is not None:
+        return known
+    classes = (value for value in vars(sys.modules.get(module, sys)).values() if isinstance(value, type))
+    owner = next((own for own in classes if getattr(vars(own).get(code.co_name), "__code__", None) is code), None)
+    return f"{owner.__name__}.{code.co_name}" if owner else code.co_name
 
 
 def users_frames(innermost: FrameType | None) -> Iterator[FrameType]:

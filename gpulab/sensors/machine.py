@@ -12,6 +12,7 @@ import psutil
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.cgroup import cores_allowed, memory_limit_bytes
 from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.reasons import HIDDEN
 from gpulab.sensors.surroundings import TorchBuild, container, cpu_name, torch_build
 
 _COUNTERS_SINCE = 9.0  # Hopper: the first whose tensor-core activity the driver counts
@@ -32,7 +33,7 @@ def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
     where = container(environ, root)
     cores, allowed = os.cpu_count(), cores_allowed(root)
     gaps = (
-        *nvml.gaps,
+        *(gap for gap in nvml.gaps if where is None or gap.why != HIDDEN.why),  # of containers the next but one tells
         *_torch_gaps(torch, nvml.gpus),
         *_sharing_gaps(where, nvml.gpus),
         *_counter_gaps(nvml.gpus),

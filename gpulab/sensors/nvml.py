@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import math
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from gpulab.sensors.devices import Device, devices, text_of
 from gpulab.sensors.questions import COLUMNS, SENSORS, Read, Sensor
 from gpulab.sensors.reasons import (
     GPU_IS_LOST,
+    HIDDEN,
     LOST,
     UNINITIALIZED,
     Cause,
+    Hidden,
     Troubles,
     cause_of,
     no_driver,
@@ -45,6 +48,7 @@ class Nvml:
         self._pid: int | None = None  # the process that opened NVML; handles do not outlive a fork
         self._devices: dict[int, Device] = {}
         self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # what is still worth asking
+        self._answers: dict[tuple[int, Sensor], tuple[int, tuple[float, ...]]] = {}  # when, what; of those asked rarely
         self._lost: set[int] = set()
         self._found: tuple[Gap, ...] = ()
         self._troubles = Troubles()
@@ -82,7 +86,7 @@ class Nvml:
         self._devices = {device.gpu.index: device for device in found}
         self.gpus = tuple(device.gpu for device in found)
         self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in SENSORS}
-        self._lost = set()
+        self._answers, self._lost = {}, set()
         self._troubles = Troubles()
 
     def close(self) -> None:
@@ -98,11 +102,22 @@ class Nvml:
         if self._pid is None or gpu.index in self._lost or not self._is_open(gpu):
             return values
         for sensor in SENSORS:
-            answer = self._ask(sensor, self._devices[gpu.index])
+            answer = self._answer(sensor, self._devices[gpu.index])
             values.update(zip(sensor.columns, answer, strict=False))
             if gpu.index in self._lost or self._pid == _REOPEN:
                 break
         return values
+
+    def _answer(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+        """What `_ask` says, or said a moment ago where it is not to be asked again so soon."""
+        if not sensor.every_ns:
+            return self._ask(sensor, device)
+        key, now_ns = (device.gpu.index, sensor), time.monotonic_ns()
+        asked_ns, answer = self._answers.get(key, (now_ns - sensor.every_ns, ()))
+        if now_ns - asked_ns >= sensor.every_ns:
+            answer = self._ask(sensor, device)
+            self._answers[key] = now_ns, answer
+        return answer
 
     def _ask(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
         """The sensor's values, or () where there are none this time."""
@@ -111,6 +126,9 @@ class Nvml:
         while reads:
             try:
                 return reads[0](self._nvml, handle)
+            except Hidden:
+                self._troubles.note(HIDDEN, sensor.what, device.gpu.index)
+                return ()
             except (self._nvml.NVMLError, AttributeError) as error:
                 cause = self._cause(error, device)
             if cause.lasting:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab.sensors.others import others_memory, others_utilisation
 from gpulab.sensors.reasons import NOT_SUPPORTED
 
+SECOND_NS = 1_000_000_000
 Read = Callable[[Any, Any], tuple[float, ...]]
 
 
@@ -26,6 +28,7 @@ class Sensor:
     what: str
     reads: tuple[Read, ...]
     of_board: bool = False  # a MIG instance shares it with its whole GPU, so that GPU is asked
+    every_ns: int = 0  # asked no more often than this: the driver needs long for it; the answer stands in between
 
 
 def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
@@ -82,6 +85,42 @@ def _energy(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return (_told(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3,)  # mJ
 
 
+def _link_generation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),)
+
+
+def _link_width(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),)
+
+
+def _power_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_POWER),)
+
+
+def _power_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_POWER),)
+
+
+def _heat_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_THERMAL),)
+
+
+def _heat_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_THERMAL),)
+
+
+def _violation_s(nvml: Any, gpu: Any, policy: int) -> float:
+    return _told(nvml, nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime) / 1e9  # ns
+
+
+def _held_s(nvml: Any, gpu: Any, field: int) -> float:
+    # What replaces the question above, which CUDA 14 is to lose; the older one says plainly that it counts ns.
+    (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [field])
+    if answer.nvmlReturn:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return _told(nvml, answer.value.ullVal) / 1e9
+
+
 def _told(nvml: Any, value: int) -> float:
     """A 64-bit counter; all bits set is NVML's way of saying "not available" without an error."""
     if value == 2**64 - 1:
@@ -104,5 +143,21 @@ SENSORS = (
         of_board=True,
     ),
     Sensor(columns=("energy_j",), what="energy", reads=(_energy,)),
+    Sensor(columns=("link_generation",), what="PCIe generation", reads=(_link_generation,), of_board=True),
+    Sensor(columns=("link_width",), what="PCIe width", reads=(_link_width,), of_board=True),
+    Sensor(
+        columns=("power_held_s",),
+        what="time held down by power",
+        reads=(_power_violation, _power_held),
+        of_board=True,
+    ),
+    Sensor(
+        columns=("thermal_held_s",),
+        what="time held down by heat",
+        reads=(_heat_violation, _heat_held),
+        of_board=True,
+    ),
+    Sensor(columns=("others_memory_bytes",), what="memory of others", reads=(others_memory,), every_ns=SECOND_NS),
+    Sensor(columns=("others_util_frac",), what="use by others", reads=(others_utilisation,), every_ns=SECOND_NS),
 )
 COLUMNS = tuple(column for sensor in SENSORS for column in sensor.columns)

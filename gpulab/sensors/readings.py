@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from gpulab.rows import Rows, Table
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.frames import user_line
+from gpulab.sensors.frames import called, user_line
 from gpulab.sensors.host import Host
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
+from gpulab.sensors.threads import Threads
+from gpulab.sensors.workers import Workers
 from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES
 
 PERIOD_NS = 100_000_000
@@ -65,11 +67,12 @@ class Sensors:
         self._worker_pids = worker_pids
         self._nvml = nvml or Nvml()
         self._host = host or Host()
-        self._thread_id = threading.get_ident()
+        self._threads = Threads(threading.get_ident())
+        self._workers = Workers()
         self._latest = Reading()
         self._gpu_columns = _columns(GPU_SAMPLES)
         self._host_columns = _columns(HOST_SAMPLES)
-        self._frames: list[str | None] = []
+        self._words: dict[str, list[str | None]] = {"frame": [], "called": [], "others_frame": []}
         # The host first: a driver that hangs must not make the time of the host's samples untrue.
         readers = [
             Reader(what="CPU, memory and workers", read=self._read_host),
@@ -87,11 +90,11 @@ class Sensors:
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be measured so far, and why: one gap for each cause."""
-        return (*self._nvml.gaps, *self._host.gaps, *self._sampler.gaps)
+        return (*self._nvml.gaps, *self._host.gaps, *self._threads.gaps, *self._workers.gaps, *self._sampler.gaps)
 
     def start(self) -> None:
         """Begin; the thread that calls this is the one whose place in the code is sampled."""
-        self._thread_id = threading.get_ident()
+        self._threads = Threads(threading.get_ident())
         self._nvml.open()
         self._sampler.start()
 
@@ -120,17 +123,22 @@ class Sensors:
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
-        untold = [None] * len(self._frames)
-        words = {"frame": self._frames, "called": untold, "others_frame": untold}
-        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), **words})
+        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), **self._words})
+
+    def worker_rows(self, began_ns: int) -> Rows:
+        """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
+        return self._workers.rows(began_ns)
 
     def _read_host(self, tick: Tick) -> None:
         # The frame first: reading the rest gives the main thread time to move on.
-        frame = user_line(sys._current_frames().get(self._thread_id))
-        self._host.set_workers(self._worker_pids())
-        told = self._host.read()
+        innermost = sys._current_frames().get(self._threads.recorded)
+        frame, inside = user_line(innermost), called(innermost)
+        del innermost  # it would keep what its variables hold
+        self._workers.watch(self._worker_pids())
+        told = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
         _append(self._host_columns, {**tick._asdict(), **told})
-        self._frames.append(sys.intern(frame) if frame is not None else None)
+        for column, word in (("frame", frame), ("called", inside), ("others_frame", self._threads.busiest)):
+            self._words[column].append(sys.intern(word) if word is not None else None)
         self._latest = Reading(
             gpus=self._latest.gpus,
             core_fracs=self._host.core_fracs,

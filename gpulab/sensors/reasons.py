@@ -57,6 +57,17 @@ def cause_of(code: int, words: str, *, mig: bool = False) -> Cause:
     return Cause(why=why, fix=fix, lasting=code in _LASTING)
 
 
+HIDDEN = Cause(
+    why="from inside a container the driver's numbers of processes do not tell which are others",
+    fix="share the host's process numbers: docker run --pid=host; or look from outside, with nvidia-smi",
+    lasting=True,
+)
+
+
+class Hidden(Exception):  # noqa: N818  (an answer, not an error)
+    """The driver answered, and the answer cannot be read from here: HIDDEN says why. Later it may be."""
+
+
 class Troubles:
     """What was not answered: counted, and told once for each cause."""
 

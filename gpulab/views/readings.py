@@ -17,6 +17,7 @@ Show = Callable[[float | None], str]
 
 # NVML's clocks-event reasons that hold clocks back; bit 1, idle, is none (nvml.h, nvmlClocksEventReason*).
 _HELD_BACK = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
+_COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # counters, in seconds
 
 
 def readings(run: Run) -> tuple[Block, ...]:
@@ -69,10 +70,24 @@ def _row(name: str, values: Floats, show: Show) -> Row:
 
 
 def _held_back(samples: Rows) -> tuple[Line, ...]:
+    """What held the clocks back: by the reasons the driver named when asked, and by the time it counted."""
     bits = samples["throttle_bits"]
     told = bits[~np.isnan(bits)].astype(np.int64)
-    if not len(told):
+    counted_s = [(name, _longest_s(samples, column)) for name, column in _COUNTED.items()]
+    if not len(told) and all(held is None for _, held in counted_s):
         return ()
-    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in _HELD_BACK.items())
+    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in _HELD_BACK.items() if len(told))
     named = [f"{name} in {percent(share)} of samples" for name, share in shares if share > 0]
+    named += [f"{name} for {duration(1e9 * held)}" for name, held in counted_s if held]
     return (Line(f"GPU clocks held back: {', '.join(named) or 'never'}."),)
+
+
+def _longest_s(samples: Rows, column: str) -> float | None:
+    """By how much a counter of seconds rose, on the GPU where it rose most; None where no two readings tell."""
+    rises = []
+    for device in np.unique(samples["device"]).tolist():
+        values = samples[column][samples["device"] == device]
+        values = values[~np.isnan(values)]
+        if len(values) > 1:
+            rises.append(float(values[-1] - values[0]))
+    return max(rises, default=None)

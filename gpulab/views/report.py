@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpulab.rules import Diagnosis, diagnose
 from gpulab.run import Run
 from gpulab.views.accounts import accounts
 from gpulab.views.headline import answer, ending, headline
+from gpulab.views.memory import memory
 from gpulab.views.provenance import origin, provenance
 from gpulab.views.readings import readings
 from gpulab.views.sheet import Block, Line, Section, Sheet
@@ -23,9 +25,9 @@ class Report(View):
     diagnosis: Diagnosis
 
 
-def report(what: Diagnosis | Run) -> Report:
-    """The report of a diagnosis, or of a run, which is diagnosed first."""
-    diagnosis = diagnose(what) if isinstance(what, Run) else what
+def report(what: Diagnosis | Run | Sequence[Run]) -> Report:
+    """The report of a diagnosis, or of a run, which is diagnosed first; of the ranks of a job as `diagnose` has it."""
+    diagnosis = what if isinstance(what, Diagnosis) else diagnose(what)
     blocks = (*_first_depth(diagnosis), *_second_depth(diagnosis))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
 
@@ -35,6 +37,8 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.found_by != "whole run"
     blocks: list[Block] = [*ending(diagnosis), headline(diagnosis), Line(sentence(_source(diagnosis)), soft=True)]
+    if (holders := memory(run)) is not None:
+        blocks.append(holders)
     if ledger is not None:
         blocks.append(
             Section("Where a step goes" if looped else "Where the time goes", accounts(ledger, looped=looped))

@@ -5,9 +5,26 @@ loops are ordinary PyTorch without a call of gpulab in them, and can be imported
 
     images      JPEG files decoded by the main process          starving
     waiting     items from slow storage, no worker or one       starving, few_workers
-    counting    items counted in pure Python, few cores         starving
+    counting    items counted in pure Python, few cores         starving; heavy_items with two workers
+    reading     large scans, read from a disk again and again   slow_storage
+    starting    short epochs, eight workers started for each    many_workers
+    threads     four times as many threads as cores             many_threads
     audio       preprocessing in the loop's own Python code     host_python
+    metrics     statistics counted in a Python thread beside    gil_contention
+    garbage     gc.collect() in the loop; many small objects    garbage_collection
+    labels      answers of a service that are waited for        unexplained_idle
+    checkpoints checkpoints for which the loop waits            periodic_pause
+    lengths     a compiled model, sequences of other lengths    recompiling
     tiny_ops    a deep, narrow model at batch size 1            dispatch_bound
+    transfers   what travels between host and GPU in each step  pageable_copies, copies_in_turn, host_syncs,
+                                                                built_on_host, wrong_device; all need a GPU
+    by_hand     GELU and normalisation in elementary steps      unfused
+    parameters  many parameters, updated one by one             slow_optimizer
+    products    large products in float32, TF32, odd sizes      no_tf32, full_precision, misaligned (on a GPU)
+    layouts     images with the channels first                  layout_conversions (on a GPU)
+    recurrent   few sequences at a time                         small_batch (on a GPU)
+    memory      graphs that are kept, a batch too large         memory_growth, out_of_memory (simulated);
+                a cache emptied, features kept in pieces        allocator_thrash, fragmentation (on a GPU)
     matmul      large matrix products, nothing wrong            device_bound
 
 `WORKLOADS` holds them all; `workload(name)` gives one.
@@ -17,16 +34,53 @@ from __future__ import annotations
 
 from gpulab.errors import GpulabError
 from gpulab.workloads.audio import AUDIO
+from gpulab.workloads.by_hand import BY_HAND
+from gpulab.workloads.checkpoints import CHECKPOINTS
 from gpulab.workloads.counting import COUNTING
+from gpulab.workloads.garbage import GARBAGE
 from gpulab.workloads.images import IMAGES
+from gpulab.workloads.labels import LABELS
+from gpulab.workloads.layouts import LAYOUTS
+from gpulab.workloads.lengths import LENGTHS
 from gpulab.workloads.matmul import MATMUL
+from gpulab.workloads.memory import MEMORY
+from gpulab.workloads.metrics import METRICS
+from gpulab.workloads.parameters import PARAMETERS
+from gpulab.workloads.products import PRODUCTS
+from gpulab.workloads.reading import READING
+from gpulab.workloads.recurrent import RECURRENT
+from gpulab.workloads.starting import STARTING
+from gpulab.workloads.threads import THREADS
 from gpulab.workloads.tiny_ops import TINY_OPS
+from gpulab.workloads.transfers import TRANSFERS
 from gpulab.workloads.waiting import WAITING
 from gpulab.workloads.workload import Workload
 
 __all__ = ["WORKLOADS", "Workload", "workload"]
 
-WORKLOADS: tuple[Workload, ...] = (*IMAGES, *WAITING, *COUNTING, *AUDIO, *TINY_OPS, *MATMUL)
+WORKLOADS: tuple[Workload, ...] = (
+    *IMAGES,
+    *WAITING,
+    *COUNTING,
+    *READING,
+    *STARTING,
+    *THREADS,
+    *AUDIO,
+    *METRICS,
+    *GARBAGE,
+    *LABELS,
+    *CHECKPOINTS,
+    *LENGTHS,
+    *TINY_OPS,
+    *TRANSFERS,
+    *BY_HAND,
+    *PARAMETERS,
+    *PRODUCTS,
+    *LAYOUTS,
+    *RECURRENT,
+    *MEMORY,
+    *MATMUL,
+)
 
 
 def workload(name: str) -> Workload:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.workloads.training import listed, listening
+from gpulab.workloads.training import computing_on, listed, listening
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ def clips(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def train_on_audio(*, device: str = "cpu", steps: int = 60, by_table: bool = False) -> list[float]:
     """Train a small classifier on sound that the loop itself decodes."""
+    with computing_on(1 if device == "cpu" else None):  # a model this small gains nothing from more
+        return _train(device, steps, by_table)
+
+
+def _train(device: str, steps: int, by_table: bool) -> list[float]:
     import torch
     from torch import nn
     from torch.utils.data import DataLoader, TensorDataset

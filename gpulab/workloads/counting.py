@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import classify, perceptron
+from gpulab.workloads.training import classify, computing_on, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def train_on_documents(
         pin_memory=device != "cpu",
         generator=torch.Generator().manual_seed(0),
     )
-    return classify(perceptron(FEATURES, 1024, 256, 10), loader, device)
+    with computing_on(1):
+        return classify(perceptron(FEATURES, 1024, 256, 10), loader, device)
 
 
 COUNTING = (
@@ -96,6 +97,13 @@ COUNTING = (
         about="Documents counted in pure Python by the main process; workers would need cores to count on.",
         run=train_on_documents,
         rule="starving",
+        twin="counting_once",
+    ),
+    Workload(
+        name="counting_workers",
+        about="Documents counted in pure Python by two workers, which fill two cores and still are late.",
+        run=functools.partial(train_on_documents, workers=2),
+        rule="heavy_items",
         twin="counting_once",
     ),
     Workload(

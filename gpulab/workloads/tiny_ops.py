@@ -60,5 +60,6 @@ TINY_OPS = (
         about="The same model with batches large enough that each op outlasts its dispatch.",
         run=functools.partial(train_tiny_ops, steps=40, batch_size=None),
         rule=None,
+        batch=ENOUGH_CPU,
     ),
 )

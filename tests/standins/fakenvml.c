@@ -24,6 +24,7 @@ enum {
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
     NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
     VERSION_MISMATCH = 25,
 };
 
@@ -41,6 +42,8 @@ static struct {
     int gpus, users, owner, generation, faults, called;
     int instances[MOST_GPUS]; /* -1: this GPU knows no MIG, 0: MIG is off, n: n - 1 instances */
     int capability[MOST_GPUS][2];
+    unsigned own, other;   /* process ids that are told; 0: this process's own, and none */
+    int memory_told;       /* whether their memory is */
     char name[MOST_GPUS][64];
     Fault fault[MOST_FAULTS];
     char called_name[MOST_NAMES][64];
@@ -58,6 +61,7 @@ EXPORT void standin_reset(int gpus) {
     for (int gpu = 0; gpu < MOST_GPUS; gpu++) {
         state.instances[gpu] = -1;
         state.capability[gpu][0] = 9;
+        state.other = 1u << 30, state.memory_told = 1;
         snprintf(state.name[gpu], sizeof state.name[gpu], "Standin H%d00", gpu + 1);
     }
 }
@@ -69,6 +73,11 @@ EXPORT void standin_mig(int gpu, int instances) { state.instances[gpu] = instanc
 EXPORT void standin_capability(int gpu, int major, int minor) {
     state.capability[gpu][0] = major;
     state.capability[gpu][1] = minor;
+}
+
+/* The processes on every GPU: this one, known by the number `own` (0: by its own), and one `other` (0: none). */
+EXPORT void standin_processes(unsigned own, unsigned other, int memory_told) {
+    state.own = own, state.other = other, state.memory_told = memory_told;
 }
 
 /* The calls of `function` for `gpu` (-1: any) give `code` after `delay_us`: all but the first `skip`, `count` times
@@ -214,6 +223,32 @@ EXPORT int nvmlDeviceGetEnforcedPowerLimit(Handle *handle, unsigned *limit_mw) {
     return SUCCESS;
 }
 
+EXPORT int nvmlDeviceGetPowerManagementDefaultLimit(Handle *handle, unsigned *limit_mw) {
+    ENTER(nvmlDeviceGetPowerManagementDefaultLimit, handle);
+    *limit_mw = number(handle, 800500, 20000);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMaxClockInfo(Handle *handle, unsigned type, unsigned *clock_mhz) {
+    ENTER(nvmlDeviceGetMaxClockInfo, handle);
+    static const unsigned base[] = {2001, 1980, 3201, 1802}; /* graphics, SM, memory, video */
+    if (type > 3) return INVALID_ARGUMENT;
+    *clock_mhz = number(handle, base[type], 30);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(Handle *handle, unsigned *generation) {
+    ENTER(nvmlDeviceGetMaxPcieLinkGeneration, handle);
+    *generation = number(handle, 15, 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetMaxPcieLinkWidth(Handle *handle, unsigned *width) {
+    ENTER(nvmlDeviceGetMaxPcieLinkWidth, handle);
+    *width = number(handle, 31, 1);
+    return SUCCESS;
+}
+
 /* Sensors. */
 
 typedef struct {
@@ -276,6 +311,10 @@ EXPORT int nvmlDeviceGetFieldValues(Handle *handle, int count, FieldValue *value
             value->value.u = number(handle, 512345, 1111); /* power, instant, mW */
         else if (value->field == 185)
             value->value.u = number(handle, 498765, 1222); /* power, average of a second, mW */
+        else if (value->field == 74)
+            value->value.ull = number(handle, 22345678901ull, 3000000000ull); /* held down by power, ns */
+        else if (value->field == 75)
+            value->value.ull = number(handle, 8789012345ull, 5000000000ull); /* held down by heat, ns */
         else
             value->code = NOT_SUPPORTED;
         /* A fault of this name is reported as the driver does it: for the field, in a call that succeeds. */
@@ -340,6 +379,73 @@ EXPORT int nvmlDeviceGetTotalEnergyConsumption(Handle *handle, unsigned long lon
     ENTER(nvmlDeviceGetTotalEnergyConsumption, handle);
     WHOLE_ONLY(handle);
     *energy_mj = number(handle, 987654321ull, 1000000ull);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(Handle *handle, unsigned *generation) {
+    ENTER(nvmlDeviceGetCurrPcieLinkGeneration, handle);
+    WHOLE_ONLY(handle);
+    *generation = number(handle, 11, 1);
+    return SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(Handle *handle, unsigned *width) {
+    ENTER(nvmlDeviceGetCurrPcieLinkWidth, handle);
+    WHOLE_ONLY(handle);
+    *width = number(handle, 21, 1);
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned long long reference_us, held_ns;
+} ViolationTime;
+
+EXPORT int nvmlDeviceGetViolationStatus(Handle *handle, unsigned policy, ViolationTime *time) {
+    ENTER(nvmlDeviceGetViolationStatus, handle);
+    WHOLE_ONLY(handle);
+    time->reference_us = 99;
+    time->held_ns = number(handle, (policy + 1) * 12345678901ull, (policy + 2) * 1000000000ull);
+    return policy < 12 ? SUCCESS : INVALID_ARGUMENT;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+} Process;
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Handle *handle, unsigned *count, Process *processes) {
+    ENTER(nvmlDeviceGetComputeRunningProcesses_v3, handle);
+    unsigned room = *count;
+    *count = state.other ? 2 : 1;
+    if (room < *count) return INSUFFICIENT_SIZE;
+    unsigned own = state.own ? state.own : (unsigned)getpid();
+    processes[0] = (Process){own, number(handle, 32100000000ull, 880000000ull) * state.memory_told, 0, 0};
+    if (state.other)
+        processes[1] = (Process){state.other, number(handle, 7300000000ull, 110000000ull) * state.memory_told, 0, 0};
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long at_us;
+    unsigned sm, memory, encoder, decoder;
+} Use;
+
+/* Each process is told of twice, at different times; of times before `since` nothing is told. */
+EXPORT int nvmlDeviceGetProcessUtilization(Handle *handle, Use *uses, unsigned *count, unsigned long long since_us) {
+    ENTER(nvmlDeviceGetProcessUtilization, handle);
+    WHOLE_ONLY(handle);
+    unsigned room = *count, own = state.own ? state.own : (unsigned)getpid();
+    *count = state.other ? 4 : 2;
+    if (since_us < 1000000ull * 1000000000ull) return INVALID_ARGUMENT; /* asked in another unit than microseconds */
+    if (!uses || room < *count) return INSUFFICIENT_SIZE;
+    uses[0] = (Use){own, since_us + 100, number(handle, 54, 1), 13, 0, 0};
+    uses[1] = (Use){own, since_us + 200, number(handle, 56, 1), 14, 0, 0};
+    if (state.other) {
+        uses[2] = (Use){state.other, since_us + 100, number(handle, 31, 1), 15, 0, 0};
+        uses[3] = (Use){state.other, since_us + 200, number(handle, 35, 1), 16, 0, 0};
+    }
     return SUCCESS;
 }
 

@@ -1,0 +1,104 @@
+"""What a matrix kernel computes with, by its name: tensor cores or plain cores, in which precision, how aligned.
+
+Names are those of cuBLAS, cuDNN, CUTLASS and their like on NVIDIA GPUs of all generations since Volta. Of the
+kernels of others, and of names that do not tell, nothing is said: UNKNOWN is an answer. In lower case, as `is_matrix`.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from functools import cache
+from typing import NamedTuple
+
+
+class Cores(IntEnum):
+    """What multiplies."""
+
+    UNKNOWN = 0
+    PLAIN = 1  # the ordinary float32 units
+    TENSOR = 2
+
+
+class Precision(IntEnum):
+    """What numbers are multiplied, as the kernel reads them."""
+
+    UNKNOWN = 0
+    FLOAT32 = 1
+    TF32 = 2  # float32 in memory, 19 bits of it multiplied
+    HALF = 3  # float16, bfloat16 and narrower
+    FLOAT64 = 4
+
+
+class Maths(NamedTuple):
+    """What a kernel's name says of its arithmetic."""
+
+    cores: Cores
+    precision: Precision
+
+
+UNTOLD = Maths(Cores.UNKNOWN, Precision.UNKNOWN)
+
+# AMD's libraries: hipBLASLt and Tensile, MIOpen, Composable Kernel. Their names follow rules of their own.
+_OTHERS = re.compile(
+    r"cijk_|miopen|igemm_(?:fwd|bwd|wrw)|naive_conv|tensor_operation6device|ck_tile|^_zn2ck|subtensorop"
+)
+_DOUBLE = re.compile(r"(?<![a-z])dgemm|d884gemm|f64f64|<double")
+_HALF = re.compile(
+    r"bf16|f16f16|_f16|fp16|half|bfloat16|h884|h1688|h16816|s884|i8816|i16832|e4m3|e5m2|e2m1|hgemm|fp8|int8"
+)
+# Written for tensor cores only, whatever else the name says.
+_TENSOR = re.compile(
+    r"nvjet|wgmma|gmma|tensorop|hmma|imma|qmma|omma|16816|16832|h1688|s1688|h884|s884|884gemm|884cudnn"
+    r"|bmm_\w*e(?:4m3|2m1)|fmhasm\d|flash_(?:fwd|bwd|fprop|bprop)|flash::|fmha_v\d|mha_(?:fwd|bwd)|cutedsl.*fmha"
+    r"|sm(?:80|86|89|90|100|120)_xmma_\w*?(?:f16|bf16|tf32|e4m3|e5m2)|tensor\d+x\d+x\d+|tcgen05"
+)
+_TF32 = re.compile(r"tf32|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)|tensorop_s16816(?:gemm|fprop|dgrad|wgrad)_f32")
+# The ordinary units, proven by name: CUDA-core GEMMs, cuDNN's float32 engines, FFT and Winograd in float32.
+_PLAIN = re.compile(
+    r"ffma|_simt_|simt_sgemm|(?<![a-z])sgemm|convolve_sgemm|scudnn|(?<![a-z])cgemm|gemv|gemmk1_kernel"
+    r"|(?:dgrad|wgrad)(?:2d)?_(?:alg\d_)?engine|gemmsn_\w+_kernel|dot_kernel|fft2d_|conv_depthwise|conv2d_grouped_direct"
+    r"|winograd\w*<float|splitkreduce"
+)
+_SINGLE = re.compile(r"sgemm|scudnn|f32f32_f32f32|<float, float|<float,|, float, float|cgemm|fft2d_|winograd\w*<float")
+_ALIGNED = re.compile(r"_align(\d+)(?![a-z0-9])")
+
+
+@cache
+def maths(name: str) -> Maths:
+    """What a matrix kernel of this name computes with; UNTOLD where the name does not tell."""
+    lower = name.lower()
+    if _OTHERS.search(lower):
+        return UNTOLD
+    if _DOUBLE.search(lower):
+        # From A100 on dgemm may run on tensor cores, by the same name.
+        return Maths(Cores.TENSOR if "884" in lower else Cores.UNKNOWN, Precision.FLOAT64)
+    if _TENSOR.search(lower):
+        return Maths(Cores.TENSOR, _on_tensor_cores(lower))
+    if _PLAIN.search(lower):
+        half = bool(_HALF.search(lower))
+        return Maths(Cores.PLAIN, Precision.HALF if half else _single(lower))
+    return Maths(Cores.UNKNOWN, Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN)
+
+
+def _on_tensor_cores(lower: str) -> Precision:
+    if _TF32.search(lower) and not re.search(r"bf16|f16|e4m3", lower.replace("tf32", "").replace("_f32", "")):
+        return Precision.TF32
+    if "nvjet" in lower:
+        # The letters after nvjet are the types of input, weight and output: t bfloat16, h half, s single, q fp8.
+        kind = lower.partition("nvjet_")[2][:1]
+        return {"s": Precision.TF32, "d": Precision.FLOAT64}.get(kind, Precision.HALF)
+    if re.search(r"flash|fmha|mha_", lower) and not re.search(r"f32_aligned|float", lower):
+        return Precision.HALF
+    return Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN
+
+
+def _single(lower: str) -> Precision:
+    return Precision.FLOAT32 if _SINGLE.search(lower) else Precision.UNKNOWN
+
+
+@cache
+def alignment(name: str) -> int | None:
+    """How many elements a CUTLASS kernel reads at once, as its name says; the least where it says several."""
+    told = [int(number) for number in _ALIGNED.findall(name.lower())]
+    return min(told) if told else None

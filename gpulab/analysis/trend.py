@@ -1,0 +1,50 @@
+"""Whether figures rise, how fast, and how sure that is: the Theil-Sen slope, which outliers do not move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+MOST_POINTS = 200  # of more, this many evenly chosen ones: 20,000 pairs, a few ms
+Z_95 = 1.96
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A slope and its 95 % confidence interval, in units of y per unit of x."""
+
+    slope: float
+    low: float
+    high: float
+    points: int
+
+    @property
+    def rises(self) -> bool:
+        """Whether no growth at all is out of the question."""
+        return self.low > 0
+
+
+def trend(x: ArrayLike, y: ArrayLike) -> Trend | None:
+    """The median slope over all pairs of points; None with fewer than five points of different x.
+
+    The interval is Sen's (1968), by the variance of Kendall's tau.
+    """
+    at, value = np.asarray(x, float), np.asarray(y, float)
+    told = np.isfinite(at) & np.isfinite(value)
+    at, value = at[told], value[told]
+    if len(at) > MOST_POINTS:
+        chosen = np.linspace(0, len(at) - 1, MOST_POINTS).round().astype(int)
+        at, value = at[chosen], value[chosen]
+    count = len(at)
+    first, second = np.triu_indices(count, 1)
+    apart = at[second] - at[first]
+    slopes = np.sort((value[second] - value[first])[apart != 0] / apart[apart != 0])
+    if count < 5 or len(slopes) < 10:
+        return None
+    half = Z_95 * sqrt(count * (count - 1) * (2 * count + 5) / 18) / 2
+    low = max(0, round(len(slopes) / 2 - half))
+    high = min(len(slopes) - 1, round(len(slopes) / 2 + half))
+    return Trend(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), count)

@@ -1,0 +1,62 @@
+"""What faster work on the device gives: less than it saves there, where the host is nearly as slow."""
+
+from __future__ import annotations
+
+from gpulab.analysis.pace import pace
+from gpulab.rules.evidence import Evidence
+from gpulab.rules.finding import Gain
+from gpulab.rules.phrases import ms
+
+WORTH_FRAC = 0.05  # where even at best less than this comes out of it, the host is what limits: nothing is said
+# Recording lengthens every call. Where by how much was not measured, the host's own need may be so much less.
+BEST_CALLS, LEAST_CALLS = 0.75, 0.5
+
+
+def faster_work(
+    seen: Evidence,
+    cost_ns: int,
+    left: tuple[float, float, float],
+    basis: str,
+    floor_means: str,
+    *,
+    calls: bool = False,
+) -> Gain | None:
+    """The gain where work that costs so much of a traced step shrinks to a part of itself.
+
+    `left`: the parts that remain at worst, at best and at the utmost. No step is shorter than what the host needs for
+    it, unless the work is `calls` of the host itself; None where next to nothing is gained.
+    """
+    step_ns = seen.step_ns
+    hosts = (0, 0, 0) if calls else _host_ns(seen)
+    shrunk = [round(step_ns - (1 - part) * seen.plain_ns(cost_ns)) for part in left]
+    worst, best, floor = (min(step_ns, max(1, *each)) for each in zip(hosts, shrunk, strict=True))
+    best = min(best, worst)
+    if step_ns - best < WORTH_FRAC * step_ns:
+        return None
+    return Gain(
+        step_ns=step_ns,
+        best_ns=best,
+        worst_ns=worst,
+        floor_ns=min(floor, best),
+        basis=f"{basis}; the host alone needs {ms(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
+        floor_means=floor_means,
+    )
+
+
+def _host_ns(seen: Evidence) -> tuple[int, int, int]:
+    """What the host needs for an un-profiled step: as measured, and as little as it may be."""
+    told = seen.once(pace)
+    if seen.steps.plain_ns is not None:
+        needed_ns = seen.without_recording(told.needed_ns)
+        return needed_ns, needed_ns, needed_ns
+    calls_ns = told.needed_ns - told.steady_ns
+    return (
+        told.needed_ns,
+        told.steady_ns + round(BEST_CALLS * calls_ns),
+        told.steady_ns + round(LEAST_CALLS * calls_ns),
+    )
+
+
+def by_ratio(worst: float, best: float, utmost: float) -> tuple[float, float, float]:
+    """What is left of work that becomes so many times as fast."""
+    return 1 / worst, 1 / best, 1 / utmost

@@ -1,0 +1,199 @@
+"""Rules about how many worker processes there are: too few to keep up, or more than help."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gpulab.analysis.loader import Feeding
+from gpulab.analysis.workers import Begun, begun, crew, slowest_first
+from gpulab.replay.workers import batch_ns, needed, with_workers
+from gpulab.rules.evidence import Evidence
+from gpulab.rules.feeding import loader_numbers, model_threads, queue_gain, time_in_loader, worker_arguments
+from gpulab.rules.finding import LIKELY, Finding, Gain
+from gpulab.rules.lateness import WAITING_FRAC, Cause, why_late
+from gpulab.rules.phrases import ms, percent, who_waits
+from gpulab.rules.rebuilt import rebuilt
+
+MOST_WANTED = 32  # each is a process; who needs more should make items cheaper
+START_WORTH_FRAC = 0.05  # of the whole loop: as for a step
+FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
+FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
+
+
+def few_workers(seen: Evidence) -> Finding | None:
+    """There are workers, and the main process still waits for them: more of them would keep up.
+
+    Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
+    worker for c seconds, and the model wants one every T: so c / T workers are needed. Confused with: cores that are
+    full, where more workers cannot help (`heavy_items`); workers blocked on storage (`slow_storage`); threads that
+    fill the cores (`many_threads`). What to do: as many workers as are needed; those that wait need no core.
+    """
+    feeding = seen.feeding
+    if feeding is None or why_late(seen) is not Cause.FEW:
+        return None
+    share = seen.ledger.share("loader")
+    confidence, why = seen.confidence(LIKELY)
+    if not feeding.workers:
+        return _unknown_number(seen, feeding, share)
+    cores = seen.run.machine.cores_allowed
+    wanted = _wanted(seen, feeding, cores)
+    many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
+    return Finding(
+        rule="few_workers",
+        parts=("loader",),
+        claim=f"{who_waits(seen, share)}: {many}; a batch takes one of them {ms(batch_ns(feeding))}, and the model "
+        f"could take one every {ms(feeding.rest_ns)}.",
+        evidence=(time_in_loader(seen, feeding), *_worker_cost(seen, feeding), _against_cores(seen, feeding, cores)),
+        numbers=loader_numbers(feeding, share),
+        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
+        gain=queue_gain(feeding, with_workers(feeding, wanted, cores, model_threads(seen))),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=seen.ledger.spans["loader"],
+        lesson="05_data_loading",
+    )
+
+
+def many_workers(seen: Evidence) -> Finding | None:
+    """There are more workers than help: each costs memory, and time to start.
+
+    Proof: batches are not late, and fewer workers would do: even the slowest batch seen, start of the workers
+    included, came within so many steps as half the workers would have had. Or workers are started anew for every
+    epoch, and the time that takes is a good part of the loop. Confused with: workers that sleep because they wait for
+    a network, which are needed; and an epoch that begins slowly because the files are cold. What to do: fewer workers,
+    kept alive from one epoch to the next.
+    """
+    feeding = seen.feeding
+    if feeding is None or not feeding.workers or why_late(seen) not in (None, Cause.START):
+        return None
+    enough = _enough(seen, feeding)
+    again = _restarts(seen, feeding)
+    idle = feeding.workers > FEW_ENOUGH and enough is not None and feeding.workers >= FAR_TOO_MANY * enough
+    if again is None and not idle:
+        return None
+    wanted = min(feeding.workers, max(FEW_ENOUGH, enough or feeding.workers))
+    confidence, why = seen.confidence(LIKELY)
+    return Finding(
+        rule="many_workers",
+        parts=("loader",),
+        claim=_costs(feeding, again) if again else _too_many(feeding, wanted),
+        evidence=_why_too_many(seen, feeding, enough, again),
+        numbers=loader_numbers(feeding, seen.ledger.share("loader")),
+        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
+        advice=""
+        if again
+        else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
+        gain=_without_starts(again) if again else None,
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=again.spans if again else seen.ledger.spans["loader"],
+        aside=again is None,
+        lesson="05_data_loading",
+    )
+
+
+def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
+    """A trace tells that there are workers and not how many, nor what they do."""
+    confidence, why = seen.confidence(LIKELY)
+    exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
+    return Finding(
+        rule="few_workers",
+        parts=("loader",),
+        claim=f"{who_waits(seen, share)}: the DataLoader's workers are late; too few, or held up.",
+        evidence=(time_in_loader(seen, feeding),),
+        numbers=loader_numbers(feeding, share),
+        advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
+        "up.",
+        gain=seen.bounded(exposed_ns, "the exposed wait, removed by 70 to 100 %", "even free data"),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=seen.ledger.spans["loader"],
+        lesson="05_data_loading",
+    )
+
+
+def _computing(seen: Evidence, feeding: Feeding) -> float | None:
+    """Which part of its time a worker computes."""
+    workers = seen.once(crew)
+    if workers is not None:
+        return workers.busy_frac
+    return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
+
+
+def _wanted(seen: Evidence, feeding: Feeding, cores: float | None) -> int:
+    """As many as keep up; where they compute, no more than there are cores."""
+    wanted = min(needed(feeding), MOST_WANTED)
+    computing = _computing(seen, feeding)
+    if cores is not None and computing is not None and computing >= WAITING_FRAC:
+        wanted = min(wanted, max((feeding.workers or 0) + 1, int(cores)))
+    return wanted
+
+
+def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None) -> str:
+    count = f"{ms(batch_ns(feeding))} / {ms(feeding.rest_ns)}: {needed(feeding)} workers would keep up"
+    computing = _computing(seen, feeding)
+    if cores is None or computing is None:
+        return f"{count}."
+    here = f"the {cores:g} core{'s' * (cores != 1)} here"
+    if computing < WAITING_FRAC:
+        return f"{count}; they mostly wait ({percent(computing)} computing), so {here} are no limit."
+    return f"{count}; they compute, so {here} are all they can use."
+
+
+def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
+    if feeding.worker_cpu_ns is None:
+        return ()
+    return (f"Of that, {ms(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
+
+
+def _enough(seen: Evidence, feeding: Feeding) -> int | None:
+    """As many workers as would keep up if every batch took as long as the slowest first one; None: not told."""
+    first_ns = seen.once(slowest_first)
+    return None if first_ns is None else ceil(first_ns / feeding.step_ns) + 1
+
+
+def _restarts(seen: Evidence, feeding: Feeding) -> Begun | None:
+    """The beginnings of epochs, where workers are started anew in each and that is a good part of the loop."""
+    if feeding.setup is None or feeding.setup.persistent_workers:
+        return None
+    found = seen.once(begun)
+    return found if found is not None and found.frac >= START_WORTH_FRAC else None
+
+
+def _without_starts(found: Begun) -> Gain:
+    saved_ns = min(found.step_ns - 1, round(found.frac * found.step_ns))
+    return Gain(
+        step_ns=found.step_ns,
+        best_ns=found.step_ns - saved_ns,
+        worst_ns=found.step_ns - saved_ns // 2,
+        floor_ns=found.step_ns - saved_ns,
+        basis="the beginnings of later epochs, shortened by 50 to 100 %",
+        floor_means="even a beginning that costs nothing",
+        averaged=True,
+    )
+
+
+def _costs(feeding: Feeding, found: Begun) -> str:
+    return (
+        f"{percent(found.frac)} of the loop goes to starting {feeding.workers} workers anew for each epoch, "
+        f"{ms(found.each_ns)} each time."
+    )
+
+
+def _too_many(feeding: Feeding, wanted: int) -> str:
+    return f"{feeding.workers} workers are more than help: {wanted} would keep up as well."
+
+
+def _why_too_many(seen: Evidence, feeding: Feeding, enough: int | None, again: Begun | None) -> tuple[str, ...]:
+    told = []
+    first_ns, workers = seen.once(slowest_first), seen.once(crew)
+    if first_ns is not None and enough is not None:
+        told.append(
+            f"The slowest first batch of an epoch came after {ms(first_ns)}, start of the workers included; with a "
+            f"step of {ms(feeding.step_ns)}, {enough} workers would keep up even with batches like that."
+        )
+    if workers is not None:
+        told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
+    if again is not None:
+        told.append(f"{again.count} epoch{'s' * (again.count != 1)} began so, after the first.")
+    return tuple(told)

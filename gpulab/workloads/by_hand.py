@@ -1,0 +1,84 @@
+"""A transformer's feed-forward block with its formulas written out: a pass over memory for every small step."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOKENS, WIDTH, BLOCKS = 4096, 48, 2
+
+
+def gelu_by_hand(x: Tensor) -> Tensor:
+    """GELU as papers print it."""
+    import torch
+
+    return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
+def normalised_by_hand(x: Tensor) -> Tensor:
+    """Each row less its mean, over its standard deviation."""
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def gelu_in_one(x: Tensor) -> Tensor:
+    """The same by PyTorch's own operator."""
+    from torch.nn import functional
+
+    return functional.gelu(x, approximate="tanh")
+
+
+def normalised_in_one(x: Tensor) -> Tensor:
+    """The same by PyTorch's own operator."""
+    from torch.nn import functional
+
+    return functional.layer_norm(x, x.shape[-1:])
+
+
+def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = False) -> list[float]:
+    """Train feed-forward blocks on made-up tokens; `in_one` uses PyTorch's operators for GELU and normalisation."""
+    import torch
+    from torch import nn
+
+    gelu, normalised = (gelu_in_one, normalised_in_one) if in_one else (gelu_by_hand, normalised_by_hand)
+    tokens, width = (TOKENS, WIDTH) if device == "cpu" else (16 * TOKENS, 16 * WIDTH)
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(tokens, width, generator=chance).to(device)
+    model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    with computing_on(1):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            state = samples
+            for wide, narrow in zip(layers[::2], layers[1::2], strict=True):
+                state = state + narrow(gelu(wide(normalised(state))))
+            loss = nn.functional.mse_loss(state, samples.flip(0))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    return listed(losses)
+
+
+BY_HAND = (
+    Workload(
+        name="by_hand",
+        about="GELU and layer normalisation written out in elementary operations, each a pass over a large tensor.",
+        run=train_feed_forward,
+        rule="unfused",
+        twin="in_one",
+    ),
+    Workload(
+        name="in_one",
+        about="The same blocks with PyTorch's own gelu and layer_norm.",
+        run=functools.partial(train_feed_forward, steps=100, in_one=True),
+        rule=None,
+    ),
+)

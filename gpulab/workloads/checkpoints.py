@@ -1,0 +1,75 @@
+"""Checkpoints written during training: while the loop waits, or in a thread beside it."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.workload import Workload
+
+WIDTH, BATCH, EVERY = 2048, 16, 5
+
+
+def copied(value: Any) -> Any:
+    """A copy in host memory, which training does not change any more."""
+    import torch
+
+    if torch.is_tensor(value):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if isinstance(value, list) else value
+
+
+def train_with_checkpoints(
+    *, device: str = "cpu", steps: int = 60, every: int = EVERY, beside: bool = False
+) -> list[float]:
+    """Train two large layers with momentum, and write both to a file every few steps."""
+    with tempfile.TemporaryDirectory() as folder, computing_on(1):
+        return _train(device, steps, every, beside, Path(folder) / "checkpoint.pt")
+
+
+def _train(device: str, steps: int, every: int, beside: bool, path: Path) -> list[float]:
+    import torch
+    from torch import nn
+
+    samples = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0)).to(device)
+    model = perceptron(WIDTH, WIDTH, WIDTH).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses, writers = [], []
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples), samples)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if step % every == 0 and not beside:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        elif step % every == 0:
+            state = copied({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+            writers.append(threading.Thread(target=torch.save, args=(state, path)))
+            writers[-1].start()
+    for writer in writers:
+        writer.join()
+    return listed(losses)
+
+
+CHECKPOINTS = (
+    Workload(
+        name="checkpoints",
+        about="A checkpoint of model and optimizer every few steps, for which the loop waits.",
+        run=train_with_checkpoints,
+        rule="periodic_pause",
+        twin="checkpoints_beside",
+    ),
+    Workload(
+        name="checkpoints_beside",
+        about="Ten times fewer checkpoints: copied by the loop, written by a thread.",
+        run=functools.partial(train_with_checkpoints, steps=90, every=10 * EVERY, beside=True),
+        rule=None,
+    ),
+)

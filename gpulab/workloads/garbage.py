@@ -1,0 +1,105 @@
+"""Garbage collected in the midst of training: because the loop asks for it, or because it keeps so many objects."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections import deque
+from typing import TYPE_CHECKING
+
+from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WIDTH, BATCH = 256, 256
+EVERY = 1000  # where collections are called for by hand
+KEPT, MADE = 60_000, 2_500  # transitions in the buffer, and new ones in a step
+
+
+def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
+    """Train a perceptron; collect garbage every so many steps, "to save memory"."""
+    model, optimizer, samples = _prepared(device)
+    losses = []
+    for step in range(1, steps + 1):
+        losses.append(_step(model, optimizer, samples))
+        if step % every == 0:
+            gc.collect()
+    return listed(losses)
+
+
+def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
+    """Train while a replay buffer of Python objects is kept filled, as reinforcement learning does."""
+    model, optimizer, samples = _prepared(device)
+    buffer: deque[list[object]] = deque(_transitions(0, KEPT), maxlen=KEPT)
+    if frozen:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+    losses = []
+    try:
+        with computing_on(1):
+            for step in range(1, steps + 1):
+                buffer.extend(_transitions(step, MADE))
+                losses.append(_step(model, optimizer, samples))
+                if frozen and step % EVERY == 0:
+                    gc.collect()
+    finally:
+        if frozen:
+            gc.enable()
+            gc.unfreeze()
+    return listed(losses)
+
+
+def _transitions(step: int, count: int) -> list[list[object]]:
+    """What an agent saw, did and got: lists, which Python's collector has to look into."""
+    return [[[step, number], [number % 4], [0.5]] for number in range(count)]
+
+
+def _prepared(device: str) -> tuple[object, object, Tensor]:
+    import torch
+
+    samples = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0)).to(device)
+    model = perceptron(WIDTH, 4 * WIDTH, WIDTH).to(device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05), samples
+
+
+def _step(model: object, optimizer: object, samples: Tensor) -> Tensor:
+    from torch import nn
+
+    optimizer.zero_grad()  # type: ignore[attr-defined]
+    loss = nn.functional.mse_loss(model(samples), samples)  # type: ignore[operator]
+    loss.backward()
+    optimizer.step()  # type: ignore[attr-defined]
+    return loss.detach()
+
+
+GARBAGE = (
+    Workload(
+        name="collecting",
+        about="A loop that calls gc.collect() in every step.",
+        run=train_collecting,
+        rule="garbage_collection",
+        twin="collecting_seldom",
+    ),
+    Workload(
+        name="collecting_seldom",
+        about="The same loop, collecting once in a thousand steps.",
+        run=functools.partial(train_collecting, steps=300, every=EVERY),
+        rule=None,
+    ),
+    Workload(
+        name="replay",
+        about="A replay buffer of many small Python objects, which the collector searches again and again.",
+        run=train_on_replay,
+        rule="garbage_collection",
+        twin="replay_frozen",
+    ),
+    Workload(
+        name="replay_frozen",
+        about="The same buffer, frozen; the collector is switched off but for one call in a thousand steps.",
+        run=functools.partial(train_on_replay, steps=300, frozen=True),
+        rule=None,
+    ),
+)

@@ -1,0 +1,55 @@
+"""Convolutions in half precision on images with the channels first, which a GPU turns around in every layer."""
+
+from __future__ import annotations
+
+import functools
+
+from gpulab.workloads.training import convolutional, listed
+from gpulab.workloads.workload import Workload
+
+SIDE = 32
+
+
+def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_last: bool = False) -> list[float]:
+    """Train a small image classifier on made-up images in the device's memory, under autocast on a GPU."""
+    import torch
+    from torch import nn
+
+    batch, channels, side = (16, 8, SIDE) if device == "cpu" else (256, 64, 4 * SIDE)
+    chance = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, side, side, generator=chance).to(device)
+    labels = (torch.arange(batch) % 10).to(device)
+    model = convolutional(channels).to(device)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in its stubs
+        images = images.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    on_gpu = device != "cpu"
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cuda" if on_gpu else "cpu", dtype=torch.bfloat16, enabled=on_gpu):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+LAYOUTS = (
+    Workload(
+        name="channels_first",
+        about="Half-precision convolutions on images with the channels first: each layer turns them around.",
+        run=train_on_made_up_images,
+        rule="layout_conversions",
+        twin="channels_last",
+        needs_gpu=True,
+    ),
+    Workload(
+        name="channels_last",
+        about="The same with model and images in channels_last.",
+        run=functools.partial(train_on_made_up_images, channels_last=True),
+        rule=None,
+        needs_gpu=True,
+    ),
+)

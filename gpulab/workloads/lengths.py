@@ -1,0 +1,50 @@
+"""Sentences of ever other lengths for a compiled model: compiled for each of them, or once for all."""
+
+from __future__ import annotations
+
+import functools
+
+from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.workload import Workload
+
+WIDTH, BATCH, SHORTEST = 64, 16, 40
+
+
+def train_on_lengths(*, device: str = "cpu", steps: int = 40, dynamic: bool = False) -> list[float]:
+    """Train a compiled perceptron on sequences, each batch a little longer than the last."""
+    import torch
+    from torch import nn
+
+    model = perceptron(WIDTH, 2 * WIDTH, WIDTH).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    chance = torch.Generator().manual_seed(0)
+    losses = []
+    # The limit of eight versions raised, as is often advised: it hides the warning, not the cost.
+    with torch._dynamo.config.patch(recompile_limit=1000), computing_on(1):
+        # backend="eager" needs no C++ compiler, and compiles often enough to show the point.
+        compiled = torch.compile(model, backend="eager", dynamic=dynamic)
+        for step in range(steps):
+            samples = torch.randn(BATCH, SHORTEST + step, WIDTH, generator=chance).to(device)
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(compiled(samples), samples)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    return listed(losses)
+
+
+LENGTHS = (
+    Workload(
+        name="lengths",
+        about="A compiled model that gets another sequence length in every step, and is compiled for each.",
+        run=train_on_lengths,
+        rule="recompiling",
+        twin="lengths_dynamic",
+    ),
+    Workload(
+        name="lengths_dynamic",
+        about="The same model, compiled once for all lengths.",
+        run=functools.partial(train_on_lengths, steps=150, dynamic=True),
+        rule=None,
+    ),
+)

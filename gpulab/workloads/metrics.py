@@ -1,0 +1,75 @@
+"""Word statistics kept up to date beside the training: in a thread, or in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import threading
+from collections import Counter
+from typing import Any
+
+from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.workload import Workload
+
+WIDTH, LAYERS, BATCH = 256, 6, 256
+TEXT = "the loop asks for the next batch while the statistics of the last one are counted word by word"
+
+
+def keep_statistics(ended: Any) -> None:
+    """Count words in pure Python, without a pause, until told to end."""
+    while not ended.is_set():
+        counts: Counter[str] = Counter()
+        for _ in range(20):
+            for word in TEXT.split():
+                for letter in word:
+                    counts[letter] += 1
+
+
+def train_beside_statistics(*, device: str = "cpu", steps: int = 40, in_process: bool = False) -> list[float]:
+    """Train a small perceptron while statistics are counted beside it."""
+    ended: Any = multiprocessing.Event() if in_process else threading.Event()
+    made: Any = multiprocessing.Process if in_process else threading.Thread
+    helper = made(target=keep_statistics, args=(ended,), daemon=True)
+    helper.start()
+    try:
+        # On one thread, so that the statistics have the other core to themselves.
+        with computing_on(1):
+            return _train(device, steps)
+    finally:
+        ended.set()
+        helper.join()
+
+
+def _train(device: str, steps: int) -> list[float]:
+    import torch
+    from torch import nn
+
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(BATCH, WIDTH, generator=chance).to(device)
+    model = perceptron(*[WIDTH] * LAYERS).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples), samples)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+METRICS = (
+    Workload(
+        name="metrics_thread",
+        about="Statistics counted in a Python thread beside the training: the loop waits for the interpreter's lock.",
+        run=train_beside_statistics,
+        rule="gil_contention",
+        twin="metrics_process",
+    ),
+    Workload(
+        name="metrics_process",
+        about="The same statistics, counted in a process of their own.",
+        run=functools.partial(train_beside_statistics, steps=400, in_process=True),
+        rule=None,
+    ),
+)

@@ -1,0 +1,53 @@
+"""A model of many parameter tensors and little else, updated one by one or all at once."""
+
+from __future__ import annotations
+
+import functools
+
+from gpulab.workloads.training import computing_on, listed, narrow_and_deep
+from gpulab.workloads.workload import Workload
+
+WIDTH, DEPTH, BATCH = 512, 20, 16
+SHARE = 0.05  # of a layer in the sum: many without a shortcut would make much of a last digit
+
+
+def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool = False) -> list[float]:
+    """Train a deep model of 82 parameter tensors with AdamW, in a loop over them or in one go."""
+    import torch
+    from torch import nn
+
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(BATCH, WIDTH, generator=chance).to(device)
+    with computing_on(1):
+        model = narrow_and_deep(WIDTH, DEPTH).to(device)
+        *layers, last = model.children()
+        # foreach=False: on a GPU PyTorch would update all at once by itself; on a CPU it does not.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            state = samples
+            for linear, norm, activation in zip(layers[::3], layers[1::3], layers[2::3], strict=True):
+                state = state + SHARE * activation(norm(linear(state)))
+            loss = nn.functional.mse_loss(last(state), samples.mean(1, keepdim=True))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        return listed(losses)
+
+
+PARAMETERS = (
+    Workload(
+        name="parameters",
+        about="AdamW updates 82 parameter tensors one after the other, a dozen operators for each.",
+        run=train_many_parameters,
+        rule="slow_optimizer",
+        twin="parameters_fused",
+    ),
+    Workload(
+        name="parameters_fused",
+        about="The same with fused=True: one operator updates them all.",
+        run=functools.partial(train_many_parameters, steps=120, fused=True),
+        rule=None,
+    ),
+)

@@ -1,0 +1,51 @@
+"""A recurrent network fed few sequences at a time: one long call for the host, little for each multiprocessor."""
+
+from __future__ import annotations
+
+import functools
+
+from gpulab.workloads.training import listed
+from gpulab.workloads.workload import Workload
+
+
+def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int = 4) -> list[float]:
+    """Train an LSTM to repeat its input a step later."""
+    import torch
+    from torch import nn
+
+    width, length = (16, 20) if device == "cpu" else (1024, 400)
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(batch_size, length, width, generator=chance).to(device)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = nn.LSTM(width, width, batch_first=True).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples)[0][:, 1:], samples[:, :-1])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+RECURRENT = (
+    Workload(
+        name="few_sequences",
+        about="A recurrent network at batch size 4: every kernel is smaller than the GPU.",
+        run=train_on_sequences,
+        rule="small_batch",
+        batch=4,
+        twin="many_sequences",
+        needs_gpu=True,
+    ),
+    Workload(
+        name="many_sequences",
+        about="The same network with 512 sequences at a time.",
+        run=functools.partial(train_on_sequences, batch_size=512),
+        rule=None,
+        batch=512,
+        needs_gpu=True,
+    ),
+)

@@ -1,0 +1,59 @@
+"""A model told to compute on many more threads than there are cores, as by a setting copied from a larger machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import numpy as np
+
+from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.workload import Workload
+
+SIDE = 64  # pixels
+BATCH = 16
+TIMES = 4  # as many threads as cores
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def train_on_threads(*, device: str = "cpu", steps: int = 60, times: float = TIMES) -> list[float]:
+    """Train a small classifier on images in memory, on so many times as many threads as there are cores."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    chance = np.random.default_rng(0)
+    labels = np.arange(steps * BATCH) % 10
+    images = chance.normal(0, 1, (16, 3, SIDE, SIDE)).astype(np.float32)[np.arange(len(labels)) % 16]
+    images += labels[:, None, None, None].astype(np.float32) / 10
+    loader = DataLoader(
+        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)),
+        batch_size=BATCH,
+        shuffle=True,
+        pin_memory=device != "cpu",
+        generator=torch.Generator().manual_seed(0),
+    )
+    with computing_on(max(1, round(times * cores()))):
+        return classify(convolutional(16), loader, device)
+
+
+THREADS = (
+    Workload(
+        name="threads",
+        about="A model that computes on four times as many threads as there are cores: they take turns.",
+        run=train_on_threads,
+        rule="many_threads",
+        twin="threads_as_cores",
+    ),
+    Workload(
+        name="threads_as_cores",
+        about="The same model on as many threads as there are cores.",
+        run=functools.partial(train_on_threads, times=1.0),
+        rule=None,
+    ),
+)

@@ -1,0 +1,319 @@
+"""Who holds memory: every tensor once, for whom it is held, without keeping it or touching the user's code."""
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpulab.analysis.memory import held  # noqa: E402  (after the skip)
+from gpulab.capture.failure import failure_of  # noqa: E402
+from gpulab.capture.growing import Growing  # noqa: E402
+from gpulab.capture.holders import EARLIER, ELSEWHERE, UNDER_WAY, EarlierError, holders  # noqa: E402
+from gpulab.run import Failure  # noqa: E402
+
+MIB = 2**20
+HOST = Failure(message="out of memory")
+
+
+@pytest.fixture(autouse=True)
+def no_error_before():
+    """Another test's error is none of ours, and none of what is set here is another's."""
+    names = ("last_exc", "last_value", "last_traceback")
+    before = {name: vars(sys).pop(name) for name in names if name in vars(sys)}
+    yield
+    for name in names:
+        vars(sys).pop(name, None)
+    vars(sys).update(before)
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """The variables of a notebook: a __main__ of our own."""
+    variables = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "__main__", variables)
+    return variables.__dict__
+
+
+def mebibytes(count):
+    return torch.zeros(count, MIB // 4)
+
+
+def error_of(function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        return error
+    raise AssertionError("it was to fail")
+
+
+def fail():
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 MiB.")
+
+
+def told(failure=HOST, error=None, **more):
+    """Bytes in MiB by who and how, of what holds a MiB at least."""
+    rows, gaps = holders(failure, error or error_of(fail), **more)
+    assert not gaps
+    frame = rows.frame()
+    return {(row.who, row.kind): round(row.bytes / MIB) for row in frame.itertuples() if row.bytes >= MIB}
+
+
+def test_a_variable_of_the_notebook_holds_its_tensors_and_those_in_its_containers(notebook):
+    notebook["data"] = {"a": [mebibytes(3), (mebibytes(2),)], "b": SimpleNamespace(deep=mebibytes(1))}
+    assert told()["data", "variable"] == 6
+
+
+def test_memory_that_several_share_is_counted_once_for_the_first(notebook):
+    whole = mebibytes(8)
+    notebook.update(whole=whole, part=whole[:4], same=whole.view(-1))
+    found = told()
+    assert found["whole", "variable"] == 8
+    assert {who for who, _ in found} & {"part", "same"} == set()
+
+
+def test_a_model_its_gradients_and_its_optimizer_are_told_apart(notebook):
+    model = torch.nn.Linear(1024, 1024, bias=False)  # 4 MiB
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 1024)).sum().backward()
+    optimizer.step()
+    notebook.update(net=model, adam=optimizer)
+    found = told()
+    assert found["net", "parameter"] == 4
+    assert found["net", "gradient"] == 4
+    assert found["adam", "optimizer"] == 8
+
+
+def test_a_model_without_a_name_is_told_by_its_class(notebook):
+    kept = [torch.nn.Linear(1024, 1024)]
+    found = told()
+    assert found["Linear", "parameter"] == 4
+    del kept
+
+
+def test_what_a_graph_keeps_is_told_for_the_variable_that_keeps_the_graph(notebook):
+    weight = torch.ones(MIB // 4, requires_grad=True)
+    notebook["losses"] = [weight.exp().sum() for _ in range(5)]  # exp keeps its result: 1 MiB each
+    found = told()
+    assert found["losses", "graph"] >= 5
+
+
+def test_what_backward_has_freed_is_held_no_more(notebook):
+    weight = torch.ones(4 * MIB, requires_grad=True)
+    notebook["loss"] = weight.exp().sum()
+    assert told()["loss", "graph"] >= 16
+    notebook["loss"].backward()
+    assert ("loss", "graph") not in told()
+
+
+def test_outputs_of_earlier_cells_and_the_underscore_come_after_variables(notebook):
+    first, second, third = mebibytes(2), mebibytes(3), mebibytes(5)
+    notebook.update(mine=first, Out={1: first, 2: second}, _=third, _2=second)
+    found = told()
+    assert found["mine", "variable"] == 2
+    assert found["Out[2]", "output"] == 3
+    assert found["_", "output"] == 5
+    assert ("Out[1]", "output") not in found
+
+
+def test_variables_of_the_function_that_failed_are_told_with_its_name(notebook):
+    def train():
+        batch = mebibytes(7)
+        fail()
+        return batch
+
+    assert told(error=error_of(train))["batch in train()", "variable"] == 7
+
+
+def test_an_error_that_is_still_kept_from_before_is_named(notebook):
+    def work():
+        batch = mebibytes(6)
+        fail()
+        return batch
+
+    sys.last_value = error_of(work)
+    assert told()[EARLIER, "traceback"] == 6
+
+
+def test_an_earlier_error_that_went_when_the_next_came_is_named_all_the_same(notebook):
+    def work():
+        batch = mebibytes(6)
+        fail()
+        return batch
+
+    sys.last_traceback = error_of(work).__traceback__
+    before = EarlierError()
+    sys.last_traceback = None
+    gc.collect()
+    assert told(earlier=before)[EARLIER, "traceback"] == 6
+
+
+def test_tensors_that_nobody_names_are_told_as_such(notebook):
+    hidden = [mebibytes(9)]
+    assert told()[ELSEWHERE, "other"] >= 9
+    del hidden
+
+
+def test_what_the_allocator_gave_out_and_python_does_not_see_is_told(notebook):
+    notebook["seen"] = mebibytes(2)
+    failure = Failure(message="", device=0, allocated_bytes=100 * 2**30)
+    rows, _ = holders(failure, error_of(fail))
+    assert sum(rows["bytes"]) == 100 * 2**30
+
+
+def test_nothing_is_kept_alive_not_even_until_the_next_collection(notebook):
+    gc.collect()
+    gc.disable()
+    try:
+        gone = []
+
+        def work():
+            model = torch.nn.Linear(64, 64)
+            loss = model(torch.ones(4, 64)).sum()
+            gone.extend(weakref.ref(each) for each in (model, loss, model.weight))
+            fail()
+
+        error = error_of(work)
+        rows, _ = holders(failure_of(error), error, EarlierError())
+        assert len(rows)
+        del error
+        assert [each() for each in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_no_code_of_the_users_is_called(notebook):
+    class Angry:
+        def __getattribute__(self, name):
+            raise AssertionError(f"asked for {name}")
+
+        def __repr__(self):
+            raise AssertionError("shown")
+
+        def __len__(self):
+            raise AssertionError("measured")
+
+        def __iter__(self):
+            raise AssertionError("gone through")
+
+        def __eq__(self, other):
+            raise AssertionError("compared")
+
+        def __hash__(self):
+            raise AssertionError("hashed")
+
+        def __bool__(self):
+            raise AssertionError("judged")
+
+    class AngryTensor(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_, **__):
+            raise AssertionError("computed with")
+
+    angry = Angry()
+    object.__setattr__(angry, "held", mebibytes(3))
+    notebook["angry"] = [angry]
+    notebook["tensor"] = torch.zeros(MIB // 2).as_subclass(AngryTensor)
+    found = told()
+    assert found["angry", "variable"] == 3
+    assert found["tensor", "variable"] == 2
+
+
+def test_saved_tensors_are_not_unpacked_as_that_may_compute_or_copy(notebook):
+    def refuse(_):
+        raise AssertionError("unpacked")
+
+    weight = torch.ones(MIB, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, refuse):
+        notebook["loss"] = weight.exp().sum()
+    assert told()["loss", "graph"] >= 4
+
+
+def test_a_look_that_takes_too_long_ends_and_says_so(notebook):
+    notebook["many"] = [object() for _ in range(10)] * 20_000 + [[] for _ in range(50_000)]
+    rows, gaps = holders(HOST, error_of(fail), limit_s=0.0)
+    assert "longer than" in gaps[0].why
+    assert rows.table.name == "holders"
+
+
+def test_other_devices_do_not_count(notebook):
+    notebook.update(meta=torch.zeros(MIB, device="meta"), here=mebibytes(2))
+    found = told()
+    assert found["here", "variable"] == 2
+    assert "meta" not in {who for who, _ in found}
+
+
+def test_the_largest_tensor_is_described(notebook):
+    notebook["data"] = [torch.zeros(4, 4), torch.zeros(2, MIB, dtype=torch.float16)]
+    rows, _ = holders(HOST, error_of(fail))
+    place = rows.words("who").to_list().index("data")
+    assert rows.words("largest")[place] == "[2, 1048576] float16"
+    assert rows["tensors"][place] == 2
+
+
+def test_frames_of_pytorch_itself_are_the_step_under_way(notebook):
+    class Fails(torch.nn.Module):
+        def forward(self, x):
+            return fail()
+
+    def train():
+        torch.nn.Sequential(torch.nn.Identity(), torch.nn.Flatten(), Fails())(torch.ones(1, MIB))
+
+    found = told(error=error_of(train))
+    assert found.get((UNDER_WAY, "variable"), 0) + found.get(("x in forward()", "variable"), 0) == 4
+
+
+def test_a_list_that_grows_by_graphs_is_noticed_and_one_of_numbers_is_not():
+    growing, weight = Growing(), torch.ones(3, requires_grad=True)
+    losses, numbers, first = [], [], [weight.sum()]
+    for step in range(1, 40):
+        losses.append((weight * 2).sum())
+        numbers.append(step)
+        growing.look(step, sys._getframe())
+    rows = growing.rows()
+    assert rows.words("who").to_list() == ["losses"]
+    assert rows["tensors"].tolist() == [24]  # from step 8 to step 32
+    assert len(first) == 1
+
+
+def test_what_the_graphs_of_a_growing_list_keep_is_counted():
+    growing, weight = Growing(), torch.ones(MIB // 4, requires_grad=True)
+    history = []
+    for step in range(1, 20):
+        history.append(weight.exp().sum())  # exp keeps its result: 1 MiB
+        growing.look(step, sys._getframe())
+    rows = growing.rows()
+    assert rows.words("who").to_list() == ["history"]
+    assert rows["tensors"].tolist() == [8]
+    assert rows["bytes"][0] == pytest.approx(8 * MIB, rel=0.01)
+
+
+def test_a_list_that_is_emptied_again_and_again_does_not_grow():
+    growing, weight = Growing(), torch.ones(3, requires_grad=True)
+    window = []
+    for step in range(1, 100):
+        window.append(weight.sum())
+        growing.look(step, sys._getframe())
+        if step % 8 == 0:
+            window.clear()
+    assert len(growing.rows()) == 0
+
+
+def test_figures_to_reason_with_come_largest_first(notebook):
+    from gpulab.run import Machine, Run, Source
+
+    notebook.update(small=mebibytes(1), large=mebibytes(9))
+    rows, _ = holders(HOST, error_of(fail))
+    run = Run(
+        name="r",
+        source=Source(how="measured", device="here"),
+        machine=Machine(),
+        span_ns=1,
+        failure=HOST,
+        holder_rows=rows,
+    )
+    sizes = [each.bytes for each in held(run).holdings]
+    assert sizes == sorted(sizes, reverse=True)

@@ -1,0 +1,78 @@
+"""Where a dataset's files lie: told by what it holds, without a call of its code."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import psutil
+import pytest
+
+from gpulab.sensors.storage import file_system, location
+
+Part = namedtuple("Part", "mountpoint fstype")
+
+
+@pytest.fixture(autouse=True)
+def mounts(tmp_path, monkeypatch):
+    """A system whose /, and two folders of the test's, lie on different kinds of file systems."""
+    for name in ("far", "far/near"):
+        (tmp_path / name).mkdir()
+    told = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: told)
+    return tmp_path
+
+
+class Pictures:
+    def __init__(self, **held):
+        self.__dict__.update(held)
+
+    def __getattr__(self, name):
+        raise AssertionError(f"asked for {name}")
+
+
+def test_the_innermost_mount_a_file_lies_under_is_its_file_system(mounts):
+    assert file_system(mounts) == "ext4"
+    assert file_system(mounts / "far") == "nfs4"
+    assert file_system(mounts / "far" / "near" / "a.jpg") == "xfs"
+    assert file_system(mounts / "farther") == "ext4", "a longer name is another folder"
+
+
+def test_a_link_is_followed_to_where_the_files_really_lie(mounts):
+    (mounts / "data").symlink_to(mounts / "far")
+    assert file_system(mounts / "data" / "a.jpg") == "nfs4"
+
+
+@pytest.mark.parametrize("name", ["root", "path", "folder", "data_dir"])
+def test_a_dataset_is_asked_by_what_it_holds(mounts, name):
+    assert location(Pictures(**{name: mounts / "far"})) == "nfs4"
+    assert location(Pictures(**{name: str(mounts / "far")})) == "nfs4"
+
+
+def test_a_list_of_files_tells_by_its_first(mounts):
+    file = mounts / "far" / "a.jpg"
+    file.touch()
+    assert location(Pictures(files=[str(file), "b.jpg"])) == "nfs4"
+    assert location(Pictures(samples=[(str(file), 3)])) == "nfs4", "as torchvision keeps them"
+
+
+def test_what_wraps_a_dataset_is_looked_through(mounts):
+    inner = Pictures(root=str(mounts / "far"))
+    assert location(Pictures(dataset=inner, indices=[1, 2])) == "nfs4"
+    assert location(Pictures(datasets=[Pictures(dataset=inner)])) == "nfs4"
+
+
+@pytest.mark.parametrize(
+    "held", [{}, {"root": "no such folder"}, {"root": 7}, {"files": []}, {"path": "a" * 10_000}, {"path": "a\0b"}]
+)
+def test_a_dataset_that_tells_of_no_file_lies_nowhere_known(held):
+    assert location(Pictures(**held)) is None
+
+
+def test_a_dataset_that_holds_itself_is_no_endless_search():
+    own = Pictures()
+    own.__dict__["dataset"] = own
+    assert location(own) is None
+
+
+def test_anything_can_be_a_dataset():
+    assert [location(each) for each in ([1, 2], range(3), None, object())] == [None] * 4

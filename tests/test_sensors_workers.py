@@ -1,0 +1,165 @@
+"""The DataLoader's workers as the sensors see them: processes of our own stand in for them."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from gpulab.sensors import workers as sensor
+from gpulab.sensors.workers import Workers
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+
+@pytest.fixture
+def child():
+    """Starts Python code in processes of their own; ends them."""
+    started = []
+
+    def start(code: str) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        started.append(process)
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+# Workers.
+
+
+def test_no_workers_are_zero_workers_which_is_known():
+    told = Workers().read(0)
+    assert (told["workers"], told["worker_cpu_s"]) == (0, 0)
+
+
+def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
+    busy = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ntime.sleep(60)"
+    first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
+    workers = Workers()
+    workers.watch([first.pid, second.pid])
+    told = workers.read(0)
+    assert told["workers"] == 2
+    assert told["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
+
+
+def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
+    busy = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ntime.sleep(60)"
+    first, second = child(busy), child(busy)
+    workers = Workers()
+    workers.watch([first.pid, second.pid])
+    before = workers.read(0)["worker_cpu_s"]
+    first.kill()
+    assert psutil.Process(first.pid).wait(10) is not None
+    workers.watch([first.pid, second.pid])
+    gone = workers.read(0)
+    workers.watch([])
+    none = workers.read(0)
+    assert (gone["workers"], none["workers"]) == (1, 0)
+    assert before <= gone["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
+
+
+@linux_only
+def test_a_worker_that_ended_and_was_not_waited_for_is_not_alive(child):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+    workers = Workers()
+    workers.watch([worker.pid])
+    worker.kill()
+    while psutil.Process(worker.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert workers.read(0)["workers"] == 0
+
+
+def test_a_worker_that_was_gone_before_we_looked_is_nobody(child):
+    worker = child("print(flush=True)")
+    worker.wait()
+    workers = Workers()
+    workers.watch([worker.pid])
+    assert workers.read(0)["workers"] == 0
+
+
+@linux_only
+def test_a_worker_waiting_for_storage_is_told_from_one_that_sleeps(child, monkeypatch):
+    started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
+    statuses = {started[0].pid: psutil.STATUS_DISK_SLEEP}
+    monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
+    workers = Workers()
+    workers.watch([worker.pid for worker in started])
+    told = workers.read(0)
+    assert (told["workers"], told["workers_blocked"]) == (3, 1)
+    assert workers.rows(0)["blocked"].tolist() == [1, 0, 0]
+
+
+def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unknown(child, monkeypatch):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+
+    def denied(_):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "status", denied)
+    workers = Workers()
+    workers.watch([worker.pid])
+    told = workers.read(0)
+    assert told["workers"] == 1
+    assert math.isnan(told["worker_cpu_s"])
+    assert [gap.what for gap in workers.gaps] == ["CPU time of the workers"]
+
+
+@linux_only
+def test_a_stopped_worker_is_alive(child):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+    os.kill(worker.pid, signal.SIGSTOP)
+    workers = Workers()
+    workers.watch([worker.pid])
+    assert workers.read(0)["workers"] == 1
+
+
+def test_each_look_at_a_worker_is_a_row_on_the_clock_of_the_run(child):
+    first, second = (child("print(flush=True); import time; time.sleep(60)") for _ in range(2))
+    workers = Workers()
+    workers.watch([first.pid])
+    workers.read(1_000)
+    workers.watch([first.pid, second.pid])
+    workers.read(2_000)
+    workers.watch([second.pid])
+    workers.read(3_000)
+    rows = workers.rows(began_ns=500)
+    assert list(zip(rows["at_ns"], rows["worker"], strict=True)) == [(500, 0), (1500, 0), (1500, 1), (2500, 1)]
+    assert (rows["cpu_s"] > 0).all()
+    assert (rows["threads"] == 1).all()
+
+
+@linux_only
+def test_what_a_worker_reads_from_storage_is_its_own(child, monkeypatch):
+    worker = child("print(flush=True); import time; time.sleep(60)")
+    workers = Workers()
+    workers.watch([worker.pid])
+    workers.read(0)
+    assert workers.rows(0)["read_bytes"][0] == psutil.Process(worker.pid).io_counters().read_bytes
+
+    def denied(_):
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil.Process, "io_counters", denied)
+    workers.read(0)
+    assert math.isnan(workers.rows(0)["read_bytes"][1])
+
+
+def test_of_many_workers_some_are_looked_at_in_turn_and_all_are_counted(child, monkeypatch):
+    monkeypatch.setattr(sensor, "_MOST_AT_ONCE", 2)
+    started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
+    workers = Workers()
+    workers.watch([worker.pid for worker in started])
+    counted = [workers.read(at)["workers"] for at in range(3)]
+    assert counted == ([3, 3, 3] if sys.platform == "linux" else [2, 2, 2])
+    assert sorted(workers.rows(0)["worker"]) == [0, 0, 1, 1, 2, 2]

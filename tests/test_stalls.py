@@ -1,0 +1,195 @@
+"""Garbage collections and compilations are recorded as they happen, and nothing of the recording stays behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpulab.capture import stalls
+from gpulab.capture.stalls import Stalls
+from gpulab.tables import StallKind
+
+
+@pytest.fixture
+def hearing():
+    """Stalls that are installed, and taken away whatever the test does."""
+    made = Stalls()
+    made.install()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def many_objects():
+    """Enough of them that a collection takes milliseconds."""
+    return [[number] for number in range(300_000)]
+
+
+def rows_since(made, began_ns):
+    return made.rows(began_ns, time.time_ns())
+
+
+def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing, many_objects):
+    began_ns = time.time_ns()
+    gc.collect()
+    rows = rows_since(hearing, began_ns)
+    whats = rows.words("what").to_list()
+    asked = [what for what in whats if what.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
+    assert len(asked) == 1
+    assert "(test_stalls.py:" in asked[0]
+    assert rows["dur_ns"][whats.index(asked[0])] >= stalls.LEAST_NS
+    assert (rows["kind"] == StallKind.GC).all()
+
+
+def test_a_collection_that_python_decides_on_is_told_by_its_generation(hearing):
+    began_ns = time.time_ns()
+    kept = [[number] for number in range(1_000_000)]
+    whats = set(rows_since(hearing, began_ns).words("what").to_list())
+    assert len(kept) == 1_000_000
+    assert "generation 2" in whats
+    assert not [what for what in whats if what.startswith("gc.collect")]
+
+
+def test_with_the_collector_off_only_calls_collect(hearing, many_objects):
+    began_ns = time.time_ns()
+    gc.disable()
+    try:
+        made = [[number] for number in range(50_000)]
+        gc.collect()
+    finally:
+        gc.enable()
+    whats = rows_since(hearing, began_ns).words("what").to_list()
+    assert len(made) == 50_000
+    assert [what for what in whats if not what.startswith("gc.collect()")] == []
+
+
+def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
+    gc.collect()
+    began_ns = time.time_ns()
+    gc.collect()
+    gc.collect()
+    ended_ns = time.time_ns()
+    gc.collect()
+    rows = hearing.rows(began_ns, ended_ns)
+    asked = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
+    assert asked.sum() == 2
+    assert (np.diff(rows["start_ns"]) >= 0).all()
+    assert rows["start_ns"].min() >= 0
+    assert (rows["start_ns"] + rows["dur_ns"]).max() <= ended_ns - began_ns
+
+
+def test_nothing_is_left_of_it():
+    before = list(gc.callbacks)
+    made = Stalls()
+    made.install()
+    assert gc.callbacks != before
+    made.remove()
+    made.remove()
+    assert gc.callbacks == before
+
+
+def test_a_collection_that_had_begun_before_is_not_told():
+    made = Stalls()
+    made._heard("stop", {"generation": 2})
+    assert len(made.rows(0, time.time_ns())) == 0
+
+
+def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch, many_objects):
+    monkeypatch.setattr(stalls, "MOST", 1)
+    before = len(rows_since(hearing, 0))
+    gc.collect()
+    gc.collect()
+    assert len(rows_since(hearing, 0)) == max(1, before)
+    assert hearing.gaps[0].what.endswith("garbage collections")
+
+
+def compiler(monkeypatch, *metrics, **more):
+    """PyTorch's compiler, which tells of these compilations."""
+    told = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", told)
+
+
+def compilation(**told):
+    return SimpleNamespace(
+        **{
+            "co_name": "train_step",
+            "co_filename": "/home/me/model.py",
+            "co_firstlineno": 12,
+            "is_forward": True,
+            **told,
+        }
+    )
+
+
+def test_a_compilation_is_told_with_its_function_and_why_it_came_again(monkeypatch):
+    again = "0/0: tensor 'x' size mismatch at index 0. expected 3, actual 4\n  and more"
+    compiler(
+        monkeypatch,
+        compilation(start_time_us=1000, duration_us=50),
+        compilation(start_time_us=2000, duration_us=60, recompile_reason=again),
+        compilation(start_time_us=3000, duration_us=70, is_forward=False),
+        compilation(start_time_us=4000, duration_us=80, co_filename="/tmp/ipykernel_7/123.py"),
+        compilation(start_time_us=5000, duration_us=90, co_filename="/x/site-packages/torch/_dynamo/external_utils.py"),
+        compilation(start_time_us=None, duration_us=90),
+    )
+    rows = Stalls().rows(0, 10_000_000)
+    assert rows.words("what").to_list() == [
+        "train_step (model.py:12)",
+        "train_step (model.py:12), again: tensor 'x' size mismatch at index 0. expected 3, actual 4",
+        "the backward pass of train_step (model.py:12)",
+        "train_step (cell line 12)",
+        "a module",
+    ]
+    assert rows["start_ns"].tolist() == [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000]
+    assert rows["dur_ns"].tolist() == [50_000, 60_000, 70_000, 80_000, 90_000]
+    assert set(rows["kind"].tolist()) == {StallKind.COMPILE}
+
+
+def test_older_versions_of_pytorch_tell_seconds(monkeypatch):
+    compiler(monkeypatch, compilation(start_time=2.5, entire_frame_compile_time_s=0.25))
+    rows = Stalls().rows(0, 10**10)
+    assert (rows["start_ns"][0], rows["dur_ns"][0]) == (2_500_000_000, 250_000_000)
+
+
+def test_compilations_of_an_earlier_cell_are_not_this_one_s(monkeypatch):
+    compiler(monkeypatch, compilation(start_time_us=1000, duration_us=50))
+    assert len(Stalls().rows(2_000_000, 10_000_000)) == 0
+
+
+def test_a_compiler_that_tells_nothing_of_the_kind_is_a_gap_and_no_failure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())
+    made = Stalls()
+    assert len(made.rows(0, 1)) == 0
+    assert made.gaps[0].what == "compilations"
+
+
+def test_where_pytorch_kept_only_the_latest_compilations_that_is_told(monkeypatch):
+    known = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
+    compiler(monkeypatch, *known, DEFAULT_COMPILATION_METRICS_LIMIT=3)
+    made = Stalls()
+    assert len(made.rows(0, 10_000_000)) == 3
+    assert "latest 3" in made.gaps[0].why
+
+
+def test_this_pytorch_tells_of_its_compilations():
+    torch = pytest.importorskip("torch")
+
+    def doubled(x):
+        return (x * 2).sum()
+
+    began_ns = time.time_ns()
+    compiled = torch.compile(doubled, backend="eager", dynamic=False)
+    compiled(torch.ones(3))
+    compiled(torch.ones(4))
+    made = Stalls()
+    rows = rows_since(made, began_ns)
+    whats = [what for what in rows.words("what").to_list() if what.startswith("doubled (test_stalls.py:")]
+    assert len(whats) == 2
+    assert ", again: tensor 'x' size mismatch" in whats[1]
+    assert not made.gaps
+    assert (rows["dur_ns"] > 0).all()

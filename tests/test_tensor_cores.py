@@ -1,0 +1,117 @@
+"""What a kernel's name says of its arithmetic: names as cuBLAS, cuDNN, CUTLASS and others give them."""
+
+import pytest
+
+from gpulab.analysis.families import is_compiled, is_layout, is_pointwise, is_scattered, is_softmax
+from gpulab.analysis.interior import short
+from gpulab.analysis.kernels import is_matrix
+from gpulab.analysis.tensor_cores import UNTOLD, Cores, Maths, Precision, alignment, maths
+
+PLAIN = Maths(Cores.PLAIN, Precision.FLOAT32)
+TF32 = Maths(Cores.TENSOR, Precision.TF32)
+HALF = Maths(Cores.TENSOR, Precision.HALF)
+
+NAMES = {
+    "volta_sgemm_128x64_nn": PLAIN,
+    "ampere_sgemm_128x128_tn": PLAIN,
+    "maxwell_sgemm_128x64_tn": PLAIN,
+    "volta_scudnn_128x64_relu_interior_nn_v1": PLAIN,
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)": PLAIN,
+    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)": PLAIN,
+    "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)": PLAIN,
+    "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(params)": PLAIN,
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(Params)": PLAIN,
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4": PLAIN,
+    "cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4": TF32,
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8": TF32,
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_segment_k_off": TF32,
+    "cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x128_16x4_nhwc_align4>": TF32,
+    "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn": HALF,
+    "volta_h884gemm_128x64_ldg8_nn": HALF,
+    "volta_fp16_s884cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1": HALF,
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn": HALF,
+    "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(Params)": HALF,
+    "void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_tn_align8>(Params)": HALF,
+    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1": HALF,
+    "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64": HALF,
+    "nvjet_tst_64x64_64x16_2x1_2cta_v_bz_bias_TNT": HALF,
+    "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT": HALF,
+    "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN": HALF,
+    "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext": HALF,
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, cutlass::bfloat16_t>>()": HALF,
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128x128_4x1x1_kernel0_0": HALF,
+    "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_MI16x16x1_SN_LDSB1": UNTOLD,
+    "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1": UNTOLD,
+    "triton_tem_fused_mm_0": UNTOLD,
+    "attn_fwd": UNTOLD,
+    "void cutlass::device_kernel<at::cuda::detail::enable_3x_kernel_for_sm90_or_later<Gemm>>(Params)": UNTOLD,
+}
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: short(name)[:50])
+def test_a_name_tells_what_computes_and_in_which_precision(name):
+    assert maths(name) == NAMES[name]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name] != UNTOLD])
+def test_what_computes_so_multiplies_matrices(name):
+    assert is_matrix(name)
+
+
+def test_double_precision_is_none_of_the_three():
+    assert maths("ampere_dgemm_128x64_nn").precision is Precision.FLOAT64
+
+
+def test_a_half_precision_kernel_on_ordinary_units_is_not_taken_for_float32():
+    assert maths("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4>(params)") != PLAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"),
+    [
+        ("cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1", 1),
+        ("cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align2>(Params)", 2),
+        ("cutlass_80_tensorop_s1688gemm_64x64_32x6_tn_align4", 4),
+        ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_ffma_aligna4_alignc4", None),
+        ("volta_sgemm_128x64_nn", None),
+    ],
+)
+def test_a_cutlass_name_tells_how_many_elements_are_read_at_once(name, elements):
+    assert alignment(name) == elements
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*, int const*, int*)",
+        "SubTensorOpWithCastTensor1d",
+        "void moe::dev::finalize::finalizeKernelVecLoad<KernelParams<cutlass::bfloat16_t, 4, true> >()",
+        "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true>(params)",
+        "batched_transpose_32x32_half",
+    ],
+)
+def test_a_library_that_lends_its_name_does_not_make_a_matrix_product(name):
+    assert not is_matrix(name)
+
+
+def test_elementwise_work_is_told_from_what_only_looks_like_it():
+    add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
+    assert is_pointwise(add)
+    assert not is_pointwise("triton_poi_fused_add_mul_0")
+    assert not is_pointwise("void at::native::multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor>()")
+    assert not is_pointwise("void at::native::index_elementwise_kernel<128, 4>(int)")
+    assert is_compiled("triton_red_fused_add_mean_0")
+    assert is_scattered("void at::native::index_elementwise_kernel<128, 4>(int)")
+    assert is_layout("void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(params)")
+
+
+def test_the_softmax_of_a_loss_is_not_that_of_attention():
+    assert is_softmax("void cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, SoftMaxForwardEpilogue>()")
+    assert not is_softmax("void cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>(float*)")
+
+
+def test_a_kernel_is_shown_by_the_name_people_know():
+    assert short("void cutlass::Kernel2<cutlass_75_tensorop_x_align1>(cutlass_75_tensorop_x_align1::Params)") == (
+        "cutlass_75_tensorop_x_align1"
+    )
+    assert short("void at::native::(anonymous namespace)::softmax_kernel<4>(int)") == "softmax_kernel"
