@@ -49,9 +49,9 @@ class Notebook:
         self._process.stdout.close()
         self._folder.cleanup()
 
-    def paste(self, code, *, names, functions=()):
+    def paste(self, code, *, names, functions=(), lists=()):
         """None, or what was raised. `names`: what the user calls model, optimizer, loader, dataset."""
-        request = json.dumps({"code": code, "names": dict(names), "functions": sorted(functions)})
+        request = json.dumps({"code": code, "names": dict(names), "functions": sorted(functions), "lists": sorted(lists)})
         if request not in self._told:
             self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
@@ -74,7 +74,7 @@ def serve():
 
     # A fork of a process that has computed on several threads would wait for threads it does not have.
     torch.set_num_threads(1)
-    run({"code": "", "names": {}, "functions": ()}, standing_in=False)  # what is imported late is imported once
+    run({"code": "", "names": {}, "functions": (), "lists": ()}, standing_in=False)  # what is imported late is imported once
     for line in sys.stdin:
         answers.write(json.dumps(forked(json.loads(line))) + "\n")
         answers.flush()
@@ -108,6 +108,7 @@ def run(request, standing_in=True):
     os.environ["LOCAL_RANK"] = "0"
     with stand_ins() if standing_in else contextlib.nullcontext():
         space = namespace(request["names"], request["functions"])
+        space |= {name: [] for name in request["lists"]}
         exec(compile(request["code"], "<fix>", "exec"), space)
 
 

@@ -55,6 +55,16 @@ def functions(run):
     return {match[1] for match in found if match and match[1].isidentifier() and not hasattr(builtins, match[1])}
 
 
+def lists(run):
+    """The user's lists that were seen to grow: a fix may speak of them."""
+    held = run.holder_rows
+    return {
+        who
+        for who, kind in zip(held.words("who").to_list(), held.words("kind").to_list(), strict=True)
+        if kind == "graph" and who is not None and who.isidentifier()
+    }
+
+
 def renamed(made, user):
     """The same runs, recorded of a user who calls things so."""
     if not isinstance(made, Run):
@@ -73,7 +83,7 @@ def renamed(made, user):
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_runs_when_pasted(rule, make, notebook):
     for fix, run in fixes_of(rule, make()):
-        raised = notebook.paste(fix, names=called(run), functions=functions(run))
+        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
@@ -81,7 +91,7 @@ def test_a_fix_runs_when_pasted(rule, make, notebook):
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
     for fix, run in fixes_of(rule, renamed(make(), user)):
-        raised = notebook.paste(fix, names=called(run), functions=functions(run))
+        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
