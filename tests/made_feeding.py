@@ -17,11 +17,24 @@ def kernel(at, dur):
 
 
 def from_workers(
-    *, cpu_ms=50.0, wait_ms=40.0, loader=WORKERS, blocked=0.0, read=0.0, threads=3, load=0.4, cores=8.0, **more
+    *,
+    cpu_ms=50.0,
+    wait_ms=40.0,
+    taking_ms=0.0,
+    loader=WORKERS,
+    blocked=0.0,
+    read=0.0,
+    threads=3,
+    load=0.4,
+    cores=8.0,
+    **more,
 ):
-    """Ten steps of 100 ms on a GPU; the workers spend so much CPU time on a batch and are so often blocked."""
+    """Ten steps of 100 ms on a GPU; the workers spend so much CPU time on a batch and are so often blocked.
+
+    The loop waits so long for a batch, and spends so much CPU time on taking it over.
+    """
     count = loader.workers
-    marks = [mark(100 * step, wait_ms, process_ms=60 * step) for step in range(10)]
+    marks = [mark(100 * step, wait_ms, cpu_ms=taking_ms, process_ms=60 * step) for step in range(10)]
     told = {"workers": count, "workers_blocked": count * blocked, "cpu_frac": load}
     samples = [host_sample(at, worker_cpu_s=at / 1e5 * cpu_ms, **told) for at in range(0, 1000, 50)]
     chance = np.random.default_rng(0)

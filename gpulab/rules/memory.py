@@ -188,6 +188,8 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
     if not names and (rival := _inputs_grow(growth)) is not None:
         return Unjudged(rule="memory_growth", about="memory that grows", why=rival, fix=_SAME_INPUTS)
     left = growth.steps_left
+    urgent = left is not None and left < URGENT_RUNS * len(seen.steps)
+    vague = growth.device is None and not names  # the heap of a process settles for long, and nobody keeps anything
     end = "" if left is None else f", which is full in about {_rounded(left)} more"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
@@ -203,9 +205,11 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
         },
         fix=_number(names[0].name) if names else _WHAT_GROWS,
         advice=_KEEPING,
-        confidence=CERTAIN if names else LIKELY,
+        confidence=CERTAIN if names else SUSPECT if vague else LIKELY,
+        why_confidence="the heap of a process settles for long, and no list was seen to grow" if vague else "",
         lesson="09_memory_anatomy_and_oom",
-        urgent=left is not None and left < URGENT_RUNS * len(seen.steps),
+        urgent=urgent,
+        aside=vague and not urgent,
     )
 
 

@@ -53,5 +53,13 @@ def spared_as_taking_a_ready_batch_is_no_waiting():
     return from_workers(wait_ms=1.5)
 
 
+def spared_as_a_large_batch_takes_time_to_take_over():
+    return from_workers(wait_ms=15, taking_ms=7)
+
+
+def provoked_by_a_large_batch_that_is_late():
+    return from_workers(wait_ms=40, taking_ms=7)
+
+
 def spared_as_the_main_process_builds_the_batches():
     return from_main()
