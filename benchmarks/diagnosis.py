@@ -17,7 +17,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -103,6 +103,7 @@ def _tables(planted: list[Judgement], traces: list[Verdict]) -> str:
     lines += [_row(cause, by_cause[cause], names) for cause in sorted(by_cause)]
     if planted:
         lines.append(_row("**all planted**", planted, names))
+    lines += _misses(planted)
     if traces:
         lines += [
             "",
@@ -110,13 +111,25 @@ def _tables(planted: list[Judgement], traces: list[Verdict]) -> str:
             f"|---|{'---|' * (2 + len(names))}",
         ]
         lines += [_trace_row(verdict, names) for verdict in traces]
-        right = [verdict.first in verdict.labels for verdict in traces]
-        theirs = (
-            _count(verdict.advised[name][:1] == [] or verdict.advised[name][0] in verdict.labels for verdict in traces)
-            for name in names
-        )
-        lines.append(f"| **right** | | {_count(right)} | {' | '.join(theirs)} |")
+        ours = _count(verdict.first in verdict.labels for verdict in traces)
+        theirs = (_count(_right(verdict.advised[name], verdict.labels) for verdict in traces) for name in names)
+        lines.append(f"| **right** | | {ours} | {' | '.join(theirs)} |")
     return "\n".join(lines)
+
+
+def _misses(planted: Sequence[Judgement]) -> list[str]:
+    """What was said instead, of each planted run that was missed and each twin that was accused."""
+    told = Counter(
+        f"{judgement.planted.name}: {judgement.planted.first or 'nothing'} first"
+        for judgement in planted
+        if judgement.planted.first not in judgement.planted.labels
+    )
+    told += Counter(
+        f"{judgement.twin.name}, a healthy twin: {judgement.twin.loudest}, {100 * judgement.twin.loudest_frac:.0f} %"
+        for judgement in planted
+        if judgement.twin.loudest_frac > judging.LOUD_FRAC
+    )
+    return ["", "Missed:", *(f"- {what} ({count} times)" for what, count in told.most_common())] if told else []
 
 
 def _row(cause: str, judgements: Sequence[Judgement], names: Sequence[str]) -> str:
@@ -139,6 +152,11 @@ def _row(cause: str, judgements: Sequence[Judgement], names: Sequence[str]) -> s
 def _trace_row(verdict: Verdict, names: Sequence[str]) -> str:
     advised = (verdict.advised[name][0] if verdict.advised[name] else "nothing" for name in names)
     return f"| {verdict.name} | {' or '.join(verdict.labels)} | {verdict.first or 'nothing'} | {' | '.join(advised)} |"
+
+
+def _right(advice: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether the first advice is to the point; to say nothing is right where nothing is wrong."""
+    return advice[0] in labels if advice else "device_bound" in labels
 
 
 def _count(answers: Iterable[bool]) -> str:

@@ -33,6 +33,8 @@ from gpulab.rules.threads import many_threads
 from gpulab.rules.waits import host_syncs
 from gpulab.rules.workers import few_workers, many_workers
 
+_LATE_BATCHES = ("starving", "few_workers", "slow_storage", "heavy_items")
+
 RULES: tuple[Rule, ...] = (
     # How the run ended.
     Rule(ask=out_of_memory, about="memory that ran out", stage=Stage.ENDING, needs=()),
@@ -145,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         about="free GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
-        masked_by=("starving", "few_workers", "host_python"),
+        masked_by=(*_LATE_BATCHES, "host_python", "gil_contention", "unexplained_idle", "small_batch"),
     ),
     # What is simply so.
     Rule(

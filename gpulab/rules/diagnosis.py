@@ -68,11 +68,8 @@ def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...]
 
 
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
-    """Whether the other finding is about the same time; one that shows no time of its own explains by being there.
-
-    Of a rank that all others wait for, what it is late for is told with that.
-    """
-    if other is not finding and any(finding.claim in sentence for sentence in other.evidence):
+    """Whether the other finding is about the same time; one that shows no time of its own explains by being there."""
+    if rule.name in other.explains:
         return other.saves_ns >= EXPLAINED_FRAC * finding.saves_ns
     if other.rule not in rule.masked_by:
         return False

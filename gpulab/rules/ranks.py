@@ -66,6 +66,8 @@ def stragglers(seen: Evidence) -> Finding | Unjudged | None:
             seen.ledger.spans["communication"],
         ),
         lesson="15_distributed_communication",
+        # On the rank that is late, what it is late for is told with that.
+        explains=cause.told if arrived.sides[arrived.late].run is seen.run else (),
     )
 
 
@@ -113,6 +115,7 @@ class _Cause:
     evidence: tuple[str, ...]
     fix: str
     advice: str
+    told: tuple[str, ...] = ()  # the rule whose finding about that rank is part of the evidence
 
 
 _WHY = {
@@ -153,7 +156,7 @@ def _cause(arrived: Arrivals) -> _Cause:
         return _Cause(keys, clause, tuple(evidence), "", advice)
     evidence.append(f"Its own diagnosis: {own.claim}")
     fix = f"# on rank {_rank(arrived)}:\n{own.fix}" if own.fix else ""
-    return _Cause(keys, clause, tuple(evidence), fix, own.advice or advice)
+    return _Cause(keys, clause, tuple(evidence), fix, own.advice or advice, (own.rule,))
 
 
 def _elsewhere(arrived: Arrivals, keys: tuple[str, ...]) -> int:
