@@ -80,8 +80,9 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
         ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns
         # A twin whose steps hold more samples bears another fix than the one whose gain was predicted.
-        inside = compared.inside if work == 1 else None
-        if before_ns > after_ns and work == 1:
+        mended = workload(name).mends and work == 1
+        inside = compared.inside if mended else None
+        if before_ns > after_ns and mended:
             predicted = finding.gain.saves_ns / finding.gain.step_ns
             error = abs(predicted / (1 - after_ns / before_ns) - 1)
     return Judgement(

@@ -11,6 +11,7 @@ from gpulab.errors import RunError
 from gpulab.intervals import Spans
 from gpulab.rules import Finding, Gain, Masked, Rule, Stage, diagnose
 from gpulab.rules.diagnosis import ranked
+from gpulab.rules.evidence import warmed_ns
 from gpulab.tables import Kind
 from gpulab.views.report import report
 
@@ -116,3 +117,14 @@ def test_a_report_tells_asides_and_what_was_explained_apart_from_findings():
     shown = str(report(told))
     assert shown.index("other finding") < shown.index("Worth knowing") < shown.index("Warming costs.")
     assert f"Symptom costs. Explained by: {diagnosis.findings[0].claim}" in " ".join(shown.split())
+
+
+def test_what_is_left_of_a_step_on_a_cpu_may_be_faster_alone_the_more_was_taken_away():
+    assert warmed_ns(100 * MS, 100 * MS) == 100 * MS
+    assert 60 * MS < warmed_ns(80 * MS, 100 * MS) < 80 * MS
+    assert 0.3 * 10 * MS < warmed_ns(10 * MS, 100 * MS) < 0.5 * 10 * MS
+
+
+def test_what_is_left_of_a_step_on_a_gpu_is_a_bound_as_it_is():
+    run = run_of(stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS])
+    assert diagnose(run).first.gain.floor_ns == 60 * MS

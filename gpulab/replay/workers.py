@@ -43,8 +43,10 @@ def with_workers(feeding: Feeding, workers: int, cores: float | None, threads: i
     if cores is not None and (demand_ns := demanded_ns(feeding)) is not None:
         limits["the cores"] = ceil(demand_ns / cores)
     limit = max(limits, key=lambda name: limits[name])
-    best_ns = min(limits[limit], feeding.step_ns)
-    saving_ns = feeding.step_ns - best_ns
+    likely_ns = min(limits[limit], feeding.step_ns)
+    # Fed without a pause the model may be as fast as it was in its fastest steps.
+    best_ns = min(likely_ns, max({**limits, "the model": feeding.least_rest_ns or feeding.rest_ns}.values()))
+    saving_ns = feeding.step_ns - likely_ns
     crowded = limit == "the cores" and (threads or 1) > 1
     realised = CROWDED_FRAC if crowded else REALISED_FRAC
     worst_ns = min(feeding.step_ns, round(feeding.step_ns - realised * saving_ns) + HANDOVER_NS)

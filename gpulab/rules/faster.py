@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.analysis.pace import pace
-from gpulab.rules.evidence import Evidence
+from gpulab.rules.evidence import Evidence, warmed_ns
 from gpulab.rules.finding import Gain
 from gpulab.rules.phrases import ms
 
@@ -30,6 +30,9 @@ def faster_work(
     hosts = (0, 0, 0) if calls else _host_ns(seen)
     shrunk = [round(step_ns - (1 - part) * seen.plain_ns(cost_ns)) for part in left]
     worst, best, floor = (min(step_ns, max(1, *each)) for each in zip(hosts, shrunk, strict=True))
+    if not seen.on_gpu:
+        floor = warmed_ns(floor, step_ns)
+        best = max(floor, warmed_ns(best, step_ns))
     best = min(best, worst)
     if step_ns - best < WORTH_FRAC * step_ns:
         return None

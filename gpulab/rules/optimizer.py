@@ -20,7 +20,7 @@ SMALL_PIECE_NS = 20_000  # or else so short that most of it is the call
 WHOLE_FRAC = 0.1  # with more pieces than this for many tensors at once, the optimizer is not a loop over them
 HOST_LIMITS_FRAC = 0.9  # a host that needs so much of each step is what limits it
 # What is left of it: measured here with AdamW on CPU, and by PyTorch's own notes on foreach and fused.
-LEFT = (0.6, 0.1, 0.03)
+LEFT = (0.75, 0.1, 0.03)
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
 FOREACH = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")  # those with foreach=True only

@@ -6,7 +6,7 @@ from gpulab.analysis.frames import Frame, library_call
 from gpulab.analysis.outside import Outside, outside
 from gpulab.analysis.threads import FULL_FRAC
 from gpulab.intervals import Spans, merged
-from gpulab.rules.evidence import Evidence
+from gpulab.rules.evidence import Evidence, warmed_ns
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged
 from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 from gpulab.rules.stalls import undisturbed
@@ -247,12 +247,12 @@ def _undisturbed(seen: Evidence, lost_ns: int) -> Gain:
 def _hidden(seen: Evidence, waits_ns: int) -> Gain:
     """Asked for beforehand, a wait is hidden behind the rest of the step, at most as much as that is long."""
     step_ns = seen.step_ns
-    floor_ns = max(1, step_ns - waits_ns)
-    hidden_ns = min(waits_ns, floor_ns)
+    left_ns = max(1, step_ns - waits_ns)
+    floor_ns = left_ns if seen.on_gpu else warmed_ns(left_ns, step_ns)
     return Gain(
         step_ns=step_ns,
-        best_ns=step_ns - hidden_ns,
-        worst_ns=round(step_ns - 0.7 * hidden_ns),
+        best_ns=min(step_ns, max(floor_ns, waits_ns)),
+        worst_ns=round(step_ns - 0.7 * min(waits_ns, left_ns)),
         floor_ns=floor_ns,
         basis="the wait, hidden behind the rest of the step by 70 to 100 %",
         floor_means="even no waiting",

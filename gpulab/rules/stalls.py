@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from gpulab.analysis.stalls import Stalling, collecting
-from gpulab.rules.evidence import Evidence
+from gpulab.rules.evidence import Evidence, warmed_ns
 from gpulab.rules.finding import CERTAIN, Finding, Gain
 from gpulab.rules.phrases import ms, of_each_step, percent
 
 GC_WORTH_FRAC = 0.05  # as for the rest of the loop's Python: a twentieth of a step
-WARMER_FRAC = 0.5  # work that follows a long interruption took up to twice as long
 ASKED = "gc.collect()"
 
 
@@ -87,7 +86,7 @@ def undisturbed(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst:
     By how much follows from how long the interruptions are: after 190 ms of collecting, 6 ms of work took 10.
     """
     left_ns = max(1, step_ns - lost_ns)
-    warm_ns = max(1, round(left_ns * (1 - WARMER_FRAC * lost_ns / step_ns)))
+    warm_ns = warmed_ns(left_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=warm_ns,
@@ -104,12 +103,12 @@ def averaged(
     """The gain of what strikes now and then: of the average step."""
     if not 0 < saved_ns < step_ns:
         return None
-    worst_ns, best_ns = (round(step_ns - part * saved_ns) for part in realised)
+    floor_ns = warmed_ns(step_ns - saved_ns, step_ns)
     return Gain(
         step_ns=step_ns,
-        best_ns=best_ns,
-        worst_ns=worst_ns,
-        floor_ns=step_ns - saved_ns,
+        best_ns=round(step_ns - realised[1] * (step_ns - floor_ns)),
+        worst_ns=round(step_ns - realised[0] * saved_ns),
+        floor_ns=floor_ns,
         basis=f"averaged over all steps: {basis}",
         floor_means=floor_means,
         averaged=True,

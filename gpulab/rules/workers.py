@@ -7,7 +7,7 @@ from math import ceil
 from gpulab.analysis.loader import Feeding
 from gpulab.analysis.workers import Begun, begun, crew, slowest_first
 from gpulab.replay.workers import batch_ns, needed, with_workers
-from gpulab.rules.evidence import Evidence
+from gpulab.rules.evidence import Evidence, warmed_ns
 from gpulab.rules.feeding import loader_numbers, model_threads, queue_gain, time_in_loader, worker_arguments
 from gpulab.rules.finding import LIKELY, Finding, Gain
 from gpulab.rules.lateness import WAITING_FRAC, Cause, why_late
@@ -83,7 +83,7 @@ def many_workers(seen: Evidence) -> Finding | None:
         advice=""
         if again
         else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
-        gain=_without_starts(again) if again else None,
+        gain=_without_starts(again, feeding) if again else None,
         confidence=confidence,
         why_confidence=why,
         shown_by=again.spans if again else seen.ledger.spans["loader"],
@@ -160,13 +160,15 @@ def _restarts(seen: Evidence, feeding: Feeding) -> Begun | None:
     return found if found is not None and found.frac >= START_WORTH_FRAC else None
 
 
-def _without_starts(found: Begun) -> Gain:
-    saved_ns = min(found.step_ns - 1, round(found.frac * found.step_ns))
+def _without_starts(found: Begun, feeding: Feeding) -> Gain:
+    """Workers that start also take cores from the steps beside them: at best these are as fast as the fastest were."""
+    left_ns = max(1, found.step_ns - round(found.frac * found.step_ns))
+    floor_ns = min(left_ns, feeding.least_rest_ns or warmed_ns(left_ns, found.step_ns))
     return Gain(
         step_ns=found.step_ns,
-        best_ns=found.step_ns - saved_ns,
-        worst_ns=found.step_ns - saved_ns // 2,
-        floor_ns=found.step_ns - saved_ns,
+        best_ns=floor_ns,
+        worst_ns=(found.step_ns + left_ns) // 2,
+        floor_ns=floor_ns,
         basis="the beginnings of later epochs, shortened by 50 to 100 %",
         floor_means="even a beginning that costs nothing",
         averaged=True,

@@ -98,6 +98,7 @@ COUNTING = (
         run=train_on_documents,
         rule="starving",
         twin="counting_once",
+        mends=False,
     ),
     Workload(
         name="counting_workers",

@@ -19,5 +19,6 @@ class Workload:
     run: Callable[..., list[float]]
     rule: str | None  # the rule that should name what was planted; None: nothing was
     twin: str | None = None  # the same training with the fix applied; None where there is no flaw to take out
+    mends: bool = True  # the twin bears the fix that the finding prints, not another remedy
     batch: int = 1  # samples a step, where a twin's step does more of them: only the ratio of the two matters
     needs_gpu: bool = False  # the fault is one of a GPU: on a CPU there is nothing to find
