@@ -51,7 +51,8 @@ class Notebook:
 
     def paste(self, code, *, names, functions=(), lists=()):
         """None, or what was raised. `names`: what the user calls model, optimizer, loader, dataset."""
-        request = json.dumps({"code": code, "names": dict(names), "functions": sorted(functions), "lists": sorted(lists)})
+        told = {"names": dict(names), "functions": sorted(functions), "lists": sorted(lists)}
+        request = json.dumps({"code": code, **told})
         if request not in self._told:
             self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
@@ -74,7 +75,8 @@ def serve():
 
     # A fork of a process that has computed on several threads would wait for threads it does not have.
     torch.set_num_threads(1)
-    run({"code": "", "names": {}, "functions": (), "lists": ()}, standing_in=False)  # what is imported late is imported once
+    # What is imported late is imported once.
+    run({"code": "", "names": {}, "functions": (), "lists": ()}, standing_in=False)
     for line in sys.stdin:
         answers.write(json.dumps(forked(json.loads(line))) + "\n")
         answers.flush()
