@@ -87,8 +87,8 @@ class Evidence:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU is the device; otherwise the CPU is."""
-        return self.ledger.device == "gpu"
+        """Whether a GPU is the device; otherwise the CPU is. Without events, whether there is one."""
+        return self.accounts.device == "gpu" if self.accounts else bool(self.run.machine.gpus)
 
     @property
     def step_ns(self) -> int:
