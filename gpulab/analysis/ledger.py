@@ -128,7 +128,7 @@ def ledger(run: Run, steps: Steps) -> Ledger | None:
     on_gpu = bool(np.isin(run.event_rows["kind"], DEVICE_KINDS).any())
     layers = _gpu_layers(run, window) if on_gpu else _cpu_layers(run, window)
     parts = GPU_PARTS if on_gpu else CPU_PARTS
-    spans = _partition(window, layers, rest=parts[-1].key)
+    spans = partition(window, layers, rest=parts[-1].key)
     part_ns = {part.key: covered_ns(spans[part.key], start, end) for part in parts}
     return Ledger("gpu" if on_gpu else "cpu", parts, end - start, part_ns, spans, steps.burst)
 
@@ -147,7 +147,7 @@ def host_threads(run: Run) -> Ints:
     return np.union1d(np.unique(rows["thread"]), [run.main_thread])
 
 
-def _partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> dict[str, Spans]:
+def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> dict[str, Spans]:
     """Each instant of the window to the first layer that covers it; what none covers to `rest`."""
     left, parts = window, {}
     for key, spans in layers:
@@ -155,6 +155,13 @@ def _partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) ->
         left = subtract(left, spans)
     parts[rest] = left
     return parts
+
+
+def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
+    """What the host did at every instant of a window, whether the device worked meanwhile or not; on a CPU the parts."""
+    on_gpu = device == "gpu"
+    layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
+    return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)
 
 
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:

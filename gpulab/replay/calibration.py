@@ -1,0 +1,68 @@
+"""From the recorded step to the real one: recording adds to the cost of calls, and what-ifs are about steps without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpulab.analysis.loader import Feeding
+from gpulab.replay.graph import CALLING, Graph
+from gpulab.replay.sweep import swept
+
+LEAST, MOST = 0.2, 1.0  # share of a recorded call's cost that is its own: profilers add up to four times as much
+UNKNOWN = (0.6, 1.0)  # the same where nothing measured tells
+FELT_FRAC = 0.01  # a step that moves by less over that whole range does not tell the share
+ROUNDS = 9
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A graph whose step is the un-profiled one, where that was measured."""
+
+    graph: Graph
+    calling: float  # what is left of the recorded cost of calls, 0-1
+    known: bool  # the un-profiled steps tell it; otherwise it lies somewhere in UNKNOWN
+    rest: float  # by which all other host work was multiplied, as calls alone did not explain the difference
+
+
+def calibrated(graph: Graph, feeding: Feeding | None = None) -> Calibrated:
+    """The graph with calls as cheap as un-profiled steps say they are."""
+    target = graph.steps.plain_ns
+    traced = graph.steps.traced_ns
+    if feeding is not None and feeding.traced_fetch_ns and feeding.fetch_ns and target is not None:
+        graph = graph.scaled_before({"loader": feeding.fetch_ns / feeding.traced_fetch_ns})
+    recorded_ns = swept(graph).step_ns
+    if target is None or traced is None:
+        return Calibrated(graph, 1.0, False, 1.0)
+    least_ns = swept(with_calling(graph, LEAST)).step_ns
+    if recorded_ns - least_ns < FELT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * FELT_FRAC:
+        return Calibrated(graph, 1.0, False, 1.0)
+    if least_ns <= target <= recorded_ns:
+        share = _solved(lambda share: swept(with_calling(graph, share)).step_ns, target, LEAST, MOST)
+        return Calibrated(with_calling(graph, share), share, True, 1.0)
+    share = LEAST if target < least_ns else MOST
+    called = with_calling(graph, share)
+    rest = _solved(lambda factor: swept(with_all(called, factor)).step_ns, target, 0.3, 3.0)
+    return Calibrated(with_all(called, rest), share, True, rest)
+
+
+def with_calling(graph: Graph, share: float) -> Graph:
+    """The graph with the cost of calls multiplied."""
+    return graph.scaled_before(dict.fromkeys(CALLING, share)).with_host(own_ns=graph.host.own_ns * share)
+
+
+def with_all(graph: Graph, factor: float) -> Graph:
+    """The graph with all work of the host multiplied."""
+    scaled = graph.scaled_before(dict.fromkeys(graph.host.before_ns, factor))
+    return scaled.with_host(own_ns=graph.host.own_ns * factor)
+
+
+def _solved(step_ns: Callable[[float], float], target: float, low: float, high: float) -> float:
+    """Where a rising function reaches a target, by halving; an end of the range where it does not."""
+    for _ in range(ROUNDS):
+        middle = (low + high) / 2
+        if step_ns(middle) < target:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2

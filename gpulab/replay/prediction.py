@@ -1,0 +1,183 @@
+"""What a step would be with something changed: a middle, a range and a bound, by replaying the changes together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gpulab.analysis.ledger import Ledger
+from gpulab.analysis.loader import feeding
+from gpulab.analysis.steps import Steps
+from gpulab.errors import RunError
+from gpulab.replay.build import graph_of
+from gpulab.replay.calibration import UNKNOWN, Calibrated, calibrated, with_calling
+from gpulab.replay.graph import Graph
+from gpulab.replay.history import NO_HISTORY, History
+from gpulab.replay.quality import Quality, quality
+from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
+from gpulab.replay.sweep import Timed, swept
+from gpulab.run import Run
+
+SAMPLES = 100  # enough that the 10 % and 90 % points move by a few per cent of the range from one set to the next
+WARMER = (0.0, 0.65)  # on a CPU, what is left of a step gets faster by up to so much of the share that was taken away
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A run made ready for what-ifs: its graph, calibrated, and how far that may be trusted."""
+
+    base: Calibrated
+    quality: Quality
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the un-profiled step."""
+        return self.base.graph
+
+    @property
+    def step_ns(self) -> int:
+        """The step that predictions start from."""
+        return self.graph.steps.step_ns or round(self.timed.step_ns)
+
+    @cached_property
+    def timed(self) -> Timed:
+        """The step as it is, replayed."""
+        return swept(self.graph)
+
+    def scaled_ns(self, timed: Timed, start_ns: float | None = None) -> float:
+        """The step of a replay on the scale of the un-profiled step."""
+        return self.step_ns * timed.step_ns / max(1.0, start_ns or self.timed.step_ns)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prediction:
+    """The typical step with the rewrites made together: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
+
+    scene: Scene
+    chosen: tuple[Chosen, ...]
+    step_ns: int  # as it is
+    likely_ns: int
+    best_ns: int  # 10 % of what is possible is better
+    worst_ns: int  # and 10 % worse; it may be longer than the step is now
+    floor_ns: int  # no way of doing this can be better
+    grade: str  # the weakest of its rewrites
+    samples: int  # draws of the unknowns that the range rests on
+    limit: str | None  # what else than host and device limits: "the workers", "the cores"
+    learned: int = 0  # earlier predictions of this kind that were measured on this machine
+    timed: Timed  # the middle of everything, replayed
+
+    @property
+    def run(self) -> Run:
+        """The run it is about."""
+        return self.scene.graph.run
+
+    @property
+    def speedup(self) -> float:
+        """Step time as it is over the likely one."""
+        return self.step_ns / self.likely_ns
+
+    @property
+    def bound(self) -> float:
+        """The speed-up that nothing done this way can exceed."""
+        return self.step_ns / self.floor_ns
+
+    @property
+    def floor_means(self) -> str:
+        """What the bound assumes, as the subject of "gives at most"."""
+        means = [each.rewrite.ceiling_means for each in self.chosen]
+        return means[0] if len(means) == 1 else "even all of it at no cost"
+
+
+def scene(run: Run, steps: Steps, ledger: Ledger) -> Scene:
+    """Make a run ready for what-ifs; its quality says whether it may be asked."""
+    graph = graph_of(run, steps, ledger)
+    return Scene(calibrated(graph, feeding(run, steps, ledger)), quality(graph))
+
+
+def predict(
+    ready: Scene, chosen: Sequence[Chosen], *, samples: int = SAMPLES, history: History = NO_HISTORY
+) -> Prediction:
+    """Replay the run with these rewrites. Raises RunError where the replay is not to be trusted, or one cannot be told.
+
+    The order of `chosen` does not matter: rewrites are made in the order of the catalogue.
+    """
+    if ready.quality.refusal is not None:
+        raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
+    for each in chosen:
+        lacking = each.rewrite.lacking(ready.graph, each.value)
+        if lacking is not None:
+            raise RunError(
+                f"{each} cannot be predicted from this run.", why=lacking, fix="leave it out, or record more"
+            )
+    draws = [Draw(seed=number) for number in range(samples)] if samples > 2 else [Draw(otherwise=p) for p in (0.1, 0.9)]
+    middle = swept(edited(ready, chosen, MIDDLE))
+    likely_ns = warmed(ready, ready.scaled_ns(middle), MIDDLE)
+    drawn = [_drawn_ns(ready, chosen, draw) for draw in draws] if chosen else [likely_ns]
+    ceiling = ready.graph
+    for each in chosen:
+        ceiling = each.rewrite.ceiling(ceiling, each.value)
+    floor_ns = warmed(ready, ready.scaled_ns(swept(ceiling)), BEST_CASE)
+    low, high = np.percentile(drawn, (10, 90)) if samples > 2 else (min(drawn), max(drawn))
+    grade = max((each.rewrite.grade for each in chosen), default="A")
+    kind = "+".join(sorted(each.rewrite.name for each in chosen))
+    learned = history.of(kind)
+    likely_ns = min(max(likely_ns * learned.bias, floor_ns), max(ready.step_ns, likely_ns))
+    best, worst = _range(ready, likely_ns, (float(low), float(high)), grade, learned.spread)
+    own, limits = middle.own_ns, middle.graph.limits_ns
+    limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > own else None
+    return Prediction(
+        scene=ready,
+        chosen=tuple(chosen),
+        step_ns=ready.step_ns,
+        likely_ns=max(1, round(likely_ns)),
+        best_ns=max(1, round(min(max(best, floor_ns), likely_ns))),
+        worst_ns=max(1, round(max(worst, likely_ns))),
+        floor_ns=max(1, round(min(floor_ns, likely_ns))),
+        grade=grade,
+        samples=len(drawn),
+        limit=limit,
+        learned=learned.count,
+        timed=middle,
+    )
+
+
+BEST_CASE = Draw(otherwise=1.0)  # of the warmth of a CPU, the most
+
+
+def edited(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> Graph:
+    """The graph with the rewrites made, in the order given."""
+    graph = ready.graph
+    if not ready.base.known and graph.on_gpu and draw is not MIDDLE:
+        graph = with_calling(graph, draw.between("calling", *UNKNOWN))
+    for each in chosen:
+        graph = each.rewrite.edit(graph, each.value, draw)
+    return graph
+
+
+def warmed(ready: Scene, left_ns: float, draw: Draw) -> float:
+    """On a CPU, what is left of a step may be faster alone: no cold caches and sleeping threads after each wait."""
+    if ready.graph.on_gpu or left_ns >= ready.step_ns:
+        return left_ns
+    return left_ns * (1 - draw.between("warmer", *WARMER) * (1 - left_ns / ready.step_ns))
+
+
+def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> float:
+    start_ns = None
+    if not ready.base.known and ready.graph.on_gpu:
+        start_ns = swept(edited(ready, (), draw)).step_ns
+    return warmed(ready, ready.scaled_ns(swept(edited(ready, chosen, draw)), start_ns), draw)
+
+
+def _range(
+    ready: Scene, likely_ns: float, drawn: tuple[float, float], grade: str, spread: float
+) -> tuple[float, float]:
+    """The drawn range, at least as wide as the grade and the past say, and wider by what the replay does not tell."""
+    saving = abs(ready.step_ns - likely_ns)
+    least = GRADES[grade][1] * saving + 0.01 * likely_ns
+    widening = ready.quality.widening
+    below = max((likely_ns - drawn[0]) * widening, least, spread * likely_ns)
+    above = max((drawn[1] - likely_ns) * widening, least, spread * likely_ns)
+    return likely_ns - below, likely_ns + above
