@@ -82,15 +82,13 @@ def _usual(track: Track, before: Ints) -> Usual:
 
 
 def _device(run: Run, track: Track, before: Ints, usual: Usual) -> tuple[Device, bool, float]:
-    """Device work with its delays: what bound it in the recording keeps its own, what did not could have been shorter."""
+    """Device work with its delays: what bound it in the recording keeps its own, all others could have been shorter."""
     start, end = track.work.start_ns.astype(float), track.work.end_ns.astype(float)
     after, told = stream_waits(run, track, before, usual.latency_ns)
+    called = track.call >= 0
+    at = track.at_ns[track.call] if len(track.at_ns) else start
     sources = (
-        (
-            np.where(track.call >= 0, track.at_ns[track.call], -np.inf)
-            if len(track.at_ns)
-            else np.full(len(start), -np.inf)
-        ),
+        np.where(called, at, -np.inf),
         np.where(before >= 0, end[before], -np.inf),
         np.where(after >= 0, end[after], -np.inf),
     )
@@ -99,7 +97,6 @@ def _device(run: Run, track: Track, before: Ints, usual: Usual) -> tuple[Device,
     delays = [np.minimum(delay, most) for delay, most in zip(seen, usuals, strict=True)]
     reach = np.stack([source + delay for source, delay in zip(sources, delays, strict=True)])
     binding = reach.argmax(axis=0)
-    called = track.call >= 0
     still = np.where(called & np.isfinite(reach.max(axis=0)), start - reach.max(axis=0), 0.0)
     still[_inside_its_call(track)] = 0.0
     delays = [np.where(binding == place, seen[place], delay) for place, delay in enumerate(delays)]

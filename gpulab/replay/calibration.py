@@ -1,4 +1,4 @@
-"""From the recorded step to the real one: recording adds to the cost of calls, and what-ifs are about steps without it."""
+"""From the recorded step to the real one: recording adds to the cost of calls, and what-ifs are about the real one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from gpulab.analysis.steps import Steps
 from gpulab.errors import RunError
 from gpulab.replay.build import graph_of
 from gpulab.replay.calibration import UNKNOWN, Calibrated, calibrated, with_calling
-from gpulab.replay.graph import Graph
+from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, quality
 from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
@@ -47,6 +47,12 @@ class Scene:
         """The step as it is, replayed."""
         return swept(self.graph)
 
+    @cached_property
+    def by_calling(self) -> tuple[Floats, Floats]:
+        """The step as it is where calls cost this share of what was recorded: shares, and ns of a replay."""
+        shares = np.linspace(*UNKNOWN, 5)
+        return shares, np.array([swept(with_calling(self.graph, share)).step_ns for share in shares])
+
     def scaled_ns(self, timed: Timed, start_ns: float | None = None) -> float:
         """The step of a replay on the scale of the un-profiled step."""
         return self.step_ns * timed.step_ns / max(1.0, start_ns or self.timed.step_ns)
@@ -67,6 +73,7 @@ class Prediction:
     samples: int  # draws of the unknowns that the range rests on
     limit: str | None  # what else than host and device limits: "the workers", "the cores"
     learned: int = 0  # earlier predictions of this kind that were measured on this machine
+    work: float = 1.0  # by how much more a step then does: four times the batch is 4
     timed: Timed  # the middle of everything, replayed
 
     @property
@@ -76,13 +83,13 @@ class Prediction:
 
     @property
     def speedup(self) -> float:
-        """Step time as it is over the likely one."""
-        return self.step_ns / self.likely_ns
+        """How much faster the same work is done: step time as it is over the likely one, times the work of a step."""
+        return self.work * self.step_ns / self.likely_ns
 
     @property
     def bound(self) -> float:
         """The speed-up that nothing done this way can exceed."""
-        return self.step_ns / self.floor_ns
+        return self.work * self.step_ns / self.floor_ns
 
     @property
     def floor_means(self) -> str:
@@ -109,9 +116,8 @@ def predict(
     for each in chosen:
         lacking = each.rewrite.lacking(ready.graph, each.value)
         if lacking is not None:
-            raise RunError(
-                f"{each} cannot be predicted from this run.", why=lacking, fix="leave it out, or record more"
-            )
+            what = f"{each} cannot be predicted from this run."
+            raise RunError(what, why=lacking, fix="leave it out, or record a run that has it")
     draws = [Draw(seed=number) for number in range(samples)] if samples > 2 else [Draw(otherwise=p) for p in (0.1, 0.9)]
     middle = swept(edited(ready, chosen, MIDDLE))
     likely_ns = warmed(ready, ready.scaled_ns(middle), MIDDLE)
@@ -140,6 +146,7 @@ def predict(
         samples=len(drawn),
         limit=limit,
         learned=learned.count,
+        work=float(np.prod([each.rewrite.work(ready.graph, each.value) for each in chosen if each.rewrite.work])),
         timed=middle,
     )
 
@@ -167,7 +174,7 @@ def warmed(ready: Scene, left_ns: float, draw: Draw) -> float:
 def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> float:
     start_ns = None
     if not ready.base.known and ready.graph.on_gpu:
-        start_ns = swept(edited(ready, (), draw)).step_ns
+        start_ns = float(np.interp(draw.between("calling", *UNKNOWN), *ready.by_calling))
     return warmed(ready, ready.scaled_ns(swept(edited(ready, chosen, draw)), start_ns), draw)
 
 

@@ -106,7 +106,8 @@ def _marks(run: Run, steps: Steps, calls: Ints) -> Ints:
 
 
 def _clamped(at: Ints, marks: Ints) -> Ints:
-    return np.minimum(at, marks[-1])
+    within: Ints = np.minimum(at, marks[-1])
+    return within
 
 
 def _window(run: Run, calls: Ints, marks: Ints) -> Spans:

@@ -30,7 +30,8 @@ class Timed:
     @property
     def host_steps_ns(self) -> Floats:
         """How long each step is by its marks."""
-        return self.ends_ns[self.graph.step_last] - self.ends_ns[self.graph.step_first]
+        lasted: Floats = self.ends_ns[self.graph.step_last] - self.ends_ns[self.graph.step_first]
+        return lasted
 
     @property
     def device_steps_ns(self) -> Floats:
@@ -63,7 +64,7 @@ class Timed:
 
 def typical(values_ns: Floats, burst: int) -> float:
     """The median, of means over groups of `burst`."""
-    return float(np.median(grouped(np.asarray(values_ns, np.float64), burst)))  # type: ignore[arg-type]
+    return float(np.median(grouped(np.asarray(values_ns, np.float64), burst)))
 
 
 def swept(graph: Graph) -> Timed:

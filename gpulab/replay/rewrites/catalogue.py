@@ -1,5 +1,7 @@
-"""Every rewrite, in the order in which they are made, whatever order they are asked in: what changes the work first,
-then what changes how it is done, then who waits for whom, then what feeds it."""
+"""Every rewrite, in the order in which they are made, whatever order they are asked in.
+
+What changes the work comes first, then what changes how it is done, then who waits for whom, then what feeds it.
+"""
 
 from __future__ import annotations
 
