@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpulab.rows import Rows
 from gpulab.tables import (
@@ -105,15 +105,18 @@ class Machine:
 class Source:
     """Where the numbers of a run come from; printed with every number."""
 
-    how: str  # "measured", "recorded" or "virtual"
+    how: str  # "measured", "recorded", "virtual" or "predicted"
     device: str
     date: str | None = None  # ISO date; None where a trace does not tell
+    of: str | None = None  # of a predicted run: how the one it was predicted from was obtained
 
     def __str__(self) -> str:
         if self.how == "measured":
             return f"measured here on {self.device}"
         if self.how == "virtual":
             return f"virtual {self.device}, estimated"
+        if self.how == "predicted":
+            return f"predicted from a run {Source(how=self.of or 'recorded', device=self.device, date=self.date)}"
         return f"recorded on {self.device}" + (f", {self.date}" if self.date else "")
 
 
@@ -232,6 +235,12 @@ class Run:
         size = f"{len(self.event_rows):,} events, {self.span_ns / 1e9:.2f} s"
         end = "" if self.outcome == "ok" else f", ended by {self.outcome}"
         return f"Run({self.name!r}, {self.source}, {size}{end})"
+
+    def whatif(self, rewrites: str = "", **options: Any) -> Any:
+        """What a step would take with something changed: `run.whatif("workers=6, amp=bf16")` is gpulab.whatif of it."""
+        import gpulab
+
+        return gpulab.whatif(self, rewrites, **options)
 
     @property
     def events(self) -> pd.DataFrame:

@@ -19,6 +19,9 @@ from oracle import SHARED, Oracle
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# No test reads or writes the user's own history of predictions, nor does a kernel that a test starts.
+os.environ["GPULAB_HISTORY"] = "off"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip, with the reason, what this machine cannot run."""

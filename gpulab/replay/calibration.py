@@ -21,7 +21,7 @@ class Calibrated:
 
     graph: Graph
     calling: float  # what is left of the recorded cost of calls, 0-1
-    known: bool  # the un-profiled steps tell it; otherwise it lies somewhere in UNKNOWN
+    known: bool  # False: the device hides what calls cost, so it lies somewhere in UNKNOWN
     rest: float  # by which all other host work was multiplied, as calls alone did not explain the difference
 
 
@@ -33,7 +33,8 @@ def calibrated(graph: Graph, feeding: Feeding | None = None) -> Calibrated:
         graph = graph.scaled_before({"loader": feeding.fetch_ns / feeding.traced_fetch_ns})
     recorded_ns = swept(graph).step_ns
     if target is None or traced is None:
-        return Calibrated(graph, 1.0, False, 1.0)
+        # Only recorded steps were seen: what-ifs are about those, as another recording of the changed loop shows them.
+        return Calibrated(graph, 1.0, True, 1.0)
     least_ns = swept(with_calling(graph, LEAST)).step_ns
     if recorded_ns - least_ns < FELT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * FELT_FRAC:
         return Calibrated(graph, 1.0, False, 1.0)

@@ -6,7 +6,7 @@ GPU there is no device work: the host computes, and the track is all there is.
 
     host    begins(i) = ends(i-1) + before(i)
             ends(i)   = max(begins(i) + own(i), device work waited for + its delay, room in the queue + its delay)
-    device  starts(k) = max(its call begins + latency, work before it on its stream + turn, work of another stream + lag)
+    device  starts(k) = max(its call begins + latency, work before on its stream + turn, work of another stream + lag)
 
 A rewrite is a function from a graph to a graph: it changes costs and drops waits, never the order. Times are float64
 nanoseconds: a model's times need not be whole.

@@ -1,4 +1,4 @@
-"""What earlier predictions on this machine taught: how far each kind was off."""
+"""What earlier predictions on this machine taught: how far each kind was off, by which later ones are wider."""
 
 from __future__ import annotations
 
@@ -6,27 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.files.history import Past
+
 SHRUNK = 5.0  # so many predictions without any error are believed before the first was measured
-
-
-@dataclass(frozen=True)
-class Past:
-    """One prediction and what came of it, in ns of a step."""
-
-    kind: str  # the names of its rewrites, sorted and joined by "+"
-    step_ns: int
-    predicted_ns: int
-    measured_ns: int
-    device: str
-    date: str
+COVERED = 80  # per cent of earlier errors that a range is to hold
 
 
 @dataclass(frozen=True)
 class Learned:
-    """How a kind of prediction is to be mended."""
+    """How far predictions of a kind were off."""
 
-    bias: float = 1.0  # measured over predicted, shrunk towards 1
-    spread: float = 0.0  # half-width as a share of the prediction
+    spread: float = 0.0  # half-width that a range must have at the least, as a share of the predicted step
     count: int = 0
 
 
@@ -38,13 +28,12 @@ class History:
 
     def of(self, kind: str) -> Learned:
         """What is known of this kind; nothing where none was measured yet."""
-        ratios = [np.log(each.measured_ns / each.predicted_ns) for each in self.past if each.kind == kind]
-        if not ratios:
+        mine = [each for each in self.past if each.kind == kind]
+        if not mine:
             return Learned()
-        count = len(ratios)
-        mean = float(np.sum(ratios) / (count + SHRUNK))
-        around = float(np.sqrt(np.sum((np.array(ratios) - mean) ** 2) / count))
-        return Learned(float(np.exp(mean)), 1.28 * around * count / (count + SHRUNK), count)
+        errors = [abs(float(np.log(each.measured_ns / each.predicted_ns))) for each in mine]
+        trust = len(mine) / (len(mine) + SHRUNK)
+        return Learned(trust * float(np.percentile(errors, COVERED)), len(mine))
 
 
 NO_HISTORY = History()

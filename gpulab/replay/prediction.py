@@ -19,10 +19,13 @@ from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, quality
 from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
 from gpulab.replay.sweep import Timed, swept
+from gpulab.replay.together import steps_ns
 from gpulab.run import Run
 
+FAVOURABLE = Draw(otherwise=0.0)  # every unknown at its best
 SAMPLES = 100  # enough that the 10 % and 90 % points move by a few per cent of the range from one set to the next
-WARMER = (0.0, 0.65)  # on a CPU, what is left of a step gets faster by up to so much of the share that was taken away
+LEAST_SAMPLES = 12
+WARMER = (0.65, 0.0)  # on a CPU, what is left of a step gets faster by up to so much of the share that was taken away
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +56,12 @@ class Scene:
         shares = np.linspace(*UNKNOWN, 5)
         return shares, np.array([swept(with_calling(self.graph, share)).step_ns for share in shares])
 
-    def scaled_ns(self, timed: Timed, start_ns: float | None = None) -> float:
-        """The step of a replay on the scale of the un-profiled step."""
-        return self.step_ns * timed.step_ns / max(1.0, start_ns or self.timed.step_ns)
+    def scaled_ns(self, replayed_ns: float, draw: Draw) -> float:
+        """A step of a replay on the scale of the un-profiled step."""
+        start_ns = self.timed.step_ns
+        if not self.base.known:
+            start_ns = float(np.interp(draw.between("calling", *UNKNOWN), *self.by_calling))
+        return self.step_ns * replayed_ns / max(1.0, start_ns)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,6 +110,14 @@ def scene(run: Run, steps: Steps, ledger: Ledger) -> Scene:
     return Scene(calibrated(graph, feeding(run, steps, ledger)), quality(graph))
 
 
+def untold(ready: Scene, chosen: Sequence[Chosen]) -> str | None:
+    """Why these rewrites cannot be predicted from this run; None where they can."""
+    if ready.quality.refusal is not None:
+        return ready.quality.refusal
+    lacking = (each.rewrite.lacking(ready.graph, each.value) for each in chosen)
+    return next((why for why in lacking if why is not None), None)
+
+
 def predict(
     ready: Scene, chosen: Sequence[Chosen], *, samples: int = SAMPLES, history: History = NO_HISTORY
 ) -> Prediction:
@@ -111,26 +125,18 @@ def predict(
 
     The order of `chosen` does not matter: rewrites are made in the order of the catalogue.
     """
-    if ready.quality.refusal is not None:
-        raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
-    for each in chosen:
-        lacking = each.rewrite.lacking(ready.graph, each.value)
-        if lacking is not None:
-            what = f"{each} cannot be predicted from this run."
-            raise RunError(what, why=lacking, fix="leave it out, or record a run that has it")
-    draws = [Draw(seed=number) for number in range(samples)] if samples > 2 else [Draw(otherwise=p) for p in (0.1, 0.9)]
+    _checked(ready, chosen)
     middle = swept(edited(ready, chosen, MIDDLE))
-    likely_ns = warmed(ready, ready.scaled_ns(middle), MIDDLE)
-    drawn = [_drawn_ns(ready, chosen, draw) for draw in draws] if chosen else [likely_ns]
-    ceiling = ready.graph
+    likely_ns = warmed(ready, ready.scaled_ns(middle.step_ns, MIDDLE), MIDDLE)
+    drawn = _drawn_ns(ready, chosen, draws_of(samples)) if chosen else [likely_ns]
+    ceiling = edited(ready, (), FAVOURABLE)
     for each in chosen:
         ceiling = each.rewrite.ceiling(ceiling, each.value)
-    floor_ns = warmed(ready, ready.scaled_ns(swept(ceiling)), BEST_CASE)
-    low, high = np.percentile(drawn, (10, 90)) if samples > 2 else (min(drawn), max(drawn))
+    floor_ns = warmed(ready, ready.scaled_ns(swept(ceiling).step_ns, FAVOURABLE), FAVOURABLE)
+    low, high = np.percentile(drawn, (10, 90)) if len(drawn) > 2 else (min(drawn), max(drawn))
     grade = max((each.rewrite.grade for each in chosen), default="A")
-    kind = "+".join(sorted(each.rewrite.name for each in chosen))
-    learned = history.of(kind)
-    likely_ns = min(max(likely_ns * learned.bias, floor_ns), max(ready.step_ns, likely_ns))
+    learned = history.of("+".join(sorted(each.rewrite.name for each in chosen)))
+    likely_ns = max(likely_ns, floor_ns)
     best, worst = _range(ready, likely_ns, (float(low), float(high)), grade, learned.spread)
     own, limits = middle.own_ns, middle.graph.limits_ns
     limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > own else None
@@ -151,13 +157,28 @@ def predict(
     )
 
 
-BEST_CASE = Draw(otherwise=1.0)  # of the warmth of a CPU, the most
+def _checked(ready: Scene, chosen: Sequence[Chosen]) -> None:
+    """Raise RunError where the replay is not to be trusted, or a rewrite cannot be told."""
+    if ready.quality.refusal is not None:
+        raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
+    for each in chosen:
+        lacking = each.rewrite.lacking(ready.graph, each.value)
+        if lacking is not None:
+            what = f"{each} cannot be predicted from this run."
+            raise RunError(what, why=lacking, fix="leave it out, or record a run that has it")
+
+
+def draws_of(samples: int) -> tuple[Draw, ...]:
+    """So many draws of the unknowns; of fewer than a dozen the ends would be chance, so then it is the ends alone."""
+    if samples < LEAST_SAMPLES:
+        return Draw(otherwise=0.1), Draw(otherwise=0.9)
+    return tuple(Draw(seed=number) for number in range(samples))
 
 
 def edited(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> Graph:
     """The graph with the rewrites made, in the order given."""
     graph = ready.graph
-    if not ready.base.known and graph.on_gpu and draw is not MIDDLE:
+    if not ready.base.known:
         graph = with_calling(graph, draw.between("calling", *UNKNOWN))
     for each in chosen:
         graph = each.rewrite.edit(graph, each.value, draw)
@@ -171,11 +192,9 @@ def warmed(ready: Scene, left_ns: float, draw: Draw) -> float:
     return left_ns * (1 - draw.between("warmer", *WARMER) * (1 - left_ns / ready.step_ns))
 
 
-def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> float:
-    start_ns = None
-    if not ready.base.known and ready.graph.on_gpu:
-        start_ns = float(np.interp(draw.between("calling", *UNKNOWN), *ready.by_calling))
-    return warmed(ready, ready.scaled_ns(swept(edited(ready, chosen, draw)), start_ns), draw)
+def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draws: Sequence[Draw]) -> list[float]:
+    steps = steps_ns([edited(ready, chosen, draw) for draw in draws])
+    return [warmed(ready, ready.scaled_ns(step, draw), draw) for step, draw in zip(steps, draws, strict=True)]
 
 
 def _range(

@@ -21,7 +21,7 @@ def chosen(text: str) -> tuple[Chosen, ...]:
         if not word:
             continue
         name, equals, given = word.partition("=")
-        rewrite = _named(name.replace("-", "_").lower())
+        rewrite = _named(_plain(name))
         if rewrite.name in asked:
             raise RunError(
                 f"{rewrite.name} is asked for twice.", why=f"in {text!r}", fix="name each change once, with its value"
@@ -30,10 +30,19 @@ def chosen(text: str) -> tuple[Chosen, ...]:
     return in_order(asked.values())
 
 
+def is_change(word: str) -> bool:
+    """Whether a word names a rewrite, with a value or without."""
+    return _plain(word.partition("=")[0].rstrip(",")) in BY_NAME
+
+
 def in_order(some: Iterable[Chosen]) -> tuple[Chosen, ...]:
     """The same rewrites in the order of the catalogue."""
     place = {rewrite.name: number for number, rewrite in enumerate(REWRITES)}
     return tuple(sorted(some, key=lambda each: place[each.rewrite.name]))
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_").lower()
 
 
 def _named(name: str) -> Rewrite:

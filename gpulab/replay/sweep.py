@@ -41,7 +41,7 @@ class Timed:
             return np.zeros(len(graph.step_first))
         reach = np.maximum.accumulate(np.where(graph.device.call >= 0, self.device_end_ns, NEVER))
         until, since = graph.host.first[graph.step_last], graph.host.first[graph.step_first]
-        ends = np.where(until > 0, reach[np.maximum(until - 1, 0)], NEVER)
+        ends: Floats = np.where(until > 0, reach[np.maximum(until - 1, 0)], NEVER)
         begins = np.where(since > 0, reach[np.maximum(since - 1, 0)], NEVER)
         begins = np.where(begins > NEVER / 2, begins, self.ends_ns[graph.step_first])
         return np.maximum(ends - begins, 0.0)

@@ -179,9 +179,10 @@ def room(track: Track) -> tuple[Ints, Floats, Floats]:
         return target, delay, own
     held = calls[size:]
     target[held] = last[:-size]
-    usual = float(np.median(track.dur_ns[calls]))
     freed = track.work.end_ns[target[held]]
-    blocked = (freed > track.at_ns[held]) & (track.dur_ns[held] > 3 * usual)
+    full = freed > track.at_ns[held]
+    usual = float(np.median(np.append(track.dur_ns[calls[:size]], track.dur_ns[held[~full]])))
+    blocked = full & (track.dur_ns[held] > 3 * usual)
     slack = (track.end_ns[held] - freed).astype(float)
     delay[held] = np.where(blocked, slack, np.minimum(slack, 0.0))
     own[held[blocked]] = usual

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.launches import Launching
 from gpulab.analysis.ledger import DISPATCHING
 from gpulab.analysis.stalls import compiling, overlap_ns, stalled
+from gpulab.intervals import merged
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
@@ -56,7 +57,11 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         fix=_fewer_pieces(seen),
         advice="A larger batch gives each call more to do; try it first where memory allows.",
         gain=seen.bounded(
-            exposed_ns, "the cost of calls lessened by 30 to 80 %, as compilers do", "even free calling", (0.3, 0.8)
+            exposed_ns,
+            "the cost of calls lessened by 30 to 80 %, as compilers do",
+            "even free calling",
+            (0.3, 0.8),
+            merged(*(seen.ledger.spans[key] for key in DISPATCHING if key in seen.ledger.spans)),
         ),
         confidence=confidence,
         why_confidence=why,

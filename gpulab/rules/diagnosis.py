@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from gpulab.analysis.ledger import DISPATCHING, Ledger, ledger
 from gpulab.analysis.steps import steps
 from gpulab.intervals import intersect
+from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules.catalogue import RULES
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import Diagnosis, Finding, Masked, Unjudged
@@ -21,13 +22,14 @@ EXPLAINED_FRAC = 0.5  # a finding of which another explains this much is not tol
 Answer = tuple[Rule, Finding | Unjudged | None]
 
 
-def diagnose(run: Run, peers: Sequence[Run] = ()) -> Diagnosis:
+def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
     """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
 
-    `peers`: the runs of all ranks where it is one of several; some questions need them all.
+    `peers`: the runs of all ranks where it is one of several; some questions need them all. `history`: what earlier
+    predictions on this machine taught.
     """
     found_steps = steps(run)
-    seen = Evidence(run, found_steps, ledger(run, found_steps), tuple(peers))
+    seen = Evidence(run, found_steps, ledger(run, found_steps), tuple(peers), history)
     answers = [(rule, _answer(rule, seen)) for rule in RULES]
     found, masked = ranked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
     unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,6 +14,13 @@ from gpulab.analysis.loader import Feeding, feeding
 from gpulab.analysis.ranks import Arrivals, arrivals
 from gpulab.analysis.steps import Steps
 from gpulab.analysis.work import missing_work
+from gpulab.intervals import Spans
+from gpulab.replay.history import NO_HISTORY, History
+from gpulab.replay.prediction import Prediction, Scene, predict, scene, untold
+from gpulab.replay.removal import without
+from gpulab.replay.rewrite import MIDDLE, Chosen
+from gpulab.replay.spelling import chosen
+from gpulab.replay.sweep import swept
 from gpulab.replay.workers import REALISED_FRAC
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Gain
 from gpulab.rules.names import Names, names
@@ -24,12 +31,34 @@ T = TypeVar("T")
 # Work on a CPU that waits or is interrupted finds cold caches and sleeping threads; alone it is faster by so much of
 # the share that was taken away: what was left of a step took 0.4 to 0.9 of the time it had taken before.
 WARMER_FRAC = 0.65
+DRAWS = 40  # of the unknowns, for the gain of a finding
+MOST_SWEPT = 60_000  # stops and device work of which as many draws take some 0.3 s
 HEAVY_INFLATION = 1.6  # traced steps this much longer are another program than the one to judge
 
 
 def warmed_ns(left_ns: int, step_ns: int) -> int:
     """How long what is left of a step may take at the least, once nothing interrupts it any more."""
     return max(1, round(left_ns * (1 - WARMER_FRAC * (1 - left_ns / step_ns))))
+
+
+def samples_for(ready: Scene) -> int:
+    """How many draws of the unknowns a rule can afford: for a very large run the two ends alone."""
+    return DRAWS if len(ready.graph.host) + len(ready.graph.device) <= MOST_SWEPT else 2
+
+
+def gain_of(told: Prediction, basis: str = "", floor_means: str = "") -> Gain:
+    """A prediction as a gain: for the same work, and never worse than leaving everything as it is."""
+    step_ns, work = told.step_ns, told.work
+    floor_ns = min(step_ns, max(1, round(told.floor_ns / work)))
+    best_ns = min(step_ns, max(floor_ns, round(told.best_ns / work)))
+    return Gain(
+        step_ns=step_ns,
+        best_ns=best_ns,
+        worst_ns=min(step_ns, max(best_ns, round(told.worst_ns / work))),
+        floor_ns=floor_ns,
+        basis=basis or f"replaying the step with {', '.join(map(str, told.chosen))}",
+        floor_means=floor_means or told.floor_means,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +69,7 @@ class Evidence:
     steps: Steps
     accounts: Ledger | None  # None where no step was recorded with events: see LEDGER in gpulab.rules.needs
     peers: tuple[Run, ...] = ()  # the runs of all ranks, this one among them; () where it is alone
+    history: History = NO_HISTORY  # predictions that were measured on this machine
     _known: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -74,6 +104,11 @@ class Evidence:
     def python_frame(self) -> Frame | None:
         """The user's frame that ran while nothing of PyTorch did; None where not told."""
         return frame_of(self.run, self.ledger.spans["python"])
+
+    @cached_property
+    def scene(self) -> Scene:
+        """The run made ready for what-ifs."""
+        return scene(self.run, self.steps, self.ledger)
 
     @cached_property
     def arrivals(self) -> Arrivals | None:
@@ -111,8 +146,20 @@ class Evidence:
         basis: str,
         floor_means: str,
         realised: tuple[float, float] = (REALISED_FRAC, 1.0),
+        spans: Spans | None = None,
     ) -> Gain:
-        """The gain of removing a cause that costs so much of the un-profiled step, and how much of that is likely."""
+        """The gain of removing a cause that costs so much of the un-profiled step, and how much of that is likely.
+
+        `spans`: when it happened in the recording, where the step can be replayed without that; otherwise, and where
+        the replay is not to be trusted, what it costs is taken off the step.
+        """
+        if spans is not None and spans.total_ns and untold(self.scene, ()) is None:
+            # Part of the spans may be another's, or the recording's own: no more is taken away than the cause costs.
+            whole = swept(without("all", spans, (1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
+            most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
+            removed = without("removed", spans, realised, min(1.0, exposed_ns / max(1.0, most_ns)))
+            told = predict(self.scene, (removed,), samples=samples_for(self.scene))
+            return gain_of(told, basis, floor_means)
         left_ns = max(1, self.step_ns - exposed_ns)
         floor_ns = left_ns if self.on_gpu else warmed_ns(left_ns, self.step_ns)
         worst_ns = round(self.step_ns - realised[0] * (self.step_ns - left_ns))
@@ -125,6 +172,20 @@ class Evidence:
             basis=basis,
             floor_means=floor_means,
         )
+
+    def replayed(self, what: str | Chosen, exposed_ns: int, basis: str, floor_means: str) -> Gain:
+        """The gain of a rewrite, by replaying the run with it.
+
+        Where a replay is not to be trusted, or cannot tell of this rewrite, only the bound is known: between nothing
+        and all of `exposed_ns`, what the cause costs of the un-profiled step.
+        """
+        asked = chosen(what) if isinstance(what, str) else (what,)
+        refusal = untold(self.scene, asked)
+        if refusal is not None:
+            bound = self.bounded(exposed_ns, f"a bound only: {refusal}", floor_means)
+            return replace(bound, best_ns=bound.floor_ns, worst_ns=bound.step_ns)
+        told = predict(self.scene, asked, samples=samples_for(self.scene), history=self.history)
+        return gain_of(told, basis, floor_means)
 
     def confidence(self, best: str) -> tuple[str, str]:
         """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""

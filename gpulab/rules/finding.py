@@ -69,6 +69,7 @@ class Finding:
     shown_by: Spans = field(default_factory=nothing)  # when it happened, for the timeline
     caveats: tuple[str, ...] = ()
     lesson: str | None = None
+    rewrites: str = ""  # the what-if that the gain comes from, as typed: "workers=4"; "" where no rewrite is its fix
     explains: tuple[str, ...] = ()  # rules whose findings it tells among its evidence, so that they are not told twice
     urgent: bool = False  # comes before everything, whatever it saves: the run failed, or will
     aside: bool = False  # worth knowing, never the verdict: nothing is wrong, or it happens once

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpulab.errors import RunError
 from gpulab.files.ranks import stretches
+from gpulab.replay.history import NO_HISTORY, History
 from gpulab.rules import diagnosis
 from gpulab.rules.finding import Diagnosis
 from gpulab.rules.ranks import awaited
@@ -15,15 +16,16 @@ from gpulab.run import Run
 MOST_ASKED = 16  # each rank takes as long as a run alone; of more, so many are asked
 
 
-def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
+def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
     """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
 
     Of many runs, as `gpulab.load("folder/")` gives them, it is the diagnosis of the rank that the others wait for, or
     of the first, with the verdicts of the others beside it. `peers`: the runs of all ranks, where one of them is asked
-    about: gpulab.diagnose(ranks[2], ranks). Raises RunError for what is no run.
+    about: gpulab.diagnose(ranks[2], ranks). `history`: what earlier predictions on this machine taught. Raises
+    RunError for what is no run.
     """
     if isinstance(what, Run):
-        return diagnosis.diagnose(what, peers)
+        return diagnosis.diagnose(what, peers, history)
     ranks = _one_each(what) if isinstance(what, Sequence) else ()
     if not ranks:
         raise RunError(
@@ -32,9 +34,9 @@ def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
             fix='give it a run: gpulab.runs["before"], or what gpulab.load(...) gives',
         )
     if len(ranks) == 1:
-        return diagnosis.diagnose(ranks[0])
+        return diagnosis.diagnose(ranks[0], history=history)
     chosen = awaited(ranks) or ranks[0]
-    return _beside_the_others(diagnosis.diagnose(chosen, ranks), ranks)
+    return _beside_the_others(diagnosis.diagnose(chosen, ranks, history), ranks)
 
 
 def _one_each(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -57,6 +57,7 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
             seen.plain_ns(exposed_ns),
             "the idle time inside these calls, removed by 70 to 100 %",
             "even memory without asking",
+            spans=seen.ledger.spans["alloc"],
         ),
         confidence=confidence,
         why_confidence=why,

@@ -60,6 +60,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
             f"the exposed Python time, removed by {'35' if crowded else '70'} to 100 %",
             "even no such code",
             (0.35 if crowded else 0.7, 1.0),
+            seen.ledger.spans["python"],
         ),
         confidence=confidence,
         why_confidence=why,

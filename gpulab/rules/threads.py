@@ -93,6 +93,7 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
             "the exposed wait, removed by 10 to 70 %",
             "even free data",
             (0.1, 0.7),
+            seen.ledger.spans["loader"],
         ),
         confidence=confidence,
         why_confidence=why,

@@ -104,7 +104,12 @@ def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
         numbers=loader_numbers(feeding, share),
         advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
         "up.",
-        gain=seen.bounded(exposed_ns, "the exposed wait, removed by 70 to 100 %", "even free data"),
+        gain=seen.bounded(
+            exposed_ns,
+            "the exposed wait, removed by 70 to 100 %",
+            "even free data",
+            spans=seen.ledger.spans["loader"],
+        ),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],

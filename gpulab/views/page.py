@@ -1,4 +1,7 @@
-"""The page of a rule: what it means, how it is proved, what it is confused with, what to do; and the list of all."""
+"""The page of a rule: what it means, how it is proved, what it is confused with, what to do; and the list of all.
+
+The changes that %gpuwhatif knows have pages too: what each models, what that cannot know, and what it costs.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import re
 from collections.abc import Iterator
 
 from gpulab.errors import GpulabError
+from gpulab.replay.rewrite import GRADES, Rewrite
+from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
 from gpulab.rules import RULES, Rule
 from gpulab.views.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.view import View
-from gpulab.views.wording import sentence
+from gpulab.views.wording import percent, sentence
 
 HEADINGS = ("Proof", "Confused with", "What to do")
 _STAGES = {
@@ -25,8 +30,10 @@ _STAGES = {
 
 
 def page(name: str | None = None) -> View:
-    """The page of a rule, by its name; without one, every question that is asked of a run."""
-    return _contents() if name is None else _page(_rule(name))
+    """The page of a rule or of a change, by its name; without one, everything that has a page."""
+    if name is None:
+        return _contents()
+    return _change(BY_NAME[name]) if name in BY_NAME else _page(_rule(name))
 
 
 def _rule(name: str) -> Rule:
@@ -34,9 +41,9 @@ def _rule(name: str) -> Rule:
         if rule.name == name:
             return rule
     names = [rule.name for rule in RULES]
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [*names, *BY_NAME], n=1)
     raise GpulabError(
-        f"There is no rule {name!r}.",
+        f"There is no rule or change {name!r}.",
         why=f"did you mean {near[0]}?" if near else f"the rules are {', '.join(names)}",
         fix="%gpuwhy without a name lists them all",
     )
@@ -51,6 +58,30 @@ def _page(rule: Rule) -> View:
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), Facts(tuple(facts)))))
 
 
+def _change(rewrite: Rewrite) -> View:
+    """What a change models, by its docstring, and what it costs."""
+    text = " ".join((inspect.getdoc(rewrite.edit) or rewrite.about).split())
+    summary, _, rest = text.partition(". ")
+    grounds, share = GRADES[rewrite.grade]
+    facts = [
+        ("Model", sentence(rest)),
+        ("Set to", sentence(f"{rewrite.takes}; {_usual(rewrite)}" if rewrite.takes else "nothing: it is done or not")),
+        ("Bound", sentence(f"{rewrite.ceiling_means} gives at most what the replay says of it")),
+        ("Costs", sentence(rewrite.price)),
+        (
+            "Grade",
+            f"{rewrite.grade}: {grounds}; until some were measured, at least {percent(share)} of a gain is open.",
+        ),
+        ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.takes else ''}"),
+    ]
+    told = tuple(fact for fact in facts if fact[1])
+    return View(Sheet(f"gpulab: {rewrite.name}", (Answer(claim=sentence(summary), leading=True), Facts(told))))
+
+
+def _usual(rewrite: Rewrite) -> str:
+    return "a value must be given" if rewrite.usual is None else f"{rewrite.usual} where none is given"
+
+
 def _read(rule: Rule) -> tuple[str, dict[str, str]]:
     """What stands before the headings, and what stands under each."""
     text = " ".join((inspect.getdoc(rule.ask) or rule.about).split())
@@ -63,7 +94,10 @@ def _contents() -> View:
 
 
 def _opening() -> Block:
-    return Line(f"{len(RULES)} questions. %gpuwhy NAME shows how one is proved, and what it is confused with.")
+    return Line(
+        f"{len(RULES)} questions and {len(REWRITES)} changes. %gpuwhy NAME shows how an answer is proved and what it is "
+        "confused with, or how a change is modelled."
+    )
 
 
 def _sections() -> Iterator[Section]:
@@ -71,3 +105,5 @@ def _sections() -> Iterator[Section]:
         rows = tuple((rule.name, rule.about) for rule in RULES if rule.stage.name == stage)
         if rows:
             yield Section(title, (Facts(rows),))
+    changes = tuple((rewrite.name, rewrite.about) for rewrite in REWRITES)
+    yield Section("What %gpuwhatif can change", (Facts(changes),))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpulab.rules import Diagnosis, diagnose
+from gpulab.questions import diagnose
+from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.accounts import accounts
 from gpulab.views.headline import answer, ending, headline

@@ -1,0 +1,100 @@
+"""What a person asks of runs, with what earlier predictions on this machine taught: why, what if, and what came of it.
+
+The questions are answered to the left of here, from runs alone; here they are given the history of this machine,
+gpulab.files.history, which a measured prediction is added to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+
+from gpulab import comparison, rules
+from gpulab.analysis.ledger import ledger
+from gpulab.analysis.steps import steps
+from gpulab.comparison import Comparison
+from gpulab.errors import RunError
+from gpulab.files import history
+from gpulab.replay import prediction, spelling
+from gpulab.replay.history import History
+from gpulab.replay.prediction import SAMPLES, Prediction, Scene
+from gpulab.rules import Diagnosis
+from gpulab.rules.evidence import gain_of
+from gpulab.run import Run
+
+
+def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
+    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
+
+    Of many runs, as `gpulab.load("folder/")` gives them, it is the diagnosis of the rank that the others wait for, or
+    of the first, with the verdicts of the others beside it. `peers`: the runs of all ranks, where one of them is asked
+    about: gpulab.diagnose(ranks[2], ranks). Raises RunError for what is no run.
+    """
+    first = what if isinstance(what, Run) else next((each for each in what if isinstance(each, Run)), None)
+    return rules.diagnose(what, peers, learned(first))
+
+
+def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
+    """The step of a run with these rewrites made together: "workers=6, pin_memory, amp=bf16".
+
+    Raises RunError for a rewrite that is none, where one cannot be told from this run, and where the replay of the
+    run is not to be trusted.
+    """
+    return prediction.predict(ready(run), spelling.chosen(rewrites), samples=samples, history=learned(run))
+
+
+def ready(run: Run) -> Scene:
+    """A run made ready for what-ifs. Raises RunError where no step was recorded with events."""
+    found = steps(run)
+    accounts = ledger(run, found)
+    if accounts is None or found.step_ns is None:
+        raise RunError(
+            f"Nothing can be predicted from the run {run.name!r}.",
+            why="no step was recorded with events",
+            fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps",
+        )
+    return prediction.scene(run, found, accounts)
+
+
+def compare(before: Run, after: Run, rule: str | None = None, rewrites: str | None = None) -> Comparison:
+    """What changed from one run to the other, and how the prediction did, which is kept for later ones.
+
+    `rule`: whose fix was applied in between; the first finding's unless given. `rewrites`: or what was changed, as
+    `gpulab.whatif` takes it. Raises RunError where either has no steps to compare.
+    """
+    predicted = gain_of(predict(before, rewrites)) if rewrites else None
+    compared = comparison.compare(before, after, rule=rule, predicted=predicted)
+    keep(compared, kind(rewrites) if rewrites else None)
+    return compared
+
+
+def keep(compared: Comparison, named: str | None = None) -> None:
+    """Add a prediction that was measured here to the history of this machine."""
+    acted_on = compared.acted_on
+    if named is None and acted_on is not None and acted_on.rewrites:
+        named = kind(acted_on.rewrites)
+    outcome = comparison.outcome(compared, named)
+    if outcome is None or compared.after.run.source.how != "measured":
+        return
+    history.remember(
+        history.Past(
+            kind=outcome.kind,
+            step_ns=outcome.step_ns,
+            predicted_ns=outcome.likely_ns,
+            best_ns=outcome.best_ns,
+            worst_ns=outcome.worst_ns,
+            measured_ns=outcome.measured_ns,
+            device=outcome.device,
+            date=compared.after.run.source.date or date.today().isoformat(),
+        )
+    )
+
+
+def kind(rewrites: str) -> str:
+    """What predictions of these rewrites are kept under."""
+    return "+".join(sorted(each.rewrite.name for each in spelling.chosen(rewrites)))
+
+
+def learned(run: Run | None) -> History:
+    """What predictions for this run's device taught on this machine."""
+    return History(history.known(run.source.device)) if run is not None else History()
