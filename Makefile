@@ -4,6 +4,8 @@
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
+# make bench-predictions  how right what-ifs are: pairs of real loops, before and after
+# make bench-replay  how well recorded traces are replayed, and how quickly
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
 # make gpu-check   the tests that need a CUDA GPU
@@ -16,7 +18,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench bench-load bench-diagnosis fuzz gpu-check clean
+.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-replay fuzz gpu-check clean
 
 setup: $(READY)
 
@@ -51,6 +53,12 @@ bench: $(READY)
 
 bench-load: $(READY)
 	$(PY) benchmarks/load.py $(if $(PEERS),--peers $(PEERS))
+
+bench-predictions: $(READY)
+	$(PY) benchmarks/predictions.py
+
+bench-replay: $(READY)
+	$(PY) benchmarks/replay.py
 
 bench-diagnosis: $(READY)
 	$(PY) benchmarks/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))

@@ -17,9 +17,11 @@ The map of the house; imports point down this list only:
     analysis             questions with a number for an answer
     replay               what-if
     rules                what is worth changing
-    comparison           two runs
+    comparison           two runs, or more
+    questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, the live panel
     workloads            small training loops with one planted flaw each
+    lessons              two variants run in turn
     magics               %%gpuprofile and its like
 """
 
@@ -32,17 +34,19 @@ from gpulab.run import Run
 
 if TYPE_CHECKING:
     from gpulab.capture import profile, runs, step
-    from gpulab.comparison import compare
     from gpulab.files import load, save
-    from gpulab.rules import diagnose
+    from gpulab.lessons import experiment
+    from gpulab.questions import compare, diagnose
     from gpulab.views.info import info
     from gpulab.views.report import report
+    from gpulab.views.whatif import whatif
 
 __all__ = [
     "GpulabError",
     "Run",
     "compare",
     "diagnose",
+    "experiment",
     "info",
     "load",
     "profile",
@@ -50,10 +54,12 @@ __all__ = [
     "runs",
     "save",
     "step",
+    "whatif",
 ]
 _HOMES = {
-    "compare": "gpulab.comparison",
-    "diagnose": "gpulab.rules",
+    "compare": "gpulab.questions",
+    "diagnose": "gpulab.questions",
+    "experiment": "gpulab.lessons",
     "info": "gpulab.views",
     "load": "gpulab.files",
     "profile": "gpulab.capture",
@@ -61,6 +67,7 @@ _HOMES = {
     "runs": "gpulab.capture",
     "save": "gpulab.files",
     "step": "gpulab.capture",
+    "whatif": "gpulab.views",
 }
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from typing import overload
 
 from gpulab import comparison, rules
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
-from gpulab.comparison import Comparison
+from gpulab.comparison import Comparison, Story
+from gpulab.comparison.sides import Given
 from gpulab.errors import RunError
 from gpulab.files import history
 from gpulab.replay import prediction, spelling
@@ -30,7 +32,8 @@ def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
     of the first, with the verdicts of the others beside it. `peers`: the runs of all ranks, where one of them is asked
     about: gpulab.diagnose(ranks[2], ranks). Raises RunError for what is no run.
     """
-    first = what if isinstance(what, Run) else next((each for each in what if isinstance(each, Run)), None)
+    several = what if isinstance(what, Sequence) else (what,)
+    first = next((each for each in several if isinstance(each, Run)), None)
     return rules.diagnose(what, peers, learned(first))
 
 
@@ -56,16 +59,29 @@ def ready(run: Run) -> Scene:
     return prediction.scene(run, found, accounts)
 
 
-def compare(before: Run, after: Run, rule: str | None = None, rewrites: str | None = None) -> Comparison:
+@overload
+def compare(before: Given, after: Given, rule: str | None = None, *, rewrites: str | None = None) -> Comparison: ...
+@overload
+def compare(before: Given, after: Given, rule: Given, /, *more: Given) -> Story: ...
+def compare(
+    before: Given, after: Given, rule: str | Given | None = None, *more: Given, rewrites: str | None = None
+) -> Comparison | Story:
     """What changed from one run to the other, and how the prediction did, which is kept for later ones.
 
-    `rule`: whose fix was applied in between; the first finding's unless given. `rewrites`: or what was changed, as
-    `gpulab.whatif` takes it. Raises RunError where either has no steps to compare.
+    With three runs and more, what each step of the way gave. Each side is a run, or a list of runs in which the same
+    was recorded several times. `rule`: whose fix was applied in between; the first finding's unless given. `rewrites`:
+    or what was changed, as `gpulab.whatif` takes it. Raises RunError where a side has no steps to compare.
     """
-    predicted = gain_of(predict(before, rewrites)) if rewrites else None
-    compared = comparison.compare(before, after, rule=rule, predicted=predicted)
+    if rule is not None and not isinstance(rule, str):
+        return comparison.compare(before, after, rule, *more)
+    predicted = gain_of(predict(_one(before), rewrites)) if rewrites else None
+    compared = comparison.compare(before, after, rule, predicted=predicted)
     keep(compared, kind(rewrites) if rewrites else None)
     return compared
+
+
+def _one(given: Given) -> Run:
+    return given if isinstance(given, Run) else given[0]
 
 
 def keep(compared: Comparison, named: str | None = None) -> None:

@@ -116,7 +116,8 @@ class Source:
         if self.how == "virtual":
             return f"virtual {self.device}, estimated"
         if self.how == "predicted":
-            return f"predicted from a run {Source(how=self.of or 'recorded', device=self.device, date=self.date)}"
+            came = Source(how=self.of or "recorded", device=self.device, date=self.date)
+            return f"predicted from a run {'on a ' * (came.how == 'virtual')}{came}"
         return f"recorded on {self.device}" + (f", {self.date}" if self.date else "")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from made import MS, event, on_gpu
+from made import NO_WORKERS, event, on_gpu
 
 from gpulab.tables import Kind
 
@@ -83,7 +83,8 @@ def _done(call, setup, now, number, events, ends, last):
 
 def run_like(calls, steps=6, **setup):
     """The run that a profiler would have recorded of it."""
-    return on_gpu(simulate(calls, steps, replace(Setup(), **setup))[0])
+    loaders = [NO_WORKERS] if any(call.loads_us for call in calls) else []
+    return on_gpu(simulate(calls, steps, replace(Setup(), **setup))[0], loaders=loaders)
 
 
 def step_ms(calls, steps=40, **setup):
@@ -95,4 +96,4 @@ def step_ms(calls, steps=40, **setup):
     return max(host, device) / 1e3
 
 
-__all__ = ["MS", "Call", "Setup", "run_like", "simulate", "step_ms"]
+__all__ = ["Call", "Setup", "run_like", "simulate", "step_ms"]

@@ -2,10 +2,9 @@
 
 import contextlib
 import types
-from dataclasses import replace
 
 import pytest
-from made import MS, event, run_of, stepped
+from made import MS, event, launched, on_gpu, run_of, stepped
 from test_cases import CASES, functions
 
 import gpulab
@@ -107,11 +106,22 @@ def test_what_a_copy_hides_behind_kernels_is_told_as_a_share():
 
 
 def test_pinning_gains_by_the_pace_of_the_link_where_that_is_known():
-    run = case("pageable_copies", "provoked_by_copies_that_take_a_fifth_of_each_step")
+    pageable = "Memcpy HtoD (Pageable -> Device)"
+
+    def step(at):
+        number = round(at)
+        return [
+            event(Kind.OP, "aten::copy_", at, 19),
+            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 18.5, correlation=number + 1),
+            event(Kind.MEMCPY, pageable, at + 0.5, 18, correlation=number + 1, size=64_000_000),
+            *launched("ampere_sgemm", at + 20, 79, number=number + 2),
+            event(Kind.SYNC, "cudaStreamSynchronize", at + 20.1, 78.92),
+        ]
 
     def gain(generation):
         gpu = Gpu(index=0, name="Made", link_generation_max=generation, link_width_max=16)
-        return finding(replace(run, machine=Machine(gpus=(gpu,), cores_allowed=8.0)), "pageable_copies").gain
+        run = on_gpu(stepped(step), machine=Machine(gpus=(gpu,), cores_allowed=8.0))
+        return finding(run, "pageable_copies").gain
 
     assert gain(3).best_speedup < gain(5).best_speedup < gain(5).bound == gain(3).bound
 

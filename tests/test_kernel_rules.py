@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made import launched, on_gpu, run_of, stepped
+from made import event, launched, on_gpu, run_of, stepped
 from test_cases import CASES, functions
 
 import gpulab
@@ -10,6 +10,7 @@ from gpulab.analysis.formulas import Formula
 from gpulab.rules import diagnose
 from gpulab.rules.fusion import _PIECES
 from gpulab.run import Model, Optimizer
+from gpulab.tables import Kind
 
 MINE = {
     *("unfused", "small_batch", "full_precision", "no_tf32", "misaligned", "layout_conversions"),
@@ -30,8 +31,8 @@ def findings(diagnosis):
     ("name", "expected"),
     [
         ("v100_ns_resolution", {"full_precision"}),
-        ("v100_resnet50_workers0", {"full_precision", "slow_optimizer"}),
-        ("v100_resnet50_workers4", {"full_precision", "slow_optimizer"}),
+        ("v100_resnet50_workers0", {"slow_optimizer"}),  # float32, but replayed with faster kernels no step is shorter
+        ("v100_resnet50_workers4", set()),  # nor with a fused optimizer: the next copy would wait for the GPU instead
         ("a100_ddp_8ranks_rank", {"full_precision", "misaligned", "scattered_access"}),
         ("h100_timesformer_inference", {"unfused", "misaligned"}),
         ("mi210_gpu_only", {"layout_conversions"}),
@@ -58,12 +59,11 @@ def test_the_odd_sequence_of_timesformer_is_named(diagnosed):
 
 
 def test_a_waiting_gpu_gains_little_from_faster_kernels(diagnosed):
-    busy, starved = (
-        findings(diagnosed(f"v100_{name}"))["full_precision"] for name in ("ns_resolution", "resnet50_workers0")
-    )
-    assert busy.gain.worst_speedup > 1.3
-    assert starved.gain.worst_speedup < 1.05
-    assert "the host alone needs" in starved.gain.basis
+    busy, starved = (diagnosed(f"v100_{name}") for name in ("ns_resolution", "resnet50_workers0"))
+    assert findings(busy)["full_precision"].gain.worst_speedup > 1.3
+    assert "full_precision" not in findings(starved)
+    assert gpulab.whatif(busy.run, "amp").prediction.speedup > 1.8
+    assert gpulab.whatif(starved.run, "amp").prediction.best_ns > 0.97 * starved.steps.step_ns
 
 
 def test_on_amd_the_precision_rules_are_not_judged(diagnosed):
@@ -77,9 +77,14 @@ def test_a_busy_gpu_is_told_what_it_is_busy_with(diagnosed):
     assert "62 % matrix products" in evidence
 
 
+def waiting(at, dur_ms):
+    """The host, which waits for work that began with the step."""
+    return event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
+
+
 def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
     name = "ampere_sgemm_128x64_nn"
-    run = on_gpu(stepped(lambda at: launched(name, at, 97, number=round(at) + 1)), "A100")
+    run = on_gpu(stepped(lambda at: [*launched(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
     diagnosis = diagnose(run)
     assert diagnosis.first.rule == "no_tf32"
     assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("full_precision", "no_tf32")]
@@ -87,7 +92,7 @@ def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
 
 def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
     def step(at):
-        return launched("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1)
+        return [*launched("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1), waiting(at, 97)]
 
     names = {"optimizers": (Optimizer(kind="SGD", name="opt"),), "models": (Model(kind="Net", name="net"),)}
     fix = diagnose(on_gpu(stepped(step), "V100", **names)).first.fix

@@ -1,15 +1,15 @@
-"""Two runs side by side, and what this machine is."""
+"""Runs side by side, stories of several, and what this machine is."""
 
 import dataclasses
 import re
 
 import pytest
-from made import NO_WORKERS, event, loader_call, run_of, stepped
+from made import NO_WORKERS, event, gpu_series, host_sample, launched, loader_call, mark, on_gpu, rows, run_of, stepped
 from reading import DECORATION, SURVIVING_CSS, Page, numbers
 
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
-from gpulab.tables import Kind
+from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS, Kind
 from gpulab.views import comparison, info
 
 
@@ -33,7 +33,7 @@ def test_the_answer_comes_first_with_both_step_times(mended):
     lines = repr(mended).splitlines()
     assert lines[0] == "1.59x as fast: before takes 100 ms a step, after 63.0 ms."
     assert any(line.startswith("Step time before: 100 ms (median of 6") for line in lines)
-    assert any(line.startswith("Ratio of the medians 1.59x, 95 % interval 1.59-1.59x") for line in lines)
+    assert any(re.match(r"Ratio of the medians 1\.59x, 95 % interval 1\.5\d-1\.6\dx", line) for line in lines)
 
 
 def test_predicted_stands_beside_measured(mended):
@@ -82,6 +82,126 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
     page = Page(mended._repr_html_())
     assert numbers(repr(mended)) == numbers(page.text)
     assert page.css - DECORATION <= SURVIVING_CSS
+
+
+def test_that_a_run_was_recorded_only_once_is_said_with_what_is_allowed_for_it(mended):
+    assert "Each was recorded once: the interval allows for 1.0 % between two runs of one program." in repr(mended)
+
+
+def test_repeated_runs_are_told_as_such():
+    before = [run(40, f"before {number}") for number in (1, 2)]
+    text = repr(comparison(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
+    assert text.startswith("1.59x as fast: before takes 100 ms a step, after 63.0 ms.")
+    assert "Step time before: 100 ms (mean of the medians of 2 runs: 100, 100 ms)." in text
+    assert "2 runs of before: recorded on Made GPU, 2026-01-01." in text
+    assert "in 2 runs a side; the parts sum to the step" in text
+
+
+def test_reasons_of_a_missed_prediction_are_listed_with_their_effect():
+    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    assert "Why the prediction may have missed" in text
+    assert re.search(r"Matrix kernels grew by 30 ms a step meanwhile\. +\+30\.0", text)
+
+
+def test_kernels_that_changed_are_listed_and_sum_up():
+    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    assert "Kernels: 0 added, 0 removed, 1 changed, 0 same" in text
+    assert re.search(r"ampere_sgemm +changed +1 +1 +60\.00 +90\.00 +\+30\.00", text)
+    assert re.search(r"all kernels +1 +1 +60\.00 +90\.00 +\+30\.00", text)
+
+
+def test_the_same_kernels_are_said_to_be_the_same(mended):
+    assert "The same kernels ran on both sides, as often and for as long." in repr(mended)
+
+
+def test_sizes_are_told_as_such_and_scalars_left_out():
+    shapes = [[32, 512], [512, 64], [], []]
+
+    def step(at):
+        told = {"shapes": shapes, "dtypes": ["float"]}
+        return launched("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **told)
+
+    seen = compare(on_gpu(stepped(step), name="sized"), run(40, "other"))
+    assert "gemm 32x512 512x64  removed" in repr(comparison(seen))
+
+
+def measured(name, joule_per_s, rss):
+    samples = [host_sample(at, rss_bytes=float(rss)) for at in range(0, 800, 50)]
+    gpu = gpu_series(lambda number: {"energy_j": joule_per_s * 0.025 * number}, count=32)
+    return dataclasses.replace(run(40, name), host_rows=rows(HOST_SAMPLES, samples), gpu_rows=gpu)
+
+
+def test_memory_and_energy_stand_beside_one_another_where_measured():
+    text = repr(comparison(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
+    assert re.search(r"memory of the process at most +1\.0 GiB +2\.0 GiB +\+100\.0 %", text)
+    assert re.search(r"energy of a step +20 J +10 J +-50\.0 %", text)
+    assert "GPU memory given out" not in text
+
+
+def test_what_only_one_side_measured_is_not_zero_on_the_other():
+    text = repr(comparison(compare(measured("before", 200, 2**30), run(40, "after"))))
+    assert re.search(r"energy of a step +20 J +not measured$", text, re.MULTILINE)
+
+
+def test_sides_of_one_name_are_numbered():
+    assert repr(comparison(compare(run(40, "same"), run(40, "same")))).startswith(
+        "No difference above the noise: same (1) takes 100 ms a step, same (2) 100 ms."
+    )
+
+
+def test_what_cannot_be_judged_is_not_called_no_difference():
+    short = dataclasses.replace(run(40, "short"), event_rows=EVENTS.empty(), mark_rows=marks_of(100, count=4))
+    text = repr(comparison(compare(short, short)))
+    assert text.startswith("Not judged: ")
+    assert "Fewer than 3 steps on one side" in text
+
+
+@pytest.fixture
+def story():
+    return comparison(
+        compare(run(40, "plain"), run(3, "workers"), run(3, "half", work_ms=25), run(3, "again", work_ms=25))
+    )
+
+
+def test_a_story_begins_with_what_all_changes_gave(story):
+    lines = repr(story).splitlines()
+    assert lines[0] == "3.57x as fast after 3 changes: plain takes 100 ms a step, again 28.0 ms."
+    assert lines[1].startswith("workers: 37 ms a step less than plain (1.59x, ")
+    assert "waiting for data -37 ms" in " ".join(lines[1:4])
+    assert any(line.startswith("again: no difference above the noise against half") for line in lines)
+
+
+def test_the_changes_of_a_story_sum_to_its_last_row(story):
+    table = repr(story).split("What each change gave")[1].split("Where a step went")[0]
+    changes = dict(re.findall(r"^ +(workers|half|again) +[\d.]+ +(\S+)", table, re.MULTILINE))
+    changes |= dict(re.findall(r"^ +(in all) +(\S+)", table, re.MULTILINE))
+    total = float(changes.pop("in all"))
+    assert sum(map(float, changes.values())) == pytest.approx(total, abs=0.02)
+    assert total == -72
+
+
+def test_each_run_of_a_story_is_a_bar_on_one_scale(story):
+    widths = re.findall(r'<div style="width:([\d.]+)%"><div style="display:flex;gap', story._repr_html_())
+    assert [float(width) for width in widths] == pytest.approx([100, 63, 28, 28], abs=0.1)
+
+
+def test_text_and_html_of_a_story_hold_the_same_numbers(story):
+    page = Page(story._repr_html_())
+    assert numbers(repr(story)) == numbers(page.text)
+    assert page.css - DECORATION <= SURVIVING_CSS
+
+
+def test_a_story_without_ledgers_tells_times_alone():
+    def sensors_only(name):
+        return dataclasses.replace(run(40, name), event_rows=EVENTS.empty(), mark_rows=marks_of(100))
+
+    text = repr(comparison(compare(*map(sensors_only, "abc"))))
+    assert "No difference above the noise after 2 changes" in text
+    assert "Where a step went" not in text
+
+
+def marks_of(step_ms, count=30):
+    return rows(MARKS, [mark(number * step_ms, 1) for number in range(count)])
 
 
 MACHINE = Machine(

@@ -33,10 +33,19 @@ REPORT = (argument("name", nargs="?", metavar="NAME", help="a run; the last one 
 COMPARE = (
     argument("before", nargs="?", metavar="BEFORE", help="the run to measure against"),
     argument("after", nargs="?", metavar="AFTER", help="the run after the change"),
+    argument("more", nargs="*", metavar="MORE", help="runs after further changes: what each of them gave is shown"),
+    _HELP,
+)
+WHATIF = (
+    argument("name", nargs="?", metavar="NAME", help="a run; the last one if left out"),
+    argument("changes", nargs="*", metavar="CHANGE", help="as workers=6 or amp=bf16; what would help if left out"),
     _HELP,
 )
 INFO = (_HELP,)
-WHY = (argument("rule", nargs="?", metavar="RULE", help="a rule, as `starving`; all are listed if left out"), _HELP)
+WHY = (
+    argument("rule", nargs="?", metavar="NAME", help="a rule, as `starving`, or a change; all are listed if left out"),
+    _HELP,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Enum, Integer
 
-from gpulab import comparison, sensors, views
+from gpulab import questions, sensors, views
 from gpulab.capture import runs
 from gpulab.magics.arguments import (
     COMPARE,
@@ -26,6 +26,7 @@ from gpulab.magics.arguments import (
     LEVELS,
     PROFILE,
     REPORT,
+    WHATIF,
     WHY,
     Request,
     accepts,
@@ -35,6 +36,7 @@ from gpulab.magics.arguments import (
 )
 from gpulab.magics.body import execute, nested
 from gpulab.magics.recording import Recording, reported
+from gpulab.replay.spelling import is_change
 
 
 @magics_class
@@ -94,7 +96,11 @@ class GpuProfileMagics(Magics):
     @accepts(*COMPARE)
     @line_magic
     def gpucompare(self, line: str) -> Any:
-        """Compare two runs: step times, ledgers, what was resolved, and whether it is more than noise."""
+        """Compare runs: step times, ledgers, kernels, what was resolved, and whether it is more than noise.
+
+        %gpucompare BEFORE AFTER      what changed, predicted beside measured
+        %gpucompare A B C [...]       what each change of several gave
+        """
         asked = parsed(self.gpucompare, line)
         if asked.help:
             return self._help(self.gpucompare)
@@ -102,7 +108,24 @@ class GpuProfileMagics(Magics):
             raise UsageError(
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
             )
-        return views.comparison(comparison.compare(runs[asked.before], runs[asked.after]))
+        before, after, *more = (runs[name] for name in (asked.before, asked.after, *asked.more))
+        return views.comparison(questions.compare(before, after, *more))
+
+    @accepts(*WHATIF)
+    @line_magic
+    def gpuwhatif(self, line: str) -> Any:
+        """Predict what a step would take with something changed: a range, a bound, and why.
+
+        %gpuwhatif NAME workers=6 amp=bf16    changes made together
+        %gpuwhatif NAME                       every change this run can tell of, the best first
+        %gpuwhy workers                       how a change is modelled, and what that cannot know
+        """
+        asked = parsed(self.gpuwhatif, line)
+        if asked.help:
+            return self._help(self.gpuwhatif)
+        named = asked.name is not None and (asked.name in runs or not is_change(asked.name))
+        changes = asked.changes if named or asked.name is None else [asked.name, *asked.changes]
+        return views.whatif(runs[asked.name] if named else runs.last, " ".join(changes))
 
     @accepts(*INFO)
     @line_magic
@@ -115,7 +138,7 @@ class GpuProfileMagics(Magics):
     @accepts(*WHY)
     @line_magic
     def gpuwhy(self, line: str) -> Any:
-        """How a finding is proved, what it is confused with, and what to do about it."""
+        """How a finding is proved, what it is confused with, what to do about it; or how a change is modelled."""
         asked = parsed(self.gpuwhy, line)
         if asked.help:
             return self._help(self.gpuwhy)

@@ -12,12 +12,20 @@ from IPython.core.completer import (
 )
 
 from gpulab.capture import runs
-from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, WHY, options
+from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, WHATIF, WHY, options
+from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
 
-_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|report|compare|info|why))\s+(.*)", re.DOTALL)
-_ARGUMENTS = {"gpuprofile": PROFILE, "gpureport": REPORT, "gpucompare": COMPARE, "gpuinfo": INFO, "gpuwhy": WHY}
-_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gpucompare": 2, "gpuinfo": 0, "gpuwhy": 0}
+_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|report|compare|whatif|info|why))\s+(.*)", re.DOTALL)
+_ARGUMENTS = {
+    "gpuprofile": PROFILE,
+    "gpureport": REPORT,
+    "gpucompare": COMPARE,
+    "gpuwhatif": WHATIF,
+    "gpuinfo": INFO,
+    "gpuwhy": WHY,
+}
+_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gpucompare": 99, "gpuwhatif": 1, "gpuinfo": 0, "gpuwhy": 0}
 
 
 @completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
@@ -46,5 +54,8 @@ def following(magic: str, before: list[str]) -> list[str]:
     named = [word for word in before if word in runs]
     names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED[magic] else []
     if magic == "gpuwhy" and not before:
-        names = [rule.name for rule in RULES]
+        names = [*(rule.name for rule in RULES), *(rewrite.name for rewrite in REWRITES)]
+    if magic == "gpuwhatif":
+        taken = {word.partition("=")[0] for word in before}
+        names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in taken]
     return [*names, *(word for word in choices if word not in used)]

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.kernels import is_matrix
+from gpulab.intervals import Spans, union
 from gpulab.replay.graph import NONE, Graph, Stop
-from gpulab.replay.rewrites.remembered import remembered
+from gpulab.replay.rewrites.once import once
 from gpulab.replay.sweep import NEVER, Timed, swept, typical
 from gpulab.tables import Kind
 
@@ -71,6 +72,15 @@ class CriticalPath:
             told[segment.kind] = told.get(segment.kind, 0) + segment.dur_ns
         return dict(sorted(told.items(), key=lambda each: -each[1]))
 
+    def spans(self, kind: str | None = None, *, on_device: bool | None = None) -> Spans:
+        """When the path was of a kind, or on one side."""
+        mine = [
+            each
+            for each in self.segments
+            if (kind is None or each.kind == kind) and (on_device is None or each.on_device is on_device)
+        ]
+        return union([each.start_ns for each in mine], [each.end_ns for each in mine])
+
     @property
     def device_frac(self) -> float:
         """The share of the step that work of the device decided."""
@@ -118,7 +128,7 @@ def levers(timed: Timed, path: CriticalPath) -> tuple[Lever, ...]:
         found.append(
             Lever(kind=kind, path_ns=path_ns, tenth_ns=max(0.0, now_ns - tenth), all_ns=max(0.0, now_ns - without))
         )
-    return tuple(sorted(found, key=lambda lever: (-lever.all_ns, -lever.tenth_ns)))
+    return tuple(sorted(found, key=lambda lever: (-lever.tenth_ns, -lever.all_ns)))
 
 
 def shorter(graph: Graph, kind: str, left: float) -> Graph:
@@ -137,7 +147,7 @@ def shorter(graph: Graph, kind: str, left: float) -> Graph:
     return graph.scaled_before({kind: left}).with_host(own_ns=np.where(calls, host.own_ns * left, host.own_ns))
 
 
-@remembered
+@once
 def families(graph: Graph) -> NDArray[np.str_]:
     """The part of the ledger that each device work belongs to."""
     events, work = graph.run.event_rows, graph.device.event

@@ -67,12 +67,17 @@ def exposed_communication(seen: Evidence) -> Finding | None:
         },
         fix=fix,
         advice=advice,
-        gain=seen.bounded(
-            seen.plain_ns(exposed_ns),
-            "the exposed communication, hidden or spared by 20 to 80 %",
-            "even free communication",
-            (0.2, 0.8),
+        gain=seen.predicted(
+            "overlap",
+            seen.bounded(
+                seen.plain_ns(exposed_ns),
+                "the exposed communication, hidden or spared by 20 to 80 %",
+                "even free communication",
+                (0.2, 0.8),
+                told.spans,
+            ),
         ),
+        rewrites=seen.typed("overlap"),
         confidence=confidence,
         why_confidence=why,
         shown_by=told.spans,
@@ -183,12 +188,17 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
         advice=""
         if how.ddp
         else "Leave out the all_reduce of each parameter: DDP does it in buckets, while the backward pass still runs.",
-        gain=seen.bounded(
-            seen.plain_ns(told.small_exposed_ns),
-            "the exposed time of the small all-reduces, lessened by 30 to 90 %",
-            "even free small all-reduces",
-            (0.3, 0.9),
+        gain=seen.predicted(
+            f"bucket_mb={_larger(told)}",
+            seen.bounded(
+                seen.plain_ns(told.small_exposed_ns),
+                "the exposed time of the small all-reduces, lessened by 30 to 90 %",
+                "even free small all-reduces",
+                (0.3, 0.9),
+                told.spans,
+            ),
         ),
+        rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
         confidence=confidence,
         why_confidence=why,
         shown_by=told.spans,

@@ -52,6 +52,7 @@ def pageable_copies(seen: Evidence) -> Finding | None:
         fix=_pinned(seen),
         advice=_pin_advice(seen),
         gain=_pinning_gain(seen, copies, cost_ns),
+        rewrites=seen.typed("pin_memory"),
         confidence=confidence,
         why_confidence=why,
         shown_by=copies.spans,
@@ -89,12 +90,17 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
         ),
         numbers=_numbers(copies, hidable_ns, share),
         fix=_prefetched(seen),
-        gain=seen.bounded(
-            seen.plain_ns(hidable_ns),
-            "the copies, hidden behind the kernels by 30 to 100 %",
-            "even copying that is hidden wholly",
-            (0.3, 1.0),
+        gain=seen.predicted(
+            "prefetch",
+            seen.bounded(
+                seen.plain_ns(hidable_ns),
+                "the copies, hidden behind the kernels by 30 to 100 %",
+                "even copying that is hidden wholly",
+                (0.3, 1.0),
+                copies.spans,
+            ),
         ),
+        rewrites=seen.typed("prefetch"),
         confidence=confidence,
         why_confidence=why,
         shown_by=copies.spans,
@@ -143,6 +149,7 @@ def built_on_host(seen: Evidence) -> Finding | None:
             "the filling and copying, removed by 80 to 100 %",
             "even no filling",
             (0.8, 1.0),
+            built.spans,
         ),
         confidence=confidence,
         why_confidence=why,
@@ -176,12 +183,14 @@ def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:
     left = min(1.0, (copies.rate_bytes_per_s or quick / 2) / quick)
     saved_ns = cost_ns - left * copies.copying_ns
     best = min(1.0, max(LEAST_SAVED, saved_ns / max(1, cost_ns)))
-    return seen.bounded(
+    plain = seen.bounded(
         seen.plain_ns(cost_ns),
         "calls that no longer wait, and copies at the pace of pinned memory",
         "even free copying",
         (LEAST_SAVED * best, best),
+        copies.spans,
     )
+    return seen.predicted("pin_memory", plain)
 
 
 def _pinned(seen: Evidence) -> str:

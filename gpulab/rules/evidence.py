@@ -150,42 +150,50 @@ class Evidence:
     ) -> Gain:
         """The gain of removing a cause that costs so much of the un-profiled step, and how much of that is likely.
 
-        `spans`: when it happened in the recording, where the step can be replayed without that; otherwise, and where
-        the replay is not to be trusted, what it costs is taken off the step.
+        `spans`: when it happened in the recording; the step is then replayed without that. Where none are given, what
+        it costs is taken off the step.
         """
-        if spans is not None and spans.total_ns and untold(self.scene, ()) is None:
-            # Part of the spans may be another's, or the recording's own: no more is taken away than the cause costs.
-            whole = swept(without("all", spans, (1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
-            most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
-            removed = without("removed", spans, realised, min(1.0, exposed_ns / max(1.0, most_ns)))
-            told = predict(self.scene, (removed,), samples=samples_for(self.scene))
-            return gain_of(told, basis, floor_means)
         left_ns = max(1, self.step_ns - exposed_ns)
         floor_ns = left_ns if self.on_gpu else warmed_ns(left_ns, self.step_ns)
-        worst_ns = round(self.step_ns - realised[0] * (self.step_ns - left_ns))
-        best_ns = round(self.step_ns - realised[1] * (self.step_ns - floor_ns))
-        return Gain(
+        plain = Gain(
             step_ns=self.step_ns,
-            best_ns=best_ns,
-            worst_ns=worst_ns,
+            best_ns=round(self.step_ns - realised[1] * (self.step_ns - floor_ns)),
+            worst_ns=round(self.step_ns - realised[0] * (self.step_ns - left_ns)),
             floor_ns=floor_ns,
             basis=basis,
             floor_means=floor_means,
         )
+        if spans is None or not spans.total_ns:
+            return plain
+        # Part of the spans may be another's, or the recording's own: no more is taken away than the cause costs.
+        whole = swept(without("all", spans, (1.0, 1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
+        most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
+        cut = min(1.0, exposed_ns / max(1.0, most_ns))
+        return self.replayed(without("removed", spans, (*realised, 1.0), cut=cut), plain)
 
-    def replayed(self, what: str | Chosen, exposed_ns: int, basis: str, floor_means: str) -> Gain:
-        """The gain of a rewrite, by replaying the run with it.
+    def replayed(self, what: str | Chosen, otherwise: Gain) -> Gain:
+        """The gain of a rewrite, by replaying the run with it; `otherwise` is worked out without a replay.
 
-        Where a replay is not to be trusted, or cannot tell of this rewrite, only the bound is known: between nothing
-        and all of `exposed_ns`, what the cause costs of the un-profiled step.
+        Where the replay is not to be trusted, or cannot tell of this rewrite, only the bound of that is left: anything
+        between nothing and all.
         """
         asked = chosen(what) if isinstance(what, str) else (what,)
         refusal = untold(self.scene, asked)
         if refusal is not None:
-            bound = self.bounded(exposed_ns, f"a bound only: {refusal}", floor_means)
-            return replace(bound, best_ns=bound.floor_ns, worst_ns=bound.step_ns)
+            why = f"a bound only, as {refusal}"
+            return replace(otherwise, best_ns=otherwise.floor_ns, worst_ns=otherwise.step_ns, basis=why)
         told = predict(self.scene, asked, samples=samples_for(self.scene), history=self.history)
-        return gain_of(told, basis, floor_means)
+        return gain_of(told, otherwise.basis, otherwise.floor_means)
+
+    def typed(self, rewrites: str) -> str:
+        """The rewrites as a person may type them, where this run can tell of them; "" where not."""
+        return rewrites if rewrites and untold(self.scene, chosen(rewrites)) is None else ""
+
+    def predicted(self, rewrites: str, otherwise: Gain) -> Gain:
+        """The gain of rewrites that are known by name, where this run can tell of them; `otherwise` where not."""
+        if not self.typed(rewrites):
+            return otherwise
+        return replace(self.replayed(rewrites, otherwise), basis=f"replaying the step with {rewrites}")
 
     def confidence(self, best: str) -> tuple[str, str]:
         """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""

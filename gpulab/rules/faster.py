@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from gpulab.analysis.pace import pace
+from gpulab.intervals import Spans
+from gpulab.replay.removal import without
 from gpulab.rules.evidence import Evidence, warmed_ns
 from gpulab.rules.finding import Gain
 from gpulab.rules.phrases import ms
@@ -20,11 +22,13 @@ def faster_work(
     floor_means: str,
     *,
     calls: bool = False,
+    spans: Spans | None = None,
 ) -> Gain | None:
     """The gain where work that costs so much of a traced step shrinks to a part of itself.
 
     `left`: the parts that remain at worst, at best and at the utmost. No step is shorter than what the host needs for
-    it, unless the work is `calls` of the host itself; None where next to nothing is gained.
+    it, unless the work is `calls` of the host itself; None where next to nothing is gained. `spans`: when the device
+    did it, where the step can be replayed with that shortened.
     """
     step_ns = seen.step_ns
     hosts = (0, 0, 0) if calls else _host_ns(seen)
@@ -34,9 +38,7 @@ def faster_work(
         floor = warmed_ns(floor, step_ns)
         best = max(floor, warmed_ns(best, step_ns))
     best = min(best, worst)
-    if step_ns - best < WORTH_FRAC * step_ns:
-        return None
-    return Gain(
+    gain = Gain(
         step_ns=step_ns,
         best_ns=best,
         worst_ns=worst,
@@ -44,6 +46,15 @@ def faster_work(
         basis=f"{basis}; the host alone needs {ms(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
         floor_means=floor_means,
     )
+    if seen.on_gpu and spans is not None and spans.total_ns:
+        realised = (1 - left[0], 1 - left[1], 1 - left[2])
+        gain = seen.replayed(without("faster", spans, realised, device_only=True), gain)
+    return worth_having(gain)
+
+
+def worth_having(gain: Gain) -> Gain | None:
+    """The gain, unless even at best next to nothing comes out."""
+    return gain if gain.step_ns - gain.best_ns >= WORTH_FRAC * gain.step_ns else None
 
 
 def _host_ns(seen: Evidence) -> tuple[int, int, int]:

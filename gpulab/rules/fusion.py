@@ -81,6 +81,7 @@ def _fewer_passes(seen: Evidence, found: Chains) -> Gain | None:
         (1 - spared * (1 - KEPT_WORTH), 1 - 0.95 * spared, 1 - spared),
         f"{found.pieces:.3g} passes over memory made one, by 30 to 95 %",
         "even one pass for each chain",
+        spans=found.spans,
     )
 
 
@@ -153,7 +154,8 @@ def memory_bound(seen: Evidence) -> Finding | None:
         return None
     # Half the bytes take half the time; numbers that are narrow already are moved less often only by fewer passes.
     left = (0.95, 0.5, 0.45) if found.float32 else (0.95, 0.7, 0.5)
-    gain = faster_work(seen, found.cost_ns, left, "the same work with 5 to 50 % less traffic", "even half the traffic")
+    basis = "the same work with 5 to 50 % less traffic"
+    gain = faster_work(seen, found.cost_ns, left, basis, "even half the traffic", spans=found.spans)
     if gain is None:
         return None
     confidence, why = seen.confidence(LIKELY)

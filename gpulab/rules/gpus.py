@@ -62,6 +62,7 @@ def data_parallel(seen: Evidence) -> Finding | None:
             "what DataParallel adds to each step, removed by 50 to 90 %",
             "even free data parallelism",
             (0.5, 0.9),
+            told.spans,
         )
         if worth
         else None,

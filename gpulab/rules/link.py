@@ -63,6 +63,7 @@ def slow_link(seen: Evidence) -> Finding | None:
             "copies at the pace such links have, reached by 50 to 100 %",
             "even the best link",
             (0.5, 1.0),
+            moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
         )
         if worth
         else None,

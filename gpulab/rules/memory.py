@@ -53,12 +53,16 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
         },
         fix=_expandable() if found.retries else "",
         advice=" ".join(_keeping(found)),
-        gain=seen.bounded(
-            seen.plain_ns(exposed_ns),
-            "the idle time inside these calls, removed by 70 to 100 %",
-            "even memory without asking",
-            spans=seen.ledger.spans["alloc"],
+        gain=seen.predicted(
+            "no_alloc",
+            seen.bounded(
+                seen.plain_ns(exposed_ns),
+                "the idle time inside these calls, removed by 70 to 100 %",
+                "even memory without asking",
+                spans=seen.ledger.spans["alloc"],
+            ),
         ),
+        rewrites=seen.typed("no_alloc"),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["alloc"],

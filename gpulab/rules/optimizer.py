@@ -8,7 +8,7 @@ from gpulab.analysis.optimizers import Updating, updating_on_cpu, updating_on_gp
 from gpulab.analysis.pace import pace
 from gpulab.analysis.steps import Steps
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.faster import faster_work
+from gpulab.rules.faster import faster_work, worth_having
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
 from gpulab.run import Optimizer, Run
@@ -45,7 +45,9 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     share = cost_ns / max(1, seen.steps.traced_ns or 1)
     if share < OPTIMIZER_WORTH_FRAC or (told is not None and told.fused):
         return None
+    rewrites = _as_typed(seen, found, told)
     gain = _at_once(seen, cost_ns)
+    gain = worth_having(seen.predicted(rewrites, gain)) if gain is not None and rewrites else gain
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN if tensors else LIKELY)
@@ -69,6 +71,7 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         fix=_fused(seen, found, told),
         advice=_advice(seen, found),
         gain=gain,
+        rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
         shown_by=found.spans,
@@ -123,23 +126,32 @@ def _named(found: Updating) -> str:
     return "the optimizer" if found.kind == "optimizer" else found.kind
 
 
+def _way(seen: Evidence, kind: str) -> str:
+    """How PyTorch updates all parameters at once for this kind of optimizer; "" where it does not."""
+    if kind in FUSED:
+        return "fused"
+    return "foreach" if kind in FOREACH and seen.on_gpu else ""
+
+
+def _as_typed(seen: Evidence, found: Updating, told: Optimizer | None) -> str:
+    way = _way(seen, told.kind if told else found.kind)
+    return f"optimizer={way}" if way else ""
+
+
 def _fused(seen: Evidence, found: Updating, told: Optimizer | None) -> str:
     kind = told.kind if told else found.kind
-    if kind in FUSED:
-        how = "fused=True"
-    elif kind in FOREACH and seen.on_gpu:
-        how = "foreach=True"
-    else:
+    way = _way(seen, kind)
+    if not way:
         return ""
     model, optimizer = seen.names.model, seen.names.optimizer
     return (
         "import torch\n\n"
-        f'{optimizer} = torch.optim.{kind}({model}.parameters(), lr={optimizer}.param_groups[0]["lr"], {how})'
+        f'{optimizer} = torch.optim.{kind}({model}.parameters(), lr={optimizer}.param_groups[0]["lr"], {way}=True)'
     )
 
 
 def _advice(seen: Evidence, found: Updating) -> str:
-    if found.kind in FUSED or (found.kind in FOREACH and seen.on_gpu):
+    if _way(seen, found.kind):
         return "Where your optimizer has other arguments (weight_decay, betas, momentum), give them again."
     return (
         "torch.optim.AdamW and SGD can update all parameters at once (fused=True); so can many others by foreach=True."

@@ -85,6 +85,7 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
             "the CPU's layers, done by the GPU in a fifth of the time or less",
             "even free layers",
             (0.8, 1.0),
+            math.spans,
         ),
         confidence=confidence,
         why_confidence=why,

@@ -10,8 +10,9 @@ from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.peaks import times_as_fast
 from gpulab.analysis.tensor_cores import Cores, Maths, Precision, maths
 from gpulab.analysis.work import Mask
+from gpulab.intervals import Spans
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.faster import by_ratio, faster_work
+from gpulab.rules.faster import by_ratio, faster_work, worth_having
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.needs import Need
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
@@ -92,7 +93,8 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     ratio = times_as_fast(found.kernels.gpu, Precision.HALF, bulk)
     if ratio is None or ratio < WORTH_RATIO:
         return None
-    gain = _faster(seen, cost_ns, ratio, "half precision")
+    rewrites = f"amp={_half(found.kernels)}"
+    gain = _faster(seen, cost_ns, ratio, "half precision", found.kernels.spans(single), rewrites)
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN)
@@ -114,6 +116,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         fix=_autocast(seen, found.kernels),
         advice="Watch the loss over the first few hundred steps: what needs float32 stays in it under autocast.",
         gain=gain,
+        rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
         shown_by=found.kernels.spans(single),
@@ -121,10 +124,11 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     )
 
 
-def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str) -> Gain | None:
+def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
     basis = f"the float32 products made {worst:.2g} to {best:.2g} times as fast"
-    return faster_work(seen, cost_ns, by_ratio(worst, best, ratio), basis, f"even {to} at its peak")
+    gain = faster_work(seen, cost_ns, by_ratio(worst, best, ratio), basis, f"even {to} at its peak", spans=spans)
+    return worth_having(seen.predicted(rewrites, gain)) if gain is not None else None
 
 
 def _untold(seen: Evidence, found: Arithmetic) -> Unjudged | None:
@@ -160,7 +164,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
     setting = _setting(seen)
     if setting == "on":
         return None  # then these products keep off the tensor cores for a reason of their own
-    gain = _faster(seen, cost_ns, ratio, "TF32")
+    gain = _faster(seen, cost_ns, ratio, "TF32", found.kernels.spans(found.plain), "tf32")
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN if setting == "off" else LIKELY)
@@ -182,6 +186,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
         advice="Sums stay in float32; only the factors are rounded, to 10 bits of mantissa."
         + (f" bfloat16 autocast goes further: up to {half:.2g} times." if half else ""),
         gain=gain,
+        rewrites=seen.typed("tf32"),
         confidence=confidence,
         why_confidence=why,
         shown_by=found.kernels.spans(found.plain),
@@ -204,11 +209,16 @@ def _trains(seen: Evidence) -> bool:
     return bool(seen.run.optimizers) or any(word.startswith("Optimizer.step") for word in words)
 
 
+def _half(kernels: Interior) -> str:
+    """What this GPU's tensor cores take, as `amp` is told it."""
+    capability = (kernels.gpu.compute_capability if kernels.gpu else None) or "8.0"
+    return "bf16" if int(capability.partition(".")[0]) >= 8 else "fp16"
+
+
 def _autocast(seen: Evidence, kernels: Interior) -> str:
     """bfloat16 where the GPU has it; before compute capability 8.0 float16, which needs a gradient scaler."""
     model, optimizer = seen.names.model, seen.names.optimizer
-    capability = (kernels.gpu.compute_capability if kernels.gpu else None) or "8.0"
-    dtype = "bfloat16" if int(capability.partition(".")[0]) >= 8 else "float16"
+    dtype = "bfloat16" if _half(kernels) == "bf16" else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
     if dtype == "bfloat16" or not _trains(seen):
         return fix

@@ -9,7 +9,7 @@ from gpulab.analysis.roofline import Work, sized
 from gpulab.analysis.tensor_cores import Cores, Precision, alignment, maths
 from gpulab.analysis.work import Mask
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.faster import by_ratio, faster_work
+from gpulab.rules.faster import by_ratio, faster_work, worth_having
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding
 from gpulab.rules.phrases import counted, of_a_step, of_each_step, percent
 
@@ -43,7 +43,8 @@ def misaligned(seen: Evidence) -> Finding | None:
         return None
     worst, best, utmost = MISALIGNED_RATIOS
     basis = f"these products made {worst:.2g} to {best:.2g} times as fast"
-    gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, f"even {utmost:.0f} times as fast products")
+    means = f"even {utmost:.0f} times as fast products"
+    gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN)
@@ -126,9 +127,10 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     if share < LAYOUT_WORTH_FRAC:
         return None
     # What is left of them: the batch itself, once; at the most nothing.
-    gain = faster_work(
-        seen, cost_ns, (0.6, 0.0, 0.0), "the conversions, lessened by 40 to 100 %", "even no conversions"
-    )
+    basis = "the conversions, lessened by 40 to 100 %"
+    spans = kernels.spans(turning)
+    gain = faster_work(seen, cost_ns, (0.6, 0.0, 0.0), basis, "even no conversions", spans=spans)
+    gain = worth_having(seen.predicted("channels_last", gain)) if gain is not None else None
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
@@ -150,6 +152,7 @@ def layout_conversions(seen: Evidence) -> Finding | None:
         fix=_channels_last(seen, amd),
         advice="Convert the batch too, where it is made or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,
+        rewrites=seen.typed("channels_last"),
         confidence=confidence,
         why_confidence=why,
         shown_by=kernels.spans(turning),

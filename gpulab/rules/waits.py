@@ -49,12 +49,17 @@ def host_syncs(seen: Evidence) -> Finding | None:
         },
         fix=_fix(waits.by_op[0][0]),
         advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
-        gain=seen.bounded(
-            seen.plain_ns(waits.idle_ns),
-            "the time in and after the waits, removed by 30 to 100 %",
-            "even no waiting",
-            (0.3, 1.0),
+        gain=seen.predicted(
+            "no_syncs",
+            seen.bounded(
+                seen.plain_ns(waits.idle_ns),
+                "the time in and after the waits, removed by 30 to 100 %",
+                "even no waiting",
+                (0.3, 1.0),
+                waits.spans,
+            ),
         ),
+        rewrites=seen.typed("no_syncs"),
         confidence=confidence,
         why_confidence=why,
         shown_by=waits.spans,

@@ -31,6 +31,8 @@ def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing:
     if finding.gain is not None:
         notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
     notes.append(f"Why this is believed: %gpuwhy {finding.rule}")
+    if finding.rewrites:
+        notes.append(f"With other changes beside it: %gpuwhatif {finding.rewrites} ...")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,

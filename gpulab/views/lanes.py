@@ -60,6 +60,18 @@ def lanes(run: Run, ledger: Ledger, shown: Window) -> tuple[Lane, ...]:
     return (_host_lane(run, events, shown), *_device_lanes(events, main_device(run)))
 
 
+def host_and_device(run: Run, ledger: Ledger, shown: Window) -> tuple[Lane, ...]:
+    """The same in few lanes: the host and all streams of the GPU, or, without a GPU, one for all."""
+    if ledger.device == "cpu":
+        return (Lane("CPU", tuple((part.key, shading(ledger.spans[part.key], shown)) for part in ledger.parts)),)
+    events = run.event_rows
+    end = events["start_ns"] + events["dur_ns"]
+    events = events.where((events["start_ns"] < shown.end_ns) & (end > shown.start_ns))
+    work = events.of_kind(*DEVICE_KINDS)
+    work = work.where(work["device"] == main_device(run))
+    return Lane("host", _host_lane(run, events, shown).parts), Lane("GPU", _device_parts(work))
+
+
 def _host_lane(run: Run, events: Rows, shown: Window) -> Lane:
     threads = host_threads(run)
     host = events.where(np.isin(events["thread"], threads))

@@ -23,6 +23,11 @@ _BY_KEY = {
     "dispatch": "#C99400",
     "glue": "#A39B3A",
     "python": "#94408A",
+    # Between pieces of work, on a critical path only.
+    "latency": "#6C7F95",
+    "turn": "#7D7D7D",
+    "wait": "#A8627F",
+    "queue": "#5E7480",
 }
 NEUTRAL = "#8A8A8A"  # what has no name of its own: the rest, the unrecorded
 RULE = "rgba(128,128,128,.35)"  # lines, on any page

@@ -44,7 +44,7 @@ def timeline(diagnosis: Diagnosis) -> Timeline | None:
         lane_names=tuple(lane.name for lane in drawn),
         lane_px=LANE_PX,
         steps=_step_marks(steps, shown),
-        ticks=_ticks(shown),
+        ticks=ticks(shown),
         legend=_legend(ledger, drawn, shown),
         alt=_alt(ledger, steps, shown),
         shaded="shaded: what the first finding is about" if first and len(shade.start_ns) else "",
@@ -52,11 +52,14 @@ def timeline(diagnosis: Diagnosis) -> Timeline | None:
     )
 
 
-def svg(drawn: Iterable[Lane], shown: Window, starts: Iterable[int], shade: Spans) -> str:
-    """The lanes as SVG without text, at most MOST_BYTES; it is stretched to whatever width there is."""
+def svg(drawn: Iterable[Lane], shown: Window, starts: Iterable[int], shade: Spans, above: str = "") -> str:
+    """The lanes as SVG without text, at most MOST_BYTES; it is stretched to whatever width there is.
+
+    `above` is drawn last, in a picture WIDTH wide and LANE_PX high for each lane.
+    """
     drawn = tuple(drawn)
     for bins in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8):
-        drawing = "".join(_pieces(drawn, shown, tuple(starts), shade, bins))
+        drawing = "".join(_pieces(drawn, shown, tuple(starts), shade, bins)).removesuffix("</svg>") + above + "</svg>"
         if len(drawing) <= MOST_BYTES:
             break
     return drawing
@@ -69,9 +72,9 @@ def _pieces(drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], sha
         f'preserveAspectRatio="none" shape-rendering="crispEdges">'
     )
     edges = np.linspace(shown.start_ns, shown.end_ns, bins + 1).astype(np.int64)
-    filled = _filled(shade, edges)
+    meant = filled(shade, edges)
     # A pixel is shaded where most of it is meant; where that is nowhere, wherever any is.
-    shaded = _bars(filled >= 0.5 if (filled >= 0.5).any() else filled > 0, height)
+    shaded = bars(meant >= 0.5 if (meant >= 0.5).any() else meant > 0, height)
     if shaded:
         yield f'<path fill="{SHADE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
     for row, lane in enumerate(drawn):
@@ -93,7 +96,7 @@ def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
     heights = np.zeros(len(edges) - 1)
     layers = []
     for key, spans in lane.parts:
-        heights = heights + _filled(spans, edges)
+        heights = heights + filled(spans, edges)
         layers.append((key, np.rint(np.minimum(heights, 1.0) * LEVELS).astype(np.int64)))
     unders = [np.zeros(len(heights), np.int64), *(levels for _, levels in layers[:-1])]
     for (key, levels), under in zip(reversed(layers), reversed(unders[: len(layers)]), strict=True):
@@ -103,11 +106,11 @@ def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
             yield f'<path fill="{colour(key)}" d="{outline}"/>'
 
 
-def _filled(spans: Spans, edges: NDArray[np.int64]) -> NDArray[np.float64]:
+def filled(spans: Spans, edges: NDArray[np.int64]) -> NDArray[np.float64]:
     """The share of each bin that the spans cover."""
     widths = np.maximum(np.diff(edges), 1)
-    filled: NDArray[np.float64] = covered_ns(spans, edges[:-1], edges[1:]) / widths
-    return filled
+    shares: NDArray[np.float64] = covered_ns(spans, edges[:-1], edges[1:]) / widths
+    return shares
 
 
 def _outline(levels: NDArray[np.int64]) -> str:
@@ -127,7 +130,7 @@ def _outline(levels: NDArray[np.int64]) -> str:
     return "".join(pieces) + "V0z"
 
 
-def _bars(marked: NDArray[np.bool_], height: int) -> str:
+def bars(marked: NDArray[np.bool_], height: int) -> str:
     """Full-height bars where marked."""
     edge = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False])).astype(np.int8)))
     pairs = zip(edge[::2].tolist(), edge[1::2].tolist(), strict=True)
@@ -151,8 +154,8 @@ def _name(steps: Steps, index: int) -> str:
     return "all" if steps.found_by == "whole run" else f"step {index + 1}"
 
 
-def _ticks(shown: Window) -> tuple[Mark, ...]:
-    """A round number of units every sixth of the width or so; the first names the unit."""
+def ticks(shown: Window) -> tuple[Mark, ...]:
+    """An axis: a round number of units every sixth of the width or so; the first names the unit."""
     span = max(1, shown.end_ns - shown.start_ns)
     every_ns = _round_up(span / 6)
     unit = _tick_scale(span, every_ns)

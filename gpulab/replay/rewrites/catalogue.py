@@ -8,7 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpulab.replay.rewrite import Rewrite
+from gpulab.replay.rewrites.accumulation import ACCUMULATING
+from gpulab.replay.rewrites.batch import BATCH
+from gpulab.replay.rewrites.checkpoint import CHECKPOINTING
+from gpulab.replay.rewrites.communication import COMMUNICATING
+from gpulab.replay.rewrites.copies import COPYING
+from gpulab.replay.rewrites.feeding import FEEDING
 from gpulab.replay.rewrites.floors import FLOORS
+from gpulab.replay.rewrites.fusion import FUSION
+from gpulab.replay.rewrites.graphs import GRAPHS
+from gpulab.replay.rewrites.hardware import HARDWARE
+from gpulab.replay.rewrites.host import HOST
+from gpulab.replay.rewrites.layout import LAYOUT
+from gpulab.replay.rewrites.optimizer import OPTIMIZER
+from gpulab.replay.rewrites.precision import PRECISION
+from gpulab.replay.rewrites.syncs import SYNCING
 
-REWRITES: tuple[Rewrite, ...] = (*FLOORS,)
+REWRITES: tuple[Rewrite, ...] = (
+    *BATCH,
+    *ACCUMULATING,
+    *HARDWARE,
+    *PRECISION,
+    *LAYOUT,
+    *FUSION,
+    *OPTIMIZER,
+    *COPYING,
+    *SYNCING,
+    *GRAPHS,
+    *COMMUNICATING,
+    *CHECKPOINTING,
+    *HOST,
+    *FEEDING,
+    *FLOORS,
+)
 BY_NAME: Mapping[str, Rewrite] = {rewrite.name: rewrite for rewrite in REWRITES}

@@ -13,7 +13,7 @@ from gpulab.analysis.steps import Mask
 from gpulab.intervals import Ints
 from gpulab.replay.graph import Floats, Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.remembered import remembered
+from gpulab.replay.rewrites.once import once
 from gpulab.replay.sweep import typical
 from gpulab.tables import Kind
 
@@ -39,7 +39,7 @@ class Writes:
         return len(self.work)
 
 
-@remembered
+@once
 def writes(graph: Graph) -> Writes:
     """Every copy from host to device whose call is in the run."""
     events, device = graph.run.event_rows, graph.device
@@ -106,8 +106,9 @@ def _aside(graph: Graph) -> Graph:
     dur, turn = graph.device.dur_ns.copy(), graph.device.turn_ns.copy()
     step = graph.step_of[found.call]
     inside = step >= 0
-    per_step = np.bincount(step[inside], weights=dur[found.work[inside]], minlength=len(graph.step_first))
-    least = typical(per_step, graph.steps.burst) if len(per_step) else 0.0
+    per_step = np.zeros(len(graph.step_first))
+    np.add.at(per_step, step[inside], dur[found.work[inside]])
+    least = typical(per_step, graph.steps.burst)
     dur[found.work] = 0.0
     turn[found.work] = np.minimum(turn[found.work], 0.0)
     from_copies = replace_limit(graph, COPIES, least)

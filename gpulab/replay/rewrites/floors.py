@@ -32,6 +32,7 @@ FLOORS = (
         about="a GPU that takes no time",
         ceiling_means="a GPU infinitely fast",
         lacking=_without_gpu,
+        bound=True,
     ),
     Rewrite(
         name="instant_host",
@@ -41,5 +42,6 @@ FLOORS = (
         about="a host that takes no time",
         ceiling_means="a host infinitely fast",
         lacking=_without_gpu,
+        bound=True,
     ),
 )

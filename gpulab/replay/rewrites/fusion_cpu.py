@@ -1,4 +1,4 @@
-"""What compiling and a fused optimizer do to a step whose device is the CPU: fewer operators, fewer passes over memory."""
+"""What compiling and a fused optimizer do to a step on the CPU: fewer operators, fewer passes over memory."""
 
 from __future__ import annotations
 

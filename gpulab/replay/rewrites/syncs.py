@@ -1,4 +1,4 @@
-"""Waits of the host for the device, not made, or made in every N-th step only; and memory that need not be asked for."""
+"""Waits of the host for the device, not made, or in every N-th step only; and memory that need not be asked for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpulab.replay.graph import NONE, Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies import writes
 from gpulab.replay.rewrites.every import every
-from gpulab.replay.rewrites.remembered import remembered
-from gpulab.run import Run
+from gpulab.replay.rewrites.once import once
 from gpulab.rows import Rows
+from gpulab.run import Run
 from gpulab.tables import Kind
 
 MOST_STEPS = 100_000
@@ -33,7 +33,7 @@ class Waits:
     needed: int  # waits that must stay: how many elements there are, the host must know to go on
 
 
-@remembered
+@once
 def waits(graph: Graph) -> Waits:
     """The waits of the recorded steps that exist for the sake of a value, or of waiting."""
     events, device, host = graph.run.event_rows, graph.device, graph.host
@@ -64,7 +64,8 @@ def _outer(run: Run, names: tuple[str, ...]) -> Rows:
     """The outermost operators of these names."""
     events = run.event_rows
     words = events.words("name")
-    ops = events.where(np.flatnonzero(words.matching(w in names for w in words.vocabulary) & (events["kind"] == Kind.OP)))
+    named = words.matching(word in names for word in words.vocabulary)
+    ops = events.where(np.flatnonzero(named & (events["kind"] == Kind.OP)))
     return ops.where(outermost(ops)) if len(ops) else ops
 
 
@@ -78,7 +79,7 @@ def _inside(run: Run, stops: Ints, event: Ints, names: tuple[str, ...]) -> Mask:
 
 
 def no_syncs(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """No value is read from the GPU inside the loop, and nothing is waited for: no `.item()`, `.cpu()`, `synchronize()`.
+    """No value is read from the GPU in the loop, and nothing is waited for: no `.item()`, `.cpu()`, `synchronize()`.
 
     Every wait of the host for the device goes, with the copy to the host that it is about; what remains of such a line
     of code is an operator that keeps the value on the GPU, as cheap for the host as the one it replaces. Waits for a
@@ -119,7 +120,7 @@ def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Calls that allocate or free (cudaMalloc, cudaFree, cudaHostAlloc) take no time, and the waits inside them go:
     cudaFree waits for all work of the GPU. The next wait inherits that. Not known: what has to be done for it: mostly
-    no `empty_cache()` in the loop, tensors of the same sizes in every step, or enough memory that nothing is taken back.
+    no `empty_cache()` in the loop, tensors of the same sizes in every step, or memory enough that none is taken back.
     """
     host = graph.host
     calls = host.stop == Stop.ALLOC
@@ -151,13 +152,14 @@ def _no_waits(graph: Graph, value: Value) -> str | None:
         return None
     if found.needed:
         return "the only waits are for how many elements a result has: the host must know that to go on"
-    return "the host never waits for the GPU in its steps, but to copy a batch to it"
+    return "no step of it waits to read a value from the GPU"
 
 
 def _no_steps(graph: Graph, value: Value) -> str | None:
-    if graph.steps.found_by == "whole run":
+    why = _no_waits(graph, value)
+    if why is None and graph.steps.found_by == "whole run":
         return "no steps were found in it, so there is no N-th one"
-    return _no_waits(graph, value)
+    return why
 
 
 def _no_calls(graph: Graph, value: Value) -> str | None:

@@ -10,7 +10,7 @@ def adding(elements, dur_ms, *, gpu="H100", name=ADD, told=True, many=4):
     """Additions of two float32 tensors: twelve bytes an element, each beside a matrix product."""
 
     def step(at):
-        events = [event(Kind.SYNC, "cudaStreamSynchronize", at + 1, 95)]
+        events = [event(Kind.SYNC, "cudaStreamSynchronize", at + 1, many * (dur_ms + 2) - 0.99)]
         sizes = {"shapes": [[elements], [elements]], "dtypes": ["float", "float"]} if told else {}
         for n in range(many):
             number, begin = round(at) * 10 + 2 * n + 1, at + n * (dur_ms + 2)

@@ -7,7 +7,7 @@ SINGLE = "ampere_sgemm_128x64_nn"
 
 def products(name, dur_ms=80):
     def step(at):
-        waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms)
+        waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
         return [*launched(name, at, dur_ms, number=round(at) + 1), waits]
 
     return stepped(step)

@@ -19,7 +19,8 @@ def kernels(*names, grids=None, each_ms=10, compute_ms=30):
     grids = (1000, *(grids or [1000] * (len(names) - 2)), 1000)
 
     def step(at):
-        events, begin = [event(Kind.SYNC, "cudaStreamSynchronize", at + 5, 90)], at
+        long_ms = compute_ms + each_ms * (len(names) - 2)
+        events, begin = [event(Kind.SYNC, "cudaStreamSynchronize", at + 5, long_ms - 4.99)], at
         for place, (name, grid) in enumerate(zip(names, grids, strict=True)):
             dur = compute_ms / 2 if name == "gemm" else each_ms
             events += launched(

@@ -1,0 +1,237 @@
+"""Two variants run in turn: the same chance, equal results first, in turn, and nothing left behind."""
+
+import random
+import re
+import time
+
+import numpy as np
+import pytest
+
+import gpulab
+from gpulab.capture.seeds import begin_anew, chance_kept
+from gpulab.errors import CaptureError, RunError
+from gpulab.lessons.equality import equality
+
+torch = pytest.importorskip("torch")
+
+
+def trainer(steps=30, extra_s=0.0, calls=None, name="", result=None):
+    """A loop that trains from scratch; `calls` keeps who ran when."""
+
+    def train():
+        if calls is not None:
+            calls.append(name)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(torch.randn(4, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0.002 + extra_s)
+            losses.append(loss.detach())
+        return torch.stack(losses) if result is None else result()
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def slower():
+    calls = []
+    seen = gpulab.experiment(
+        trainer(calls=calls, name="before"), trainer(extra_s=0.004, calls=calls, name="after"), repeats=3
+    )
+    return seen, calls
+
+
+def test_variants_warm_up_once_and_then_take_turns(slower):
+    seen, calls = slower
+    assert calls == ["before", "after"] * 4
+    assert seen.order == ("before 1", "after 1", "before 2", "after 2", "before 3", "after 3")
+
+
+def test_every_run_is_in_the_value_and_the_last_of_each_on_the_shelf(slower):
+    seen, _ = slower
+    assert [run.name for run in seen.before] == ["before 1", "before 2", "before 3"]
+    assert [run.name for run in seen.after] == ["after 1", "after 2", "after 3"]
+    kept = {name: run for name, run in gpulab.runs.items() if "experiment" in name}
+    assert {name: run.began_ns for name, run in kept.items()} == {
+        "experiment.before": seen.before[-1].began_ns,
+        "experiment.after": seen.after[-1].began_ns,
+    }
+
+
+def test_it_is_reported_as_compare_does_with_what_an_experiment_has_more(slower):
+    seen, _ = slower
+    assert seen.comparison.ratio < 1
+    assert [len(side.runs) for side in seen.comparison.sides] == [3, 3]
+    text, html = repr(seen), seen._repr_html_()
+    for words in (
+        "of the medians of 3 runs",
+        "equal, to the last bit (30 values compared)",
+        "before 1, after 1, before 2",
+    ):
+        assert words in text
+        assert words in html
+    assert "Where a step goes" in text
+
+
+def test_sensors_alone_tell_step_times():
+    seen = gpulab.experiment(trainer(), trainer(), repeats=1, level="sensors")
+    assert [len(run.event_rows) for run in (*seen.before, *seen.after)] == [0, 0]
+    assert seen.comparison.ratio > 0
+    assert seen.order == ("before", "after")
+
+
+def test_variants_that_give_other_results_are_not_timed():
+    calls = []
+    with pytest.raises(RunError, match="give different results") as refused:
+        gpulab.experiment(
+            trainer(calls=calls, name="before"), trainer(calls=calls, name="after", result=lambda: torch.ones(30))
+        )
+    assert calls == ["before", "after"]
+    assert "of the largest value" in refused.value.why
+    assert "equal=False" in refused.value.fix
+
+
+def test_results_that_are_meant_to_differ_are_not_checked_and_that_is_said():
+    seen = gpulab.experiment(trainer(), trainer(result=lambda: torch.ones(30)), repeats=1, equal=False, level="sensors")
+    assert "equal results: not checked" in repr(seen)
+
+
+def test_the_same_seed_goes_before_each_run_and_chance_goes_on_as_if_nothing_had_been_drawn():
+    drawn = []
+
+    def draw():
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
+        trainer(steps=6)()
+
+    begin_anew(3)
+    expected = (random.random(), float(np.random.rand()), float(torch.rand(1)))
+    begin_anew(3)
+    gpulab.experiment(draw, draw, repeats=2, seed=7, level="sensors")
+    assert len(set(drawn)) == 1
+    assert len(drawn) == 6
+    assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == expected
+
+
+def test_chance_is_given_back_after_an_error_too():
+    before = random.getstate()
+
+    def failing():
+        with chance_kept():
+            begin_anew(1)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert random.getstate() == before
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 4], ids=["in the warm-up", "in the first run", "in a later run"])
+def test_an_error_in_a_variant_goes_on_its_way_and_leaves_nothing(fails_at, nothing_left):
+    calls = []
+
+    def failing():
+        calls.append("after")
+        trainer(steps=6)()
+        if len(calls) == fails_at:
+            raise ZeroDivisionError("mine")
+
+    names = set(gpulab.runs)
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        gpulab.experiment(trainer(steps=6), failing, level="sensors", equal=False)
+    nothing_left()
+    assert set(gpulab.runs) - names <= {"experiment.before", "experiment.after"}
+    with gpulab.profile("and on", level="sensors"):  # no recording is left open
+        pass
+
+
+def test_no_repeats_are_refused():
+    with pytest.raises(CaptureError, match="0 repeats"):
+        gpulab.experiment(trainer(), trainer(), repeats=0)
+
+
+# Equal results.
+
+
+def test_nothing_returned_is_nothing_checked():
+    assert equality(None, None).words == "not checked"
+    assert equality(1.0, 2.0, False).words == "not checked"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1.0, 1.0004),
+        ([0.5, 1.0], [0.5004, 1.0]),
+        (torch.tensor([1.0, 100.0]), torch.tensor([1.05, 100.0])),  # beside the largest value, and not each by itself
+        ({"loss": [1.0], "weights": torch.ones(3)}, {"loss": [1.0], "weights": torch.ones(3) * 1.0001}),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16) * 1.02),
+        (np.float64(1), np.float64(1 + 1e-8)),
+        (torch.ones(2), np.ones(2)),
+        (torch.tensor([1.0, float("nan"), float("inf")]), torch.tensor([1.0, float("nan"), float("inf")])),
+        ("done", "done"),
+        (torch.ones(2, requires_grad=True), torch.ones(2)),
+        ((1, [2, {"a": torch.eye(2)}]), (1, [2, {"a": torch.eye(2)}])),
+        (torch.empty(0), torch.empty(0)),
+    ],
+)
+def test_results_are_equal_within_what_their_types_allow(one, other):
+    assert equality(one, other).checked
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (1.0, 1.01, "by 0.99 %|by 1 %"),
+        (torch.ones(3), torch.ones(4), r"shape \[3\] before, \[4\] after"),
+        (
+            torch.ones(3, dtype=torch.float64),
+            torch.ones(3, dtype=torch.float64) * 1.0001,
+            "0.01 % of the largest value",
+        ),
+        ([1, 2], [1, 2, 3], "2 entries before, 3 after"),
+        (torch.tensor([1, 2]), torch.tensor([1, 3]), "1 of 2 whole numbers differ, as 2 and 3"),
+        ({"a": 1}, {"b": 1}, "has 'a', 'b' and the other has not"),
+        ({"loss": [1.0, {"x": 2.0}]}, {"loss": [1.0, {"x": 3.0}]}, r"at \['loss'\]\[1\]\['x'\]"),
+        (torch.tensor([1.0]), torch.tensor([float("nan")]), "not finite"),
+        (None, 1.0, "NoneType before, float after"),
+        ("done", "failed", "'done' before, 'failed' after"),
+    ],
+)
+def test_results_that_differ_are_refused_with_where_and_by_how_much(one, other, told):
+    with pytest.raises(RunError) as refused:
+        equality(one, other)
+    assert re.search(told, refused.value.why), refused.value.why
+
+
+def test_a_tolerance_of_ones_own_takes_the_place_of_the_types():
+    assert equality(1.0, 1.04, 0.05).checked
+    with pytest.raises(RunError, match=r"0.001 % is allowed|0.001 %"):
+        equality(1.0, 1.0004, 1e-5)
+
+
+def test_models_are_compared_by_their_weights():
+    begin_anew(0)
+    one = torch.nn.Linear(3, 2)
+    begin_anew(0)
+    assert equality(one, torch.nn.Linear(3, 2)).values == 8
+    with pytest.raises(RunError, match=r"'weight'|'bias'"):
+        equality(one, torch.nn.Linear(3, 2))
+
+
+def test_what_cannot_be_compared_says_what_to_return():
+    class Odd:
+        pass
+
+    with pytest.raises(RunError, match="cannot be compared") as refused:
+        equality(Odd(), Odd())
+    assert "return a number" in refused.value.fix
+
+
+def test_the_largest_difference_is_told_with_its_place():
+    told = equality({"a": torch.ones(3), "b": torch.tensor([1.0, 1.0005])}, {"a": torch.ones(3), "b": torch.ones(2)})
+    assert "at ['b']" in told.words
+    assert "(5 compared)" in told.words

@@ -1,0 +1,125 @@
+"""How sure a ratio of step times is: coverage by simulation, with step times of which the truth is known."""
+
+import numpy as np
+import pytest
+
+from gpulab.comparison import interval
+from gpulab.comparison.interval import block_length, ratio
+
+MS = 1_000_000
+TRUE = 1.1
+
+
+def drifting(random, count, alike, spread):
+    """Noise in which neighbours are alike: a first-order autoregression of this spread."""
+    shocks = random.normal(0, spread * np.sqrt(1 - alike**2), count)
+    values = [random.normal(0, spread)]
+    for shock in shocks[1:]:
+        values.append(alike * values[-1] + shock)
+    return np.array(values)
+
+
+def side(random, runs, typical_ms, *, count=80, alike=0.0, spread=0.05, between=0.0):
+    levels = random.normal(0, between, runs)
+    return [
+        (typical_ms * MS * np.exp(level + drifting(random, count, alike, spread))).astype(np.int64) for level in levels
+    ]
+
+
+@pytest.fixture
+def covered(monkeypatch):
+    monkeypatch.setattr(interval, "RESAMPLES", 400)
+    return coverage
+
+
+def coverage(runs, seeds=80, **noise):
+    hits = 0
+    for seed in range(seeds):
+        random = np.random.default_rng(seed)
+        seen = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
+        hits += seen.low <= TRUE <= seen.high
+    return hits / seeds
+
+
+@pytest.mark.parametrize("between", [0.02, 0.05])
+@pytest.mark.parametrize("alike", [0.0, 0.7])
+def test_of_repeated_runs_the_interval_holds_the_truth_as_often_as_it_says(covered, alike, between):
+    # 95 % of 80 are 76, give or take 6 by chance; it may be careful, not careless.
+    assert covered(5, alike=alike, between=between) >= 0.875
+
+
+def test_steps_alone_are_taken_to_tell_less_than_they_seem_to(covered):
+    assert covered(1, alike=0.8) >= 0.9
+
+
+def test_an_interval_is_not_wider_than_what_is_known_bears():
+    random = np.random.default_rng(1)
+    quiet = ratio(side(random, 5, 110, spread=0.01), side(random, 5, 100, spread=0.01))
+    assert quiet.high / quiet.low < 1.05
+    assert quiet.sure
+
+
+def test_a_constant_program_recorded_twice_differs_by_what_is_assumed():
+    steps = np.full(40, 100 * MS)
+    seen = ratio([steps], [steps])
+    assert seen.value == 1
+    assert 0.95 < seen.low < 1 < seen.high < 1.05
+    assert not seen.sure
+
+
+def test_the_interval_is_the_same_every_time():
+    steps = np.array([10, 12, 11, 15]) * MS
+    assert ratio([steps], [steps // 2]) == ratio([steps], [steps // 2])
+
+
+def test_a_hundredth_is_harder_to_reach_than_a_twentieth():
+    random = np.random.default_rng(2)
+    seen = ratio(side(random, 2, 110), side(random, 2, 100))
+    assert seen.sure_low < seen.low < seen.value < seen.high < seen.sure_high
+
+
+def test_turning_the_sides_round_turns_the_ratio_round():
+    random = np.random.default_rng(3)
+    one, other = side(random, 3, 110), side(random, 3, 100)
+    there, back = ratio(one, other), ratio(other, one)
+    assert there.value == pytest.approx(1 / back.value)
+    assert there.low == pytest.approx(1 / back.high, rel=0.01)
+
+
+def test_what_others_did_meanwhile_widens_the_interval():
+    random = np.random.default_rng(4)
+    one, other = side(random, 3, 110), side(random, 3, 100)
+    calm, crowded = ratio(one, other), ratio(one, other, extra_frac=(0.0, 0.2))
+    assert crowded.high / crowded.low > 1.5 * calm.high / calm.low
+
+
+def test_what_drifts_falls_on_both_where_they_were_recorded_in_turn():
+    random = np.random.default_rng(6)
+    drift = np.cumsum(random.normal(0, 0.05, 8))
+    one, other = (
+        [side(random, 1, typical * np.exp(level), spread=0.02)[0] for level in drift] for typical in (110, 100)
+    )
+    apart, in_turn = ratio(one, other), ratio(one, other, in_turn=True)
+    assert in_turn.sure
+    assert in_turn.high / in_turn.low < 0.5 * (apart.high / apart.low - 1) + 1
+    assert in_turn.low < TRUE < in_turn.high
+
+
+def test_means_and_medians_part_where_something_strikes_now_and_then():
+    often = np.full(100, 100 * MS)
+    rare = often.copy()
+    rare[::10] = 600 * MS
+    assert ratio([rare], [often]).value == 1
+    assert ratio([rare], [often], averaged=True).value == pytest.approx(1.5)
+
+
+def test_blocks_are_as_long_as_neighbours_are_alike():
+    random = np.random.default_rng(5)
+    lengths = [block_length(np.exp(drifting(random, 400, alike, 0.1))) for alike in (0.0, 0.6, 0.95)]
+    assert lengths[0] <= 3 < lengths[1] < lengths[2] <= 100
+    assert block_length(np.full(50, 7.0)) == 1
+
+
+def test_a_single_step_has_an_interval_too():
+    one = np.array([100 * MS])
+    assert ratio([one], [one]).low < 1
