@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpulab.comparison import interval
+from gpulab.comparison import LEAST_FRAC, interval
 from gpulab.comparison.interval import block_length, ratio
 
 MS = 1_000_000
@@ -123,3 +123,21 @@ def test_blocks_are_as_long_as_neighbours_are_alike():
 def test_a_single_step_has_an_interval_too():
     one = np.array([100 * MS])
     assert ratio([one], [one]).low < 1
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
+def test_of_five_runs_in_turn_a_tenth_is_found_and_nothing_is_not(monkeypatch, longer, expected):
+    # The noise of a shared machine of two cores: steps differ by 10 %, runs by 2 %, and it drifts by 2 % a run.
+    monkeypatch.setattr(interval, "RESAMPLES", 400)
+    right = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        drift = np.cumsum(random.normal(0, 0.02, 10))
+        levels = [100 * np.exp(level) for level in drift]
+        noise = {"count": 60, "alike": 0.5, "spread": 0.1, "between": 0.02}
+        before = [side(random, 1, level, **noise)[0] for level in levels[::2]]
+        after = [side(random, 1, level * longer, **noise)[0] for level in levels[1::2]]
+        seen = ratio(before, after, in_turn=True)
+        called = seen.sure and abs(1 - seen.value) >= LEAST_FRAC
+        right += called == expected and (not called or seen.value < 1)
+    assert right >= 36 + 3 * (not expected)

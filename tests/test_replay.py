@@ -119,11 +119,12 @@ def test_no_step_is_shorter_than_its_host_or_its_gpu_alone(loop):
 
 def test_calibrated_calls_make_the_step_as_long_as_it_is_without_the_profiler():
     made = graph(run_like(LAUNCH_BOUND, steps=10))
-    made = made.__class__(**{**vars_of(made), "steps": plain(made, 0.7)})
+    made = made.__class__(**{**vars_of(made), "steps": plain(made, 0.9)})
     ready = calibrated(made)
     assert swept(ready.graph).step_ns == pytest.approx(made.steps.plain_ns, rel=0.01)
     assert ready.known
-    assert ready.calling < 0.8
+    assert ready.calling < 0.95
+    assert ready.rest == 1.0
 
 
 def test_where_the_gpu_hides_what_calls_cost_their_cost_stays_unknown():
@@ -240,3 +241,17 @@ def test_graphs_that_wait_for_different_work_are_swept_each_by_itself():
     made = graph(run_like(LOGGING))
     free = made.with_host(wait=np.full(len(made.host), NONE))
     assert steps_ns([made, free] * 5) == [swept(made).step_ns, swept(free).step_ns] * 5
+
+
+@pytest.mark.parametrize("name", ["tiny_ops", "counting"])
+def test_a_run_recorded_here_is_replayed_within_two_percent(name):
+    pytest.importorskip("torch")
+    from gpulab.workloads import workload
+
+    with gpulab.profile("replayed"):
+        workload(name).run()
+    run = gpulab.runs["replayed"]
+    found = steps(run)
+    ready = scene(run, found, ledger(run, found))
+    assert abs(ready.quality.replay_error) < 0.02
+    assert ready.timed.step_ns == pytest.approx(found.step_ns, rel=0.02)

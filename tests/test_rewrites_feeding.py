@@ -14,7 +14,8 @@ from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
 from gpulab.replay.prediction import predict, scene
 from gpulab.replay.rewrite import MIDDLE, Draw
-from gpulab.replay.rewrites.feeding import item_cost, queue_ns, source, workers
+from gpulab.replay.rewrites.feeding import item_cost, workers
+from gpulab.replay.rewrites.supply import queue_ns, source
 from gpulab.replay.spelling import chosen
 from gpulab.replay.sweep import swept
 from gpulab.run import Loader

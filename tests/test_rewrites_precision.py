@@ -26,7 +26,8 @@ from gpulab.errors import RunError
 from gpulab.replay.graph import NONE
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.precision import amp, tf32
+from gpulab.replay.rewrites.precision import amp
+from gpulab.replay.rewrites.tf32 import tf32
 from gpulab.replay.spelling import chosen
 
 END = Kernel("", 0, waits=True)
@@ -193,3 +194,14 @@ def test_where_the_gpu_limits_the_range_holds_what_was_published_for_resnet_50_o
 def test_what_runs_in_half_precision_is_refused(trace, name):
     with pytest.raises(RunError, match="in half precision already"):
         predict(trace(name), chosen("amp"))
+
+
+def test_products_in_float64_are_refused():
+    with pytest.raises(RunError, match="none of its matrix products is in float32"):
+        told(network([Kernel("volta_dgemm_128x64_nn", 500), END], gpu="V100"), "amp")
+
+
+def test_fused_attention_of_cudnn_is_no_convolution():
+    attention = Kernel("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7", 500)
+    with pytest.raises(RunError, match="no convolutions"):
+        told(network([attention, END], gpu="H100"), "channels_last")

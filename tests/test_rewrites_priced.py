@@ -168,6 +168,14 @@ def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, asked):
     assert all(one <= other + allowed for one, other in pairwise(steps_ns))
 
 
+@pytest.mark.parametrize("asked", [*ASKED, "amp"])
+def test_what_is_to_be_typed_is_python(asked):
+    graph = ready(network([Kernel(CONV, 50), Kernel(ADD, 9, updates=True), Kernel("", 0, waits=True)])).graph
+    for each in chosen(asked):
+        if each.rewrite.code is not None:
+            compile(each.rewrite.code(graph, each.value), asked, "exec")
+
+
 def test_every_rewrite_has_a_page_and_says_what_it_costs():
     for name in ("amp", "tf32", "channels_last", "compile", "cuda_graphs", "optimizer", "batch", "gpu"):
         page = BY_NAME[name].edit.__doc__

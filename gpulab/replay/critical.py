@@ -18,7 +18,8 @@ from gpulab.analysis.kernels import is_matrix
 from gpulab.intervals import Spans, union
 from gpulab.replay.graph import NONE, Graph, Stop
 from gpulab.replay.rewrites.once import once
-from gpulab.replay.sweep import NEVER, Timed, swept, typical
+from gpulab.replay.sweep import NEVER, Timed, typical
+from gpulab.replay.together import steps_ns
 from gpulab.tables import Kind
 
 # Kinds of a path that are neither a part of the ledger nor work of the device.
@@ -31,7 +32,7 @@ _OWN = {Stop.LAUNCH: "launch", Stop.COPY_CALL: "copy_call", Stop.SYNC: "sync", S
 _WORK = {Kind.COLLECTIVE: "communication", Kind.MEMCPY: "copies", Kind.MEMSET: "copies"}
 EQUAL_FRAC = 0.01  # a device slower by less keeps pace with its host: their ends only fall differently into steps
 TENTH = 0.9
-WORTH_FRAC = 0.001  # of a step; less is not worth two replays
+WORTH_FRAC = 0.005  # of a step; less is not worth two replays
 
 
 @dataclass(frozen=True)
@@ -97,37 +98,51 @@ class Lever:
     all_ns: float  # with all of it: a bound
 
 
-def critical_path(timed: Timed, step: int | None = None) -> CriticalPath:
-    """The path of a step, counted among those that count; of the most typical one unless told."""
+@dataclass(frozen=True)
+class Extent:
+    """From where to where a step is, on the side that sets the pace, and with what it ends."""
+
+    step: int  # counted among the steps that count
+    begin_ns: float
+    end_ns: float
+    stop: int  # the stop that ends it
+    work: int  # the device work that ends it, where the device sets the pace; -1 otherwise
+
+
+def extent(timed: Timed, step: int | None = None) -> Extent:
+    """Where a step is; the most typical one unless told."""
     graph = timed.graph
-    whole = graph.steps.found_by == "whole run"
-    burst = graph.steps.burst
     paced = device_paces(timed)
     lengths = timed.device_steps_ns if paced else timed.host_steps_ns
     if step is None:
-        step = int(np.argmin(np.abs(lengths - typical(lengths, burst))))
-    begin = float(timed.ends_ns[graph.step_first[step]])
-    end = float(timed.ends_ns[graph.step_last[step]])
-    stop, work = int(graph.step_last[step]), NONE
-    if paced:
-        work, end = _last_work(timed, len(graph.device) if whole else int(graph.host.first[graph.step_last[step]]))
-        if not whole:
-            begin = _begins(timed, step, begin)
-    segments = _Walk(timed, round(begin), round(end)).back(stop, work)
-    return CriticalPath(timed, step, "device" if paced else "host", segments)
+        step = int(np.argmin(np.abs(lengths - typical(lengths, graph.steps.burst))))
+    first, last = int(graph.step_first[step]), int(graph.step_last[step])
+    begin, end = float(timed.ends_ns[first]), float(timed.ends_ns[last])
+    if not paced:
+        return Extent(step, begin, end, last, NONE)
+    if graph.steps.found_by == "whole run":
+        work, end = _last_work(timed, len(graph.device))
+        return Extent(step, begin, end, last, work)
+    work, end = _last_work(timed, int(graph.host.first[last]))
+    return Extent(step, _begins(timed, step, begin), end, last, work)
+
+
+def critical_path(timed: Timed, step: int | None = None) -> CriticalPath:
+    """The path of a step, counted among those that count; of the most typical one unless told."""
+    one = extent(timed, step)
+    segments = _Walk(timed, round(one.begin_ns), round(one.end_ns)).back(one.stop, one.work)
+    return CriticalPath(timed, one.step, "host" if one.work == NONE else "device", segments)
 
 
 def levers(timed: Timed, path: CriticalPath) -> tuple[Lever, ...]:
     """For each kind on the path, what less of it would give; what gives most comes first."""
-    now_ns = timed.own_ns
-    found = []
-    for kind, path_ns in path.by_kind.items():
-        if path_ns < WORTH_FRAC * path.step_ns or kind == QUEUE:
-            continue
-        tenth, without = (swept(shorter(timed.graph, kind, left)).own_ns for left in (TENTH, 0.0))
-        found.append(
-            Lever(kind=kind, path_ns=path_ns, tenth_ns=max(0.0, now_ns - tenth), all_ns=max(0.0, now_ns - without))
-        )
+    now_ns = timed.step_ns
+    asked = {kind: ns for kind, ns in path.by_kind.items() if ns >= WORTH_FRAC * path.step_ns and kind != QUEUE}
+    lengths = steps_ns([shorter(timed.graph, kind, left) for kind in asked for left in (TENTH, 0.0)])
+    found = [
+        Lever(kind=kind, path_ns=ns, tenth_ns=max(0.0, now_ns - tenth), all_ns=max(0.0, now_ns - without))
+        for (kind, ns), tenth, without in zip(asked.items(), lengths[::2], lengths[1::2], strict=True)
+    ]
     return tuple(sorted(found, key=lambda lever: (-lever.tenth_ns, -lever.all_ns)))
 
 

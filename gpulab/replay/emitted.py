@@ -24,22 +24,21 @@ from gpulab.run import TRACED, Recording, Run, Source
 from gpulab.tables import EVENTS, MARKS, SIDE_TABLES, STALLS, MarkKind
 
 
-def emitted(timed: Timed, name: str | None = None) -> Run:
-    """The run as these times have it."""
+def emitted(timed: Timed, between_ns: tuple[float, float] | None = None) -> Run:
+    """The run as these times have it; `between_ns`: only the events that reach into this stretch of it."""
     run = timed.graph.run
     moved = _clock(timed)
-    events, kept = _events(timed, moved)
+    events, kept = _events(timed, moved, _reaching(timed, between_ns))
     marks = _device_marks(timed) if device_paces(timed) else _marks(run, moved)
-    ends = np.concatenate([events["start_ns"] + events["dur_ns"], marks["end_ns"]])
-    span_ns = int(ends.max(initial=0))
+    until_ns = int((events["start_ns"] + events["dur_ns"]).max(initial=0))
     beside = _beside(run, kept)
     return Run(
-        name=name or f"{run.name} predicted",
+        name=f"{run.name} predicted",
         source=Source(how="predicted", device=run.source.device, date=run.source.date, of=run.source.how),
         machine=run.machine,
-        span_ns=span_ns,
+        span_ns=max(until_ns, int(marks["end_ns"].max(initial=0))),
         rank=run.rank,
-        recording=_recording(run.recording, moved, span_ns),
+        recording=_recording(run.recording, moved, until_ns),
         loaders=run.loaders,
         models=run.models,
         optimizers=run.optimizers,
@@ -67,7 +66,8 @@ class _Track:
     until: Floats  # and ended
     begins: Floats  # where it begins now
     ends: Floats
-    parts: tuple[tuple[Coverage, Floats], ...]  # when the host was in a part, and how much longer that takes now
+    # When the host was in a part, and how much longer that takes now; not of parts that take as long as they did.
+    parts: tuple[tuple[Coverage, Floats], ...]
 
     def told(self, moments: Floats) -> Floats:
         """Where these moments of the recording, in order of time, lie now."""
@@ -79,9 +79,10 @@ class _Track:
         share = np.divide(moments - self.at[stop], dur, out=np.zeros(len(moments)), where=dur > 0)
         within = self.begins[stop] + share * (self.ends[stop] - self.begins[stop])
         following = np.minimum(stop + 1, last)
-        since = np.zeros(len(moments))
-        for coverage, rate in self.parts:
-            since += rate[following] * coverage.within(self.until[stop].astype(np.int64), moments.astype(np.int64))
+        since = moments - self.until[stop]
+        for coverage, longer in self.parts:
+            done = coverage.until(self.until.astype(np.int64))[stop]
+            since += longer[following] * np.maximum(coverage.until(moments.astype(np.int64)) - done, 0)
         between = np.minimum(self.ends[stop] + since, np.where(stop < last, self.begins[following], np.inf))
         after = np.where(stop < last, between, self.ends[last] + moments - self.until[last])
         now = np.where(inside, within, after)
@@ -99,8 +100,9 @@ def _clock(timed: Timed) -> Clock:
     for part, spans in graph.part_spans.items():
         coverage = Coverage.of(spans)
         was = coverage.within(host.from_ns.astype(np.int64), host.at_ns.astype(np.int64)).astype(float)
-        rate = np.divide(host.before_ns[part], was, out=np.ones(len(was)), where=was > 0)
-        parts.append((coverage, rate))
+        longer = np.divide(host.before_ns[part], was, out=np.ones(len(was)), where=was > 0) - 1
+        if longer.any():
+            parts.append((coverage, longer))
     track = _Track(host.at_ns, until, timed.begins_ns, timed.ends_ns, tuple(parts))
 
     def moved(moments: Ints) -> Ints:
@@ -111,21 +113,38 @@ def _clock(timed: Timed) -> Clock:
     return moved
 
 
-def _events(timed: Timed, moved: Clock) -> tuple[Rows, Mask]:
-    """The events now, in order of time within their kinds as they were, and which of the recorded ones they are."""
+def _reaching(timed: Timed, between_ns: tuple[float, float] | None) -> Mask:
+    """The recorded events that reach into a stretch of the predicted time."""
+    host, device, rows = timed.graph.host, timed.graph.device, timed.graph.run.event_rows
+    if between_ns is None:
+        return np.ones(len(rows), bool)
+    begin, end = between_ns
+    first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.ends_ns), begin)) - 1)
+    last = int(np.searchsorted(np.maximum.accumulate(timed.begins_ns), end, side="right"))
+    until = host.at_ns[last] if last < len(host) else np.inf
+    kept: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.from_ns[first])
+    kept[device.event] = (timed.device_start_ns <= end) & (timed.device_end_ns >= begin)
+    return kept
+
+
+def _events(timed: Timed, moved: Clock, kept: Mask) -> tuple[Rows, Mask]:
+    """Of these events what is left, at their times now, in their order, and which of the recorded ones they are."""
     device, rows = timed.graph.device, timed.graph.run.event_rows
-    start = rows["start_ns"]
-    both = moved(np.concatenate([start, start + rows["dur_ns"]]))
-    opens, closes = both[: len(start)].copy(), both[len(start) :].copy()
-    opens[device.event] = np.maximum(np.rint(timed.device_start_ns), 0)
-    closes[device.event] = np.maximum(np.rint(timed.device_end_ns), opens[device.event])
-    kept = np.ones(len(rows), bool)
+    kept = kept.copy()
     gone = (device.dur_ns <= 0) & (rows["dur_ns"][device.event] > 0)
     if (device.dur_ns > 0).any():  # else the device takes no time for any of it: it is still there
         kept[device.event[gone]] = False
     kept[_calls_not_made(timed, kept)] = False
-    columns: dict[str, Any] = {**rows.where(np.flatnonzero(kept)).columns}
-    columns |= {"start_ns": opens[kept], "dur_ns": (closes - opens)[kept]}
+    picked = np.flatnonzero(kept)
+    start = rows["start_ns"][picked]
+    both = moved(np.concatenate([start, start + rows["dur_ns"][picked]]))
+    opens, closes = both[: len(start)], both[len(start) :]
+    place = np.cumsum(kept) - 1
+    mine = kept[device.event]
+    opens[place[device.event[mine]]] = np.maximum(np.rint(timed.device_start_ns[mine]), 0)
+    closes[place[device.event[mine]]] = np.maximum(np.rint(timed.device_end_ns[mine]), 0)
+    columns: dict[str, Any] = {**rows.where(picked).columns}
+    columns |= {"start_ns": opens, "dur_ns": np.maximum(closes - opens, 0)}
     return EVENTS.rows(columns), kept
 
 
@@ -155,12 +174,16 @@ def _beside(run: Run, kept: Mask) -> dict[str, Rows]:
 
 
 def _marks(run: Run, moved: Clock) -> Rows:
-    """Marks of the recorded part; what was marked outside of it is not predicted."""
+    """Marks of the recorded part, and the next of each kind, which ends its last step; others are not predicted."""
     rows = run.mark_rows
-    inside = np.zeros(len(rows), bool)
-    for start, end in run.recording.windows_ns:
-        inside |= (rows["start_ns"] >= start) & (rows["start_ns"] <= end)
-    left = rows.where(np.flatnonzero(inside))
+    kept = np.zeros(len(rows), bool)
+    kinds = rows["kind"].astype(np.int64) * (1 << 20) + rows["loader"]
+    for kind in np.unique(kinds):
+        mine = np.flatnonzero(kinds == kind)
+        for start, end in run.recording.windows_ns:
+            first, last = np.searchsorted(rows["start_ns"][mine], (start, end + 1))
+            kept[mine[first : last + 1]] = True
+    left = rows.where(np.flatnonzero(kept))
     return MARKS.rows({**left.columns, "start_ns": moved(left["start_ns"]), "end_ns": moved(left["end_ns"])})
 
 
@@ -183,12 +206,12 @@ def _stalls(run: Run, moved: Clock) -> Rows:
     return STALLS.rows({**rows.columns, "start_ns": start, "dur_ns": end - start})
 
 
-def _recording(recording: Recording, moved: Clock, span_ns: int) -> Recording:
+def _recording(recording: Recording, moved: Clock, until_ns: int) -> Recording:
     def each(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         now = moved(np.array(spans, np.int64).reshape(-1)).reshape(-1, 2).tolist()
         return tuple((start, end) for start, end in now)
 
     windows = each(recording.windows_ns)
     if windows:  # work of the device may end after the host's part of the recording
-        windows = (*windows[:-1], (windows[-1][0], max(windows[-1][1], span_ns)))
+        windows = (*windows[:-1], (windows[-1][0], max(windows[-1][1], until_ns)))
     return replace(recording, windows_ns=windows, pauses_ns=each(recording.pauses_ns), left_out=(), lost={})

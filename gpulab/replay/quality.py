@@ -8,12 +8,13 @@ import numpy as np
 
 from gpulab.analysis.steps import grouped
 from gpulab.replay.build import generic
-from gpulab.replay.graph import Graph, Stop
+from gpulab.replay.graph import Graph
 from gpulab.replay.sweep import swept, typical
 
 REPLAY_ERROR = 0.02  # a replay that misses its own recording by more knows too little of it
 UNEXPLAINED_FRAC = 0.10  # of the time, device work that stood still for no reason that was seen
 CROSSED_FRAC = 0.05  # of the time, two threads inside the device's calls at once
+LOST_FRAC = 0.10  # of the device's work, what cannot be moved as nobody knows who called for it
 SECOND_STREAM_FRAC = 0.01  # of all device work: less on other streams decides nothing
 UNSURE_FRAC = 0.20  # the median step itself is known no better than this
 FEW = 3
@@ -85,6 +86,8 @@ def _refusal(graph: Graph, told: dict[str, float]) -> tuple[str | None, str]:
     if told["unexplained_frac"] > UNEXPLAINED_FRAC:
         share = f"{100 * told['unexplained_frac']:.0f} %"
         return f"for {share} of the time GPU work stood still and nothing recorded says why", "record it again"
+    if (lost := launches_lost(graph)) > LOST_FRAC:
+        return f"of {100 * lost:.0f} % of the GPU's work the call that started it is not recorded", "record it again"
     if told["crossed_frac"] > CROSSED_FRAC:
         return "several threads called the GPU at once, and their order is not known", "record one process at a time"
     if told["step_error"] > UNSURE_FRAC:
@@ -108,8 +111,3 @@ def launches_lost(graph: Graph) -> float:
     """The share of device work whose call is not in the run: it cannot be moved."""
     dur = graph.device.dur_ns
     return float(dur[graph.device.call < 0].sum() / max(1.0, dur.sum()))
-
-
-def blocking(graph: Graph) -> int:
-    """How many calls of the host waited for the device."""
-    return int(((graph.host.wait >= 0) & (graph.host.stop != Stop.MARK)).sum())

@@ -45,9 +45,7 @@ def _swept(graphs: Sequence[Graph]) -> list[float]:
     one = graphs[0]
     ends, done = _in_turn(graphs)
     begins = np.zeros(len(one.host))  # not asked for
-    return [
-        Timed(graph, begins, ends[:, place], begins, done[:, place]).step_ns for place, graph in enumerate(graphs)
-    ]
+    return [Timed(graph, begins, ends[:, place], begins, done[:, place]).step_ns for place, graph in enumerate(graphs)]
 
 
 def _column(graphs: Sequence[Graph], of: Callable[[Graph], Floats]) -> Floats:

@@ -165,11 +165,15 @@ class Evidence:
         )
         if spans is None or not spans.total_ns:
             return plain
-        # Part of the spans may be another's, or the recording's own: no more is taken away than the cause costs.
+        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), plain)
+
+    def _cut(self, spans: Spans, exposed_ns: int) -> float:
+        """The share of these spans that is the cause's: part may be another's, or the recording's own."""
+        if self.scene.quality.refusal is not None:
+            return 1.0
         whole = swept(without("all", spans, (1.0, 1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
         most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
-        cut = min(1.0, exposed_ns / max(1.0, most_ns))
-        return self.replayed(without("removed", spans, (*realised, 1.0), cut=cut), plain)
+        return min(1.0, exposed_ns / max(1.0, most_ns))
 
     def replayed(self, what: str | Chosen, otherwise: Gain) -> Gain:
         """The gain of a rewrite, by replaying the run with it; `otherwise` is worked out without a replay.
