@@ -178,7 +178,7 @@ def test_updates_in_every_nth_step_cost_the_nth_part_on_average(count):
     none = step_ms(Loop([], update_ms=0.0).graph())
     every = step_ms(made)
     best = step_ms(edited("accumulate", made, count, Draw(otherwise=0.0)))
-    adding = 0.1 * 8.0 * (1 - 1 / count)
+    adding = 0.3 * 8.0 * (1 - 1 / count)  # by plain SGD's own passes over memory
     assert best == pytest.approx(none + (every - none) / count + adding, abs=0.35)
     assert step_ms(edited("accumulate", made, 1)) == every
 
@@ -207,7 +207,7 @@ def on_a_cpu(update_ms):
 def test_on_a_cpu_rarer_updates_save_the_time_of_their_operators():
     made = on_a_cpu(8.0)
     assert step_ms(made) == pytest.approx(30.0)
-    assert step_ms(edited("accumulate", made, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.6, abs=0.01)
+    assert step_ms(edited("accumulate", made, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.3, abs=0.01)
     assert step_ms(BY_NAME["accumulate"].ceiling(made, 4)) == pytest.approx(22.0, abs=0.01)
 
 

@@ -113,6 +113,7 @@ class Graph:
     unexplained_ns: float = 0.0  # time for which device work stood still and nothing says why
     guessed: bool = False  # waits between streams were not recorded, so they were guessed
     limits_ns: Mapping[str, float] = field(default_factory=dict)  # what a step cannot be shorter than: "the workers"
+    made: frozenset[str] = frozenset()  # rewrites made already that later ones must know of: "amp"
     crossed_ns: float = 0.0  # time for which threads called the device at once: one track cannot tell them apart
 
     @property

@@ -114,8 +114,14 @@ def untold(ready: Scene, chosen: Sequence[Chosen]) -> str | None:
     """Why these rewrites cannot be predicted from this run; None where they can."""
     if ready.quality.refusal is not None:
         return ready.quality.refusal
-    lacking = (each.rewrite.lacking(ready.graph, each.value) for each in chosen)
-    return next((why for why in lacking if why is not None), None)
+    graph = ready.graph
+    for number, each in enumerate(chosen):
+        why = each.rewrite.lacking(graph, each.value)
+        if why is not None:
+            return f"{each}: {why}" if len(chosen) > 1 else why
+        if number + 1 < len(chosen):
+            graph = each.rewrite.edit(graph, each.value, MIDDLE)  # on another GPU, another precision may be had
+    return None
 
 
 def predict(
@@ -161,11 +167,10 @@ def _checked(ready: Scene, chosen: Sequence[Chosen]) -> None:
     """Raise RunError where the replay is not to be trusted, or a rewrite cannot be told."""
     if ready.quality.refusal is not None:
         raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
-    for each in chosen:
-        lacking = each.rewrite.lacking(ready.graph, each.value)
-        if lacking is not None:
-            what = f"{each} cannot be predicted from this run."
-            raise RunError(what, why=lacking, fix="leave it out, or record a run that has it")
+    why = untold(ready, chosen)
+    if why is not None:
+        what = f"{', '.join(map(str, chosen))} cannot be predicted from this run."
+        raise RunError(what, why=why, fix="leave it out, or record a run that has it")
 
 
 def draws_of(samples: int) -> tuple[Draw, ...]:
@@ -201,7 +206,8 @@ def _range(
     ready: Scene, likely_ns: float, drawn: tuple[float, float], grade: str, spread: float
 ) -> tuple[float, float]:
     """The drawn range, at least as wide as the grade and the past say, and wider by what the replay does not tell."""
-    saving = abs(ready.step_ns - likely_ns)
+    # Of a step that all but vanishes, no more than it is itself is open.
+    saving = min(abs(ready.step_ns - likely_ns), likely_ns)
     least = GRADES[grade][1] * saving + 0.01 * likely_ns
     widening = ready.quality.widening
     below = max((likely_ns - drawn[0]) * widening, least, spread * likely_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Unjudged
+from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.parallel import Parallel, overlapped, parallel, rewrapped
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 
@@ -67,16 +67,7 @@ def exposed_communication(seen: Evidence) -> Finding | None:
         },
         fix=fix,
         advice=advice,
-        gain=seen.predicted(
-            "overlap",
-            seen.bounded(
-                seen.plain_ns(exposed_ns),
-                "the exposed communication, hidden or spared by 20 to 80 %",
-                "even free communication",
-                (0.2, 0.8),
-                told.spans,
-            ),
-        ),
+        gain=_hidden(seen, told, exposed_ns),
         rewrites=seen.typed("overlap"),
         confidence=confidence,
         why_confidence=why,
@@ -84,6 +75,12 @@ def exposed_communication(seen: Evidence) -> Finding | None:
         caveats=_caveats(seen),
         lesson="15_distributed_communication",
     )
+
+
+def _hidden(seen: Evidence, told: Exposed, exposed_ns: int) -> Gain:
+    basis = "the exposed communication, hidden or spared by 20 to 80 %"
+    plain = seen.bounded(seen.plain_ns(exposed_ns), basis, "even free communication", (0.2, 0.8), told.spans)
+    return seen.predicted("overlap", plain)
 
 
 def _does(kind: str, how: Parallel) -> str:

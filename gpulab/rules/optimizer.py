@@ -46,8 +46,7 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     if share < OPTIMIZER_WORTH_FRAC or (told is not None and told.fused):
         return None
     rewrites = _as_typed(seen, found, told)
-    gain = _at_once(seen, cost_ns)
-    gain = worth_having(seen.predicted(rewrites, gain)) if gain is not None and rewrites else gain
+    gain = _at_once(seen, cost_ns, rewrites)
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN if tensors else LIKELY)
@@ -79,8 +78,8 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     )
 
 
-def _at_once(seen: Evidence, cost_ns: int) -> Gain | None:
-    return faster_work(
+def _at_once(seen: Evidence, cost_ns: int, rewrites: str) -> Gain | None:
+    plain = faster_work(
         seen,
         _unprofiled(seen, cost_ns),
         LEFT,
@@ -88,6 +87,7 @@ def _at_once(seen: Evidence, cost_ns: int) -> Gain | None:
         "even a single pass over the parameters",
         calls=True,
     )
+    return worth_having(seen.predicted(rewrites, plain)) if plain is not None else None
 
 
 def _updating(seen: Evidence) -> Updating | None:

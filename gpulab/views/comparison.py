@@ -96,7 +96,9 @@ def _outcome(compared: Comparison) -> str:
         span = f"{unit.bare(compared.before_ns)} -> {unit(compared.after_ns)}"
         measured = f"Measured {span} ({times(compared.ratio)})"
         place = "inside the predicted range" if compared.inside else "outside the predicted range"
-        return sentence(f"{measured}: {place}{f', as {compared.why}' if compared.why else ''}")
+        if compared.above_noise and compared.why:
+            return sentence(f"{measured}: {place}, as {compared.why}")
+        return f"{measured}: {place}. {sentence(compared.why)}".strip()
     return sentence(compared.why)
 
 

@@ -54,7 +54,7 @@ def _one_step(timed: Timed, start_ns: int, end_ns: int) -> tuple[Run, Ledger | N
 
 
 def _what(timed: Timed) -> str:
-    return "a typical step" if timed.graph.steps.found_by != "whole run" else "what was recorded"
+    return "a typical step" if timed.graph.steps.found_by != "whole run" else "the recording"
 
 
 def _window(path: CriticalPath) -> Window:

@@ -18,8 +18,9 @@ from gpulab.replay.sweep import typical
 from gpulab.tables import Kind
 
 UPDATES = ("Optimizer.step#", "Optimizer.zero_grad#")
-# Adding to gradients moves 12 bytes a parameter; a fused AdamW moves 28, one in several passes 80, plain SGD 12.
-ADDING_SHARE = (0.1, 0.6)  # of the device time of the optimizer
+# Adding to gradients moves 12 bytes a parameter: as much as plain SGD. Of Adam and its like it is less, in one fused
+# pass 28, in several 80 to 120; the most passes are made on a CPU. As shares of the optimizer's own time:
+ADDING_TO_SGD, ADDING, ADDING_ON_CPU = (0.3, 1.0), (0.08, 0.45), (0.05, 0.25)
 ADDING_NS = (4_000.0, 12_000.0)  # of the host, for each tensor: one more operator and its launch
 MOST = 10_000
 GIVEN = "torch::autograd::AccumulateGrad"
@@ -55,20 +56,30 @@ def accumulate(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     A step is one batch, as it is now, and its time the mean over N: N - 1 of them without the optimizer and without
     communication (`no_sync()` with DistributedDataParallel), one with both. What those cost is what the replay says a
-    step loses by them now. In return gradients are added to what is there: 12 bytes a parameter, priced as 0.1 to 0.6
-    of the optimizer's own device time, and one operator more for each tensor. Not known: what it does to training: it
-    is a batch N times as large, with fewer updates for as many samples.
+    step loses by them now. In return gradients are added to what is there: 12 bytes a parameter, as much as plain SGD
+    moves (0.3 to 1 of its time), and less than Adam and its like do (0.08 to 0.45 of their time on a GPU, 0.05 to 0.25
+    on a CPU, where they go over memory most often), and one operator more for each tensor. Not known: what it does to
+    training: it is a batch N times as large, with fewer updates for as many samples.
     """
     left = without_updates(graph)
     shared = every(graph, left, float(value), "updates")
     if float(value) <= 1:
         return shared
     adds = 1 - 1 / float(value)
-    device_ns = adds * draw.ratio("adding", *ADDING_SHARE) * _optimizer_ns(graph)
+    share = draw.ratio("adding", *_adding(graph))
     if not graph.on_gpu:
-        return held_up(shared, adds * draw.ratio("adding", *ADDING_SHARE) * _host_ns(graph))
+        return held_up(shared, adds * share * _host_ns(graph))
     host_ns = adds * _tensors(graph) * draw.between("adding calls", *ADDING_NS)
-    return held_up(shared, host_ns, device_ns=device_ns)
+    return held_up(shared, host_ns, device_ns=adds * share * _optimizer_ns(graph))
+
+
+@once
+def _adding(graph: Graph) -> tuple[float, float]:
+    """What adding gradients up takes of the time of the optimizer: the least and the most."""
+    words = graph.run.event_rows.words("name").vocabulary
+    if any(word.startswith("Optimizer.step#SGD") for word in words):
+        return ADDING_TO_SGD
+    return ADDING if graph.on_gpu else ADDING_ON_CPU
 
 
 @once
@@ -93,7 +104,13 @@ def without_updates(graph: Graph) -> Graph:
     left = graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns).with_device(dur_ns=dur, turn_ns=turn)
     if not len(found.spans.start_ns):
         return left
-    return left.scaled_before({part: 1 - share for part, share in graph.within(found.spans).items()})
+    return left.scaled_before({part: 1 - share for part, share in _held(graph).items()})
+
+
+@once
+def _held(graph: Graph) -> dict[str, Floats]:
+    """The share of the host's work before each stop that is the optimizer's."""
+    return graph.within(updates(graph).spans)
 
 
 def _optimizer_ns(graph: Graph) -> float:
@@ -106,7 +123,7 @@ def _optimizer_ns(graph: Graph) -> float:
 
 def _host_ns(graph: Graph) -> float:
     """Host time of the optimizer in a typical step."""
-    held = graph.within(updates(graph).spans)
+    held = _held(graph)
     per_stop = sum((graph.host.before_ns[part] * share for part, share in held.items()), np.zeros(len(graph.host)))
     inside = graph.step_of >= 0
     return _per_step(graph, graph.step_of[inside], per_stop[inside])

@@ -23,12 +23,14 @@ from gpulab.replay.rewrites.layout import LAYOUT
 from gpulab.replay.rewrites.optimizer import OPTIMIZER
 from gpulab.replay.rewrites.precision import PRECISION
 from gpulab.replay.rewrites.syncs import SYNCING
+from gpulab.replay.rewrites.tf32 import TF32
 
 REWRITES: tuple[Rewrite, ...] = (
     *BATCH,
     *ACCUMULATING,
     *HARDWARE,
     *PRECISION,
+    *TF32,
     *LAYOUT,
     *FUSION,
     *OPTIMIZER,

@@ -86,7 +86,10 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
     paged = found.work[found.pageable]
     begins[paged] = np.minimum(begins[paged], graph.usual.latency_ns)
     calls = _unblocked(graph, found, draw.between("copy call", *CALL_NS))
-    return _pinning(calls.with_device(dur_ns=faster, latency_ns=begins), found, draw)
+    grown = graph.device.dur_ns[found.work] / np.maximum(found.recorded_ns, 1.0)  # a larger batch has more bytes
+    rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
+    pinning_ns = np.where(found.pageable, np.maximum(found.bytes, 0) * grown, 0.0) / rate * 1e9
+    return _pinning(calls.with_device(dur_ns=faster, latency_ns=begins), found, pinning_ns)
 
 
 def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -167,15 +170,13 @@ def _unblocked(graph: Graph, found: Writes, call_ns: float) -> Graph:
     return graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns)
 
 
-def _pinning(graph: Graph, found: Writes, draw: Draw) -> Graph:
+def _pinning(graph: Graph, found: Writes, each_ns: Floats) -> Graph:
     """Where no worker process is there to need a thread for it, the main thread copies each batch to pinned memory."""
     loader = leading_loader(graph.run)
     if loader is not None and (loader.workers is None or loader.workers > 0):
         return graph
-    paged = found.pageable & (found.bytes > 0)
     spent = graph.host.before_ns["loader"].copy()
-    rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
-    np.add.at(spent, found.call[paged], found.bytes[paged] / rate * 1e9)
+    np.add.at(spent, found.call, each_ns)
     return graph.with_host(before_ns={**graph.host.before_ns, "loader": spent})
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpulab.intervals import Ints
 from gpulab.replay.graph import Floats, Graph
+from gpulab.replay.rewrites.once import once
 from gpulab.replay.sweep import swept
 
 _COSTS: WeakKeyDictionary[Graph, dict[str, float]] = WeakKeyDictionary()
@@ -45,6 +46,7 @@ def _cost_ns(graph: Graph, without: Graph, name: str) -> float:
     return known[name]
 
 
+@once
 def _first_of_steps(graph: Graph) -> Ints:
     """The first work on each stream that each step calls for."""
     device = graph.device

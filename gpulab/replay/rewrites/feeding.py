@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from gpulab.analysis.loader import Feeding, feeding, loader_events
-from gpulab.analysis.steps import Steps
-from gpulab.replay.graph import Floats, Graph
+from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies import writes
 from gpulab.replay.rewrites.once import once
+from gpulab.replay.rewrites.supply import Source, source, unevenness
 from gpulab.replay.sweep import typical
-from gpulab.replay.workers import batch_ns, worth_having
-from gpulab.run import Run
-from gpulab.tables import MarkKind
+from gpulab.replay.workers import worth_having
 
 WORKERS, CORES = "the workers", "the cores"  # limits, by the names that people read
 
@@ -29,39 +26,6 @@ PAGEABLE = (1.3, 1.9)  # copies from ordinary memory beside busy workers: 9.9 GB
 # 1.1-1.4 times the CPU time over the cores. Threads of one operator wait for one another as well: 1.2-1.8.
 PACKED, PACKED_THREADS = (1.05, 1.4), (1.2, 1.8)
 UNSCALED = (0.0, 0.1)  # of a fetch that is no building of items: the sampler, the loader's own Python
-LATE_FRAC = 0.05  # workers that hold the model up for less of a step keep up with it
-PREFETCHED = 2  # batches a worker builds ahead, unless set otherwise
-SIMULATED = 400  # batches; more change the result by less than one per cent
-MANY = 64  # workers beyond which more make no difference to how evenly batches come
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Who builds the batches in the recording, and how long that takes."""
-
-    feeding: Feeding
-    late: bool  # workers, if any, hold the model up: then they are never idle, and the step tells what a batch costs
-    busy_frac: float  # of the time a batch takes, what is CPU work and no waiting
-    shares: Floats  # how long batches take over the typical one, as measured; empty where it was not
-    prefetch: int
-
-
-@once
-def source(graph: Graph) -> Source | None:
-    """What the run tells of its feeding; None where it used no DataLoader."""
-    told = feeding(graph.run, graph.steps, graph.ledger)
-    if told is None:
-        return None
-    built_ns = batch_ns(told)
-    cpu_ns = told.worker_cpu_ns if told.workers else told.fetch_cpu_ns
-    setup = told.setup
-    return Source(
-        feeding=told,
-        late=not told.workers or told.exposed_ns > LATE_FRAC * told.step_ns,
-        busy_frac=min(1.0, cpu_ns / max(1, built_ns)) if cpu_ns is not None else 1.0,
-        shares=_shares(graph.run, graph.steps) if told.workers == 0 else np.empty(0),
-        prefetch=(setup.prefetch_factor if setup else None) or PREFETCHED,
-    )
 
 
 def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -85,12 +49,12 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     a MB, or 0.1-1.5 ms where its size is not known. A step cannot be shorter than one batch over N workers; what a
     batch takes is measured: in the main process without workers, or by the pace of workers that are late. A queue of
     `prefetch_factor` batches for each worker, given out in turn, is simulated with the measured spread, as one slow
-    batch holds up those behind it. Nor can it be shorter than the CPU time of a batch and of the rest of the step over
-    the cores, times 1.05-1.4 (1.2-1.8 if the model computes on several threads), as two workers and one thread on two
-    cores showed. A worker is slower than the main process was by 0.1-0.4 x N / cores, the main thread by 3-12 %, and
-    copies from pageable memory take 1.3-1.9 times as long (measured on a V100 with four workers); of all of these only
-    the share that building computes and does not wait counts. Not known: whether storage answers N at once as it does
-    one, and what starting workers costs each epoch.
+    batch holds up those behind it. Nor can it be shorter than the CPU time of a batch and of the rest of the step
+    over the cores that other programs leave, times 1.05-1.4 (1.2-1.8 if the model computes on several threads), as
+    two workers and one thread on two cores showed. A worker is slower than the main process was by 0.1-0.4 x N /
+    cores, the main thread by 3-12 %, and copies from pageable memory take 1.3-1.9 times as long (measured on a V100
+    with four workers); of all of these only the share counts in which building computes and does not wait. Not known:
+    whether storage answers N at once as it does one, and what starting workers costs each epoch.
     """
     told = source(graph)
     if told is None:
@@ -101,10 +65,10 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     cost_ns = _batch_ns(graph, told, count, draw)
     limits = dict(graph.limits_ns)
     if cost_ns is not None:
-        limits[WORKERS] = cost_ns * _unevenness(graph, told, count)
+        limits[WORKERS] = cost_ns * unevenness(graph, told, count)
         demand_ns = _demand_ns(graph, told)
         if demand_ns is not None:
-            limits[CORES] = demand_ns / _cores(graph, draw) * _packing(graph, draw)
+            limits[CORES] = _packed_ns(graph, told, demand_ns, count, draw)
     taken = graph.scaled_before({"loader": _handover(graph, told, draw)})
     if not told.feeding.workers:  # with some of them the recording was as crowded
         taken = _crowded(taken, told.busy_frac, draw)
@@ -121,7 +85,7 @@ def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     factor, told = _number(value), source(graph)
     if told is None or factor == 1:
         return graph
-    factor += (1 - factor) * draw.between("loader's own", *UNSCALED)
+    factor += (1 - factor) * draw.between("loader's own", *(UNSCALED if factor < 1 else UNSCALED[::-1]))
     if not told.feeding.workers:
         return graph.scaled_before({"loader": factor})
     paced_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns)) * factor
@@ -173,6 +137,23 @@ def _slower(graph: Graph, told: Source, count: int, draw: Draw) -> float:
 
 def _cores(graph: Graph, draw: Draw, count: int = 1) -> float:
     return graph.run.machine.cores_allowed or count * draw.ratio("cores", *CORES_EACH)
+
+
+def _packed_ns(graph: Graph, told: Source, demand_ns: float, count: int, draw: Draw) -> float:
+    """What the cores need for a step's CPU time; for workers there are already, no more than they were seen to need."""
+    packing = 1 + (_packing(graph, draw) - 1) * told.busy_frac
+    needed_ns = demand_ns / _left(graph, told, count) * packing
+    if told.feeding.workers:
+        seen_ns = float(told.feeding.step_ns)
+        return min(needed_ns, max(seen_ns, graph.limits_ns.get(WORKERS, 0.0)))
+    return needed_ns
+
+
+def _left(graph: Graph, told: Source, count: int) -> float:
+    """The cores that other programs leave: what they do not use, and no less than an equal share for every process."""
+    allowed = graph.run.machine.cores_allowed or 1.0
+    processes = 1 + count * told.busy_frac
+    return max(allowed - told.others, allowed * processes / (processes + told.others))
 
 
 def _demand_ns(graph: Graph, told: Source) -> float | None:
@@ -228,57 +209,6 @@ def _crowded(graph: Graph, busy_frac: float, draw: Draw) -> Graph:
     dur = graph.device.dur_ns.copy()
     dur[found.work[found.pageable]] *= 1.0 + (draw.between("pageable crowd", *PAGEABLE) - 1.0) * busy_frac
     return slow.with_device(dur_ns=dur)
-
-
-def _shares(run: Run, steps: Steps) -> Floats:
-    """How long each fetch took over the typical one, in the steps that are evidence."""
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    if len(calls):
-        start, took = calls["start_ns"], calls["end_ns"] - calls["start_ns"]
-        use = steps.plain if steps.plain_ns is not None else steps.interior
-    else:
-        events = loader_events(run)
-        start, took, use = events["start_ns"], events["dur_ns"], steps.interior
-    order = np.argsort(start, kind="stable")
-    first = np.searchsorted(start[order], steps.start_ns[use])
-    took = took[order][first[first < len(order)]].astype(float)
-    middle = float(np.median(took)) if len(took) else 0.0
-    # The worst twentieth is what the machine did meanwhile, not what a batch costs.
-    return np.minimum(took / middle, np.percentile(took / middle, 95)) if middle > 0 else np.empty(0)
-
-
-def _unevenness(graph: Graph, told: Source, count: int) -> float:
-    """How much longer than evenly spread batches the measured ones take `count` workers, never more than fewer do."""
-    table = _uneven(graph)
-    return float(table[min(count, MANY)]) if len(table) else 1.0
-
-
-@once
-def _uneven(graph: Graph) -> Floats:
-    told = source(graph)
-    if told is None or len(told.shares) < 4:
-        return np.empty(0)
-    took = np.random.default_rng(0).choice(told.shares, SIMULATED)
-    each = np.array([np.inf, *(queue_ns(took, count, told.prefetch) * count for count in range(1, MANY + 1))])
-    # Per batch a crew must not be slower than a smaller one: chance in the order of batches is none of the model's.
-    counts = np.arange(MANY + 1)
-    return np.minimum.accumulate(each / np.maximum(counts, 1)) * np.maximum(counts, 1)
-
-
-def queue_ns(took_ns: Floats, count: int, prefetch: int) -> float:
-    """The mean time from batch to batch, where `count` workers build them in turn and nothing else takes time.
-
-    Batch k is built by worker k mod count, and asked for when batch k - prefetch * count is taken.
-    """
-    ready: list[float] = []
-    taken: list[float] = []
-    ahead = prefetch * count
-    for number, took in enumerate(took_ns.tolist()):
-        free_ns = ready[number - count] if number >= count else 0.0
-        asked_ns = taken[number - ahead] if number >= ahead else 0.0
-        ready.append(max(free_ns, asked_ns) + took)
-        taken.append(max(ready[-1], taken[-1] if taken else 0.0))
-    return taken[-1] / len(taken)
 
 
 def _no_loader(graph: Graph, value: Value) -> str | None:

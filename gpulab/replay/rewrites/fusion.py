@@ -35,8 +35,9 @@ def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
     Priced from: what Triton's launchers and compiled graphs cost the host on current machines; nanoGPT on A100,
     250 -> 135 ms as published, is one anchor.
 
-    Cannot know: where Python code breaks the graph, sizes that change (each is compiled again), the time of the first
-    call (up to minutes), and what max-autotune might find.
+    Cannot know: what of the step you compile (the loss is taken to be part of it), where Python code breaks the
+    graph, sizes that change (each is compiled again), the time of the first call (up to minutes), and what
+    max-autotune might find.
     """
     if not graph.on_gpu:
         return compiled_on_cpu(graph, draw)

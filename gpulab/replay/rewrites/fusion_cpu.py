@@ -1,4 +1,4 @@
-"""What compiling and a fused optimizer do to a step on the CPU: fewer operators, fewer passes over memory."""
+"""What compiling, a fused optimizer and a larger batch do to a step that the CPU computes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import numpy as np
 
 from gpulab.analysis.cpu_math import MATH
 from gpulab.analysis.nesting import innermost
-from gpulab.analysis.optimizers import ranges
+from gpulab.analysis.optimizers import ranges, updating_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw
 from gpulab.replay.rewrites.once import once
+from gpulab.replay.rewrites.work import no_model_spans
 from gpulab.tables import Kind
 
 CALLS = ("dispatch", "glue")
@@ -19,10 +20,20 @@ ENTERED_NS = (30_000.0, 120_000.0)  # guards, and handing tensors to compiled co
 KEPT_CALLS = (0.05, 0.5)  # of the calls of operators, what compiled code still calls: matrix products, views, buffers
 KEPT_MEMORY = (0.3, 0.95)  # of the time of elementwise operators, after fusion
 
-# Of the optimizer's step, what a fused one leaves: its calls, and its passes over memory. Measured with AdamW and SGD
-# with momentum on 120 tensors of a CPU with 2 cores: 124 -> 23 ms and 20 -> 11 ms; plain SGD 9.6 -> 1.4 ms.
+# Of the calls inside the optimizer's step, what a fused one leaves: one operator, and the search through parameters.
 FUSED_CALLS = (0.02, 0.25)
-FUSED_MEMORY = (0.15, 0.9)
+# Numbers read and written for each parameter: one operator after the other, and fused. Adam: lerp_, mul_, addcmul_,
+# sqrt, div, add_, addcdiv_; momentum: mul_, add_, add_. What is in a cache, or divides much, follows it less closely.
+TRAFFIC = {"Adam": (18, 7), "AdamW": (20, 7), "SGD": (8, 5), "Adagrad": (11, 5)}
+FUSED_MEMORY = (0.15, 0.9)  # of any other method
+FOLLOWS = (0.75, 1.5)  # how the time of its operators follows those numbers
+MOMENTUM = 2  # operators for each parameter from which SGD has momentum: without, its one operator is a fused one
+
+# A batch N times as large takes operators N to this power as long. Products read their weights once for any batch, so
+# a small batch gains much; work on weights themselves (the optimizer) stays as it is.
+PRODUCT_POWER, OTHER_POWER = (0.6, 1.0), (0.8, 1.05)
+CALL_NS = 8_000.0  # of an operator that is long enough to count as computing
+SMALL_SHARE = (0.0, 0.03)  # of small operators, what is arithmetic and grows with the batch; the rest is their call
 
 _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", "aten::_flash_attention")
 
@@ -58,11 +69,56 @@ def least_on_cpu(graph: Graph) -> Graph:
 def optimizer_cpu(graph: Graph, draw: Draw) -> Graph:
     """One operator for all parameters in place of several for each: few calls, one pass over memory."""
     calls = draw.between("optimizer_cpu_calls", *FUSED_CALLS)
-    memory = draw.between("optimizer_cpu_memory", *FUSED_MEMORY)
+    memory = _fused_memory(graph, draw)
     before = dict(graph.host.before_ns)
     for part, share in graph.within(_optimizer(graph), "compute", *CALLS).items():
         before[part] = before[part] * (1 - share * (1 - (memory if part == "compute" else calls)))
     return graph.with_host(before_ns=before)
+
+
+def _fused_memory(graph: Graph, draw: Draw) -> float:
+    """What fusing leaves of the optimizer's passes over memory, 0-1."""
+    kind, operators = _method(graph)
+    if kind not in TRAFFIC:
+        return draw.between("optimizer_cpu_memory", *FUSED_MEMORY)
+    apart, fused = TRAFFIC[kind]
+    if kind == "SGD" and operators is not None and operators < MOMENTUM:
+        return draw.between("optimizer_cpu_plain", 0.8, 1.0)
+    return min(1.0, fused / apart * draw.ratio("optimizer_cpu_traffic", *FOLLOWS))
+
+
+@once
+def _method(graph: Graph) -> tuple[str, float | None]:
+    """The optimizer's class, and how many operators it calls for each parameter; None where that is not told."""
+    told = updating_on_cpu(graph.run, graph.steps)
+    tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
+    return (told.kind if told else "", told.pieces / tensors if told and tensors else None)
+
+
+def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
+    """A batch so many times as large: loading and operators take longer, calls and the optimizer do not."""
+    code = 1 + (times - 1) * draw.between("batch_python", *_ends((0.0, 1.0), times))
+    product = times ** draw.between("batch_product", *_ends(PRODUCT_POWER, times))
+    other = times ** min(draw.between("batch_other", *_ends(OTHER_POWER, times)), OTHER_POWER[1] if times > 1 else 1.0)
+    small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_SHARE)
+    updates = graph.within(no_model_spans(graph), "compute", "dispatch", "python")
+    elementwise = graph.within(_elementwise(graph), "compute")["compute"]
+    # A stop stands at each end of a stretch of computing: what calling its operator cost stays.
+    compute = graph.host.before_ns["compute"]
+    working = 1 - np.minimum(1.0, CALL_NS / np.maximum(compute, 1.0))
+    grown = working * ((1 - elementwise) * product + elementwise * other - 1)
+    factors = {
+        "loader": times,
+        "python": 1 + (1 - updates["python"]) * (code - 1),
+        "compute": 1 + (1 - updates["compute"]) * grown,
+        "dispatch": 1 + (1 - updates["dispatch"]) * (small - 1),
+    }
+    return graph.scaled_before(factors)
+
+
+def _ends(ends: tuple[float, float], times: float) -> tuple[float, float]:
+    """The best and the worst of them, for a batch that grows and one that shrinks."""
+    return ends if times >= 1 else ends[::-1]
 
 
 def no_optimizer_cpu(graph: Graph) -> Graph:

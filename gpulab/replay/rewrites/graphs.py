@@ -126,6 +126,14 @@ def _own_code(graph: Graph) -> Mask:
     )
 
 
+_CODE = """graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):  # after a few ordinary steps
+    step(batch)  # forward, backward, optimizer.step()
+# then for each new batch:
+batch.copy_(new_batch)
+graph.replay()"""
+
+
 def cuda_graphs_lacking(graph: Graph, value: Value) -> str | None:
     """Why a CUDA graph cannot be told."""
     if not graph.on_gpu:
@@ -164,9 +172,9 @@ GRAPHS = (
         ceiling=cuda_graphs_ceiling,
         grade="C",
         about="the kernels of a step started by one call",
-        ceiling_means="even calls that cost nothing",
+        ceiling_means="even calling at no cost",
         lacking=cuda_graphs_lacking,
-        price="inputs stay in the same memory and of the same size; memory is not shared with other work",
-        code=lambda graph, value: 'model = torch.compile(model, mode="reduce-overhead")',
+        price="inputs stay in one place and of one size; optimizers need capturable=True; memory is held for the graph",
+        code=lambda graph, value: _CODE,
     ),
 )

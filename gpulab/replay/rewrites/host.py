@@ -56,7 +56,7 @@ def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
-    stays_ns = draw.between("python that stays", *STAYS_NS)
+    stays_ns = draw.between("python that stays", *(STAYS_NS if factor < 1 else STAYS_NS[::-1]))
     whole_ns = _typical(graph, graph.host.before_ns["python"])
     stays = min(1.0, stays_ns / max(1.0, whole_ns))
     return graph.scaled_before({"python": factor + (1 - factor) * stays})

@@ -9,7 +9,6 @@ from gpulab.analysis.tensor_cores import Cores, Precision
 from gpulab.analysis.work import Mask
 from gpulab.replay.graph import CALLING, Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.once import made
 from gpulab.replay.rewrites.work import faster, pieces_of
 
 ON_TENSOR_CORES = (0.70, 0.97)  # of a convolution's time, beside what its own conversions took
@@ -58,7 +57,7 @@ def _converted(graph: Graph, tensor: float, plain: float) -> Graph:
 def _on_tensor_cores(graph: Graph) -> Mask:
     """Convolutions that run on tensor cores; by word of `amp` all of them."""
     found = pieces_of(graph)
-    if made(graph, "amp"):
+    if "amp" in graph.made:
         return found.convolves
     half = (found.precision == Precision.HALF) | (found.precision == Precision.TF32) | found.narrow
     return np.asarray(found.convolves & ((found.cores == Cores.TENSOR) | half), bool)

@@ -35,11 +35,6 @@ def once(read: Callable[[Graph], T]) -> Callable[[Graph], T]:
     return kept
 
 
-def made(graph: Graph, change: str) -> bool:
-    """Whether a rewrite before this one has left word of what it changed."""
-    return change in graph.limits_ns
-
-
 def noting(graph: Graph, change: str) -> Graph:
-    """The graph with word for later rewrites of what this one changed: a limit of no time, which limits nothing."""
-    return replace(graph, limits_ns={**graph.limits_ns, change: 0.0})
+    """The graph with word for later rewrites of what this one changed."""
+    return replace(graph, made=graph.made | {change})

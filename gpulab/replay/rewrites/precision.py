@@ -1,4 +1,4 @@
-"""Half precision and TF32: matrix kernels made as much faster as this GPU's tensor cores allow."""
+"""Half precision: matrix kernels made as much faster as this GPU's tensor cores allow, and what autocast adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpulab.analysis.work import Mask
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.hardware import other_gpu
-from gpulab.replay.rewrites.once import made, noting, once
+from gpulab.replay.rewrites.once import noting, once
 from gpulab.replay.rewrites.work import calling_ns, calls, faster, gpu_of, gpu_peaks, pieces_of, training
 
 # Of the ratio of peaks, what comes out, as powers of it. A V100's factor of 8 gave 3.3x for all of a ResNet-50, which
@@ -92,7 +92,7 @@ def _products(graph: Graph) -> Mask:
 def _activations(graph: Graph) -> Mask:
     """Passes over what a model computes; not those that autocast keeps in float32, nor what is narrow already."""
     found = pieces_of(graph)
-    return found.is_family(Family.STREAM) & ~found.reduces & ~found.narrow & ~found.updates
+    return found.is_family(Family.STREAM, Family.COMPILED) & ~found.reduces & ~found.narrow & ~found.updates
 
 
 def _ratios(graph: Graph) -> Floats:
@@ -186,16 +186,19 @@ def _with_scaler(graph: Graph, draw: Draw) -> Graph:
 
 def amp_lacking(graph: Graph, value: Value) -> str | None:
     """Why half precision cannot be told."""
-    if (why := _no_products(graph)) is not None:
+    if (why := no_products(graph)) is not None:
         return why
     gpu, found = gpu_of(graph), pieces_of(graph)
     name = gpu.name if gpu else "this GPU"
     share = half_share(found)
     if share > HALF_ALREADY:
         return f"{100 * share:.0f} % of the time of its matrix products is in half precision already"
+    products = _products(graph)
+    if not products.any():
+        return "none of its matrix products is in float32"
     if times_as_fast(gpu, Precision.HALF, Precision.FLOAT32) is None:
         return f"what {name} computes in half precision is not known here"
-    ratio = float(np.average(_ratios(graph)[_products(graph)], weights=found.dur_ns[_products(graph)]))
+    ratio = float(np.average(_ratios(graph)[products], weights=found.dur_ns[products] + 1))
     if ratio < WORTH_RATIO:
         return f"{name} computes half precision no faster than what it computes now"
     if value == "bf16" and not _has_bfloat16(graph):
@@ -203,7 +206,8 @@ def amp_lacking(graph: Graph, value: Value) -> str | None:
     return None
 
 
-def _no_products(graph: Graph) -> str | None:
+def no_products(graph: Graph) -> str | None:
+    """Why nothing can be told of the precision of matrix products."""
     if not graph.on_gpu:
         return "the run holds no work of a GPU"
     gpu, found = gpu_of(graph), pieces_of(graph)
@@ -219,65 +223,6 @@ def _no_products(graph: Graph) -> str | None:
     return None
 
 
-def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, factors rounded to 10 bits.
-
-    Models: matrix kernels in float32 outside convolutions, which PyTorch computes in TF32 by itself, get faster by
-    the ratio of this GPU's peaks to the power 0.3 to 0.85. With amp in the same prediction nothing is left to gain.
-
-    Priced from: the peaks as the maker states them; NVIDIA's published examples on A100, where a ratio of 8 gave 2.6x
-    for ResNet-50 and 6x for BERT.
-
-    Cannot know: how well your sizes fit, and whether 10 bits are enough.
-    """
-    if made(graph, "amp"):
-        return graph
-    power = draw.between("tf32_matrix", BEST_POWER, WORST_POWER)
-    factor = np.where(_plain_products(graph), _tf32_ratio(graph) ** -power, 1.0)
-    return graph.with_device(dur_ns=faster(graph.device.dur_ns, factor))
-
-
-def tf32_ceiling(graph: Graph, value: Value) -> Graph:
-    """These products faster by the whole ratio of the peaks."""
-    factor = np.where(_plain_products(graph), 1 / _tf32_ratio(graph), 1.0)
-    return graph.with_device(dur_ns=graph.device.dur_ns * factor)
-
-
-def _plain_products(graph: Graph) -> Mask:
-    found = pieces_of(graph)
-    return single(found, Precision.FLOAT32) & ~found.convolves
-
-
-def _tf32_ratio(graph: Graph) -> float:
-    if (other := other_gpu(graph)) is not None:
-        return (other.tf32 or other.float32) / other.float32
-    return max(1.0, times_as_fast(gpu_of(graph), Precision.TF32, Precision.FLOAT32) or 1.0)
-
-
-def tf32_lacking(graph: Graph, value: Value) -> str | None:
-    """Why TF32 cannot be told."""
-    if (why := _no_products(graph)) is not None:
-        return why
-    if _tf32_ratio(graph) < WORTH_RATIO:
-        gpu = gpu_of(graph)
-        return f"{gpu.name if gpu else 'this GPU'} has no units for TF32 that are faster than those for float32"
-    if _setting(graph) == "on":
-        return "TF32 is on already"
-    if not _plain_products(graph).any():
-        return "no matrix product outside convolutions is in float32"
-    return None
-
-
-def _setting(graph: Graph) -> str | None:
-    """Whether TF32 was on for products; None where it was not recorded."""
-    facts = graph.run.facts
-    new = facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
-    if new != "none":
-        return "off" if new == "ieee" else "on"
-    told = facts.get("float32_matmul_precision")
-    return None if told is None else "off" if told == "highest" else "on"
-
-
 def _amp_dtype(typed: str) -> Value:
     named = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16"}.get(typed.lower())
     if named is None:
@@ -288,7 +233,15 @@ def _amp_dtype(typed: str) -> Value:
 def _amp_code(graph: Graph, value: Value) -> str:
     dtype = {"bf16": "bfloat16", "fp16": "float16"}[_dtype(graph, value)]
     model = next((each.name for each in graph.run.models if each.name), "model")
-    return f'{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
+    code = f'{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
+    if dtype == "bfloat16" or not training(graph):
+        return code
+    optimizer = next((each.name for each in graph.run.optimizers if each.name), "optimizer")
+    return (
+        f'{code}\nscaler = torch.amp.GradScaler("cuda")\n'
+        "# in place of loss.backward() and optimizer.step():\n"
+        f"scaler.scale(loss).backward()\nscaler.step({optimizer})\nscaler.update()"
+    )
 
 
 PRECISION = (
@@ -304,16 +257,5 @@ PRECISION = (
         parse=_amp_dtype,
         price="watch the loss over the first few hundred steps; float16 also needs a gradient scaler",
         code=_amp_code,
-    ),
-    Rewrite(
-        name="tf32",
-        edit=tf32,
-        ceiling=tf32_ceiling,
-        grade="C",
-        about="float32 matrix products on tensor cores",
-        ceiling_means="even TF32 at its peak",
-        lacking=tf32_lacking,
-        price="factors are rounded to 10 bits of mantissa",
-        code=lambda graph, value: 'torch.set_float32_matmul_precision("high")',
     ),
 )
