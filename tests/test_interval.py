@@ -88,7 +88,7 @@ def test_turning_the_sides_round_turns_the_ratio_round():
 
 def test_what_others_did_meanwhile_widens_the_interval():
     random = np.random.default_rng(4)
-    one, other = side(random, 3, 110), side(random, 3, 100)
+    one, other = side(random, 2, 110), side(random, 2, 100)
     calm, crowded = ratio(one, other), ratio(one, other, extra_frac=(0.0, 0.2))
     assert crowded.high / crowded.low > 1.5 * calm.high / calm.low
 

@@ -14,7 +14,7 @@ from gpulab.replay.build import graph_of
 from gpulab.replay.graph import NONE, Stop
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.copies import COPIES, link_bytes_per_s, writes
+from gpulab.replay.rewrites.copies import COPIES, link_bytes_per_s, waiting, writes
 from gpulab.replay.sweep import swept
 from gpulab.run import Loader, Machine
 from gpulab.tables import Kind
@@ -99,12 +99,12 @@ def test_a_copy_that_is_as_fast_as_the_link_already_is_not_made_slower():
 
 def test_nobody_waits_for_a_pinned_copy_and_the_synchronisation_is_not_called():
     made = graph(copying(loaders=(WORKERS,)))
-    waiting = writes(made).waiting
-    assert (made.host.stop[waiting] == Stop.SYNC).all()
-    assert len(waiting) == 8
+    freed = waiting(made)
+    assert (made.host.stop[freed] == Stop.SYNC).all()
+    assert len(freed) == 8
     pinned = edited("pin_memory", made)
-    assert (pinned.host.wait[waiting] == NONE).all()
-    assert (pinned.host.own_ns[waiting] == 0).all()
+    assert (pinned.host.wait[freed] == NONE).all()
+    assert (pinned.host.own_ns[freed] == 0).all()
 
 
 LOOPS = [(8.0, 30.0, 10.0), (8.0, 5.0, 20.0), (20.0, 10.0, 1.0), (3.0, 50.0, 40.0)]
@@ -129,6 +129,16 @@ def test_a_loop_that_prefetches_is_as_fast_as_one_simulated_with_a_second_stream
     _, after = simulated(copy_ms, kernel_ms, loads_ms, blocking=False, beside=True, count=40)
     assert swept(made).step_ns / 1e6 == pytest.approx(before, rel=0.01)
     assert swept(edited("prefetch", made)).step_ns / 1e6 == pytest.approx(after, rel=0.01)
+
+
+def test_what_is_remembered_of_a_run_does_not_depend_on_what_was_asked_first():
+    run = copying(loaders=(WORKERS,))
+    pinned = edited("pin_memory", graph(run))
+    again = BY_NAME["no_syncs"].edit(pinned, True, MIDDLE)  # asked of the edited graph first
+    assert swept(again).step_ns == swept(pinned).step_ns
+    made = graph(run)
+    assert len(waiting(made)) == 8
+    assert (BY_NAME["no_syncs"].edit(made, True, MIDDLE).host.wait == made.host.wait).all()
 
 
 def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():

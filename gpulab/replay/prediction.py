@@ -206,9 +206,9 @@ def _range(
     ready: Scene, likely_ns: float, drawn: tuple[float, float], grade: str, spread: float
 ) -> tuple[float, float]:
     """The drawn range, at least as wide as the grade and the past say, and wider by what the replay does not tell."""
-    # Of a step that all but vanishes, no more than it is itself is open.
-    saving = min(abs(ready.step_ns - likely_ns), likely_ns)
-    least = GRADES[grade][1] * saving + 0.01 * likely_ns
+    # Off by a share of what goes; where nearly all goes, by no more than twice that share of what stays.
+    doubtful = min(abs(ready.step_ns - likely_ns), 2 * likely_ns)
+    least = GRADES[grade][1] * doubtful + 0.01 * likely_ns
     widening = ready.quality.widening
     below = max((likely_ns - drawn[0]) * widening, least, spread * likely_ns)
     above = max((drawn[1] - likely_ns) * widening, least, spread * likely_ns)

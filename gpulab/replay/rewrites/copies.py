@@ -33,7 +33,7 @@ class Writes:
     pageable: Mask
     bytes: Ints  # -1 where the trace does not tell
     recorded_ns: Floats  # how long each took
-    waiting: Ints  # stops that wait for one: its call, or the synchronisation right after that
+    asking: Ints  # stops that may wait for one: its call, and a synchronisation right after that
 
     def __len__(self) -> int:
         return len(self.work)
@@ -54,18 +54,24 @@ def writes(graph: Graph) -> Writes:
         pageable=paged[code[copies]],
         bytes=events["bytes"][device.event[copies]],
         recorded_ns=events["dur_ns"][device.event[copies]].astype(float),
-        waiting=_waiting(graph, copies),
+        asking=_asking(graph, copies),
     )
 
 
-def _waiting(graph: Graph, copies: Ints) -> Ints:
-    host = graph.host
-    is_copy = np.zeros(len(graph.device) + 1, bool)
-    is_copy[copies] = True
-    waits = np.flatnonzero(is_copy[host.wait])
-    call = graph.device.call[host.wait[waits]]
+def _asking(graph: Graph, copies: Ints) -> Ints:
+    stop = np.append(graph.host.stop, [Stop.MARK, Stop.MARK])
+    calls = np.unique(graph.device.call[copies])
     # Within the two stops after the call: PyTorch synchronises in the same operator. A later wait is the user's.
-    return waits[waits - call <= 2]
+    after = np.concatenate([calls + 1, calls[stop[calls + 1] != Stop.LAUNCH] + 2])
+    return np.union1d(calls, after[stop[after] == Stop.SYNC])
+
+
+def waiting(graph: Graph) -> Ints:
+    """The stops that wait for a copy to the device, as things are in this graph."""
+    found = writes(graph)
+    is_copy = np.zeros(len(graph.device) + 1, bool)  # one more, for those that wait for nothing
+    is_copy[found.work] = True
+    return found.asking[is_copy[graph.host.wait[found.asking]]]
 
 
 def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -162,9 +168,9 @@ def _unblocked(graph: Graph, found: Writes, call_ns: float) -> Graph:
     """Nobody waits for the copies; calls that only did so are not made."""
     host = graph.host
     own, wait, wait_ns = host.own_ns.copy(), host.wait.copy(), host.wait_ns.copy()
-    wait[found.waiting], wait_ns[found.waiting] = -1, 0.0
-    only = found.waiting[host.stop[found.waiting] == Stop.SYNC]
-    own[only] = 0.0
+    freed = waiting(graph)
+    wait[freed], wait_ns[freed] = -1, 0.0
+    own[freed[host.stop[freed] == Stop.SYNC]] = 0.0
     calls = found.call[found.pageable]
     own[calls] = np.minimum(own[calls], call_ns)
     return graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns)
@@ -198,7 +204,7 @@ def _lacking_pageable(graph: Graph, value: Value) -> str | None:
         return why
     found = writes(graph)
     inside = graph.step_of[found.call] >= 0
-    if not (found.pageable & inside).any() and not (graph.step_of[found.waiting] >= 0).any():
+    if not (found.pageable & inside).any() and not (graph.step_of[waiting(graph)] >= 0).any():
         return "no copy to the GPU comes from pageable memory, or is waited for"
     return None
 

@@ -10,6 +10,7 @@ from gpulab.analysis.optimizers import ranges, updating_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw
+from gpulab.replay.rewrites.host import STAYS_NS, in_a_step
 from gpulab.replay.rewrites.once import once
 from gpulab.replay.rewrites.work import no_model_spans
 from gpulab.tables import Kind
@@ -97,7 +98,8 @@ def _method(graph: Graph) -> tuple[str, float | None]:
 
 def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
     """A batch so many times as large: loading and operators take longer, calls and the optimizer do not."""
-    code = 1 + (times - 1) * draw.between("batch_python", *_ends((0.0, 1.0), times))
+    own = max(0.0, 1 - STAYS_NS[1] / max(1.0, in_a_step(graph, "python")))
+    code = 1 + (times - 1) * draw.between("batch_python", *_ends((0.0, 1.0), times)) * own
     product = times ** draw.between("batch_product", *_ends(PRODUCT_POWER, times))
     other = times ** min(draw.between("batch_other", *_ends(OTHER_POWER, times)), OTHER_POWER[1] if times > 1 else 1.0)
     small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_SHARE)

@@ -7,7 +7,7 @@ import numpy as np
 from gpulab.analysis.ledger import LONG_GAP_NS
 from gpulab.analysis.stalls import stalled
 from gpulab.intervals import Spans
-from gpulab.replay.graph import Floats, Graph
+from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.feeding import times
 from gpulab.replay.rewrites.once import once
@@ -57,13 +57,14 @@ def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
     stays_ns = draw.between("python that stays", *(STAYS_NS if factor < 1 else STAYS_NS[::-1]))
-    whole_ns = _typical(graph, graph.host.before_ns["python"])
+    whole_ns = in_a_step(graph, "python")
     stays = min(1.0, stays_ns / max(1.0, whole_ns))
     return graph.scaled_before({"python": factor + (1 - factor) * stays})
 
 
-def _typical(graph: Graph, each_ns: Floats) -> float:
-    done = np.cumsum(each_ns)
+def in_a_step(graph: Graph, part: str) -> float:
+    """What a part of the host's work takes of a typical step, in ns."""
+    done = np.cumsum(graph.host.before_ns[part])
     return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
 
 
@@ -73,7 +74,7 @@ def _collections(graph: Graph) -> Spans:
 
 
 def _no_python_there(graph: Graph, value: Value) -> str | None:
-    spent_ns = _typical(graph, graph.host.before_ns["python"])
+    spent_ns = in_a_step(graph, "python")
     if spent_ns < max(LONG_GAP_NS, LITTLE_FRAC * (graph.steps.step_ns or 0)):
         return "its steps spend next to no time in Python outside PyTorch"
     return None

@@ -30,7 +30,7 @@ class Waits:
     stops: Ints
     reads: Ints  # device work: copies to the host
     asking: Spans  # when the host was inside operators that ask for a value
-    needed: int  # waits that must stay: how many elements there are, the host must know to go on
+    needed: int  # calls that must stay: how many elements there are, the host must know to go on
 
 
 @once
@@ -46,7 +46,7 @@ def waits(graph: Graph) -> Waits:
     marks = np.flatnonzero(host.stop == Stop.MARK)
     looping[marks[0] : marks[-1] + 1] = True
     mine: Mask = looping & ((host.stop == Stop.SYNC) | ((host.stop == Stop.COPY_CALL) & reading))
-    mine[writes(graph).waiting] = False
+    mine[writes(graph).asking] = False
     shapes = _inside(graph.run, np.flatnonzero(mine), host.event, SHAPES)
     stops = np.flatnonzero(mine)[~shapes]
     gone = np.zeros(len(host) + 1, bool)
@@ -56,7 +56,7 @@ def waits(graph: Graph) -> Waits:
         stops=stops,
         reads=np.flatnonzero(is_read & gone[device.call]),
         asking=asking.spans() if len(asking) else nothing(),
-        needed=int((shapes & (host.wait[np.flatnonzero(mine)] >= 0)).sum()),
+        needed=int(shapes.sum()),
     )
 
 
