@@ -31,6 +31,7 @@ BETWEEN_OF_WITHIN = 1.0
 LEAST_BETWEEN, MOST_BETWEEN = 0.01, 0.08
 IN_TURN = 0.3  # of that, for neighbours in time
 PRIOR_RUNS = 3.0  # the assumption counts as much as so many repeats
+ENOUGH_RUNS = 3  # so many show among themselves what other programs do to them
 LEAST_FREEDOM = 6.0  # of Student's t by which it is drawn: how far the assumption itself may be off
 
 
@@ -73,14 +74,16 @@ def ratio(
     """The ratio of two sides, each the step times of one run or of several repeated ones; the same every time.
 
     `in_turn`: they were recorded one of each after the other, so that what drifts falls on both alike.
-    `extra_frac`: how much more the runs of each side may differ, as other programs used the machine meanwhile.
+    `extra_frac`: how much more the runs of each side may differ, as other programs used the machine meanwhile; of
+    repeated runs it is seen how much they do.
     """
     random = np.random.default_rng(seed)
     sides = [_Side.of(runs, averaged, random) for runs in (before, after)]
     between, freedom = _between(sides, _assumed([*before, *after]), in_turn)
     draws = np.zeros(RESAMPLES)
     for sign, side, extra in zip((1, -1), sides, extra_frac, strict=True):
-        spread = math.hypot(between, extra) / math.sqrt(len(side.centres))
+        few = len(side.centres) < ENOUGH_RUNS
+        spread = (math.hypot(between, extra) if few else between) / math.sqrt(len(side.centres))
         draws += sign * (side.draws + spread * random.standard_t(freedom, RESAMPLES))
     value = float(sides[0].centres.mean() / sides[1].centres.mean())
     edges = value * np.exp(np.percentile(draws, (0.5, 2.5, 97.5, 99.5)))

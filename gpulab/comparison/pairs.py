@@ -12,7 +12,7 @@ import numpy as np
 
 from gpulab.analysis.matched import Matched, matched
 from gpulab.analysis.usage import Usage, usage
-from gpulab.comparison.interval import Ratio, centre, ratio
+from gpulab.comparison.interval import ENOUGH_RUNS, Ratio, centre, ratio
 from gpulab.comparison.moved import Moved, parts
 from gpulab.comparison.reasons import Pair, Reason, circumstances, misses
 from gpulab.comparison.sides import Basis, Side, basis, taken_in_turn
@@ -26,6 +26,7 @@ LEAST_FRAC = 0.03
 # Steps that share the cores with other programs differ from run to run by this much for each core's worth of these.
 CROWDING_FRAC = 0.2
 UNEVEN = 0.1  # so many cores' worth more on one side, and its steps are longer for that alone
+UNEVEN_MEANS = 0.3  # the same where runs were repeated, and how much they differ by it is seen
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,7 +119,8 @@ def _judged(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     in_turn = taken_in_turn(pair.before.used(pair.upon), pair.after.used(pair.upon))
     seen = ratio(one_ns, other_ns, averaged=pair.upon.averaged, in_turn=in_turn, extra_frac=extra)
     enough = min(sum(map(len, side)) for side in (one_ns, other_ns)) >= LEAST_STEPS
-    disturbed = _disturbed(seen, pair.crowds)
+    repeated = min(len(one_ns), len(other_ns)) >= ENOUGH_RUNS
+    disturbed = _disturbed(seen, pair.crowds, UNEVEN_MEANS if repeated else UNEVEN)
     inside = None if predicted is None else _inside(predicted, seen, one_ns, other_ns)
     reasons = () if predicted is None or inside else misses(pair, predicted.step_ns / seen.value > predicted.worst_ns)
     return {
@@ -154,10 +156,10 @@ def _acted_on(before: Side, rule: str | None) -> Finding | None:
     return found
 
 
-def _disturbed(seen: Ratio, crowds: tuple[float, float]) -> str:
+def _disturbed(seen: Ratio, crowds: tuple[float, float], uneven: float) -> str:
     """Why the difference may be the doing of other programs, which only ever make steps longer; "" where not."""
     more = crowds[1] - crowds[0]
-    if abs(more) < UNEVEN or (more > 0) != (seen.value < 1) or _size(seen) < LEAST_FRAC:
+    if abs(more) < uneven or (more > 0) != (seen.value < 1) or _size(seen) < LEAST_FRAC:
         return ""
     told = f"other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
     return f"{told}, which makes steps longer by itself; record both again while little else runs"

@@ -7,7 +7,7 @@ from gpulab.analysis.ledger import DISPATCHING
 from gpulab.analysis.stalls import compiling, overlap_ns, stalled
 from gpulab.intervals import merged
 from gpulab.rules.evidence import Evidence
-from gpulab.rules.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 from gpulab.rules.stalls import of_what, per_step_gain, share_of
 
@@ -56,13 +56,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         },
         fix=_fewer_pieces(seen),
         advice="A larger batch gives each call more to do; try it first where memory allows.",
-        gain=seen.bounded(
-            exposed_ns,
-            "the cost of calls lessened by 30 to 80 %, as compilers do",
-            "even free calling",
-            (0.3, 0.8),
-            merged(*(seen.ledger.spans[key] for key in DISPATCHING if key in seen.ledger.spans)),
-        ),
+        gain=_compiled(seen, exposed_ns),
+        rewrites=_as_typed(seen),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["dispatch"],
@@ -123,6 +118,19 @@ def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
 def _pieces(pieces: Launching) -> str:
     call = "" if pieces.call_ns is None else f"; a launch call takes {ms(pieces.call_ns)}"
     return f"{percent(pieces.small_frac)} of the {pieces.unit}s are shorter than 10 us{call}."
+
+
+def _compiled(seen: Evidence, exposed_ns: int) -> Gain:
+    spans = merged(*(seen.ledger.spans[key] for key in DISPATCHING if key in seen.ledger.spans))
+    basis = "the cost of calls lessened by 30 to 80 %, as compilers do"
+    return seen.predicted(_as_typed(seen), seen.bounded(exposed_ns, basis, "even free calling", (0.3, 0.8), spans))
+
+
+def _as_typed(seen: Evidence) -> str:
+    """What the fix is called as a what-if; on a CPU its gain is by what calls cost, as measured there."""
+    if not seen.on_gpu:
+        return ""
+    return seen.typed("compile cuda_graphs") or seen.typed("compile")
 
 
 def _fewer_pieces(seen: Evidence) -> str:

@@ -175,19 +175,19 @@ class Evidence:
         most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
         return min(1.0, exposed_ns / max(1.0, most_ns))
 
-    def replayed(self, what: str | Chosen, otherwise: Gain) -> Gain:
+    def replayed(self, what: Chosen, otherwise: Gain) -> Gain:
         """The gain of a rewrite, by replaying the run with it; `otherwise` is worked out without a replay.
 
-        Where the replay is not to be trusted, or cannot tell of this rewrite, only the bound of that is left: anything
-        between nothing and all.
+        Where the replay is not to be trusted, only the bound of that is left: anything between nothing and all.
         """
-        asked = chosen(what) if isinstance(what, str) else (what,)
-        refusal = untold(self.scene, asked)
+        refusal = untold(self.scene, (what,))
         if refusal is not None:
             why = f"a bound only, as {refusal}"
             return replace(otherwise, best_ns=otherwise.floor_ns, worst_ns=otherwise.step_ns, basis=why)
-        told = predict(self.scene, asked, samples=samples_for(self.scene), history=self.history)
-        return gain_of(told, otherwise.basis, otherwise.floor_means)
+        return gain_of(self._told((what,)), otherwise.basis, otherwise.floor_means)
+
+    def _told(self, rewrites: tuple[Chosen, ...]) -> Prediction:
+        return predict(self.scene, rewrites, samples=samples_for(self.scene), history=self.history)
 
     def typed(self, rewrites: str) -> str:
         """The rewrites as a person may type them, where this run can tell of them; "" where not."""
@@ -197,7 +197,7 @@ class Evidence:
         """The gain of rewrites that are known by name, where this run can tell of them; `otherwise` where not."""
         if not self.typed(rewrites):
             return otherwise
-        return replace(self.replayed(rewrites, otherwise), basis=f"replaying the step with {rewrites}")
+        return gain_of(self._told(chosen(rewrites)))
 
     def confidence(self, best: str) -> tuple[str, str]:
         """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""

@@ -109,9 +109,9 @@ def _rebuilt(graph: Graph) -> bool:
     return WORKERS in graph.limits_ns
 
 
-def fetch_ns(graph: Graph) -> float:
-    """What the main thread spends in the DataLoader in a typical step of this graph."""
-    done = np.cumsum(graph.host.before_ns["loader"])
+def in_a_step(graph: Graph, part: str) -> float:
+    """What a part of the host's work takes of a typical step of this graph, in ns."""
+    done = np.cumsum(graph.host.before_ns[part])
     return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
 
 
@@ -119,7 +119,7 @@ def _batch_ns(graph: Graph, told: Source, count: int, draw: Draw) -> float | Non
     """What one batch costs over so many workers; None where they keep up anyhow."""
     before = told.feeding.workers or 0
     if not before:
-        alone_ns = fetch_ns(graph)
+        alone_ns = in_a_step(graph, "loader")
     else:
         # What they take now holds for as many as there are: the crowd they are part of is taken out.
         paced_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns)) * before
@@ -165,7 +165,7 @@ def _demand_ns(graph: Graph, told: Source) -> float | None:
     if seen.workers:
         changed = graph.limits_ns.get(WORKERS, seen.step_ns) / seen.step_ns
     else:
-        changed = fetch_ns(graph) / max(1, seen.fetch_ns)
+        changed = in_a_step(graph, "loader") / max(1, seen.fetch_ns)
     return cpu_ns * changed + seen.rest_cpu_ns
 
 
@@ -182,7 +182,7 @@ def _handover(graph: Graph, told: Source, draw: Draw) -> float:
         taking_ns = draw.ratio("handover", *HANDOVER_NS)
     else:
         taking_ns = (HANDOVER_LEAST_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)
-    now_ns = fetch_ns(graph)
+    now_ns = in_a_step(graph, "loader")
     if told.feeding.workers:  # they are taken over already
         taking_ns = min(taking_ns, now_ns)
     return taking_ns / max(1.0, now_ns)
@@ -215,7 +215,7 @@ def _no_loader(graph: Graph, value: Value) -> str | None:
     told = source(graph)
     if told is None:
         return "it used no DataLoader"
-    return None if fetch_ns(graph) > 0 else "no time in a DataLoader was recorded"
+    return None if in_a_step(graph, "loader") > 0 else "no time in a DataLoader was recorded"
 
 
 def _lacking(graph: Graph, value: Value) -> str | None:

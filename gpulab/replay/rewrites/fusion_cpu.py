@@ -10,7 +10,8 @@ from gpulab.analysis.optimizers import ranges, updating_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.host import STAYS_NS, in_a_step
+from gpulab.replay.rewrites.feeding import in_a_step
+from gpulab.replay.rewrites.host import STAYS_NS
 from gpulab.replay.rewrites.once import once
 from gpulab.replay.rewrites.work import no_model_spans
 from gpulab.tables import Kind

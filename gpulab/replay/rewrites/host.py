@@ -9,9 +9,8 @@ from gpulab.analysis.stalls import stalled
 from gpulab.intervals import Spans
 from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.feeding import times
+from gpulab.replay.rewrites.feeding import in_a_step, times
 from gpulab.replay.rewrites.once import once
-from gpulab.replay.sweep import typical
 from gpulab.tables import StallKind
 
 # Of the stretches outside PyTorch, what is no code to move: the loop's own turns, the optimizer's bookkeeping. Loops
@@ -60,12 +59,6 @@ def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
     whole_ns = in_a_step(graph, "python")
     stays = min(1.0, stays_ns / max(1.0, whole_ns))
     return graph.scaled_before({"python": factor + (1 - factor) * stays})
-
-
-def in_a_step(graph: Graph, part: str) -> float:
-    """What a part of the host's work takes of a typical step, in ns."""
-    done = np.cumsum(graph.host.before_ns[part])
-    return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
 
 
 @once
