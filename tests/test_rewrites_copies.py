@@ -132,11 +132,10 @@ def test_a_loop_that_prefetches_is_as_fast_as_one_simulated_with_a_second_stream
 
 
 def test_what_is_remembered_of_a_run_does_not_depend_on_what_was_asked_first():
-    run = copying(loaders=(WORKERS,))
-    pinned = edited("pin_memory", graph(run))
+    made = graph(copying(loaders=(WORKERS,)))
+    pinned = edited("pin_memory", made)
     again = BY_NAME["no_syncs"].edit(pinned, True, MIDDLE)  # asked of the edited graph first
     assert swept(again).step_ns == swept(pinned).step_ns
-    made = graph(run)
     assert len(waiting(made)) == 8
     assert (BY_NAME["no_syncs"].edit(made, True, MIDDLE).host.wait == made.host.wait).all()
 

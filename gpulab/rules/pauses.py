@@ -9,6 +9,7 @@ from gpulab.analysis.pauses import Passes, Pauses, passes, pauses
 from gpulab.analysis.stalls import stalled
 from gpulab.analysis.steps import FEW, WARM_UP
 from gpulab.intervals import Spans, clip
+from gpulab.replay.rewrites.checkpoint import SAVING
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT, Finding
 from gpulab.rules.phrases import ms, percent
@@ -27,7 +28,6 @@ ADVICE = {
     "little work when a job dies.",
     "logging": "Collect the values on the device, and write them out every few hundred steps.",
 }
-SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
 LOGGING = (
     "torch.utils.tensorboard",
     "wandb",

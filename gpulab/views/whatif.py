@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpulab.errors import RunError
 from gpulab.questions import learned, ready
+from gpulab.replay.emitted import emitted
 from gpulab.replay.prediction import SAMPLES, Prediction, Scene, predict, untold
 from gpulab.replay.rewrite import GRADES, Chosen
 from gpulab.replay.rewrites.catalogue import REWRITES
@@ -28,6 +29,11 @@ class WhatIf(View):
     """A prediction that shows itself: end a cell with it, print it, or `save` it."""
 
     prediction: Prediction
+
+    @property
+    def run(self) -> Run:
+        """The run as predicted: to report, to compare, to save; its source says that it is a prediction."""
+        return emitted(self.prediction.timed)
 
 
 def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:

@@ -23,8 +23,8 @@ MAIN = (0.03, 0.12)  # and the main thread so much, whatever it does: 5-10 % was
 CORES_EACH = (8.0, 2.0)  # cores for each worker, where nobody said how many there are
 PAGEABLE = (1.3, 1.9)  # copies from ordinary memory beside busy workers: 9.9 GB/s became 5.3-6.5
 # Where the cores are the limit nobody gets them without a pause: two workers and one thread on two cores took
-# 1.1-1.4 times the CPU time over the cores. Threads of one operator wait for one another as well: 1.2-1.8.
-PACKED, PACKED_THREADS = (1.05, 1.4), (1.2, 1.8)
+# 1.36 times the CPU time over the cores. Threads of one operator wait for one another as well: 1.8 times.
+PACKED, PACKED_THREADS = (1.1, 1.5), (1.3, 1.9)
 UNSCALED = (0.0, 0.1)  # of a fetch that is no building of items: the sampler, the loader's own Python
 
 
@@ -50,7 +50,7 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     batch takes is measured: in the main process without workers, or by the pace of workers that are late. A queue of
     `prefetch_factor` batches for each worker, given out in turn, is simulated with the measured spread, as one slow
     batch holds up those behind it. Nor can it be shorter than the CPU time of a batch and of the rest of the step
-    over the cores that other programs leave, times 1.05-1.4 (1.2-1.8 if the model computes on several threads), as
+    over the cores that other programs leave, times 1.1-1.5 (1.3-1.9 if the model computes on several threads), as
     two workers and one thread on two cores showed. A worker is slower than the main process was by 0.1-0.4 x N /
     cores, the main thread by 3-12 %, and copies from pageable memory take 1.3-1.9 times as long (measured on a V100
     with four workers); of all of these only the share counts in which building computes and does not wait. Not known:
