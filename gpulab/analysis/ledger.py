@@ -158,7 +158,7 @@ def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> 
 
 
 def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
-    """What the host did at every instant of a window, whether the device worked meanwhile or not; on a CPU the parts."""
+    """What the host did at every instant of a window, whether the device worked meanwhile or not."""
     on_gpu = device == "gpu"
     layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
     return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)

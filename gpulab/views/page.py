@@ -95,8 +95,8 @@ def _contents() -> View:
 
 def _opening() -> Block:
     return Line(
-        f"{len(RULES)} questions and {len(REWRITES)} changes. %gpuwhy NAME shows how an answer is proved and what it is "
-        "confused with, or how a change is modelled."
+        f"{len(RULES)} questions and {len(REWRITES)} changes. %gpuwhy NAME shows how an answer is proved, and what it "
+        "is confused with; or how a change is modelled."
     )
 
 
