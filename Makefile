@@ -5,6 +5,7 @@
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
 # make bench-predictions  how right what-ifs are: pairs of real loops, before and after
+# make bench-compare  whether a comparison tells a difference from chance: pairs of real loops
 # make bench-replay  how well recorded traces are replayed, and how quickly
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
@@ -18,7 +19,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-replay fuzz gpu-check clean
+.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay fuzz gpu-check clean
 
 setup: $(READY)
 
@@ -56,6 +57,9 @@ bench-load: $(READY)
 
 bench-predictions: $(READY)
 	$(PY) benchmarks/predictions.py
+
+bench-compare: $(READY)
+	$(PY) benchmarks/comparing.py
 
 bench-replay: $(READY)
 	$(PY) benchmarks/replay.py

@@ -20,7 +20,7 @@ from gpulab.files import history
 from gpulab.replay import prediction, spelling
 from gpulab.replay.history import History
 from gpulab.replay.prediction import SAMPLES, Prediction, Scene
-from gpulab.rules import Diagnosis
+from gpulab.rules import Diagnosis, Gain
 from gpulab.rules.evidence import gain_of
 from gpulab.run import Run
 
@@ -60,21 +60,34 @@ def ready(run: Run) -> Scene:
 
 
 @overload
-def compare(before: Given, after: Given, rule: str | None = None, *, rewrites: str | None = None) -> Comparison: ...
+def compare(
+    before: Given,
+    after: Given,
+    rule: str | None = None,
+    *,
+    predicted: Gain | None = None,
+    rewrites: str | None = None,
+) -> Comparison: ...
 @overload
 def compare(before: Given, after: Given, rule: Given, /, *more: Given) -> Story: ...
 def compare(
-    before: Given, after: Given, rule: str | Given | None = None, *more: Given, rewrites: str | None = None
+    before: Given,
+    after: Given,
+    rule: str | Given | None = None,
+    *more: Given,
+    predicted: Gain | None = None,
+    rewrites: str | None = None,
 ) -> Comparison | Story:
     """What changed from one run to the other, and how the prediction did, which is kept for later ones.
 
     With three runs and more, what each step of the way gave. Each side is a run, or a list of runs in which the same
     was recorded several times. `rule`: whose fix was applied in between; the first finding's unless given. `rewrites`:
-    or what was changed, as `gpulab.whatif` takes it. Raises RunError where a side has no steps to compare.
+    or what was changed, as `gpulab.whatif` takes it. `predicted`: or another prediction. Raises RunError where a side
+    has no steps to compare.
     """
     if rule is not None and not isinstance(rule, str):
         return comparison.compare(before, after, rule, *more)
-    predicted = gain_of(predict(_one(before), rewrites)) if rewrites else None
+    predicted = gain_of(predict(_one(before), rewrites)) if rewrites else predicted
     compared = comparison.compare(before, after, rule, predicted=predicted)
     keep(compared, kind(rewrites) if rewrites else None)
     return compared

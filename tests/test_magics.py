@@ -188,6 +188,24 @@ def test_gpucompare_shows_two_runs(live):
     assert "two" in reply.value
 
 
+def test_gpucompare_of_three_runs_tells_what_each_change_gave(live):
+    for name in ("one", "two", "three"):
+        live.run(f"%%gpuprofile {name}\n" + LOOP)
+    reply = live.run("%gpucompare one two three")
+    assert reply.status == "ok", reply.traceback
+    assert all(name in reply.value for name in ("one", "two", "three"))
+
+
+def test_gpuwhatif_predicts_of_the_run_it_names_or_of_the_last(live):
+    live.run("%%gpuprofile one\n" + LOOP)
+    named, last = live.run("%gpuwhatif one batch=x2"), live.run("%gpuwhatif batch=x2")
+    assert named.status == "ok", named.traceback
+    assert named.value.splitlines()[0].startswith("With batch=x2 a step takes")
+    assert last.value.splitlines()[0] == named.value.splitlines()[0]
+    assert "batch=x2" in live.run("%gpuwhatif").value
+    assert "the changes are" in live.run("%gpuwhatif one turbo").traceback
+
+
 def test_gpuinfo_tells_what_this_machine_is(live):
     reply = live.run("%gpuinfo")
     assert reply.status == "ok", reply.traceback
@@ -218,7 +236,7 @@ def test_a_comparison_needs_two_names(live):
     assert "BEFORE AFTER" in reply.content["evalue"]
 
 
-@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuinfo", "gpuwhy"])
+@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuwhatif", "gpuinfo", "gpuwhy"])
 def test_help_says_what_the_magic_does_and_takes(live, magic):
     shown = said(live.run(f"%{magic} --help"))
     assert f"%{magic}" in shown

@@ -52,6 +52,10 @@ The files, each a topic:
     stalls      what garbage collections and compilations cost
     outside     what the time outside PyTorch was
     pauses      steps that take far longer than their neighbours
+    bystanders  what other programs had of the cores
+    matched     kernels of two sides, matched
+    usage       memory and energy
+    pieces      each piece of device work: its family, precision, operator and sizes
 """
 
 from gpulab.analysis.activity import BUSY, busy, busy_table

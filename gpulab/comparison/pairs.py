@@ -70,7 +70,9 @@ class Comparison:
     @property
     def measured_ns(self) -> float:
         """The measured step on the scale of the prediction, which may start from a slightly different step time."""
-        return (self.predicted.step_ns if self.predicted else self.before_ns) / self.ratio
+        if self.predicted is None:
+            return self.before_ns / self.ratio
+        return self.predicted.step_ns / self.ratio / self.predicted.work
 
 
 def paired(
@@ -122,7 +124,8 @@ def _judged(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     repeated = min(len(one_ns), len(other_ns)) >= ENOUGH_RUNS
     disturbed = _disturbed(seen, pair.crowds, UNEVEN_MEANS if repeated else UNEVEN)
     inside = None if predicted is None else _inside(predicted, seen, one_ns, other_ns)
-    reasons = () if predicted is None or inside else misses(pair, predicted.step_ns / seen.value > predicted.worst_ns)
+    too_slow = predicted is not None and predicted.step_ns / seen.value / predicted.work > predicted.worst_ns
+    reasons = () if predicted is None or inside else misses(pair, too_slow, predicted.work)
     return {
         "before_steps_ns": np.concatenate(one_ns),
         "after_steps_ns": np.concatenate(other_ns),
@@ -179,7 +182,7 @@ def _size(seen: Ratio) -> float:
 
 def _inside(predicted: Gain, seen: Ratio, before_ns: Sequence[Ints], after_ns: Sequence[Ints]) -> bool:
     """Whether the measured step lies in the range, give or take the spread of the steps after."""
-    after = predicted.step_ns / seen.value
+    after = predicted.step_ns / seen.value / predicted.work
     noise = _error_frac(after_ns, predicted.averaged) * after
     return predicted.best_ns - noise <= after <= predicted.worst_ns + noise
 

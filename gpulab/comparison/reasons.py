@@ -55,9 +55,13 @@ def circumstances(pair: Pair) -> tuple[Reason, ...]:
     return _ordered(ask(pair) for ask in CIRCUMSTANCES if ask is not profiler or pair.upon.profiled)
 
 
-def misses(pair: Pair, too_slow: bool) -> tuple[Reason, ...]:
-    """Why a prediction may have missed, in the direction in which it did; the largest effect first."""
-    found = (reason for ask in (*CIRCUMSTANCES, *OUTCOMES) for reason in [ask(pair)])
+def misses(pair: Pair, too_slow: bool, work: float = 1.0) -> tuple[Reason, ...]:
+    """Why a prediction may have missed, in the direction in which it did; the largest effect first.
+
+    `work`: by how much more a step was predicted to do; then a larger batch is no reason.
+    """
+    asked = [ask for ask in (*CIRCUMSTANCES, *OUTCOMES) if ask is not batch_size or work == 1]
+    found = (reason for ask in asked for reason in [ask(pair)])
     return _ordered(
         reason for reason in found if reason and (reason.kind in EITHER_WAY or (reason.effect_ns > 0) == too_slow)
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 from gpulab.capture import Session
 from gpulab.capture.seeds import begin_anew, chance_kept, settled
-from gpulab.comparison import Comparison, compare
+from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.lessons.equality import Equality, equality
+from gpulab.questions import compare
 from gpulab.rules import Gain
 from gpulab.run import Run
 from gpulab.views.comparison import told
@@ -43,6 +44,7 @@ def experiment(
     steps: int | None = None,
     rule: str | None = None,
     predicted: Gain | None = None,
+    rewrites: str | None = None,
 ) -> Experiment:
     """Run two variants of a training loop in turn, each `repeats` times, and compare them.
 
@@ -51,6 +53,8 @@ def experiment(
     they warm up, and their results must be equal within what their types allow. `equal`: a share of the largest value
     to allow instead, or False where they are meant to differ. The same `seed` goes before each run, and random numbers
     go on afterwards as if nothing had been drawn. `level="sensors"` leaves the profiler out and times alone.
+    `rewrites`: what `after` changes, as gpulab.whatif takes it: what that predicts from the first recording of `before`
+    is held against the measurement.
 
     Taking turns, both see the same machine: what else it does, and how warm it is, falls on both alike. The last
     recording of each is kept as gpulab.runs["experiment.before"] and ["experiment.after"], all of them are in the
@@ -72,7 +76,7 @@ def experiment(
                 run = _recorded(variant, SHELF + side, level=level, steps=steps, number=seed)
                 sides[side].append(replace(run, name=f"{side} {number}" if repeats > 1 else side))
                 order.append(sides[side][-1].name)
-    compared = compare(_given(sides["before"]), _given(sides["after"]), rule, predicted=predicted)
+    compared = compare(_given(sides["before"]), _given(sides["after"]), rule, predicted=predicted, rewrites=rewrites)
     facts = Facts((("equal results", seen.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run")))
     return Experiment(
         Sheet("gpulab: an experiment", told(compared, (facts,))),

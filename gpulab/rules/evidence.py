@@ -58,6 +58,7 @@ def gain_of(told: Prediction, basis: str = "", floor_means: str = "") -> Gain:
         floor_ns=floor_ns,
         basis=basis or f"replaying the step with {', '.join(map(str, told.chosen))}",
         floor_means=floor_means or told.floor_means,
+        work=work,
     )
 
 

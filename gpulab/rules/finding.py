@@ -30,6 +30,7 @@ class Gain:
     basis: str  # how it was predicted, in one clause
     floor_means: str = "even removing it wholly"  # what the floor assumes, as the subject of "gives at most"
     averaged: bool = False  # all of these are means over many steps, not medians
+    work: float = 1.0  # by how much more a step then does: the times are those of the work of a step as it is
 
     @property
     def best_speedup(self) -> float:

@@ -58,8 +58,9 @@ def expectation(
     bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {times(gain.bound)}."
     if gain.bound > BOUNDLESS:
         bound = "Nearly all of a step is this cause, so there is no bound worth a number."
+    same = f" for the same work, which {times(1 / gain.work)} as many steps do" if gain.work != 1 else ""
     return Expectation(
-        text=f"{verb} {span} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
+        text=f"{verb} {span}{same} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / gain.step_ns,
         worst_frac=gain.worst_ns / gain.step_ns,
         floor_frac=gain.floor_ns / gain.step_ns,

@@ -25,7 +25,8 @@ PAGEABLE = (1.3, 1.9)  # copies from ordinary memory beside busy workers: 9.9 GB
 # Where the cores are the limit nobody gets them without a pause: two workers and one thread on two cores took
 # 1.36 times the CPU time over the cores. Threads of one operator wait for one another as well: 1.8 times.
 PACKED, PACKED_THREADS = (1.1, 1.5), (1.3, 1.9)
-UNSCALED = (0.0, 0.1)  # of a fetch that is no building of items: the sampler, the loader's own Python
+# Of a fetch in the loop, what is no building: sampler, queue, the loader's own Python in a cold cache.
+LOADER_OWN_NS = (50_000.0, 300_000.0)
 
 
 def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -78,19 +79,26 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
 def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     """To build a batch takes F times as long: 0.5 for half the time, 2 for twice.
 
-    Priced by what this run measured: without workers the time in `DataLoader.__next__`, with workers that are late the
-    pace they set. Time both ways of building alone (`%timeit next(iter(loader))`), and their ratio is F. Up to a tenth
-    of a fetch is the loader's own and stays. Not known: whether what was timed alone costs the same inside the loop.
+    Priced by what this run measured: without workers the time in `DataLoader.__next__`, with workers that are late
+    the pace they set. Time both ways of building alone (`%timeit next(iter(loader))`), and their ratio is F. Of a
+    fetch 0.05 to 0.3 ms are the loader's own and stay. Not known: whether what was timed alone costs the same inside
+    the loop.
     """
     factor, told = _number(value), source(graph)
     if told is None or factor == 1:
         return graph
-    factor += (1 - factor) * draw.between("loader's own", *(UNSCALED if factor < 1 else UNSCALED[::-1]))
+    own_ns = draw.ratio("loader's own", *(LOADER_OWN_NS if factor < 1 else LOADER_OWN_NS[::-1]))
     if not told.feeding.workers:
-        return graph.scaled_before({"loader": factor})
-    paced_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns)) * factor
+        return graph.scaled_before({"loader": _but_for(own_ns, in_a_step(graph, "loader"), factor)})
+    built_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns))
+    paced_ns = built_ns * _but_for(own_ns, built_ns, factor)
     taken = graph.scaled_before({"loader": _handover(graph, told, draw)})
     return replace(taken, limits_ns={**graph.limits_ns, WORKERS: paced_ns})
+
+
+def _but_for(own_ns: float, now_ns: float, factor: float) -> float:
+    """By how much a fetch changes where all of it but so much does by a factor."""
+    return factor + (1 - factor) * min(1.0, own_ns / max(1.0, now_ns))
 
 
 def _count(graph: Graph, told: Source, value: Value) -> int:
