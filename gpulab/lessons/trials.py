@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,26 +70,28 @@ def experiment(
     with chance_kept():
         # The results may hold a model's memory, which is not to be there while the runs are recorded: they get no name.
         seen = equality(_quietly(before, seed), _quietly(after, seed), equal)
-        order, sides = [], {"before": list[Run](), "after": list[Run]()}
-        for number in range(1, repeats + 1):
-            for side, variant in (("before", before), ("after", after)):
-                run = _recorded(variant, SHELF + side, level=level, steps=steps, number=seed)
-                sides[side].append(replace(run, name=f"{side} {number}" if repeats > 1 else side))
-                order.append(sides[side][-1].name)
-    compared = compare(_given(sides["before"]), _given(sides["after"]), rule, predicted=predicted, rewrites=rewrites)
+        runs = _in_turn(before, after, repeats, lambda variant, name: _recorded(variant, name, level, steps, seed))
+    sides, order = (runs[::2], runs[1::2]), [run.name for run in runs]
+    one, other = (each if repeats > 1 else each[0] for each in sides)
+    compared = compare(one, other, rule, predicted=predicted, rewrites=rewrites)
     facts = Facts((("equal results", seen.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run")))
     return Experiment(
         Sheet("gpulab: an experiment", told(compared, (facts,))),
         comparison=compared,
-        before=tuple(sides["before"]),
-        after=tuple(sides["after"]),
+        before=tuple(sides[0]),
+        after=tuple(sides[1]),
         order=tuple(order),
         equality=seen,
     )
 
 
-def _given(runs: Sequence[Run]) -> Run | Sequence[Run]:
-    return runs if len(runs) > 1 else runs[0]
+def _in_turn(before: Variant, after: Variant, repeats: int, record: Callable[[Variant, str], Run]) -> list[Run]:
+    """The runs of both, one of each after the other."""
+    return [
+        replace(record(variant, SHELF + side), name=f"{side} {number}" if repeats > 1 else side)
+        for number in range(1, repeats + 1)
+        for side, variant in (("before", before), ("after", after))
+    ]
 
 
 def _quietly(variant: Variant, number: int) -> Any:
@@ -99,7 +101,7 @@ def _quietly(variant: Variant, number: int) -> Any:
     return result
 
 
-def _recorded(variant: Variant, name: str, *, level: str, steps: int | None, number: int) -> Run:
+def _recorded(variant: Variant, name: str, level: str, steps: int | None, number: int) -> Run:
     """One run of a variant; where it fails, no run."""
     begin_anew(number)
     session = Session(name, level=level, steps=steps)

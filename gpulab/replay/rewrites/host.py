@@ -13,9 +13,10 @@ from gpulab.replay.rewrites.feeding import in_a_step, times
 from gpulab.replay.rewrites.once import once
 from gpulab.tables import StallKind
 
-# Of the stretches outside PyTorch, what is no code to move: the loop's own turns, the optimizer's bookkeeping. Loops
-# with none of their own Python showed 0.2-0.4 ms of it a step; on fast hosts there is less.
-STAYS_NS = (0.0, 400_000.0)
+# Of the stretches outside PyTorch, what is no code to move: the loop's own turns, the optimizer going through its
+# parameters. Loops with none of their own Python showed 0.2-0.4 ms of it a step, with 180 parameters 1.0-1.3 ms.
+STAYS_NS = 400_000.0
+STAYS_NS_PER_TENSOR = 5_000.0
 LITTLE_FRAC = 0.01  # of a step: less Python than that is none worth to move
 IN_MOST = 0.5  # collections in fewer steps than this are none of the typical step's
 
@@ -23,10 +24,10 @@ IN_MOST = 0.5  # collections in fewer steps than this are none of the typical st
 def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
     """What the loop does in Python outside PyTorch is done elsewhere: before training, in a worker, in a thread.
 
-    Stretches of more than 0.2 ms of a step without any PyTorch call go, but for up to 0.4 ms of them, which is what
-    loops without any code of their own show too (the optimizer's bookkeeping, the turns of the loop). Waiting is
-    taken out as well: for a service, for a file. Not known: what the other place costs, if it needs the same cores or
-    the interpreter's lock.
+    Stretches of more than 0.2 ms of a step without any PyTorch call go, but for up to 0.4 ms of them and 5 us for each
+    parameter, which is what loops without any code of their own show too (the optimizer's bookkeeping, the turns of
+    the loop). Waiting is taken out as well: for a service, for a file. Not known: what the other place costs, if it
+    needs the same cores or the interpreter's lock.
     """
     return _scaled(graph, 0.0, draw)
 
@@ -34,9 +35,9 @@ def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
 def python(graph: Graph, value: Value, draw: Draw) -> Graph:
     """What the loop does in Python outside PyTorch takes F times as long: 0.5 for half the time.
 
-    Stretches of more than 0.2 ms without any PyTorch call, but for up to 0.4 ms a step that every loop has, are
-    multiplied. Time both ways of doing it alone (`%timeit`), and their ratio is F. Not known: whether what was timed
-    alone costs the same inside the loop.
+    Stretches of more than 0.2 ms without any PyTorch call are multiplied, but for up to 0.4 ms a step and 5 us for
+    each parameter that every loop has. Time both ways of doing it alone (`%timeit`), and their ratio is F. Not known:
+    whether what was timed alone costs the same inside the loop.
     """
     assert not isinstance(value, str), "what was typed is a number by now"
     return _scaled(graph, float(value), draw)
@@ -55,10 +56,15 @@ def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
-    stays_ns = draw.between("python that stays", *(STAYS_NS if factor < 1 else STAYS_NS[::-1]))
-    whole_ns = in_a_step(graph, "python")
-    stays = min(1.0, stays_ns / max(1.0, whole_ns))
+    most = stays_frac(graph)
+    stays = draw.between("python that stays", *((0.0, most) if factor < 1 else (most, 0.0)))
     return graph.scaled_before({"python": factor + (1 - factor) * stays})
+
+
+def stays_frac(graph: Graph) -> float:
+    """How much of a step's Python outside PyTorch is at most no code of the loop's own, 0-1."""
+    tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
+    return min(1.0, (STAYS_NS + STAYS_NS_PER_TENSOR * tensors) / max(1.0, in_a_step(graph, "python")))
 
 
 @once
