@@ -65,7 +65,9 @@ def _row(path: Path) -> str:
     figures = " | ".join(f"{100 * error:+.2f} %" for error in errors[:2])
     times = f"{1e3 * build_s:.0f} ms | {1e3 * sweep_s:.1f} ms | {draws}"
     name = path.name.removesuffix(".json.gz")
-    return f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {told.refusal or ''} |"
+    return (
+        f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {told.refusal or ''} |"
+    )
 
 
 def _timed(act: Callable[[], Any], rounds: int) -> tuple[Any, float]:

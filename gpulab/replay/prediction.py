@@ -25,7 +25,10 @@ from gpulab.run import Run
 FAVOURABLE = Draw(otherwise=0.0)  # every unknown at its best
 SAMPLES = 100  # enough that the 10 % and 90 % points move by a few per cent of the range from one set to the next
 LEAST_SAMPLES = 12
-WARMER = (0.65, 0.0)  # on a CPU, what is left of a step gets faster by up to so much of the share that was taken away
+# On a CPU what is left of a step is faster alone, without cold caches and sleeping threads after each wait; or slower,
+# where it shares memory with what was moved beside it: by so much of the share that was taken away.
+WARMER = (0.65, -0.35)
+NOISE_GPU, NOISE_CPU = 0.01, 0.06  # of a step: how much the same loop run again differs, on a machine with other users
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +136,12 @@ def predict(
     """
     _checked(ready, chosen)
     middle = swept(edited(ready, chosen, MIDDLE))
-    likely_ns = warmed(ready, ready.scaled_ns(middle.step_ns, MIDDLE), MIDDLE)
+    likely_ns = warmed(ready, chosen, ready.scaled_ns(middle.step_ns, MIDDLE), MIDDLE)
     drawn = _drawn_ns(ready, chosen, draws_of(samples)) if chosen else [likely_ns]
     ceiling = edited(ready, (), FAVOURABLE)
     for each in chosen:
         ceiling = each.rewrite.ceiling(ceiling, each.value)
-    floor_ns = warmed(ready, ready.scaled_ns(swept(ceiling).step_ns, FAVOURABLE), FAVOURABLE)
+    floor_ns = warmed(ready, chosen, ready.scaled_ns(swept(ceiling).step_ns, FAVOURABLE), FAVOURABLE)
     low, high = np.percentile(drawn, (10, 90)) if len(drawn) > 2 else (min(drawn), max(drawn))
     grade = max((each.rewrite.grade for each in chosen), default="A")
     learned = history.of("+".join(sorted(each.rewrite.name for each in chosen)))
@@ -190,16 +193,17 @@ def edited(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> Graph:
     return graph
 
 
-def warmed(ready: Scene, left_ns: float, draw: Draw) -> float:
+def warmed(ready: Scene, chosen: Sequence[Chosen], left_ns: float, draw: Draw) -> float:
     """On a CPU, what is left of a step may be faster alone: no cold caches and sleeping threads after each wait."""
-    if ready.graph.on_gpu or left_ns >= ready.step_ns:
+    calmer = any(each.rewrite.calms for each in chosen)
+    if ready.graph.on_gpu or left_ns >= ready.step_ns or not calmer:
         return left_ns
     return left_ns * (1 - draw.between("warmer", *WARMER) * (1 - left_ns / ready.step_ns))
 
 
 def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draws: Sequence[Draw]) -> list[float]:
     steps = steps_ns([edited(ready, chosen, draw) for draw in draws])
-    return [warmed(ready, ready.scaled_ns(step, draw), draw) for step, draw in zip(steps, draws, strict=True)]
+    return [warmed(ready, chosen, ready.scaled_ns(step, draw), draw) for step, draw in zip(steps, draws, strict=True)]
 
 
 def _range(
@@ -208,7 +212,7 @@ def _range(
     """The drawn range, at least as wide as the grade and the past say, and wider by what the replay does not tell."""
     # Off by a share of what goes; where nearly all goes, by no more than twice that share of what stays.
     doubtful = min(abs(ready.step_ns - likely_ns), 2 * likely_ns)
-    least = GRADES[grade][1] * doubtful + 0.01 * likely_ns
+    least = GRADES[grade][1] * doubtful + (NOISE_GPU if ready.graph.on_gpu else NOISE_CPU) * likely_ns
     widening = ready.quality.widening
     below = max((likely_ns - drawn[0]) * widening, least, spread * likely_ns)
     above = max((drawn[1] - likely_ns) * widening, least, spread * likely_ns)

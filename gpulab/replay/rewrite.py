@@ -68,6 +68,7 @@ class Rewrite:
     takes: str = ""  # what it is set to, in words: "a number of processes"; "" where it takes nothing
     usual: Value | None = True  # what it is set to where no value is given; None: a value must be given
     parse: Callable[[str], Value] | None = None  # from what was typed; raises ValueError with what is wrong
+    calms: bool = True  # it ends a wait or an interruption, so that what is left of a step on a CPU may be faster alone
     bound: bool = False  # nothing anyone can do: it tells what cannot be beaten
     price: str = ""  # what it costs otherwise: memory, accuracy, work
     code: Callable[[Graph, Value], str] | None = None  # how to do it, where a line says it

@@ -62,6 +62,11 @@ def gain_of(told: Prediction, basis: str = "", floor_means: str = "") -> Gain:
     )
 
 
+def _bound_only(gain: Gain, why: str) -> Gain:
+    """Anything between nothing and all: what is left where no replay is to be trusted."""
+    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only, as {why}")
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """A run with the figures that rules ask about; frozen but for what is worked out on demand."""
@@ -183,8 +188,7 @@ class Evidence:
         """
         refusal = untold(self.scene, (what,))
         if refusal is not None:
-            why = f"a bound only, as {refusal}"
-            return replace(otherwise, best_ns=otherwise.floor_ns, worst_ns=otherwise.step_ns, basis=why)
+            return _bound_only(otherwise, refusal)
         return gain_of(self._told((what,)), otherwise.basis, otherwise.floor_means)
 
     def _told(self, rewrites: tuple[Chosen, ...]) -> Prediction:
@@ -196,6 +200,8 @@ class Evidence:
 
     def predicted(self, rewrites: str, otherwise: Gain) -> Gain:
         """The gain of rewrites that are known by name, where this run can tell of them; `otherwise` where not."""
+        if self.scene.quality.refusal is not None:
+            return _bound_only(otherwise, self.scene.quality.refusal)
         if not self.typed(rewrites):
             return otherwise
         return gain_of(self._told(chosen(rewrites)))

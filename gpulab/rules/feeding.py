@@ -29,6 +29,7 @@ def starving(seen: Evidence) -> Finding | None:
     cores, threads = seen.run.machine.cores_allowed, model_threads(seen)
     workers = worth_having(feeding, cores)
     prediction = with_workers(feeding, workers, cores, threads)
+    rewrites = f"workers={workers}"
     confidence, why = seen.confidence(CERTAIN)
     return Finding(
         rule="starving",
@@ -38,7 +39,8 @@ def starving(seen: Evidence) -> Finding | None:
         numbers=loader_numbers(feeding, share),
         fix=rebuilt(seen, feeding.setup, worker_arguments(workers, seen.on_gpu)),
         advice=_notebook_advice(feeding),
-        gain=queue_gain(feeding, prediction),
+        gain=seen.predicted(rewrites, queue_gain(feeding, prediction)),
+        rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],

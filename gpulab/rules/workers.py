@@ -37,6 +37,7 @@ def few_workers(seen: Evidence) -> Finding | None:
         return _unknown_number(seen, feeding, share)
     cores = seen.run.machine.cores_allowed
     wanted = _wanted(seen, feeding, cores)
+    rewrites = f"workers={wanted}"
     many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
     return Finding(
         rule="few_workers",
@@ -46,7 +47,8 @@ def few_workers(seen: Evidence) -> Finding | None:
         evidence=(time_in_loader(seen, feeding), *_worker_cost(seen, feeding), _against_cores(seen, feeding, cores)),
         numbers=loader_numbers(feeding, share),
         fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
-        gain=queue_gain(feeding, with_workers(feeding, wanted, cores, model_threads(seen))),
+        gain=seen.predicted(rewrites, queue_gain(feeding, with_workers(feeding, wanted, cores, model_threads(seen)))),
+        rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],

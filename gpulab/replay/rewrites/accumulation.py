@@ -165,6 +165,7 @@ def _code(graph: Graph, value: Value) -> str:
 ACCUMULATING = (
     Rewrite(
         name="accumulate",
+        calms=False,
         edit=accumulate,
         ceiling=lambda graph, value: without_updates(graph),
         grade="B",

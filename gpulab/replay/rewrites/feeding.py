@@ -277,6 +277,7 @@ FREE_INPUT = Rewrite(
     ceiling=lambda graph, value: free(graph),
     grade="A",
     about="batches that are there at once",
+    bound=True,
     ceiling_means="even free data",
     lacking=_no_loader,
 )

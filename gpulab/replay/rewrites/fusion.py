@@ -175,6 +175,7 @@ def _code(graph: Graph, value: Value) -> str:
 FUSION = (
     Rewrite(
         name="compile",
+        calms=False,
         edit=compile_,
         ceiling=compile_ceiling,
         grade="C",

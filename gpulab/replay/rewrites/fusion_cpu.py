@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.analysis.cpu_math import MATH
+from gpulab.analysis.loader import leading_loader
 from gpulab.analysis.nesting import innermost
 from gpulab.analysis.optimizers import ranges, updating_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
@@ -27,14 +28,19 @@ FUSED_CALLS = (0.02, 0.25)
 # sqrt, div, add_, addcdiv_. What is in a cache, or divides much, follows these numbers less closely.
 TRAFFIC = {"Adam": (18, 7), "AdamW": (20, 7), "Adagrad": (11, 5)}
 FUSED_MEMORY = (0.15, 0.9)  # of any other method
-FOLLOWS = (0.75, 1.5)  # how the time of its operators follows those numbers
+# How the time of its operators follows those numbers. Tensors from 128 KiB on get new pages from the system for each
+# operator's result, which costs several times the arithmetic; a fused optimizer makes none.
+FOLLOWS, FOLLOWS_LARGE = (0.5, 1.8), (0.1, 1.4)
+LARGE_ELEMENTS = 32_768
 # SGD reads and writes 8 numbers with momentum and 5 fused; measured, it gained nothing or little from it.
-SGD_MEMORY, PLAIN_SGD_MEMORY = (0.6, 1.1), (0.8, 1.0)
+SGD_MEMORY, PLAIN_SGD_MEMORY = (0.7, 1.3), (0.8, 1.1)
 MOMENTUM = 2  # operators for each parameter from which SGD has momentum: without, its one operator is a fused one
 
-# A batch N times as large takes operators N to this power as long. Products read their weights once for any batch, so
-# a small batch gains much; work on weights themselves (the optimizer) stays as it is.
-PRODUCT_POWER, OTHER_POWER = (0.6, 1.0), (0.8, 1.05)
+# A batch N times as large takes operators N to this power as long. Matrix products read their weights once for any
+# batch, so a small batch gains much; convolutions have few; work on weights themselves (the optimizer) stays as it is.
+PRODUCT_POWER, CONVOLUTION_POWER, OTHER_POWER = (0.0, 1.0), (0.85, 1.1), (0.8, 1.2)
+FEW_ROWS, MANY_ROWS = 64, 256  # samples after which products are still bound by their weights, or by arithmetic
+FEW_POWER, MANY_POWER = (0.0, 0.5), (0.6, 1.0)
 CALL_NS = 8_000.0  # of an operator that is long enough to count as computing
 SMALL_SHARE = (0.0, 0.03)  # of small operators, what is arithmetic and grows with the batch; the rest is their call
 
@@ -88,7 +94,14 @@ def _fused_memory(graph: Graph, draw: Draw) -> float:
     if kind not in TRAFFIC:
         return draw.between("optimizer_cpu_memory", *FUSED_MEMORY)
     apart, fused = TRAFFIC[kind]
-    return min(1.0, fused / apart * draw.ratio("optimizer_cpu_traffic", *FOLLOWS))
+    follows = FOLLOWS_LARGE if _elements(graph) >= LARGE_ELEMENTS else FOLLOWS
+    return min(1.0, fused / apart * draw.ratio("optimizer_cpu_traffic", *follows))
+
+
+def _elements(graph: Graph) -> float:
+    """Numbers in a parameter tensor, on average; 0 where that is not told."""
+    tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
+    return sum(each.elements or 0 for each in graph.run.optimizers) / tensors if tensors else 0.0
 
 
 @once
@@ -102,15 +115,17 @@ def _method(graph: Graph) -> tuple[str, float | None]:
 def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
     """A batch so many times as large: loading and operators take longer, calls and the optimizer do not."""
     code = 1 + (times - 1) * draw.between("batch_python", *_ends((0.0, 1.0), times)) * (1 - stays_frac(graph))
-    product = times ** draw.between("batch_product", *_ends(PRODUCT_POWER, times))
-    other = times ** min(draw.between("batch_other", *_ends(OTHER_POWER, times)), OTHER_POWER[1] if times > 1 else 1.0)
+    product = times ** draw.between("batch_product", *_ends(_product_power(graph, times), times))
+    convolution, other = (_grown("batch_" + name, ends, times, draw) for name, ends in _POWERS)
     small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_SHARE)
     updates = graph.within(no_model_spans(graph), "compute", "dispatch", "python")
-    elementwise = graph.within(_elementwise(graph), "compute")["compute"]
+    elementwise, convolving = (graph.within(find(graph), "compute")["compute"] for find in (_elementwise, _convolving))
+    convolving = np.minimum(convolving, 1 - elementwise)
     # A stop stands at each end of a stretch of computing: what calling its operator cost stays.
     compute = graph.host.before_ns["compute"]
     working = 1 - np.minimum(1.0, CALL_NS / np.maximum(compute, 1.0))
-    grown = working * ((1 - elementwise) * product + elementwise * other - 1)
+    products = 1 - elementwise - convolving
+    grown = working * (products * product + convolving * convolution + elementwise * other - 1)
     factors = {
         "loader": times,
         "python": 1 + (1 - updates["python"]) * (code - 1),
@@ -118,6 +133,26 @@ def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
         "dispatch": 1 + (1 - updates["dispatch"]) * (small - 1),
     }
     return graph.scaled_before(factors)
+
+
+def _product_power(graph: Graph, times: float) -> tuple[float, float]:
+    """How products grow, by how many samples the larger of both batches has, where that is known."""
+    setup = leading_loader(graph.run)
+    if setup is None or setup.batch_size is None:
+        return PRODUCT_POWER
+    rows = setup.batch_size * max(times, 1.0)
+    if rows <= FEW_ROWS:
+        return FEW_POWER
+    return MANY_POWER if rows >= MANY_ROWS else PRODUCT_POWER
+
+
+_POWERS = (("convolution", CONVOLUTION_POWER), ("other", OTHER_POWER))
+
+
+def _grown(name: str, power: tuple[float, float], times: float, draw: Draw) -> float:
+    """How many times as long it then takes; a smaller batch never less than in proportion."""
+    drawn = draw.between(name, *_ends(power, times))
+    return float(times ** (drawn if times > 1 else min(drawn, 1.0)))
 
 
 def _ends(ends: tuple[float, float], times: float) -> tuple[float, float]:
@@ -168,6 +203,15 @@ def _elementwise(graph: Graph) -> Spans:
     found = union(own.start_ns[chosen], own.end_ns[chosen])
     products = ops.where(matrix).spans()
     return subtract(intersect(found, graph.part_spans["compute"]), products)
+
+
+@once
+def _convolving(graph: Graph) -> Spans:
+    """When the main thread was in a convolution, forward or backward."""
+    events = graph.run.event_rows
+    names = events.words("name")
+    mine = (events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)
+    return events.where(np.flatnonzero(mine & names.matching("conv" in word for word in names.vocabulary))).spans()
 
 
 def _multiplies(name: str) -> bool:
