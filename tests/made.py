@@ -105,6 +105,15 @@ def stepped(make_step, *, count=6, step_ms=100.0):
     return events
 
 
+def awaited(name, start_ms, dur_ms, *, number):
+    """A kernel, the call that launched it, and the host's wait for its end."""
+    return [
+        event(Kind.LAUNCH, "cudaLaunchKernel", start_ms, 0.0, correlation=number),
+        event(Kind.KERNEL, name, start_ms, dur_ms, correlation=number),
+        event(Kind.SYNC, "cudaStreamSynchronize", start_ms, dur_ms),
+    ]
+
+
 def loader_call(start_ms, dur_ms, workers=0):
     side = "Single" if workers == 0 else "Multi"
     name = f"enumerate(DataLoader)#_{side}ProcessingDataLoaderIter.__next__"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from made import (
     MS,
     NO_WORKERS,
+    awaited,
     event,
     gpu_series,
     host_sample,
@@ -37,7 +38,7 @@ def recorded(wait_ms, loader=NO_WORKERS, jitter=0.0, work_ms=60, seed=3, **more)
     for _ in range(60):
         step_ms = wait_ms + work_ms + float(random.uniform(-jitter, jitter))
         events.append(loader_call(at, wait_ms, workers=loader.workers))
-        events.append(event(Kind.KERNEL, "ampere_sgemm", at + wait_ms, step_ms - wait_ms))
+        events += awaited("ampere_sgemm", at + wait_ms, step_ms - wait_ms, number=len(events))
         marks.append(mark(at, wait_ms))
         at += step_ms
     return run_of(events, marks=marks, loaders=[loader], windows=[(at * 0.4, at * 0.9)], **more)
@@ -318,7 +319,7 @@ def slowed_while_recorded(wait_ms, times):
         step_ms = (wait_ms + 60) * (times if 24 <= number < 54 else 1)
         bounds.append(at)
         events.append(loader_call(at, wait_ms))
-        events.append(event(Kind.KERNEL, "ampere_sgemm", at + wait_ms, step_ms - wait_ms))
+        events += awaited("ampere_sgemm", at + wait_ms, step_ms - wait_ms, number=len(events))
         marks.append(mark(at, wait_ms))
         at += step_ms
     return run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(bounds[24], bounds[54])])

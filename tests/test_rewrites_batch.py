@@ -60,7 +60,7 @@ def test_loading_takes_as_many_times_as_long_and_calls_no_longer():
     grown = {part: after.host.before_ns[part].sum() / max(1, ns.sum()) for part, ns in graph.host.before_ns.items()}
     assert grown["loader"] == pytest.approx(2)
     assert 1 < grown["compute"] < 2.2
-    assert grown["dispatch"] == pytest.approx(1)
+    assert grown["dispatch"] == pytest.approx(1, abs=0.05)
 
 
 def test_a_number_of_samples_is_told_by_the_loader():
