@@ -31,6 +31,7 @@ BETWEEN_OF_WITHIN = 1.0
 LEAST_BETWEEN, MOST_BETWEEN = 0.01, 0.08
 IN_TURN = 0.3  # of that, for neighbours in time
 PRIOR_RUNS = 3.0  # the assumption counts as much as so many repeats
+ENOUGH_TURNS = 6  # from so many pairs of neighbours on, their ratios alone tell how sure their mean is
 ENOUGH_RUNS = 3  # so many show among themselves what other programs do to them
 LEAST_FREEDOM = 6.0  # of Student's t by which it is drawn: how far the assumption itself may be off
 
@@ -79,13 +80,18 @@ def ratio(
     """
     random = np.random.default_rng(seed)
     sides = [_Side.of(runs, averaged, random) for runs in (before, after)]
-    between, freedom = _between(sides, _assumed([*before, *after]), in_turn)
-    draws = np.zeros(RESAMPLES)
-    for sign, side, extra in zip((1, -1), sides, extra_frac, strict=True):
-        few = len(side.centres) < ENOUGH_RUNS
-        spread = (math.hypot(between, extra) if few else between) / math.sqrt(len(side.centres))
-        draws += sign * (side.draws + spread * random.standard_t(freedom, RESAMPLES))
+    assumed = _assumed([*before, *after])
+    between, freedom = _between(sides, assumed, in_turn)
     value = float(sides[0].centres.mean() / sides[1].centres.mean())
+    if in_turn and len(before) >= ENOUGH_TURNS:
+        spread, freedom = _neighbours(sides, assumed * IN_TURN)
+        draws = spread / math.sqrt(len(before)) * random.standard_t(freedom, RESAMPLES)
+    else:
+        draws = np.zeros(RESAMPLES)
+        for sign, side, extra in zip((1, -1), sides, extra_frac, strict=True):
+            few = len(side.centres) < ENOUGH_RUNS
+            spread = (math.hypot(between, extra) if few else between) / math.sqrt(len(side.centres))
+            draws += sign * (side.draws + spread * random.standard_t(freedom, RESAMPLES))
     edges = value * np.exp(np.percentile(draws, (0.5, 2.5, 97.5, 99.5)))
     return Ratio(
         value=value,
@@ -154,6 +160,14 @@ def _assumed(runs: Sequence[Ints]) -> float:
     quartiles = [np.percentile(steps, (25, 50, 75)) for steps in runs]
     spread = float(np.median([(high - low) / 1.349 / middle for low, middle, high in quartiles]))
     return min(MOST_BETWEEN, max(LEAST_BETWEEN, BETWEEN_OF_WITHIN * spread))
+
+
+def _neighbours(sides: Sequence[_Side], assumed: float) -> tuple[float, float]:
+    """How much the ratios of neighbours differ, and how well that is known: what differs within runs is in them."""
+    one, other = sides
+    apart = float(np.log(one.centres / other.centres).var(ddof=1))
+    count = len(one.centres) - 1
+    return math.sqrt((PRIOR_RUNS * 2 * assumed**2 + count * apart) / (PRIOR_RUNS + count)), PRIOR_RUNS + count
 
 
 def _between(sides: Sequence[_Side], assumed: float, in_turn: bool) -> tuple[float, float]:
