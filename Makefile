@@ -21,6 +21,9 @@ READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
 .PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay fuzz gpu-check clean
 
+# What these try must neither read nor write the user's own history of predictions.
+demo test bench bench-compare gpu-check: export GPULAB_HISTORY := off
+
 setup: $(READY)
 
 $(VENV)/.ready: pyproject.toml constraints-dev.txt

@@ -31,7 +31,7 @@ import psutil  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
 
 import gpulab  # noqa: E402
-from gpulab.comparison import Comparison  # noqa: E402
+from gpulab.comparison import Comparison, compare  # noqa: E402
 from gpulab.comparison.sides import basis  # noqa: E402
 from gpulab.workloads import workload  # noqa: E402
 
@@ -93,7 +93,7 @@ def pair(loop: str, steps: int, share: float, repeats: int, level: str) -> dict[
             return train()
 
     seen = gpulab.experiment(train, after, repeats=repeats, level=level)
-    two = gpulab.compare(seen.before[0], seen.after[0])
+    two = compare(seen.before[0], seen.after[0])
     crowd = [side.crowd(basis([side], averaged=False)) for side in seen.comparison.sides]
     return {"all": judged(seen.comparison), "two": judged(two), "others": max(crowd)}
 

@@ -1,6 +1,6 @@
 """How often is the diagnosis right, and do its predictions hold? Planted faults and real traces, with known causes.
 
-    python benchmarks/diagnosis.py [--repeats 5] [--only NAME ...] [--keep FOLDER] [--markdown]
+    python benchmarks/diagnosis.py [--repeats 5] [--only NAME ...] [--keep FOLDER]
     python benchmarks/diagnosis.py --from FOLDER         judge recorded runs again, without recording anew
     python benchmarks/diagnosis.py --speed TRACE         how long a diagnosis takes, rule by rule
 

@@ -27,6 +27,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 import gpulab  # noqa: E402
+from gpulab.rules import diagnose  # noqa: E402
 
 HEALTHY = (None, "device_bound")
 
@@ -219,7 +220,7 @@ def main() -> None:
 def _judged(loop: Callable[[], None]) -> str:
     with gpulab.profile(loop.__name__):
         loop()
-    diagnosis = gpulab.diagnose(gpulab.runs[loop.__name__])
+    diagnosis = diagnose(gpulab.runs[loop.__name__])
     first = diagnosis.first.rule if diagnosis.first else None
     right = "right" if first in EXPECTED[loop] else "WRONG"
     return f"{right}  {loop.__name__:12} {diagnosis.verdict}"

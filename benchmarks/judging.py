@@ -11,6 +11,8 @@ import gpulab
 from benchmarks.baselines import ADVISERS
 from benchmarks.labels import TRACES
 from gpulab import Run
+from gpulab.comparison import compare  # these know nothing of what this machine learned
+from gpulab.rules import diagnose
 from gpulab.workloads import workload
 
 LOUD_FRAC = 0.10  # a claim on a healthy run that promises more of the step than this is a false alarm
@@ -44,7 +46,7 @@ class Judgement:
 
 def verdict(name: str, run: Run, labels: Sequence[str]) -> Verdict:
     """What is said of a run."""
-    diagnosis = gpulab.diagnose(run)
+    diagnosis = diagnose(run)
     acting = [finding for finding in diagnosis.findings if not finding.aside]
     shares = [(finding.saves_ns / finding.gain.step_ns, finding.rule) for finding in acting if finding.gain]
     loudest = max(shares, default=(0.0, None))
@@ -73,9 +75,9 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
     assert cause is not None, f"nothing is planted in {name}"
     seen = verdict(name, planted, [cause])
     ratio = inside = error = None
-    finding = next((each for each in gpulab.diagnose(planted).findings if each.rule == cause), None)
+    finding = next((each for each in diagnose(planted).findings if each.rule == cause), None)
     if finding is not None and finding.gain is not None:
-        compared = gpulab.compare(planted, twin, finding.rule)
+        compared = compare(planted, twin, finding.rule)
         work = workload(workload(name).twin or name).batch / workload(name).batch
         ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns

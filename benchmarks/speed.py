@@ -8,7 +8,7 @@ from pathlib import Path
 import gpulab
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
-from gpulab.rules import RULES
+from gpulab.rules import RULES, diagnose
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.needs import unmet
 
@@ -40,6 +40,6 @@ def _round(run: gpulab.Run) -> dict[str, float]:
             rule.ask(seen)
         took[rule.name] = time.perf_counter() - began
     began = time.perf_counter()
-    gpulab.diagnose(run)
+    diagnose(run)
     took["**the whole diagnosis**"] = time.perf_counter() - began
     return took
