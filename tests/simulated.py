@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hypothesis import strategies as st
 from made import NO_WORKERS, event, on_gpu
 
+from gpulab.analysis.ledger import ledger
+from gpulab.analysis.steps import steps
+from gpulab.replay.build import graph_of
 from gpulab.tables import Kind
 
 
@@ -96,4 +100,24 @@ def step_ms(calls, steps=40, **setup):
     return max(host, device) / 1e3
 
 
-__all__ = ["Call", "Setup", "run_like", "simulate", "step_ms"]
+def loops(streams=(7,)):
+    """Any loop: launches on these streams, now and then a wait or a fetch, and at least one launch."""
+    call = st.builds(
+        Call,
+        host_us=st.floats(1, 400),
+        kernel_us=st.floats(1, 500),
+        stream=st.sampled_from(streams),
+        waits=st.sampled_from([False, False, False, False, True]),
+        loads_us=st.sampled_from([0.0, 0.0, 0.0, 0.0, 700.0]),
+    )
+    some = st.lists(call, min_size=1, max_size=25)
+    return some.filter(lambda calls: any(not each.waits and not each.loads_us for each in calls))
+
+
+def graph(run):
+    """A run as what can be timed again."""
+    found = steps(run)
+    return graph_of(run, found, ledger(run, found))
+
+
+__all__ = ["Call", "Setup", "graph", "loops", "run_like", "simulate", "step_ms"]

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import NO_WORKERS, event, loader_call, mark, run_of
-from simulated import Call, run_like
+from simulated import Call, graph, loops, run_like
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
 from gpulab.replay.critical import BETWEEN, critical_path, levers, shorter
 from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
@@ -24,22 +21,10 @@ TWO_STREAMS = [Call(host_us=10.0, kernel_us=20.0), Call(host_us=10.0, kernel_us=
 
 
 def timed(run):
-    found = steps(run)
-    return swept(graph_of(run, found, ledger(run, found)))
+    return swept(graph(run))
 
 
-calls = st.lists(
-    st.builds(
-        Call,
-        host_us=st.floats(1, 400),
-        kernel_us=st.floats(1, 500),
-        stream=st.sampled_from([7, 7, 7, 8]),
-        waits=st.sampled_from([False, False, False, False, True]),
-        loads_us=st.sampled_from([0.0, 0.0, 0.0, 0.0, 700.0]),
-    ),
-    min_size=1,
-    max_size=25,
-).filter(lambda some: any(not call.waits and not call.loads_us for call in some))
+calls = loops((7, 7, 7, 8))
 
 
 def check(path):

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import NO_WORKERS, event, launched, loader_call, mark, on_gpu, run_of, stepped
-from simulated import Call, run_like, step_ms
+from simulated import Call, graph, loops, run_like, step_ms
 
 import gpulab
 from gpulab import store
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
 from gpulab.replay.critical import device_paces
 from gpulab.replay.emitted import emitted
 from gpulab.replay.prediction import predict, scene
@@ -31,11 +30,6 @@ TRACES = (
 LOGGING = [*[Call(host_us=15.0, kernel_us=25.0)] * 20, Call(waits=True), Call(host_us=300.0, kernel_us=5.0)]
 
 
-def graph(run):
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
-
-
 def accounts(run):
     return ledger(run, steps(run))
 
@@ -46,17 +40,7 @@ def same_ledger(one, other, within_ns):
         assert np.abs(one.part_ns[part.key] - other.part_ns[part.key]).max() <= within_ns, part.key
 
 
-calls = st.lists(
-    st.builds(
-        Call,
-        host_us=st.floats(1, 400),
-        kernel_us=st.floats(1, 500),
-        waits=st.sampled_from([False, False, False, False, True]),
-        loads_us=st.sampled_from([0.0, 0.0, 0.0, 0.0, 700.0]),
-    ),
-    min_size=1,
-    max_size=25,
-).filter(lambda some: any(not call.waits and not call.loads_us for call in some))
+calls = loops()
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import run_of
-from simulated import Call, run_like, step_ms
+from simulated import Call, graph, loops, run_like, step_ms
 
 import gpulab
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
 from gpulab.replay.calibration import calibrated, with_calling
 from gpulab.replay.graph import NONE
 from gpulab.replay.prediction import scene
@@ -25,26 +24,7 @@ LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Cal
 LOOPS = {"launch": LAUNCH_BOUND, "gpu": GPU_BOUND, "logging": LOGGING, "loading": LOADING}
 
 
-def graph(run):
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
-
-
-def instant(part, made):
-    return made.scaled_before({part: 0.0})
-
-
-calls = st.lists(
-    st.builds(
-        Call,
-        host_us=st.floats(1, 400),
-        kernel_us=st.floats(1, 500),
-        waits=st.sampled_from([False, False, False, False, True]),
-        loads_us=st.sampled_from([0.0, 0.0, 0.0, 0.0, 700.0]),
-    ),
-    min_size=1,
-    max_size=25,
-).filter(lambda some: any(not call.waits and not call.loads_us for call in some))
+calls = loops()
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import GPUS, NO_WORKERS, event, loader_call, on_gpu, stepped
+from simulated import graph
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
 from gpulab.replay.graph import NONE, Stop
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
@@ -67,11 +65,6 @@ def copying(copy_ms=8.0, kernel_ms=20.0, *, name=PAGEABLE, size=BATCH_BYTES, blo
             events.append(event(Kind.SYNC, "cudaStreamSynchronize", call + CALL_MS, over - call - CALL_MS))
     more.setdefault("machine", GEN3)
     return on_gpu(events, **more)
-
-
-def graph(run):
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
 
 
 def edited(name, made, draw=MIDDLE):

@@ -5,11 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import event, on_gpu, stepped
-from simulated import Call, run_like, step_ms
+from simulated import Call, graph, run_like, step_ms
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
 from gpulab.replay.rewrite import MIDDLE
 from gpulab.replay.rewrites.catalogue import BY_NAME
 from gpulab.replay.rewrites.syncs import steps_count, waits
@@ -20,11 +17,6 @@ LOGGING = [*[Call(host_us=15.0, kernel_us=25.0)] * 20, Call(waits=True), Call(ho
 ASKING = [*[Call(host_us=10.0, kernel_us=30.0), Call(waits=True)] * 12, Call(host_us=500.0, kernel_us=20.0)]
 QUIET = [Call(host_us=30.0, kernel_us=5.0)] * 20
 LOOPS = {"logging": LOGGING, "asking": ASKING}
-
-
-def graph(run):
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
 
 
 def edited(name, made, value=True):

@@ -26,8 +26,8 @@ def test_a_main_process_that_builds_the_batches_is_named_first_and_for_certain()
     assert first.rule == "starving"
     assert first.confidence == "certain"
     assert diagnosis.verdict == "GPU idle 40 % of each step: the main process builds the batches (num_workers=0)."
-    assert first.gain.floor_ns == pytest.approx(60 * MS, rel=1e-3)
-    assert first.gain.bound == pytest.approx(100 / 60, rel=1e-3)
+    assert 60 * MS <= first.gain.floor_ns <= 60 * MS + 2_000  # replayed, the launch itself takes its microsecond
+    assert first.gain.bound == pytest.approx(100 / 60, rel=1e-4)
     assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns
     assert "num_workers=" in first.fix
     assert "batches of 32" in first.fix

@@ -73,6 +73,12 @@ def device_work(run: Run, device: int | None = None) -> Work:
     return Work(events, index)
 
 
+def streams(work: Work) -> Ints:
+    """The stream of each piece of work, as one number for device and stream together."""
+    keys: Ints = work["device"].astype(np.int64) << 32 | (work["stream"] & 0xFFFFFFFF)
+    return keys
+
+
 def missing_work(run: Run) -> str | None:
     """Why there was device work that the run does not hold; None where it holds some, or there is no sign of any."""
     kinds = run.event_rows["kind"]

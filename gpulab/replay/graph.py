@@ -18,12 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.steps import Steps
+from gpulab.analysis.work import Work
 from gpulab.intervals import Coverage, Ints, Spans, intersect
 from gpulab.run import Run
 
@@ -135,6 +137,23 @@ class Graph:
     def with_device(self, **changed: object) -> Graph:
         """The same graph with these columns of its device work changed."""
         return replace(self, device=replace(self.device, **changed))  # type: ignore[arg-type]
+
+    @property
+    def work(self) -> Work:
+        """Device work as analyses know it, in the order in which it was called for."""
+        return Work(self.run.event_rows, self.device.event)
+
+    def without_calls(self, stops: NDArray[Any]) -> Graph:
+        """The same graph where these calls cost nothing and wait for nothing; a mask or an index picks them."""
+        own, wait, wait_ns = self.host.own_ns.copy(), self.host.wait.copy(), self.host.wait_ns.copy()
+        own[stops], wait[stops], wait_ns[stops] = 0.0, NONE, 0.0
+        return self.with_host(own_ns=own, wait=wait, wait_ns=wait_ns)
+
+    def without_work(self, work: NDArray[Any]) -> Graph:
+        """The same graph where this device work takes no time, and no turn on its stream."""
+        dur, turn = self.device.dur_ns.copy(), self.device.turn_ns.copy()
+        dur[work], turn[work] = 0.0, np.minimum(turn[work], 0.0)
+        return self.with_device(dur_ns=dur, turn_ns=turn)
 
     def scaled_before(self, factors: Mapping[str, float | Floats]) -> Graph:
         """The same graph with host work of these parts multiplied: a factor for all stops, or one each."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps import grouped
+from gpulab.analysis.work import streams
 from gpulab.replay.build import generic
 from gpulab.replay.graph import Graph
 from gpulab.replay.sweep import swept, typical
@@ -98,11 +99,9 @@ def _refusal(graph: Graph, told: dict[str, float]) -> tuple[str | None, str]:
 
 def _second_stream(graph: Graph) -> float:
     """The share of device work that is not on the busiest stream."""
-    events, work = graph.run.event_rows, graph.device.event
-    if not len(work):
+    if not len(graph.device):
         return 0.0
-    keys = events["device"][work].astype(np.int64) << 32 | (events["stream"][work] & 0xFFFFFFFF)
-    _, place = np.unique(keys, return_inverse=True)
+    _, place = np.unique(streams(graph.work), return_inverse=True)
     busy = np.bincount(place, weights=graph.device.dur_ns)
     return float(1 - busy.max() / max(1.0, busy.sum()))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.steps import grouped
+from gpulab.intervals import Ints
 from gpulab.replay.graph import Device, Floats, Graph, Host
 
 NEVER = -1e30
@@ -65,6 +66,21 @@ class Timed:
 def typical(values_ns: Floats, burst: int) -> float:
     """The median, of means over groups of `burst`."""
     return float(np.median(grouped(np.asarray(values_ns, np.float64), burst)))
+
+
+def host_step_ns(graph: Graph, before_ns: Floats) -> float:
+    """Of some host work before each stop, how much a typical step has."""
+    done = np.cumsum(before_ns)
+    return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
+
+
+def device_step_ns(graph: Graph, work: Ints) -> float:
+    """Of some device work whose calls are known, how much time a typical step has."""
+    step = graph.step_of[graph.device.call[work]]
+    inside = step >= 0
+    sums = np.zeros(len(graph.step_first))
+    np.add.at(sums, step[inside], graph.device.dur_ns[work[inside]])
+    return typical(sums, graph.steps.burst)
 
 
 def swept(graph: Graph) -> Timed:

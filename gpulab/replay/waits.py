@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpulab.analysis.work import streams
 from gpulab.intervals import Ints
 from gpulab.replay.graph import NONE, Floats, Stop
 from gpulab.replay.stops import Track
@@ -67,18 +68,18 @@ def _ended_within(track: Track, stops: Ints) -> Ints:
 
 def stream_waits(run: Run, track: Track, before: Ints, latency_ns: float) -> tuple[Ints, bool]:
     """For each piece of work the work of another stream it waited for, and whether the run says so itself."""
-    streams = track.work["device"].astype(np.int64) << 32 | (track.work["stream"] & 0xFFFFFFFF)
-    after = np.full(len(streams), NONE, np.int64)
-    if len(np.unique(streams)) < 2:
+    stream = streams(track.work)
+    after = np.full(len(stream), NONE, np.int64)
+    if len(np.unique(stream)) < 2:
         return after, True
     if _tells_waits(run):
         for waiter, target in _recorded(run, track, "Stream Wait Event"):
             after[waiter] = target
         return after, True
-    return _inferred(track, streams, before, latency_ns, after), False
+    return _inferred(track, stream, before, latency_ns, after), False
 
 
-def _inferred(track: Track, streams: Ints, before: Ints, latency_ns: float, after: Ints) -> Ints:
+def _inferred(track: Track, stream: Ints, before: Ints, latency_ns: float, after: Ints) -> Ints:
     """Work that began late on an idle stream, just after work of another stream had ended, waited for that."""
     start, end = track.work.start_ns, track.work.end_ns
     called = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], start)
@@ -89,7 +90,7 @@ def _inferred(track: Track, streams: Ints, before: Ints, latency_ns: float, afte
     place = np.searchsorted(end[order], start[left] + CLOCKS_NS // 2, side="right") - 1
     for _ in range(6):
         candidate = order[np.maximum(place, 0)]
-        fits = (place >= 0) & (streams[candidate] != streams[left]) & (start[left] - end[candidate] < AFTER_NS)
+        fits = (place >= 0) & (stream[candidate] != stream[left]) & (start[left] - end[candidate] < AFTER_NS)
         after[left[fits]] = candidate[fits]
         left, place = left[~fits & (place > 0)], place[~fits & (place > 0)] - 1
     return after

@@ -9,12 +9,12 @@ import numpy as np
 from gpulab.analysis.optimizers import within
 from gpulab.analysis.steps import Mask
 from gpulab.intervals import Ints, Spans
-from gpulab.replay.graph import NONE, Floats, Graph
+from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.every import every, held_up
 from gpulab.replay.rewrites.exchanges import exchanges
 from gpulab.replay.rewrites.once import once
-from gpulab.replay.sweep import typical
+from gpulab.replay.sweep import device_step_ns, host_step_ns
 from gpulab.tables import Kind
 
 UPDATES = ("Optimizer.step#", "Optimizer.zero_grad#")
@@ -96,12 +96,8 @@ def _tensors(graph: Graph) -> int:
 
 def without_updates(graph: Graph) -> Graph:
     """The graph whose steps update nothing and exchange nothing."""
-    found, host = updates(graph), graph.host
-    own, wait, wait_ns = host.own_ns.copy(), host.wait.copy(), host.wait_ns.copy()
-    own[found.stops], wait[found.stops], wait_ns[found.stops] = 0.0, NONE, 0.0
-    dur, turn = graph.device.dur_ns.copy(), graph.device.turn_ns.copy()
-    dur[found.work], turn[found.work] = 0.0, np.minimum(turn[found.work], 0.0)
-    left = graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns).with_device(dur_ns=dur, turn_ns=turn)
+    found = updates(graph)
+    left = graph.without_calls(found.stops).without_work(found.work)
     if not len(found.spans.start_ns):
         return left
     return left.scaled_before({part: 1 - share for part, share in _held(graph).items()})
@@ -115,24 +111,14 @@ def _held(graph: Graph) -> dict[str, Floats]:
 
 def _optimizer_ns(graph: Graph) -> float:
     """Device time of the optimizer in a typical step."""
-    work = updates(graph).of_optimizer
-    step = graph.step_of[graph.device.call[work]]
-    inside = step >= 0
-    return _per_step(graph, step[inside], graph.device.dur_ns[work[inside]])
+    return device_step_ns(graph, updates(graph).of_optimizer)
 
 
 def _host_ns(graph: Graph) -> float:
     """Host time of the optimizer in a typical step."""
     held = _held(graph)
     per_stop = sum((graph.host.before_ns[part] * share for part, share in held.items()), np.zeros(len(graph.host)))
-    inside = graph.step_of >= 0
-    return _per_step(graph, graph.step_of[inside], per_stop[inside])
-
-
-def _per_step(graph: Graph, step: Ints, ns: Floats) -> float:
-    sums = np.zeros(len(graph.step_first))
-    np.add.at(sums, step, ns)
-    return typical(sums, graph.steps.burst)
+    return host_step_ns(graph, per_stop)
 
 
 def batches_count(text: str) -> Value:

@@ -12,7 +12,7 @@ from gpulab.intervals import Spans, covered_ns, nothing, union
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.once import once
-from gpulab.replay.sweep import typical
+from gpulab.replay.sweep import host_step_ns
 from gpulab.run import Run
 
 SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
@@ -94,15 +94,8 @@ def _written_beside(graph: Graph, left: float, share: float) -> Graph:
     if saving(graph).usual:
         return graph.scaled_before({part: 1 - held * (1 - left) for part, held in _held(graph).items()})
     gone_ns = share * (1 - left) * (graph.steps.step_ns or 0)
-    return graph.scaled_before({"python": 1 - min(1.0, gone_ns / max(1.0, _python_ns(graph)))})
-
-
-def _python_ns(graph: Graph) -> float:
-    """Python outside PyTorch in a typical step."""
-    sums = np.zeros(len(graph.step_first))
-    inside = graph.step_of >= 0
-    np.add.at(sums, graph.step_of[inside], graph.host.before_ns["python"][inside])
-    return typical(sums, graph.steps.burst)
+    python_ns = host_step_ns(graph, graph.host.before_ns["python"])
+    return graph.scaled_before({"python": 1 - min(1.0, gone_ns / max(1.0, python_ns))})
 
 
 def _free(graph: Graph, value: Value) -> Graph:

@@ -14,7 +14,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph import Floats, Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.once import once
-from gpulab.replay.sweep import typical
+from gpulab.replay.sweep import device_step_ns
 from gpulab.tables import Kind
 
 LINK_OF = {7: (3, 16), 8: (4, 16), 9: (5, 16), 10: (5, 16), 12: (5, 16)}  # PCIe by compute capability, as it is sold
@@ -112,16 +112,7 @@ def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
 def _aside(graph: Graph) -> Graph:
     """Copies off the stream they stand on; their sum per step becomes what a step cannot be shorter than."""
     found = writes(graph)
-    dur, turn = graph.device.dur_ns.copy(), graph.device.turn_ns.copy()
-    step = graph.step_of[found.call]
-    inside = step >= 0
-    per_step = np.zeros(len(graph.step_first))
-    np.add.at(per_step, step[inside], dur[found.work[inside]])
-    least = typical(per_step, graph.steps.burst)
-    dur[found.work] = 0.0
-    turn[found.work] = np.minimum(turn[found.work], 0.0)
-    from_copies = replace_limit(graph, COPIES, least)
-    return from_copies.with_device(dur_ns=dur, turn_ns=turn)
+    return replace_limit(graph, COPIES, device_step_ns(graph, found.work)).without_work(found.work)
 
 
 def replace_limit(graph: Graph, name: str, least_ns: float) -> Graph:
@@ -132,11 +123,9 @@ def replace_limit(graph: Graph, name: str, least_ns: float) -> Graph:
 def free_copies(graph: Graph, value: Value) -> Graph:
     """Copies to the device that take no time and hold nobody up."""
     found = writes(graph)
-    dur, turn, latency = graph.device.dur_ns.copy(), graph.device.turn_ns.copy(), graph.device.latency_ns.copy()
-    dur[found.work] = 0.0
-    turn[found.work] = np.minimum(turn[found.work], 0.0)
+    latency = graph.device.latency_ns.copy()
     latency[found.work] = np.minimum(latency[found.work], graph.usual.latency_ns)
-    return _unblocked(graph, found, 0.0).with_device(dur_ns=dur, turn_ns=turn, latency_ns=latency)
+    return _unblocked(graph, found, 0.0).without_work(found.work).with_device(latency_ns=latency)
 
 
 def link_bytes_per_s(graph: Graph) -> tuple[float, bool]:
@@ -209,7 +198,7 @@ def _lacking_pageable(graph: Graph, value: Value) -> str | None:
     return None
 
 
-PIN_CODE = 'loader = DataLoader(..., pin_memory=True)\nbatch = batch.to("cuda", non_blocking=True)'
+PIN_CODE = '# in your DataLoader(...): pin_memory=True\nbatch = batch.to("cuda", non_blocking=True)'
 PREFETCH_CODE = """copying = torch.cuda.Stream()
 with torch.cuda.stream(copying):  # the next batch, while the current one is computed
     following = batch.to("cuda", non_blocking=True)

@@ -6,6 +6,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gpulab.analysis.work import streams
 from gpulab.intervals import Ints
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrites.once import once
@@ -51,9 +52,7 @@ def _first_of_steps(graph: Graph) -> Ints:
     """The first work on each stream that each step calls for."""
     device = graph.device
     step = np.where(device.call >= 0, graph.step_of[np.maximum(device.call, 0)], -1)
-    events = graph.run.event_rows
-    stream = events["device"][device.event].astype(np.int64) << 32 | (events["stream"][device.event] & 0xFFFFFFFF)
     inside = np.flatnonzero(step >= 0)
-    keys = np.stack([step[inside], stream[inside]], axis=1)
+    keys = np.stack([step[inside], streams(graph.work)[inside]], axis=1)
     _, first = np.unique(keys, axis=0, return_index=True)
     return inside[first]

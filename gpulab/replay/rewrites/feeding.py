@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies import writes
 from gpulab.replay.rewrites.once import once
 from gpulab.replay.rewrites.supply import Source, source, unevenness
-from gpulab.replay.sweep import typical
+from gpulab.replay.sweep import host_step_ns
 from gpulab.replay.workers import worth_having
 
 WORKERS, CORES = "the workers", "the cores"  # limits, by the names that people read
@@ -89,7 +87,7 @@ def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
         return graph
     own_ns = draw.ratio("loader's own", *(LOADER_OWN_NS if factor < 1 else LOADER_OWN_NS[::-1]))
     if not told.feeding.workers:
-        return graph.scaled_before({"loader": _but_for(own_ns, in_a_step(graph, "loader"), factor)})
+        return graph.scaled_before({"loader": _but_for(own_ns, loading_ns(graph), factor)})
     built_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns))
     paced_ns = built_ns * _but_for(own_ns, built_ns, factor)
     taken = graph.scaled_before({"loader": _handover(graph, told, draw)})
@@ -117,17 +115,16 @@ def _rebuilt(graph: Graph) -> bool:
     return WORKERS in graph.limits_ns
 
 
-def in_a_step(graph: Graph, part: str) -> float:
-    """What a part of the host's work takes of a typical step of this graph, in ns."""
-    done = np.cumsum(graph.host.before_ns[part])
-    return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
+def loading_ns(graph: Graph) -> float:
+    """What the loader takes of a typical step of this graph."""
+    return host_step_ns(graph, graph.host.before_ns["loader"])
 
 
 def _batch_ns(graph: Graph, told: Source, count: int, draw: Draw) -> float | None:
     """What one batch costs over so many workers; None where they keep up anyhow."""
     before = told.feeding.workers or 0
     if not before:
-        alone_ns = in_a_step(graph, "loader")
+        alone_ns = loading_ns(graph)
     else:
         # What they take now holds for as many as there are: the crowd they are part of is taken out.
         paced_ns = graph.limits_ns.get(WORKERS, float(told.feeding.step_ns)) * before
@@ -173,7 +170,7 @@ def _demand_ns(graph: Graph, told: Source) -> float | None:
     if seen.workers:
         changed = graph.limits_ns.get(WORKERS, seen.step_ns) / seen.step_ns
     else:
-        changed = in_a_step(graph, "loader") / max(1, seen.fetch_ns)
+        changed = loading_ns(graph) / max(1, seen.fetch_ns)
     return cpu_ns * changed + seen.rest_cpu_ns
 
 
@@ -190,7 +187,7 @@ def _handover(graph: Graph, told: Source, draw: Draw) -> float:
         taking_ns = draw.ratio("handover", *HANDOVER_NS)
     else:
         taking_ns = (HANDOVER_LEAST_NS + size * HANDOVER_NS_PER_BYTE) * draw.ratio("handover of a size", 0.5, 2.0)
-    now_ns = in_a_step(graph, "loader")
+    now_ns = loading_ns(graph)
     if told.feeding.workers:  # they are taken over already
         taking_ns = min(taking_ns, now_ns)
     return taking_ns / max(1.0, now_ns)
@@ -223,7 +220,7 @@ def _no_loader(graph: Graph, value: Value) -> str | None:
     told = source(graph)
     if told is None:
         return "it used no DataLoader"
-    return None if in_a_step(graph, "loader") > 0 else "no time in a DataLoader was recorded"
+    return None if loading_ns(graph) > 0 else "no time in a DataLoader was recorded"
 
 
 def _lacking(graph: Graph, value: Value) -> str | None:
@@ -268,7 +265,7 @@ def times(text: str) -> Value:
 def _code(graph: Graph, value: Value) -> str:
     told = source(graph)
     count = _count(graph, told, value) if told else int(_number(value))
-    return f"loader = DataLoader(..., num_workers={count}, persistent_workers=True)"
+    return f"# in your DataLoader(...): num_workers={count}, persistent_workers=True"
 
 
 FREE_INPUT = Rewrite(

@@ -9,8 +9,9 @@ from gpulab.analysis.stalls import stalled
 from gpulab.intervals import Spans
 from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.feeding import in_a_step, times
+from gpulab.replay.rewrites.feeding import times
 from gpulab.replay.rewrites.once import once
+from gpulab.replay.sweep import host_step_ns
 from gpulab.tables import StallKind
 
 # Of the stretches outside PyTorch, what is no code to move: the loop's own turns, the optimizer going through its
@@ -64,7 +65,11 @@ def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
 def stays_frac(graph: Graph) -> float:
     """How much of a step's Python outside PyTorch is at most no code of the loop's own, 0-1."""
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
-    return min(1.0, (STAYS_NS + STAYS_NS_PER_TENSOR * tensors) / max(1.0, in_a_step(graph, "python")))
+    return min(1.0, (STAYS_NS + STAYS_NS_PER_TENSOR * tensors) / max(1.0, _python_ns(graph)))
+
+
+def _python_ns(graph: Graph) -> float:
+    return host_step_ns(graph, graph.host.before_ns["python"])
 
 
 @once
@@ -73,7 +78,7 @@ def _collections(graph: Graph) -> Spans:
 
 
 def _no_python_there(graph: Graph, value: Value) -> str | None:
-    spent_ns = in_a_step(graph, "python")
+    spent_ns = _python_ns(graph)
     if spent_ns < max(LONG_GAP_NS, LITTLE_FRAC * (graph.steps.step_ns or 0)):
         return "its steps spend next to no time in Python outside PyTorch"
     return None

@@ -11,7 +11,7 @@ from gpulab.analysis.nesting import outermost
 from gpulab.analysis.steps import Mask
 from gpulab.analysis.syncs import SHAPES, VALUES, holders
 from gpulab.intervals import Ints, Spans, nothing
-from gpulab.replay.graph import NONE, Graph, Stop
+from gpulab.replay.graph import Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.copies import writes
 from gpulab.replay.rewrites.every import every
@@ -104,12 +104,7 @@ def sync_every(graph: Graph, value: Value, draw: Draw) -> Graph:
 def dropped(graph: Graph, *, asked: bool = True) -> Graph:
     """The graph without these waits; without `asked`, the operators that ask for values are not called either."""
     found = waits(graph)
-    host, device = graph.host, graph.device
-    own, wait, wait_ns = host.own_ns.copy(), host.wait.copy(), host.wait_ns.copy()
-    own[found.stops], wait[found.stops], wait_ns[found.stops] = 0.0, NONE, 0.0
-    dur, turn = device.dur_ns.copy(), device.turn_ns.copy()
-    dur[found.reads], turn[found.reads] = 0.0, np.minimum(turn[found.reads], 0.0)
-    left = graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns).with_device(dur_ns=dur, turn_ns=turn)
+    left = graph.without_calls(found.stops).without_work(found.reads)
     if asked or not len(found.asking.start_ns):
         return left
     return left.scaled_before({part: 1 - share for part, share in graph.within(found.asking).items()})
@@ -122,14 +117,7 @@ def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
     cudaFree waits for all work of the GPU. The next wait inherits that. Not known: what has to be done for it: mostly
     no `empty_cache()` in the loop, tensors of the same sizes in every step, or memory enough that none is taken back.
     """
-    host = graph.host
-    calls = host.stop == Stop.ALLOC
-    cleared = graph.scaled_before({"alloc": 0.0})
-    return cleared.with_host(
-        own_ns=np.where(calls, 0.0, host.own_ns),
-        wait=np.where(calls, NONE, host.wait),
-        wait_ns=np.where(calls, 0.0, host.wait_ns),
-    )
+    return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.stop == Stop.ALLOC)
 
 
 def steps_count(text: str) -> Value:
