@@ -105,10 +105,11 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     The check runs after the test; call the fixture to run it earlier.
     """
-    here, spare = tmp_path / "here", tmp_path / "spare"
+    here = tmp_path / "here"
     here.mkdir()
-    spare.mkdir()
     monkeypatch.chdir(here)
+    # Sockets are made in it, whose paths must be short: a DataLoader's worker that cannot make one hangs for ever.
+    spare = Path(tempfile.mkdtemp(prefix="g-"))
     monkeypatch.setattr(tempfile, "tempdir", str(spare))
     before = _process_state()
 
@@ -124,7 +125,10 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     children = set(psutil.Process().children(recursive=True))
     yield check
-    check()
+    try:
+        check()
+    finally:
+        shutil.rmtree(spare)
 
 
 def _of_torch(name: str) -> bool:

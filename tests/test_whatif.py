@@ -1,6 +1,7 @@
 """Every change that can be predicted keeps the laws of predictions, alone and with others, on made and real runs."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -40,6 +41,14 @@ VALUES = {
     "item_cost": 0.5,
     "python": 0.5,
 }
+
+
+# What bounds every change models nothing: there is nothing it could not know.
+BOUNDS = {"free_input", "instant_gpu", "instant_host"}
+
+
+def words(text):
+    return " ".join(str(text).split())
 
 
 def on_a_cpu():
@@ -87,9 +96,17 @@ def test_a_change_has_a_page_a_grade_and_words(name):
     assert rewrite.about
     assert rewrite.ceiling_means
     assert bool(rewrite.takes) == (rewrite.parse is not None)
-    shown = " ".join(str(views.page(name)).split())
-    assert " ".join(page.split(". ")[0].split()) in shown
-    assert " ".join(page.split())[-40:].rstrip(".") in shown
+    shown = words(views.page(name))
+    for part in re.split(r"Models: |Priced from: |Cannot know: ", words(page)):
+        assert part.strip().rstrip(".")[1:] in shown  # a sentence begins with a capital
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - BOUNDS))
+def test_the_page_of_a_change_says_what_is_modelled_and_what_that_cannot_know(name):
+    page = str(views.page(name))
+    for heading in ("Models", "Cannot know"):
+        assert len(re.findall(rf"^{heading}: \S", page, re.MULTILINE)) == 1
+        assert page.count(f"{heading}:") == 1
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,6 +19,7 @@ from gpulab.views.view import View
 from gpulab.views.wording import percent, sentence
 
 HEADINGS = ("Proof", "Confused with", "What to do")
+OF_CHANGES = ("Models", "Priced from", "Cannot know")
 _STAGES = {
     "ENDING": "How the run ended",
     "ENVIRONMENT": "The machine",
@@ -50,7 +51,7 @@ def _rule(name: str) -> Rule:
 
 
 def _page(rule: Rule) -> View:
-    summary, told = _read(rule)
+    summary, told = _read(inspect.getdoc(rule.ask) or rule.about, HEADINGS)
     facts = [(heading, told[heading]) for heading in HEADINGS if heading in told]
     facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Nothing beyond the run itself."))
     if rule.masked_by:
@@ -60,12 +61,11 @@ def _page(rule: Rule) -> View:
 
 def _change(rewrite: Rewrite) -> View:
     """What a change models, by its docstring, and what it costs."""
-    text = " ".join((inspect.getdoc(rewrite.edit) or rewrite.about).split())
-    summary, _, rest = text.partition(". ")
+    summary, said = _read(inspect.getdoc(rewrite.edit) or rewrite.about, OF_CHANGES)
     grounds, share = GRADES[rewrite.grade]
     facts = [
-        ("Model", sentence(rest)),
-        ("Set to", sentence(f"{rewrite.takes}; {_usual(rewrite)}" if rewrite.takes else "nothing: it is done or not")),
+        *((heading, said[heading]) for heading in OF_CHANGES if heading in said),
+        ("Set to", sentence(f"{rewrite.takes}{_usual(rewrite)}")),
         ("Bound", sentence(f"{rewrite.ceiling_means} gives at most what the replay says of it")),
         ("Costs", sentence(rewrite.price)),
         (
@@ -79,13 +79,14 @@ def _change(rewrite: Rewrite) -> View:
 
 
 def _usual(rewrite: Rewrite) -> str:
-    return "a value must be given" if rewrite.usual is None else f"{rewrite.usual} where none is given"
+    if rewrite.usual is True or not rewrite.takes:
+        return ""
+    return "; a value must be given" if rewrite.usual is None else f"; {rewrite.usual} where none is given"
 
 
-def _read(rule: Rule) -> tuple[str, dict[str, str]]:
+def _read(docstring: str, headings: tuple[str, ...]) -> tuple[str, dict[str, str]]:
     """What stands before the headings, and what stands under each."""
-    text = " ".join((inspect.getdoc(rule.ask) or rule.about).split())
-    first, *rest = re.split(rf"\b({'|'.join(HEADINGS)}): ", text)
+    first, *rest = re.split(rf"\b({'|'.join(headings)}): ", " ".join(docstring.split()))
     return first.strip(), {heading: sentence(said) for heading, said in zip(rest[::2], rest[1::2], strict=True)}
 
 

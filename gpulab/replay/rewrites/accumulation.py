@@ -54,12 +54,13 @@ def updates(graph: Graph) -> Update:
 def accumulate(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Gradients of N batches are added up; the optimizer runs, and ranks exchange gradients, in every N-th step only.
 
-    A step is one batch, as it is now, and its time the mean over N: N - 1 of them without the optimizer and without
-    communication (`no_sync()` with DistributedDataParallel), one with both. What those cost is what the replay says a
-    step loses by them now. In return gradients are added to what is there: 12 bytes a parameter, as much as plain SGD
-    moves (0.3 to 1 of its time), and less than Adam and its like do (0.08 to 0.45 of their time on a GPU, 0.05 to 0.25
-    on a CPU, where they go over memory most often), and one operator more for each tensor. Not known: what it does to
-    training: it is a batch N times as large, with fewer updates for as many samples.
+    Models: a step is one batch, as it is now, and its time the mean over N: N - 1 of them without the optimizer and
+    without communication (`no_sync()` with DistributedDataParallel), one with both. What those cost is what the replay
+    says a step loses by them now. In return gradients are added to what is there: 12 bytes a parameter, as much as
+    plain SGD moves (0.3 to 1 of its time), and less than Adam and its like do (0.08 to 0.45 of their time on a GPU,
+    0.05 to 0.25 on a CPU, where they go over memory most often), and one operator more for each tensor.
+
+    Cannot know: what it does to training: it is a batch N times as large, with fewer updates for as many samples.
     """
     left = without_updates(graph)
     shared = every(graph, left, float(value), "updates")

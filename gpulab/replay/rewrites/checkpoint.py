@@ -76,13 +76,15 @@ def _sampled(run: Run) -> Spans:
 def async_checkpoint(graph: Graph, value: Value, draw: Draw) -> Graph:
     """A thread beside the loop writes the checkpoint; the main thread only copies the state to host memory before.
 
-    The host's work in the stretches in which samples found the main thread inside `torch.save` and its like goes, but
-    for the copy: 3 to 30 % of it, as a core copies 4-12 GB/s and writes files at 0.3-3 GB/s. Where saving is shorter
-    than the time between samples, it is the share of samples that found it, give or take what so many samples leave
-    open, and it goes from the Python outside PyTorch. Waits for the GPU in there stay: the state must be ready. The
-    writing thread takes some of it back, as it needs Python's lock to pickle, and a core: 0 to 40 %, and 0 to 80 %
-    where the model computes on the CPU. Not known: how busy the cores are. Only where most steps save does the typical
-    step change; else see the finding about pauses.
+    Models: the host's work in the stretches in which samples found the main thread inside `torch.save` and its like
+    goes, but for the copy: 3 to 30 % of it, as a core copies 4-12 GB/s and writes files at 0.3-3 GB/s. Where saving is
+    shorter than the time between samples, it is the share of samples that found it, give or take what so many samples
+    leave open, and it goes from the Python outside PyTorch. Waits for the GPU in there stay: the state must be ready.
+    The writing thread takes some of it back, as it needs Python's lock to pickle, and a core: 0 to 40 %, and 0 to 80 %
+    where the model computes on the CPU. Only where most steps save does the typical step change; else see the finding
+    about pauses.
+
+    Cannot know: how busy the cores are.
     """
     found = saving(graph)
     share = draw.between("share of saving", found.share + found.error, max(0.0, found.share - found.error))

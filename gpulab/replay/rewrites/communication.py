@@ -27,10 +27,12 @@ AUTOGRAD = "autograd::engine::evaluate_function"
 def no_straggler(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Every rank arrives at every collective in time.
 
-    Of collectives of one kind and size the shortest waited for nobody: what the others last longer than the 10 % point
-    (0 to 20 %) was waiting for whoever came last, not the network's doing, and goes. Kinds and sizes with fewer than
-    five collectives stay. Not known, from one rank: whether all of them waited; then there is more to gain. The ranks
-    recorded together tell it exactly (`diagnose` of all runs).
+    Models: of collectives of one kind and size the shortest waited for nobody: what the others last longer than the
+    10 % point (0 to 20 %) was waiting for whoever came last, not the network's doing, and goes. Kinds and sizes with
+    fewer than five collectives stay.
+
+    Cannot know: from one rank, whether all of them waited; then there is more to gain. The ranks recorded together
+    tell it exactly (`diagnose` of all runs).
     """
     return _usual_only(graph, draw.between("waited for nobody", *WAITING))
 
@@ -49,10 +51,12 @@ def _usual_only(graph: Graph, percentile: float) -> Graph:
 def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Gradients are exchanged on a stream of their own while backward goes on, as DistributedDataParallel does it.
 
-    Each bucket is sent as soon as its gradients are there. What backward cannot hide is left: at least the last bucket,
-    and what all take longer than the 60 to 90 % of backward's kernels that run once the first bucket is full. Kernels
-    beside communication are slower by 0 to 15 % of the hidden time, as both use the same multiprocessors and memory.
-    Never more is left than is exposed now. Not known: how the model's gradients fall into buckets.
+    Models: each bucket is sent as soon as its gradients are there. What backward cannot hide is left: at least the
+    last bucket, and what all take longer than the 60 to 90 % of backward's kernels that run once the first bucket is
+    full. Kernels beside communication are slower by 0 to 15 % of the hidden time, as both use the same multiprocessors
+    and memory. Never more is left than is exposed now.
+
+    Cannot know: how the model's gradients fall into buckets.
     """
     told = exchanges(graph)
     dur = _stripped(graph, told)
@@ -142,10 +146,12 @@ def merging(graph: Graph, most_bytes: float) -> Merging:
 def bucket_mb(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Gradients are exchanged in buckets of N MiB, so that there are fewer and larger collectives.
 
-    A collective takes a latency, 10 to 40 us within one machine, and the time its data need. Those that fall into one
-    bucket pay the latency once, and go when the last of them would; their other launches are not made. Their data take
-    as long as now. Not known: what waited for another rank (`no_straggler` tells), and larger buckets begin later,
-    which the replay sees, and hide less. Only larger buckets than now can be told.
+    Models: a collective takes a latency, 10 to 40 us within one machine, and the time its data need. Those that fall
+    into one bucket pay the latency once, and go when the last of them would; their other launches are not made. Their
+    data take as long as now. Larger buckets begin later, which the replay sees, and hide less. Only larger buckets
+    than now can be told.
+
+    Cannot know: what waited for another rank (`no_straggler` tells).
     """
     latency = draw.ratio("latency of a collective", *LATENCY_NS)
     return _merged(graph, merging(graph, float(value) * MIB), latency)

@@ -77,14 +77,16 @@ def waiting(graph: Graph) -> Ints:
 def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Batches lie in pinned memory and are copied with `non_blocking=True`.
 
-    A copy from pageable memory is done in pieces, through a pinned buffer of the driver's; from pinned memory the GPU
-    fetches it alone, at the rate of the link. Each copy from pageable memory takes its bytes over that rate, never
-    more than was recorded, its call about 8 us, and the host waits for none. The rate is what large copies reach on the
-    link that driver and slot agree on (75-80 % of its lanes, 0.75 GB/s a lane of PCIe 3); where that was not recorded,
-    on the link such GPUs are sold with, and the range is wider. Somebody must copy each batch into pinned memory, at
-    4-12 GB/s: a thread beside the loop if the DataLoader has workers, else the main thread, whose loading is then
-    longer by it. Not known: whether the host has enough memory to pin, and what else uses the link. Without the wait
-    the next one, if there is any, waits for the same work: the replay sees to that.
+    Models: a copy from pageable memory is done in pieces, through a pinned buffer of the driver's; from pinned memory
+    the GPU fetches it alone, at the rate of the link. Each copy from pageable memory takes its bytes over that rate,
+    never more than was recorded, its call about 8 us, and the host waits for none. The rate is what large copies reach
+    on the link that driver and slot agree on (75-80 % of its lanes, 0.75 GB/s a lane of PCIe 3); where that was not
+    recorded, on the link such GPUs are sold with, and the range is wider. Somebody must copy each batch into pinned
+    memory, at 4-12 GB/s: a thread beside the loop if the DataLoader has workers, else the main thread, whose loading
+    is then longer by it. Without the wait the next one, if there is any, waits for the same work: the replay sees to
+    that.
+
+    Cannot know: whether the host has enough memory to pin, and what else uses the link.
     """
     found = writes(graph)
     faster = _pinned(graph, found, _rate(graph, draw))
@@ -101,10 +103,12 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
 def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
     """The next batch is copied on a stream of its own while the GPU computes the current one; implies `pin_memory`.
 
-    Copies to the GPU then take no turn on the stream of the kernels. A step cannot be shorter than its copies: where
-    they take longer than all else, they set the pace. Priced as `pin_memory`. Not known: how much copies and kernels
-    slow one another in the GPU's memory (a few per cent at most: a link is much slower than that memory), and whether
-    the next batch is there in time, which the replay of loading tells only for the loader as it is.
+    Models: copies to the GPU then take no turn on the stream of the kernels. A step cannot be shorter than its copies:
+    where they take longer than all else, they set the pace. Priced as `pin_memory`.
+
+    Cannot know: how much copies and kernels slow one another in the GPU's memory (a few per cent at most: a link is
+    much slower than that memory), and whether the next batch is there in time, which the replay of loading tells only
+    for the loader as it is.
     """
     return _aside(pin_memory(graph, value, draw))
 

@@ -44,16 +44,17 @@ def free(graph: Graph) -> Graph:
 def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     """N worker processes build the batches while the model trains on earlier ones.
 
-    What the main thread spends in `DataLoader.__next__` becomes the taking over of a ready batch: 0.1 ms and 0.07 ms
-    a MB, or 0.1-1.5 ms where its size is not known. A step cannot be shorter than one batch over N workers; what a
-    batch takes is measured: in the main process without workers, or by the pace of workers that are late. A queue of
-    `prefetch_factor` batches for each worker, given out in turn, is simulated with the measured spread, as one slow
-    batch holds up those behind it. Nor can it be shorter than the CPU time of a batch and of the rest of the step
-    over the cores that other programs leave, times 1.1-1.5 (1.3-1.9 if the model computes on several threads), as
+    Models: what the main thread spends in `DataLoader.__next__` becomes the taking over of a ready batch: 0.1 ms and
+    0.07 ms a MB, or 0.1-1.5 ms where its size is not known. A step cannot be shorter than one batch over N workers;
+    what a batch takes is measured: in the main process without workers, or by the pace of workers that are late. A
+    queue of `prefetch_factor` batches for each worker, given out in turn, is simulated with the measured spread, as
+    one slow batch holds up those behind it. Nor can it be shorter than the CPU time of a batch and of the rest of the
+    step over the cores that other programs leave, times 1.1-1.5 (1.3-1.9 if the model computes on several threads), as
     two workers and one thread on two cores showed. A worker is slower than the main process was by 0.1-0.4 x N /
     cores, the main thread by 3-12 %, and copies from pageable memory take 1.3-1.9 times as long (measured on a V100
-    with four workers); of all of these only the share counts in which building computes and does not wait. Not known:
-    whether storage answers N at once as it does one, and what starting workers costs each epoch.
+    with four workers); of all of these only the share counts in which building computes and does not wait.
+
+    Cannot know: whether storage answers N at once as it does one, and what starting workers costs each epoch.
     """
     told = source(graph)
     if told is None:
@@ -77,10 +78,11 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
 def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     """To build a batch takes F times as long: 0.5 for half the time, 2 for twice.
 
-    Priced by what this run measured: without workers the time in `DataLoader.__next__`, with workers that are late
-    the pace they set. Time both ways of building alone (`%timeit next(iter(loader))`), and their ratio is F. Of a
-    fetch 0.05 to 0.3 ms are the loader's own and stay. Not known: whether what was timed alone costs the same inside
-    the loop.
+    Models: priced by what this run measured: without workers the time in `DataLoader.__next__`, with workers that are
+    late the pace they set. Time both ways of building alone (`%timeit next(iter(loader))`), and their ratio is F. Of a
+    fetch 0.05 to 0.3 ms are the loader's own and stay.
+
+    Cannot know: whether what was timed alone costs the same inside the loop.
     """
     factor, told = _number(value), source(graph)
     if told is None or factor == 1:

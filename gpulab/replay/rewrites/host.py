@@ -25,10 +25,11 @@ IN_MOST = 0.5  # collections in fewer steps than this are none of the typical st
 def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
     """What the loop does in Python outside PyTorch is done elsewhere: before training, in a worker, in a thread.
 
-    Stretches of more than 0.2 ms of a step without any PyTorch call go, but for up to 0.4 ms of them and 5 us for each
-    parameter, which is what loops without any code of their own show too (the optimizer's bookkeeping, the turns of
-    the loop). Waiting is taken out as well: for a service, for a file. Not known: what the other place costs, if it
-    needs the same cores or the interpreter's lock.
+    Models: stretches of more than 0.2 ms of a step without any PyTorch call go, but for up to 0.4 ms of them and 5 us
+    for each parameter, which is what loops without any code of their own show too (the optimizer's bookkeeping, the
+    turns of the loop). Waiting is taken out as well: for a service, for a file.
+
+    Cannot know: what the other place costs, if it needs the same cores or the interpreter's lock.
     """
     return _scaled(graph, 0.0, draw)
 
@@ -36,9 +37,10 @@ def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
 def python(graph: Graph, value: Value, draw: Draw) -> Graph:
     """What the loop does in Python outside PyTorch takes F times as long: 0.5 for half the time.
 
-    Stretches of more than 0.2 ms without any PyTorch call are multiplied, but for up to 0.4 ms a step and 5 us for
-    each parameter that every loop has. Time both ways of doing it alone (`%timeit`), and their ratio is F. Not known:
-    whether what was timed alone costs the same inside the loop.
+    Models: stretches of more than 0.2 ms without any PyTorch call are multiplied, but for up to 0.4 ms a step and 5 us
+    for each parameter that every loop has. Time both ways of doing it alone (`%timeit`), and their ratio is F.
+
+    Cannot know: whether what was timed alone costs the same inside the loop.
     """
     assert not isinstance(value, str), "what was typed is a number by now"
     return _scaled(graph, float(value), draw)

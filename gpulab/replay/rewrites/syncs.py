@@ -81,12 +81,14 @@ def _inside(run: Run, stops: Ints, event: Ints, names: tuple[str, ...]) -> Mask:
 def no_syncs(graph: Graph, value: Value, draw: Draw) -> Graph:
     """No value is read from the GPU in the loop, and nothing is waited for: no `.item()`, `.cpu()`, `synchronize()`.
 
-    Every wait of the host for the device goes, with the copy to the host that it is about; what remains of such a line
-    of code is an operator that keeps the value on the GPU, as cheap for the host as the one it replaces. Waits for a
-    copy to the GPU stay (`pin_memory` takes those away), and so do those of operators whose result has as many elements
-    as the data decide (nonzero, boolean masks): the host must know the number. Nothing is assumed: the replay decides
-    what a wait cost, and the next wait inherits it. Not known: whether the loop can do without the value. GradScaler
-    reads one value a step; only bf16 makes that needless.
+    Models: every wait of the host for the device goes, with the copy to the host that it is about; what remains of
+    such a line of code is an operator that keeps the value on the GPU, as cheap for the host as the one it replaces.
+    Waits for a copy to the GPU stay (`pin_memory` takes those away), and so do those of operators whose result has as
+    many elements as the data decide (nonzero, boolean masks): the host must know the number. Nothing is assumed: the
+    replay decides what a wait cost, and the next wait inherits it. GradScaler reads one value a step; only bf16 makes
+    that needless.
+
+    Cannot know: whether the loop can do without the value.
     """
     return dropped(graph)
 
@@ -94,9 +96,11 @@ def no_syncs(graph: Graph, value: Value, draw: Draw) -> Graph:
 def sync_every(graph: Graph, value: Value, draw: Draw) -> Graph:
     """Values are read from the GPU, and waited for, in every N-th step only.
 
-    Steps without waits are those of `no_syncs`. A step with them loses what the replay says it loses now, as after a
-    wait the queue of the GPU must be filled again; that is spread over N steps, so the step told here is the mean over
-    N steps, not the median one. Not known: whether somebody needs the values earlier.
+    Models: steps without waits are those of `no_syncs`. A step with them loses what the replay says it loses now, as
+    after a wait the queue of the GPU must be filled again; that is spread over N steps, so the step told here is the
+    mean over N steps, not the median one.
+
+    Cannot know: whether somebody needs the values earlier.
     """
     return every(graph, dropped(graph), float(value), "waits")
 
@@ -113,9 +117,11 @@ def dropped(graph: Graph, *, asked: bool = True) -> Graph:
 def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
     """No memory is asked of the driver, or given back to it, in steady steps: PyTorch's allocator has what it needs.
 
-    Calls that allocate or free (cudaMalloc, cudaFree, cudaHostAlloc) take no time, and the waits inside them go:
-    cudaFree waits for all work of the GPU. The next wait inherits that. Not known: what has to be done for it: mostly
-    no `empty_cache()` in the loop, tensors of the same sizes in every step, or memory enough that none is taken back.
+    Models: calls that allocate or free (cudaMalloc, cudaFree, cudaHostAlloc) take no time, and the waits inside them
+    go: cudaFree waits for all work of the GPU. The next wait inherits that.
+
+    Cannot know: what has to be done for it: mostly no `empty_cache()` in the loop, tensors of the same sizes in every
+    step, or memory enough that none is taken back.
     """
     return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.stop == Stop.ALLOC)
 
