@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpulab.comparison import LEAST_FRAC, interval
-from gpulab.comparison.interval import block_length, ratio
+from gpulab.comparison.interval import Centre, block_length, ratio, steadiest
 
 MS = 1_000_000
 TRUE = 1.1
@@ -110,7 +110,46 @@ def test_means_and_medians_part_where_something_strikes_now_and_then():
     rare = often.copy()
     rare[::10] = 600 * MS
     assert ratio([rare], [often]).value == 1
-    assert ratio([rare], [often], averaged=True).value == pytest.approx(1.5)
+    assert ratio([rare], [often], centre=Centre.MEAN).value == pytest.approx(1.5)
+
+
+def disturbed(random, runs, typical_ms, steps=60):
+    """Runs of a shared machine: in each another share of the steps is made longer by what else runs, none shorter."""
+    sides = []
+    for share in random.uniform(0.1, 0.8, runs):
+        longer = np.where(random.random(steps) < share, random.uniform(1.1, 1.5, steps), 1.0)
+        sides.append((typical_ms * MS * random.normal(1, 0.01, steps) * longer).astype(np.int64))
+    return sides
+
+
+def test_repeated_runs_on_a_disturbed_machine_are_compared_by_their_fastest_steps():
+    found = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        one, other = disturbed(random, 5, 110), disturbed(random, 5, 100)
+        assert steadiest([one, other], in_turn=True) is Centre.FASTEST
+        told = {each: ratio(one, other, centre=each, in_turn=True) for each in found}
+        for each, seen in told.items():
+            found[each] += seen.sure
+        assert told[Centre.FASTEST].low < TRUE < told[Centre.FASTEST].high
+    assert found[Centre.FASTEST] == 20
+    assert found[Centre.MEDIAN] < 10
+
+
+def test_by_which_figure_is_compared_does_not_hang_on_the_difference():
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        one, other = disturbed(random, 5, 100), disturbed(random, 5, 100)
+        slower = [(steps * 1.3).astype(np.int64) for steps in other]
+        for in_turn in (True, False):
+            assert steadiest([one, other], in_turn) is steadiest([one, slower], in_turn)
+
+
+def test_few_runs_and_short_ones_are_compared_by_their_medians():
+    random = np.random.default_rng(7)
+    assert steadiest([disturbed(random, 2, 110), disturbed(random, 2, 100)], in_turn=False) is Centre.MEDIAN
+    short = [disturbed(random, 7, typical, steps=12) for typical in (110, 100)]
+    assert steadiest(short, in_turn=True) is Centre.MEDIAN
 
 
 def test_blocks_are_as_long_as_neighbours_are_alike():

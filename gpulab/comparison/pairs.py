@@ -12,7 +12,7 @@ import numpy as np
 
 from gpulab.analysis.matched import Matched, matched
 from gpulab.analysis.usage import Usage, usage
-from gpulab.comparison.interval import ENOUGH_RUNS, Ratio, centre, ratio
+from gpulab.comparison.interval import ENOUGH_RUNS, Centre, Ratio, ratio
 from gpulab.comparison.moved import Moved, parts
 from gpulab.comparison.reasons import Pair, Reason, circumstances, misses
 from gpulab.comparison.sides import Basis, Side, basis, taken_in_turn
@@ -39,9 +39,9 @@ class Comparison:
     before_steps_ns: Ints  # what the ratio rests on: un-profiled steps where both sides have them, by bursts
     after_steps_ns: Ints
     runs_ns: tuple[Ints, Ints]  # the typical step of each run that is compared, on both sides
-    before_ns: int  # typical step: the median or mean of a run's, and of repeated runs the mean of these
+    before_ns: int  # typical step: that of a run's, and of repeated runs the mean of these
     after_ns: int
-    averaged: bool  # means are compared, as the cause strikes only now and then; medians otherwise
+    centre: Centre  # the figure that stands for the steps of a run
     profiled: bool  # the steps compared were recorded ones, with the profiler's cost in them
     left_out: tuple[tuple[int, int], tuple[int, int]]  # steps of each side that others disturbed, of how many
     ratio: float  # typical step before over typical step after
@@ -99,7 +99,7 @@ def paired(
         sides=(before, after),
         before_ns=pair.before_ns,
         after_ns=pair.after_ns,
-        averaged=upon.averaged,
+        centre=upon.centre,
         profiled=upon.profiled,
         left_out=(before.left_out(upon), after.left_out(upon)),
         resolved=tuple(finding for finding in before.findings if finding.rule not in has),
@@ -119,17 +119,17 @@ def _judged(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     one_ns, other_ns = pair.before.steps_ns(pair.upon), pair.after.steps_ns(pair.upon)
     extra = (CROWDING_FRAC * pair.crowds[0], CROWDING_FRAC * pair.crowds[1])
     in_turn = taken_in_turn(pair.before.used(pair.upon), pair.after.used(pair.upon))
-    seen = ratio(one_ns, other_ns, averaged=pair.upon.averaged, in_turn=in_turn, extra_frac=extra)
+    seen = ratio(one_ns, other_ns, centre=pair.upon.centre, in_turn=in_turn, extra_frac=extra)
     enough = min(sum(map(len, side)) for side in (one_ns, other_ns)) >= LEAST_STEPS
     repeated = min(len(one_ns), len(other_ns)) >= ENOUGH_RUNS
     disturbed = _disturbed(seen, pair.crowds, UNEVEN_MEANS if repeated else UNEVEN)
-    inside = None if predicted is None else _inside(predicted, seen, one_ns, other_ns)
+    inside = None if predicted is None else _inside(predicted, seen, other_ns, pair.upon.centre)
     too_slow = predicted is not None and predicted.step_ns / seen.value / predicted.work > predicted.worst_ns
     reasons = () if predicted is None or inside else misses(pair, too_slow, predicted.work)
     return {
         "before_steps_ns": np.concatenate(one_ns),
         "after_steps_ns": np.concatenate(other_ns),
-        "runs_ns": tuple(_typical_ns(side, pair.upon.averaged) for side in (one_ns, other_ns)),
+        "runs_ns": tuple(_typical_ns(side, pair.upon.centre) for side in (one_ns, other_ns)),
         "ratio": seen.value,
         "ratio_low": seen.low,
         "ratio_high": seen.high,
@@ -142,8 +142,8 @@ def _judged(pair: Pair, predicted: Gain | None) -> dict[str, Any]:
     }
 
 
-def _typical_ns(runs: Sequence[Ints], averaged: bool) -> Ints:
-    return np.array([round(float(centre(averaged)(steps))) for steps in runs], np.int64)
+def _typical_ns(runs: Sequence[Ints], centre: Centre) -> Ints:
+    return np.array([round(float(centre.of(steps))) for steps in runs], np.int64)
 
 
 def _acted_on(before: Side, rule: str | None) -> Finding | None:
@@ -180,20 +180,20 @@ def _size(seen: Ratio) -> float:
     return 1 - min(seen.value, 1 / seen.value)
 
 
-def _inside(predicted: Gain, seen: Ratio, before_ns: Sequence[Ints], after_ns: Sequence[Ints]) -> bool:
+def _inside(predicted: Gain, seen: Ratio, after_ns: Sequence[Ints], centre: Centre) -> bool:
     """Whether the measured step lies in the range, give or take the spread of the steps after."""
     after = predicted.step_ns / seen.value / predicted.work
-    noise = _error_frac(after_ns, predicted.averaged) * after
+    noise = _error_frac(after_ns, centre) * after
     return predicted.best_ns - noise <= after <= predicted.worst_ns + noise
 
 
-def _error_frac(runs: Sequence[Ints], averaged: bool) -> float:
+def _error_frac(runs: Sequence[Ints], centre: Centre) -> float:
     """The 95 % half-width of a side's typical step, as a share of it, by what was seen of it alone."""
-    centres = np.array([float(centre(averaged)(steps)) for steps in runs])
+    centres = np.array([float(centre.of(steps)) for steps in runs])
     if len(runs) > 1:
         return float(2 * centres.std(ddof=1) / np.sqrt(len(runs)) / centres.mean())
     steps = runs[0]
-    if averaged:
+    if centre is Centre.MEAN:
         return float(2 * np.std(steps) / np.sqrt(len(steps)) / centres[0])
     low, high = np.percentile(steps, (25, 75))  # of a median, as notched box plots draw it
     return float(1.57 * (high - low) / np.sqrt(len(steps)) / centres[0])

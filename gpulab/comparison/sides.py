@@ -15,7 +15,7 @@ from gpulab.analysis.bystanders import bystanders, calm
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.matched import Recorded
 from gpulab.analysis.steps import Mask, grouped
-from gpulab.comparison.interval import centre
+from gpulab.comparison.interval import Centre, steadiest
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
 from gpulab.intervals import Ints
@@ -32,7 +32,7 @@ class Basis:
     """Which steps are compared, the same on every side, and by which figure."""
 
     profiled: bool  # recorded steps, with the profiler's cost in them; else steps without the profiler
-    averaged: bool  # by means, where what strikes now and then is judged; else by medians
+    centre: Centre  # the figure that stands for the steps of a run
     calm: bool = False  # only steps that no other program disturbed, and only runs with enough of these
 
 
@@ -81,8 +81,8 @@ class Side:
         return tuple(_steps_ns(each, basis) for each in self.used(basis))
 
     def step_ns(self, basis: Basis) -> int:
-        """The typical step: of each run its median, or mean; of several runs the mean of these."""
-        return round(fmean(float(centre(basis.averaged)(steps)) for steps in self.steps_ns(basis)))
+        """The typical step: of each run its median, or what else stands for it; of several runs the mean of these."""
+        return round(fmean(float(basis.centre.of(steps)) for steps in self.steps_ns(basis)))
 
     def crowd(self, basis: Basis) -> float:
         """How many cores other programs used in the mean during the steps compared; 0 where it is not told."""
@@ -134,9 +134,15 @@ def _shared_name(runs: Sequence[Run]) -> str:
 def basis(sides: Sequence[Side], *, averaged: bool) -> Basis:
     """Un-profiled steps where every run has them, undisturbed ones where every side has enough of these."""
     profiled = not all(each.steps.plain.any() for one in sides for each in one.runs)
-    quiet = Basis(profiled=profiled, averaged=averaged, calm=True)
-    enough = all(2 * len(one.used(quiet)) >= len(one.runs) for one in sides)
-    return replace(quiet, calm=enough)
+    upon = Basis(profiled=profiled, centre=Centre.MEAN if averaged else Centre.MEDIAN, calm=True)
+    if not all(2 * len(one.used(upon)) >= len(one.runs) for one in sides):
+        upon = replace(upon, calm=False)
+    return upon if averaged else replace(upon, centre=_steadiest(sides, upon))
+
+
+def _steadiest(sides: Sequence[Side], upon: Basis) -> Centre:
+    in_turn = len(sides) == 2 and taken_in_turn(*(one.used(upon) for one in sides))
+    return steadiest([one.steps_ns(upon) for one in sides], in_turn)
 
 
 def taken_in_turn(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> bool:
@@ -171,7 +177,7 @@ def _calm_enough(diagnosis: Diagnosis, basis: Basis) -> bool:
 def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
     steps, use = diagnosis.steps, _eligible(diagnosis, basis)
     chosen, kept = steps.dur_ns[use], _compared(diagnosis, basis)[use]
-    if basis.averaged and (use[1:] & use[:-1]).any():
+    if basis.centre is Centre.MEAN and (use[1:] & use[:-1]).any():
         # What strikes now and then may strike between two steps, as the start of an epoch's workers does.
         both = use[1:] & use[:-1]
         chosen, kept = np.diff(steps.start_ns)[both], _compared(diagnosis, basis)[:-1][both]

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpulab.analysis.ledger import Ledger
 from gpulab.comparison import Comparison, Story
+from gpulab.comparison.interval import Centre
 from gpulab.rules.finding import Finding
 from gpulab.views.accounts import bar
 from gpulab.views.changes import signed, taken, work
@@ -53,7 +54,7 @@ def _answer(compared: Comparison) -> Answer:
     before, after = (side.name for side in compared.sides)
     interval = f"95 % interval {compared.ratio_low:.2f}-{times(compared.ratio_high)}"
     kind = "recorded steps, with the profiler's cost in them" if compared.profiled else "steps without the profiler"
-    of = "means" if compared.averaged else "medians"
+    of = f"{compared.centre.value}s"
     evidence = (
         *(f"Step time {side.name}: {_spread(compared, place)}." for place, side in enumerate(compared.sides)),
         f"Ratio of the {of} {times(compared.ratio)}, {interval}; {kind}.",
@@ -85,7 +86,7 @@ def _spread(compared: Comparison, place: int) -> str:
     if len(runs_ns) == 1:
         return spread(steps_ns)
     typical_ns = (compared.before_ns, compared.after_ns)[place]
-    unit, of = scale(typical_ns), "means" if compared.averaged else "medians"
+    unit, of = scale(typical_ns), f"{compared.centre.value}s"
     each = ", ".join(map(unit.bare, runs_ns)) if len(runs_ns) <= MOST_RUNS else unit.range(runs_ns.min(), runs_ns.max())
     return f"{unit(typical_ns)} (mean of the {of} of {len(runs_ns)} runs: {each} {unit.unit})"
 
@@ -116,6 +117,8 @@ def _else(compared: Comparison) -> Iterator[Block]:
 
 
 def _sources(compared: Comparison) -> Iterator[str]:
+    if compared.centre is Centre.FASTEST:
+        yield "The fastest tenths of the steps are compared, as the medians of runs of one side differ more"
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_frac, 1)

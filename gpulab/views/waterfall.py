@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpulab.comparison import Comparison, Story
+from gpulab.comparison.interval import Centre
 from gpulab.views.accounts import bar
 from gpulab.views.changes import signed
 from gpulab.views.provenance import origin
@@ -50,9 +51,12 @@ def _answer(story: Story) -> Answer:
         claim = f"Slower after {changes}: {times(1 / whole.ratio)} the time"
     took = f"{first} takes {duration(story.step_ns[0])} a step, {last} {duration(story.step_ns[-1])}."
     kind = "recorded steps, with the profiler's cost in them" if whole.profiled else "steps without the profiler"
-    of = "mean" if whole.averaged else "median"
-    evidence = (*_told(story), f"By the {of} step; {kind}. Intervals are of 95 %.")
+    evidence = (*_told(story), f"By {_by(whole.centre)}; {kind}. Intervals are of 95 %.")
     return Answer(claim=f"{claim}: {took}", leading=True, evidence=evidence)
+
+
+def _by(centre: Centre) -> str:
+    return "the fastest tenth of the steps" if centre is Centre.FASTEST else f"the {centre.value} step"
 
 
 def _told(story: Story) -> Iterator[str]:
