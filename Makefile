@@ -4,6 +4,7 @@
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
+# make bench-virtual  how right the times of virtual GPUs are, against published measurements
 # make bench-predictions  how right what-ifs are: pairs of real loops, before and after
 # make bench-compare  whether a comparison tells a difference from chance: pairs of real loops
 # make bench-replay  how well recorded traces are replayed, and how quickly
@@ -19,7 +20,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay fuzz gpu-check clean
+.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
 demo test bench bench-compare gpu-check: export GPULAB_HISTORY := off
@@ -66,6 +67,9 @@ bench-compare: $(READY)
 
 bench-replay: $(READY)
 	$(PY) benchmarks/replay.py
+
+bench-virtual: $(READY)
+	$(PY) benchmarks/virtual_accuracy.py
 
 bench-diagnosis: $(READY)
 	$(PY) benchmarks/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))

@@ -16,7 +16,7 @@ The map of the house; imports point down this list only:
     capture              recording a cell to a run
     analysis             questions with a number for an answer
     replay               what-if
-    rules                what is worth changing
+    rules, virtual       what is worth changing; a GPU that is not there
     comparison           two runs, or more
     questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, the live panel
@@ -33,6 +33,7 @@ from gpulab.errors import GpulabError
 from gpulab.run import Run
 
 if TYPE_CHECKING:
+    from gpulab import virtual
     from gpulab.capture import profile, runs, step
     from gpulab.files import load, save
     from gpulab.lessons import experiment
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gpulab.views.info import info
     from gpulab.views.report import report
     from gpulab.views.whatif import whatif
+    from gpulab.virtual.session import virtual_gpu
 
 __all__ = [
     "GpulabError",
@@ -54,6 +56,8 @@ __all__ = [
     "runs",
     "save",
     "step",
+    "virtual",
+    "virtual_gpu",
     "whatif",
 ]
 _HOMES = {
@@ -67,6 +71,7 @@ _HOMES = {
     "runs": "gpulab.capture",
     "save": "gpulab.files",
     "step": "gpulab.capture",
+    "virtual_gpu": "gpulab.virtual.session",
     "whatif": "gpulab.views",
 }
 
@@ -79,6 +84,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("gpulab")
+    if name == "virtual":
+        return importlib.import_module("gpulab.virtual")
     if name not in _HOMES:
         raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -95,6 +95,11 @@ class Table:
             )
         return Rows(self, filled)
 
+    def of(self, rows: Sequence[Sequence[Any]]) -> Rows:
+        """From one sequence for each row, its values in the order of the columns."""
+        columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
+        return self.rows(dict(zip((column.name for column in self.columns), columns, strict=True)))
+
     def empty(self) -> Rows:
         """No rows."""
         return self.rows({column.name: () for column in self.columns})

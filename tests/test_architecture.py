@@ -36,8 +36,9 @@ LAYERS = (
 )
 HEIGHT = {group: height for height, row in enumerate(LAYERS) for group in row}
 
-# What a run is asked goes out by the front door: `run.whatif(...)` is `gpulab.whatif(run, ...)`, and no more.
-DOORS = {("run", "__init__")}
+# What a run is asked goes out by the front door: `run.whatif(...)` is `gpulab.whatif(run, ...)`, and no more. What
+# gpulab.virtual is asked (`fits`, `max_batch`, `compare_gpus`) shows itself, so it is a view, given out when named.
+DOORS = {("run", "__init__"), ("virtual.__init__", "views")}
 
 # Where a library may be imported: a group, or one module of it.
 HOMES = {
@@ -70,6 +71,8 @@ PUBLIC = (
     "runs",
     "save",
     "step",
+    "virtual",
+    "virtual_gpu",
     "whatif",
 )
 HOOKS = ("load_ipython_extension", "unload_ipython_extension")  # IPython's names for what %load_ext calls

@@ -197,6 +197,7 @@ def test_every_number_of_a_finding_is_one():
                 assert all(isinstance(value, float) and math.isfinite(value) for value in numbers.values())
 
 
-def test_a_source_that_was_not_measured_here_is_not_told_to_move_its_model():
+def test_a_model_on_the_cpu_is_told_of_where_it_was_run_and_on_a_virtual_gpu():
     run = case("wrong_device", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
-    assert "wrong_device" not in rules(replace(run, source=Source(how="virtual", device="H100")))
+    assert "wrong_device" in rules(replace(run, source=Source(how="virtual", device="H100")))
+    assert "wrong_device" not in rules(replace(run, source=Source(how="recorded", device="H100")))

@@ -27,7 +27,7 @@ class Peaks:
     half: float  # float16 on matrix units
     bfloat16: float | None
     memory: float  # bytes per second
-    memory_bytes: int
+    memory_bytes: int  # as on the label; less of it can be used
     multiprocessors: int
     link: float  # bytes per second to the host, one direction, as the standard states it
     power_w: int
@@ -73,13 +73,16 @@ def _peaks(
 PEAKS = (
     _peaks("T4", "7.5", (8.1, None, 65, None), (320, 16), 40, 15.8, 70, _SHEET),
     _peaks("V100 SXM2", "7.0", (15.7, None, 125, None), (900, 32), 80, 15.8, 300, _SHEET),
+    _peaks("V100 SXM2 16 GB", "7.0", (15.7, None, 125, None), (900, 16), 80, 15.8, 300, _SHEET),
     _peaks("V100 PCIe", "7.0", (14, None, 112, None), (900, 32), 80, 15.8, 250, _SHEET),
+    _peaks("V100 PCIe 16 GB", "7.0", (14, None, 112, None), (900, 16), 80, 15.8, 250, _SHEET),
     _peaks("A10", "8.6", (31.2, 62.5, 125, 125), (600, 24), 72, 31.5, 150, _SHEET),
     _peaks("A10G", "8.6", (35, 35, 70, 70), (600, 24), 80, 31.5, 300, _SHEET),
     _peaks("L4", "8.9", (30.3, 60, 121, 121), (300, 24), 58, 31.5, 72, f"{_SHEET}, its sparse figures halved"),
     _peaks("RTX 3090", "8.6", (35.6, 35.6, 71, 71), (936, 24), 82, 31.5, 350, "NVIDIA's GA102 white paper"),
     _peaks("RTX 4090", "8.9", (82.6, 82.6, 165, 165), (1008, 24), 128, 31.5, 450, "NVIDIA's Ada white paper"),
     _peaks("A100 40 GB", "8.0", (19.5, 156, 312, 312), (1555, 40), 108, 31.5, 400, _ENGINEERING),
+    _peaks("A100 40 GB PCIe", "8.0", (19.5, 156, 312, 312), (1555, 40), 108, 31.5, 250, _SHEET),
     _peaks("A100 80 GB PCIe", "8.0", (19.5, 156, 312, 312), (1935, 80), 108, 31.5, 300, _ENGINEERING),
     _peaks("A100 80 GB SXM", "8.0", (19.5, 156, 312, 312), (2039, 80), 108, 31.5, 400, _ENGINEERING),
     _peaks("H100 PCIe", "9.0", (51, 378, 756, 756), (2000, 80), 114, 63, 350, _ENGINEERING),
@@ -92,7 +95,7 @@ _BY_NAME = {peaks.name: peaks for peaks in PEAKS}
 # The first that a driver's name for the GPU answers to.
 _NAMES = (
     (r"\bT4\b", "T4"),
-    (r"V100.*PCIE", "V100 PCIe"),
+    (r"V100.*PCIE", "V100 PCIe"),  # of 16 GB and of 32 alike: they compute alike
     (r"V100", "V100 SXM2"),
     (r"\bA10G\b", "A10G"),
     (r"\bA10\b", "A10"),
@@ -101,6 +104,7 @@ _NAMES = (
     (r"RTX 4090(?! D| Laptop)", "RTX 4090"),
     (r"A100.*80GB PCI", "A100 80 GB PCIe"),
     (r"A100.*80GB", "A100 80 GB SXM"),
+    (r"A100.*PCI", "A100 40 GB PCIe"),
     (r"A100", "A100 40 GB"),
     (r"H100 (?:PCIe|NVL)", "H100 PCIe"),
     (r"H100", "H100 SXM"),

@@ -24,7 +24,7 @@ class Steps:
 
     `recorded` steps lie wholly inside a window in which events were recorded; `interior` ones of these are not at
     the edge of that window, and only they are evidence. `plain` steps ran without the profiler and are warm: their
-    median is the real step time.
+    median is the real step time. On a virtual GPU there is no profiler, and the interior steps are both.
     """
 
     start_ns: Ints
@@ -206,7 +206,10 @@ def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     burst = _burst(run, found_by)
     # Workers build `prefetch_factor` batches each (2 unless set) before the first step: those come free.
     settled = np.arange(len(start)) >= WARM_UP + (2 * burst if burst > 1 else 0)
-    return Steps(start, end, recorded, _without_edges(best), ~touched & ~cut & settled & lasted, found_by, burst)
+    interior = _without_edges(best)
+    # Nothing was recorded of a virtual run, it was worked out: no profiler lengthened its steps.
+    plain = interior if run.source.how == "virtual" else ~touched & ~cut & settled & lasted
+    return Steps(start, end, recorded, interior, plain, found_by, burst)
 
 
 def _burst(run: Run, found_by: str) -> int:

@@ -34,12 +34,8 @@ class AllocatorReadings:
 
     def rows(self, began_ns: int) -> Rows:
         """What was read, as rows of tables.ALLOCATOR."""
-        names = [column.name for column in ALLOCATOR.columns]
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(names)
-        told = dict(zip(names, map(list, columns), strict=True))
         # The first reading is taken while the recording is being set up: it counts as of its beginning.
-        told["at_ns"] = [max(0, at_ns - began_ns) for at_ns in told["at_ns"]]
-        return ALLOCATOR.rows(told)
+        return ALLOCATOR.of([(max(0, at_ns - began_ns), *told) for at_ns, *told in self._rows])
 
 
 def _started() -> Any:

@@ -12,7 +12,7 @@ import gc
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -44,12 +44,21 @@ class _Holder:
     largest: tuple[int, str] = (0, "")
 
 
+Counts = Callable[[int], bool]  # whether what a storage's address tells of is memory of the device
+
+
+def any_storage(address: int) -> bool:
+    """All storages are memory of the device."""
+    return True
+
+
 @dataclass
 class _Tally:
     """Tensors on one device, each storage once."""
 
     device: str  # "cuda", "cpu"
     index: int | None
+    counts: Counts = any_storage
     storages: set[int] = field(default_factory=set)
     holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
 
@@ -66,7 +75,7 @@ class _Tally:
         if where.type != self.device or (self.index is not None and where.index not in (None, self.index)):
             return
         storage = tensor.untyped_storage()
-        if storage._cdata in self.storages:
+        if storage._cdata in self.storages or not self.counts(storage._cdata):
             return
         size = storage.nbytes()
         self.storages.add(storage._cdata)
@@ -109,7 +118,8 @@ class EarlierError:
         """What nobody else holds. Some of it may be gone by now: it went when the recorded cell's own error came."""
         for reference, size, device, index, what in self._held:
             here = device == tally.device and (tally.index is None or index in (None, tally.index))
-            if here and (reference.cdata not in tally.storages or reference.expired()):
+            new = reference.cdata not in tally.storages or reference.expired()
+            if here and new and tally.counts(reference.cdata):
                 tally.storages.add(reference.cdata)
                 holder = tally.holders.setdefault((EARLIER, "traceback"), _Holder(EARLIER, "traceback"))
                 holder.bytes += size
@@ -118,14 +128,18 @@ class EarlierError:
 
 
 def holders(
-    failure: Failure, error: BaseException, earlier: EarlierError | None = None, limit_s: float = LIMIT_S
+    failure: Failure,
+    error: BaseException,
+    earlier: EarlierError | None = None,
+    limit_s: float = LIMIT_S,
+    counts: Counts = any_storage,
 ) -> tuple[Rows, tuple[Gap, ...]]:
     """Who holds memory of the device that ran out, as rows of tables.HOLDERS, and what was not looked at."""
     if "torch" not in sys.modules:
         return HOLDERS.empty(), ()
     deadline = Deadline(limit_s)
     with _at_rest():
-        tally = _tallied(failure, error, earlier, deadline)
+        tally = _tallied(failure, error, earlier, deadline, counts)
     seen_bytes = sum(holder.bytes for holder in tally.holders.values())
     if failure.allocated_bytes is not None and failure.allocated_bytes > seen_bytes and not deadline.passed:
         unseen = _Holder(UNSEEN, "other", failure.allocated_bytes - seen_bytes, -1)
@@ -138,9 +152,11 @@ def holders(
     return _rows(tally, failure.device), (gap,) if deadline.passed else ()
 
 
-def _tallied(failure: Failure, error: BaseException, earlier: EarlierError | None, deadline: Deadline) -> _Tally:
+def _tallied(
+    failure: Failure, error: BaseException, earlier: EarlierError | None, deadline: Deadline, counts: Counts
+) -> _Tally:
     tensors, modules, optimizers = _alive(deadline)
-    tally = _Tally(*_device(failure, tensors))
+    tally = _Tally(*_device(failure, tensors), counts)
     main = sys.modules["__main__"].__dict__
     kept = main.get("Out") if isinstance(main.get("Out"), dict) else {}
     reach = Reach(deadline, closed=(main, kept, sys.modules))

@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpulab.capture.names import loader_names, model_of, optimizer_of
@@ -17,6 +17,15 @@ from gpulab.sensors.storage import location
 from gpulab.tables import MARKS, MarkKind
 
 
+@dataclass(frozen=True)
+class Timer:
+    """The clocks that marks are read from, in ns: time, CPU time of the calling thread, CPU time of the process."""
+
+    now_ns: Callable[[], int] = time.time_ns
+    thread_cpu_ns: Callable[[], int] = time.thread_time_ns
+    process_cpu_ns: Callable[[], int] = time.process_time_ns
+
+
 class Marks:
     """Hooks torch while it is installed and keeps what it sees; only the thread that installed it is watched.
 
@@ -24,7 +33,7 @@ class Marks:
     its own affair: it must not raise.
     """
 
-    def __init__(self, on_boundary: Callable[[int | None], None]) -> None:
+    def __init__(self, on_boundary: Callable[[int | None], None], timer: Timer | None = None) -> None:
         self.loaders: list[Loader] = []
         self.models: list[Model] = []
         self.optimizers: list[Optimizer] = []
@@ -35,6 +44,7 @@ class Marks:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self._on_boundary = on_boundary
+        self._timer = timer or Timer()
         self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
         self._indices: dict[tuple[int, Loader], int] = {}
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # the optimizers that were looked at
@@ -76,10 +86,7 @@ class Marks:
 
     def rows(self, began_ns: int) -> Rows:
         """What was seen, as rows of tables.MARKS."""
-        names = [column.name for column in MARKS.columns]
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(names)
-        rows = MARKS.rows(dict(zip(names, columns, strict=True)))
-        return rows.shifted(-began_ns, "start_ns", "end_ns")
+        return MARKS.of(self._rows).shifted(-began_ns, "start_ns", "end_ns")
 
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
         __tracebackhide__ = True
@@ -88,17 +95,17 @@ class Marks:
             self._leader = loader
             self._boundary(self.loaders[loader].batches)
         yielded = False
-        process_cpu_ns = time.process_time_ns()
-        cpu_ns = time.thread_time_ns()
-        start_ns = time.time_ns()
+        timer = self._timer
+        process_cpu_ns, cpu_ns = timer.process_cpu_ns(), timer.thread_cpu_ns()
+        start_ns = timer.now_ns()
         try:
             batch = original(iterator)
             yielded = True
             return batch
         finally:
-            end_ns = time.time_ns()
-            spent_ns = time.thread_time_ns() - cpu_ns
-            process = process_cpu_ns, time.process_time_ns()
+            end_ns = timer.now_ns()
+            spent_ns = timer.thread_cpu_ns() - cpu_ns
+            process = process_cpu_ns, timer.process_cpu_ns()
             self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, *process))
             self.waited_ns += end_ns - start_ns
             self._seen(start_ns, end_ns)
@@ -115,7 +122,7 @@ class Marks:
             self._boundary(None)
 
     def _instant(self, kind: MarkKind) -> None:
-        now_ns, cpu_ns = time.time_ns(), time.process_time_ns()
+        now_ns, cpu_ns = self._timer.now_ns(), self._timer.process_cpu_ns()
         self._rows.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
         self._seen(now_ns, now_ns)
 
@@ -131,7 +138,7 @@ class Marks:
 
     def _identify(self, iterator: Any) -> tuple[int, int]:
         """Which loader this iterator belongs to, and which pass over it this is."""
-        facts = _facts(iterator)
+        facts = facts_of(iterator)
         key = (id(iterator._dataset), facts)
         index = self._indices.get(key)
         if index is None:
@@ -165,7 +172,7 @@ class Marks:
             self.gaps.append(Gap(what=what, why=f"reading it failed: {error}", fix="please report this with the cell"))
 
 
-def _facts(iterator: Any) -> Loader:
+def facts_of(iterator: Any) -> Loader:
     """How the DataLoader behind an iterator was set up."""
     sampler = iterator._index_sampler
     try:

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import time
 from types import FrameType
+from typing import Protocol
 
 from gpulab.capture.allocator import AllocatorReadings
 from gpulab.capture.failure import failure_of
 from gpulab.capture.growing import Growing
-from gpulab.capture.holders import EarlierError, holders
+from gpulab.capture.holders import Counts, EarlierError, any_storage, holders
 from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
 from gpulab.tables import HOLDERS
 
 
+class Readings(Protocol):
+    """What an allocator says, kept until it is asked for."""
+
+    def read(self, at_ns: int) -> None:
+        """Note what it says now."""
+
+    def rows(self, began_ns: int) -> Rows:
+        """All that was noted, as rows of tables.ALLOCATOR."""
+
+
 class MemoryWatch:
     """Watches from `begin` to `ended_by`; whatever fails here is said and never reaches the user's code."""
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: Readings | None = None, counts: Counts | None = None) -> None:
         self.gaps: list[Gap] = []
-        self._allocator = AllocatorReadings()
+        self._allocator: Readings = allocator or AllocatorReadings()
         self._growing = Growing()
+        self._counts = counts or any_storage
         self._earlier: EarlierError | None = None
         self._failed = False
 
@@ -58,7 +70,7 @@ class MemoryWatch:
             self._lose("whether memory ran out", problem)
             return None, HOLDERS.empty()
         try:
-            rows, gaps = holders(failure, error, earlier)
+            rows, gaps = holders(failure, error, earlier, counts=self._counts)
         except Exception as problem:  # as above: strangers' tensors are looked at
             self._lose("who holds memory", problem)
             return failure, HOLDERS.empty()

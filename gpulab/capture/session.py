@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from gpulab.capture.active import claim, release
 from gpulab.capture.assemble import merged, missing_gpu_work, torch_facts
 from gpulab.capture.live import Live
 from gpulab.capture.mainthread import PendingCall
@@ -30,8 +31,6 @@ LEVELS = {
     "trace": (),
     "deep": ("with_stack", "record_shapes", "profile_memory"),
 }
-
-_active: Session | None = None
 
 
 class Session:
@@ -79,16 +78,9 @@ class Session:
 
     def start(self) -> None:
         """Begin: hooks, sensors, and the profiler unless the level is "sensors"."""
-        global _active
-        if _active is not None:
-            raise CaptureError(
-                f"{self.name!r} is not recorded: {_active.name!r} is being recorded already.",
-                why="two recordings at once would measure each other",
-                fix="remove the inner %%gpuprofile, or run it in a cell of its own",
-            )
-        _active = self
+        claim(self)
         try:
-            self._exit.callback(_release)
+            self._exit.callback(release)
             self._stalls.install()
             self._exit.callback(self._stalls.remove)
             self._prepare_torch()
@@ -320,11 +312,6 @@ def _until(samples: Rows, span_ns: int) -> Rows:
     return samples.where(samples["at_ns"] <= span_ns)
 
 
-def _release() -> None:
-    global _active
-    _active = None
-
-
 @contextlib.contextmanager
 def profile(
     name: str | None = None,
@@ -347,9 +334,3 @@ def profile(
         session.stop(error)
         raise
     session.stop()
-
-
-def step() -> None:
-    """Mark the end of a step, in loops that have neither a DataLoader nor an optimizer; nothing if none records."""
-    if _active is not None:
-        _active.mark_step()

@@ -52,9 +52,7 @@ class Stalls:
         kept = sorted((row for row in told if began_ns <= row[1] <= ended_ns), key=lambda row: row[1])
         if self._missed:
             self.gaps.append(_missed(self._missed))
-        names = [column.name for column in STALLS.columns]
-        columns = zip(*kept, strict=True) if kept else [()] * len(names)
-        return STALLS.rows(dict(zip(names, columns, strict=True))).shifted(-began_ns, "start_ns")
+        return STALLS.of(kept).shifted(-began_ns, "start_ns")
 
     def _heard(self, phase: str, info: dict[str, int]) -> None:
         """Python calls this before and after a collection; they do not nest."""

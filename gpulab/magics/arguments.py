@@ -14,6 +14,9 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
+from gpulab.errors import RunError
+from gpulab.virtual.specs import spec
+
 LEVELS = ("sensors", "trace", "deep")
 SAVED_AS = (".gpulab", ".html")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
@@ -24,6 +27,7 @@ _RECORD = (
     argument("-o", "--out", metavar="VAR", help="variable to which the finished run is bound"),
     argument("-l", "--level", choices=LEVELS, metavar="LEVEL", help="sensors, trace (usual) or deep (stacks, memory)"),
     argument("-n", "--steps", type=int, metavar="N", help="steps to record; as many as a verdict needs if left out"),
+    argument("-g", "--virtual", metavar="GPU", help="a GPU to play, as h100: CUDA code runs and is estimated"),
     argument("--no-live", dest="live", action="store_false", help="show nothing before the report"),
     argument("-s", "--save", metavar="FILE", help="also save the run (.gpulab) or the report (.html)"),
     _HELP,
@@ -56,6 +60,7 @@ class Request:
     out: str | None = None
     level: str | None = None
     steps: int | None = None
+    virtual: str | None = None
     live: bool = True
     save: Path | None = None
     help: bool = False
@@ -92,9 +97,21 @@ def request(magic: Callable[..., Any], line: str) -> Request:
         raise UsageError(f"{asked.out!r} cannot name a variable: -o takes a Python name")
     if asked.steps is not None and asked.steps < 1:
         raise UsageError(f"--steps {asked.steps}: at least one step is needed")
+    if asked.virtual is not None:
+        _playable(asked)
     if asked.save is None:
         return asked
     return Request(**{**vars(asked), "save": _writable(str(asked.save))})
+
+
+def _playable(asked: Request) -> None:
+    """Raise UsageError for a GPU that is not known, and for what has no meaning with one."""
+    if asked.level is not None or asked.steps is not None:
+        raise UsageError("--virtual takes no --level and no --steps: what is estimated is told of every step")
+    try:
+        spec(asked.virtual or "")
+    except RunError as error:
+        raise UsageError(f"--virtual {asked.virtual}: {error}") from None
 
 
 def split_statement(line: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -17,6 +18,9 @@ from gpulab.magics.place import Bundle
 from gpulab.magics.shown import Shown, bundle
 from gpulab.run import Run
 
+if TYPE_CHECKING:
+    from gpulab.virtual.session import VirtualGpu
+
 
 class Recording:
     """A session and the place in the cell's output that belongs to it."""
@@ -24,7 +28,7 @@ class Recording:
     def __init__(self, shell: InteractiveShell, request: Request) -> None:
         self._shell = shell
         self._request = request
-        self._session: Session | None = None
+        self._session: Session | VirtualGpu | None = None
         self._shown: Shown | None = None
 
     def start(self) -> None:
@@ -36,12 +40,7 @@ class Recording:
                     why="it does not run in the main thread of the kernel (a subshell runs it)",
                     fix="run it as an ordinary notebook cell",
                 )
-            session = Session(
-                self._request.name,
-                level=self._request.level or "trace",
-                steps=self._request.steps,
-                on_tick=self._tick,
-            )
+            session = self._session_asked()
             self._session = session  # at once, so that what an interrupt leaves can be given up
             self._shown = Shown(self._shell, session.name, live=self._request.live)
             self._shown.open()
@@ -53,6 +52,14 @@ class Recording:
         except Exception as problem:
             self._drop()
             self._show(_plain(_told(problem, "The cell runs without being recorded.")))
+
+    def _session_asked(self) -> Session | VirtualGpu:
+        asked = self._request
+        if asked.virtual is not None:
+            from gpulab.virtual.session import VirtualGpu  # slow to import, and few cells ask for it
+
+            return VirtualGpu(asked.virtual, asked.name, on_tick=self._tick)
+        return Session(asked.name, level=asked.level or "trace", steps=asked.steps, on_tick=self._tick)
 
     def finish(self, error: BaseException | None) -> None:
         """Stop, and put the report where the panel was; `error` is what ended the cell, if anything did."""

@@ -9,7 +9,7 @@ from gpulab.analysis.steps import Mask, Steps
 from gpulab.intervals import Ints
 from gpulab.replay.graph import NONE, Device, Floats, Graph, Host, Stop, Usual
 from gpulab.replay.stops import Track, track_of
-from gpulab.replay.waits import host_waits, room, stream_waits
+from gpulab.replay.waits import host_waits, queue_of, room, stream_waits
 from gpulab.run import Run
 
 CALL_NS = 5_000.0  # a synchronising call that finds nothing to wait for
@@ -25,7 +25,7 @@ def graph_of(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     usual = _usual(track, before)
     device, guessed, unexplained_ns = _device(run, track, before, usual)
     wait, wait_ns = host_waits(run, track)
-    target, room_ns, own = room(track)
+    target, room_ns, own = room(track, queue_of(run))
     own = np.where(wait >= 0, np.minimum(own, CALL_NS), own)
     host = Host(
         stop=track.stop,

@@ -65,10 +65,25 @@ def _inside(graph: Graph, spans: Spans, device_only: bool) -> Inside:
         told: Floats = covered.within(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
         return told.clip(max=1.0)
 
-    device = share(graph.device.start_ns, graph.device.dur_ns)
+    device = _beyond(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
     if device_only:
         return Inside(device)
     return Inside(device, share(graph.host.at_ns, graph.host.own_ns), graph.within(spans))
+
+
+def _beyond(graph: Graph, spans: Spans, device: Floats) -> Floats:
+    """Work before the first span and after the last goes as work of its name does between them.
+
+    The spans are of the steps that count; but a host that is steps ahead of its GPU waits for the work of earlier ones.
+    """
+    if not len(spans.start_ns) or not len(device):
+        return device
+    start = graph.device.start_ns
+    beyond = (start < spans.start_ns.min()) | (start >= spans.end_ns.max())
+    code = graph.run.event_rows.words("name").codes[graph.device.event]
+    count = np.bincount(code[~beyond], minlength=code.max() + 1)
+    usual = np.bincount(code[~beyond], device[~beyond], code.max() + 1) / np.maximum(count, 1)
+    return np.where(beyond, usual[code], device)
 
 
 def _left(graph: Graph, inside: Inside, share: float) -> Graph:

@@ -20,6 +20,7 @@ RETURN_NS = 60_000  # a call returns within this time of the work it waited for
 CLOCKS_NS = 1_000  # host and device clocks agree to about a microsecond
 SHORT_NS = 2_000  # a call as short as this waited for nothing
 QUEUE = 1022  # launches that a CUDA context takes before a launch call waits
+QUEUE_FACT = "launch_queue"  # the name of the fact that tells of another number
 FULL = 1000  # a trace with more outstanding launches than this shows its own limit
 AFTER_NS = 15_000  # work of one stream that begins so soon after work of another may have waited for it
 EARLY_NS = 25_000  # if it was called for so long before
@@ -160,10 +161,17 @@ def _of_stream(track: Track, device: int, stream: int) -> Ints:
     return np.flatnonzero(mine)
 
 
-def room(track: Track) -> tuple[Ints, Floats, Floats]:
+def queue_of(run: Run) -> int | None:
+    """How many launches a virtual GPU's queue took; None for a run that does not tell."""
+    told = run.facts.get(QUEUE_FACT)
+    return int(told) if told else None
+
+
+def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
     """For each stop the device work that had to end before the launch queue took its own; when after it; what is left.
 
     A launch waits while 1022 others are outstanding; without this, work on a busy GPU seems to be limited by the host.
+    `queue`: how many it was in this run, where that is known.
     """
     count = len(track.stop)
     target, delay, own = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
@@ -175,7 +183,7 @@ def room(track: Track) -> tuple[Ints, Floats, Floats]:
     at = track.at_ns[calls]
     outstanding = np.arange(1, len(calls) + 1) - np.searchsorted(np.sort(ends), at, side="right")
     most = int(outstanding.max())
-    size = most - 1 if most >= FULL else QUEUE
+    size = queue or (most - 1 if most >= FULL else QUEUE)
     if len(calls) <= size:
         return target, delay, own
     held = calls[size:]

@@ -110,6 +110,8 @@ def _subject(seen: Evidence, share: float) -> str:
 
 
 def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
+    if seen.run.source.how == "virtual":
+        return ()  # nothing was recorded
     if seen.steps.plain_ns is None:
         return ("Recording makes calls longer; by how much was not measured here.",)
     return (f"Without what recording adds, that is {ms(exposed_ns)} of a {ms(seen.step_ns)} step.",)

@@ -18,7 +18,7 @@ from gpulab.rules.items import heavy_items, slow_storage
 from gpulab.rules.link import LINK, slow_link
 from gpulab.rules.machine import GPU_LOAD, OTHERS, memory_traffic, shared_gpu, throttled
 from gpulab.rules.memory import allocator_thrash, fragmentation, memory_growth, memory_unused
-from gpulab.rules.needs import ALLOCATOR, GPU_SENSORS, GPU_WORK, HOST_SENSORS, LEDGER, MARKS, PEERS, STALLS
+from gpulab.rules.needs import ALLOCATOR, GPU_SENSORS, GPU_WORK, HOST_SENSORS, LEDGER, MARKS, PEERS, REAL, STALLS
 from gpulab.rules.optimizer import slow_optimizer
 from gpulab.rules.out_of_memory import out_of_memory
 from gpulab.rules.pauses import first_step, periodic_pause
@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
         ask=periodic_pause,
         about="steps that pause now and then",
         stage=Stage.IDLE,
-        needs=(MARKS,),
+        needs=(MARKS, REAL),
         masked_by=("many_workers",),
     ),
     # Calling operators.
@@ -158,6 +158,6 @@ RULES: tuple[Rule, ...] = (
         masked_by=("memory_bound", "unfused"),
     ),
     Rule(ask=held_gpu, about="a GPU that is held unused", stage=Stage.STATE, needs=(GPU_SENSORS,)),
-    Rule(ask=first_step, about="the first steps", stage=Stage.STATE, needs=(MARKS,)),
+    Rule(ask=first_step, about="the first steps", stage=Stage.STATE, needs=(MARKS, REAL)),
     Rule(ask=device_bound, about="a device that is simply busy", stage=Stage.STATE),
 )

@@ -12,6 +12,7 @@ from gpulab.rules.finding import LIKELY, SUSPECT, Finding
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
 
 SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than multiprocessors
+FILLED_FRAC = 0.9  # kernels that fill more leave nothing to a larger batch
 WORKING_FRAC = 0.6  # a GPU that works less than this has other worries: its host, its data
 FREE_FRAC = 0.5  # at least so much of the memory must be free for a larger batch to be the advice
 
@@ -19,14 +20,16 @@ FREE_FRAC = 0.5  # at least so much of the memory must be free for a larger batc
 def small_batch(seen: Evidence) -> Finding | None:
     """The GPU is busy, but most of its multiprocessors have nothing to do: each kernel is too small for it.
 
-    Proof: kernels with fewer thread blocks than the GPU has multiprocessors take most of the kernel time, the host
-    is not the limit, and half of the memory is free. Confused with: a host that feeds the GPU too slowly
-    (`dispatch_bound`, `starving`), which comes first; inference that must answer one request at a time; memory that is
-    full. What to do: a larger batch, as long as the samples per second still rise; or several at once.
+    Proof: kernels with fewer thread blocks than the GPU has multiprocessors, a tenth less on average, take most of the
+    kernel time, the host is not the limit, and half of the memory is free. Confused with: a host that feeds the GPU
+    too slowly (`dispatch_bound`, `starving`), which comes first; inference that must answer one request at a time;
+    memory that is full. What to do: a larger batch, as long as the samples per second still rise; or several at once.
     """
     kernels = seen.once(interior)
     told = filling(kernels) if kernels is not None else None
     if told is None or told.told_frac < SMALL_FRAC or told.small_frac < SMALL_FRAC:
+        return None
+    if told.filled_frac > FILLED_FRAC:
         return None
     if seen.ledger.share(*WORKING) < WORKING_FRAC:
         return None

@@ -16,6 +16,7 @@ LINK = Need(
     lambda seen: practical_bytes_per_s(seen.run) is not None,
     "its generation and its lanes were not read",
     "profile here on a machine with an NVIDIA GPU: a trace from elsewhere does not tell of it",
+    real=True,
 )
 
 _FEWER_BYTES = """\

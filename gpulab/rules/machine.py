@@ -25,11 +25,13 @@ GPU_LOAD = Need(
     lambda seen: bool((seen.run.gpu_rows["util_frac"] >= 0).any()),
     "the GPU does not tell how busy it is",
     "profile on a whole GPU: a MIG instance has no such sensor",
+    real=True,
 )
 OTHERS = Need(
     lambda seen: sharing(seen.run, seen.steps) is not None,
     "the driver does not tell from here which processes use the GPU",
     "profile outside a container, or in one started with --pid=host",
+    real=True,
 )
 
 

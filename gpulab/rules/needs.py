@@ -15,6 +15,7 @@ class Need:
     met: Callable[[Evidence], bool]
     why: str  # a clause: "no GPU work was recorded in this run"
     fix: str  # what to do so that it is there the next time
+    real: bool = False  # it is read from a real machine, so a virtual GPU never has it
 
 
 LEDGER = Need(
@@ -31,11 +32,13 @@ GPU_SENSORS = Need(
     lambda seen: len(seen.run.gpu_rows) > 0,
     "no GPU sensors were read",
     "profile here on a machine with an NVIDIA GPU: a trace from elsewhere has no sensors",
+    real=True,
 )
 HOST_SENSORS = Need(
     lambda seen: len(seen.run.host_rows) > 1,
     "the host was not sampled",
     "record the loop with %%gpuprofile: a trace from elsewhere has no sensors",
+    real=True,
 )
 MARKS = Need(
     lambda seen: len(seen.run.mark_rows) > 0,
@@ -46,11 +49,17 @@ STALLS = Need(
     lambda seen: len(seen.run.stall_rows) > 0 or len(seen.run.host_rows) > 1,
     "garbage collections and compilations were not recorded",
     "record the loop with %%gpuprofile: a trace from elsewhere does not tell of them",
+    real=True,
 )
 ALLOCATOR = Need(
     lambda seen: len(seen.run.allocator_rows) > 0,
     "PyTorch's CUDA allocator was not read",
     "profile here on a machine with a GPU",
+)
+REAL = Need(
+    lambda seen: seen.run.source.how != "virtual",
+    "a virtual GPU is only worked out: nothing of this was measured",
+    "%%gpuprofile tells it on a real machine",
 )
 PEERS = Need(
     lambda seen: len(seen.peers) > 1,
@@ -66,6 +75,8 @@ def unmet(needs: tuple[Need, ...], seen: Evidence) -> tuple[str, str] | None:
             continue
         if seen.accounts is None and need in (LEDGER, GPU_WORK):
             return without_ledger(seen)
+        if need.real and not REAL.met(seen):
+            return REAL.why, REAL.fix
         if need is GPU_WORK and seen.missing_work:
             return seen.missing_work, "record it again, to the end"
         return need.why, need.fix

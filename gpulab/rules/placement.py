@@ -26,7 +26,8 @@ def wrong_device(seen: Evidence) -> Finding | None:
     placed = {model.device for model in seen.run.models if model.device}
     if seen.on_gpu:
         return _part_of_it(seen, math)
-    if placed - {"cpu"} or seen.run.source.how != "measured" or (not placed and not _recorded_gpu(seen)):
+    here = seen.run.source.how in ("measured", "virtual")
+    if placed - {"cpu"} or not here or (not placed and not _recorded_gpu(seen)):
         return None
     share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
     if not placed and share < CPU_WORTH_FRAC:

@@ -10,7 +10,10 @@ SLIVER_FRAC = 0.005  # a part narrower than this is drawn with its like; the tab
 DEVICE = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("computing", "not computing")}
 
 
-def accounts(ledger: Ledger, *, looped: bool = True) -> tuple[Block, ...]:
+RECORDED, ESTIMATED = "recorded with the profiler on", "estimated"
+
+
+def accounts(ledger: Ledger, *, looped: bool = True, how: str = RECORDED) -> tuple[Block, ...]:
     """The bar, the table, and the parts that took no time; of all that was recorded where no loop was seen in it."""
     unit = scale(float(ledger.step_ns.mean()), figures=4)
     present = [part for part in ledger.parts if ledger.part_ns[part.key].any()]
@@ -26,7 +29,7 @@ def accounts(ledger: Ledger, *, looped: bool = True) -> tuple[Block, ...]:
     rows.append(_row(ledger, unit, "step" if looped else "all recorded", "total", *(part.key for part in present)))
     count = len(ledger.step_ns)
     header = ("", f"{unit.unit} per step" if looped else unit.unit, "share", *(("range",) if count > 1 else ()))
-    table = Table(header=header, rows=tuple(rows), caption=_caption(count, looped))
+    table = Table(header=header, rows=tuple(rows), caption=_caption(count, looped, how))
     nothing = (Line(f"No time went to: {', '.join(absent)}.", soft=True),) if absent else ()
     return bar(ledger, "Where a step goes"), table, *nothing
 
@@ -50,14 +53,12 @@ def bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> B
     )
 
 
-def _caption(count: int, looped: bool) -> str:
+def _caption(count: int, looped: bool, how: str) -> str:
     if not looped:
         return "No steps were found: this is all that was recorded; the parts sum to it exactly."
     if count == 1:
-        return "One interior step, recorded with the profiler on; the parts sum to it exactly."
-    return (
-        f"Mean of {counted(count, 'interior step')}, recorded with the profiler on; the parts sum to the step exactly."
-    )
+        return f"One interior step, {how}; the parts sum to it exactly."
+    return f"Mean of {counted(count, 'interior step')}, {how}; the parts sum to the step exactly."
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:

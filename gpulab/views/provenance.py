@@ -16,19 +16,32 @@ from gpulab.views.wording import UNKNOWN, counted, duration, scale, sentence, ti
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """The facts, then each thing that was not recorded or was lost."""
-    run, steps = diagnosis.run, diagnosis.steps
-    facts = Facts(
-        (
-            ("source", str(run.source)),
-            ("steps", _steps(steps)),
-            ("step time", _step_time(steps)),
-            ("profiler", _inflation(steps)),
-            ("events", _events(run)),
-            ("sensors", lateness(run)),
-            ("software", _software(run)),
-        )
-    )
+    run = diagnosis.run
+    facts = Facts(tuple(_played(diagnosis) if run.source.how == "virtual" else _recorded(diagnosis)))
     return (facts, *(Line(sentence(text)) for text in _missing(run.recording)))
+
+
+def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    run, steps = diagnosis.run, diagnosis.steps
+    yield "source", str(run.source)
+    yield "steps", _steps(steps)
+    yield "step time", _step_time(steps)
+    yield "profiler", _inflation(steps)
+    yield "events", _events(run)
+    yield "sensors", lateness(run)
+    yield "software", _software(run)
+
+
+def _played(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Of a virtual run: nothing was recorded, so there is nothing to say of profiler and sensors."""
+    run, steps = diagnosis.run, diagnosis.steps
+    yield "source", str(run.source)
+    yield "steps", _steps(steps)
+    if steps.step_ns is not None:
+        yield "step time", f"{duration(steps.step_ns)} (median of {int(steps.interior.sum())})"
+    yield "host", run.facts.get("host", UNKNOWN)
+    yield "events", f"{len(run.event_rows):,}, worked out: kernels by a model of the GPU, calls by one of the host"
+    yield "software", _software(run)
 
 
 def origin(run: Run) -> str:

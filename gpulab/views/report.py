@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
-from gpulab.views.accounts import accounts
+from gpulab.views.accounts import ESTIMATED, RECORDED, accounts
 from gpulab.views.headline import answer, ending, headline
 from gpulab.views.memory import memory
 from gpulab.views.provenance import origin, provenance
@@ -16,6 +16,7 @@ from gpulab.views.readings import readings
 from gpulab.views.sheet import Block, Line, Section, Sheet
 from gpulab.views.timeline import timeline
 from gpulab.views.view import View
+from gpulab.views.watermark import assumptions, watermark
 from gpulab.views.wording import counted, sentence
 
 
@@ -37,13 +38,18 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
     """What is read first: the verdict, where a step goes, and a few steps as a picture."""
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.found_by != "whole run"
-    blocks: list[Block] = [*ending(diagnosis), headline(diagnosis), Line(sentence(_source(diagnosis)), soft=True)]
+    blocks: list[Block] = [
+        *watermark(run),
+        *ending(diagnosis),
+        headline(diagnosis),
+        Line(sentence(origin(run)), soft=True),
+    ]
     if (holders := memory(run)) is not None:
         blocks.append(holders)
     if ledger is not None:
-        blocks.append(
-            Section("Where a step goes" if looped else "Where the time goes", accounts(ledger, looped=looped))
-        )
+        how = ESTIMATED if run.source.how == "virtual" else RECORDED
+        title = "Where a step goes" if looped else "Where the time goes"
+        blocks.append(Section(title, accounts(ledger, looped=looped, how=how)))
     else:
         blocks.append(Section("What the sensors said", readings(run)))
     picture = timeline(diagnosis)
@@ -67,17 +73,11 @@ def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
         sections.append(Section("Seen, and explained by another finding", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
         sections.append(Section("What the sensors said", readings(diagnosis.run), folded=True))
+    sections += assumptions(diagnosis.run)
     if unjudged:
         sections.append(Section("What was not judged, and why", _unjudged(diagnosis), folded=True))
     sections.append(Section("How this was measured", provenance(diagnosis), folded=True))
     return tuple(sections)
-
-
-def _source(diagnosis: Diagnosis) -> str:
-    run = diagnosis.run
-    if run.source.how == "virtual":
-        return f"{origin(run)}. Nothing here was measured on a GPU"
-    return origin(run)
 
 
 def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:

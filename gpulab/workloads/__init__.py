@@ -18,6 +18,7 @@ loops are ordinary PyTorch without a call of gpulab in them, and can be imported
     tiny_ops    a deep, narrow model at batch size 1            dispatch_bound
     transfers   what travels between host and GPU in each step  pageable_copies, copies_in_turn, host_syncs,
                                                                 built_on_host, wrong_device; all need a GPU
+    attention   attention with its formula written out          unfused (on a GPU)
     by_hand     GELU and normalisation in elementary steps      unfused
     parameters  many parameters, updated one by one             slow_optimizer
     products    large products in float32, TF32, odd sizes      no_tf32, full_precision, misaligned (on a GPU)
@@ -33,6 +34,7 @@ loops are ordinary PyTorch without a call of gpulab in them, and can be imported
 from __future__ import annotations
 
 from gpulab.errors import GpulabError
+from gpulab.workloads.attention import ATTENTION
 from gpulab.workloads.audio import AUDIO
 from gpulab.workloads.by_hand import BY_HAND
 from gpulab.workloads.checkpoints import CHECKPOINTS
@@ -73,6 +75,7 @@ WORKLOADS: tuple[Workload, ...] = (
     *LENGTHS,
     *TINY_OPS,
     *TRANSFERS,
+    *ATTENTION,
     *BY_HAND,
     *PARAMETERS,
     *PRODUCTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, number_on, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = F
     gelu, normalised = (gelu_in_one, normalised_in_one) if in_one else (gelu_by_hand, normalised_by_hand)
     tokens, width = (TOKENS, WIDTH) if device == "cpu" else (16 * TOKENS, 16 * WIDTH)
     chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(tokens, width, generator=chance).to(device)
-    model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device)
+    samples = torch.randn(tokens, width, generator=chance).to(device, number_on(device))
+    model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device, number_on(device))
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []

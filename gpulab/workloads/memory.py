@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from gpulab.workloads.memory_card import memory_card
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, number_on, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: boo
     from torch import nn
 
     width = WIDTH if device == "cpu" else 4096
-    samples = torch.randn(width, width, generator=torch.Generator().manual_seed(0)).to(device)
-    model = perceptron(width, *[width] * 4).to(device)
+    samples = torch.randn(width, width, generator=torch.Generator().manual_seed(0)).to(device, number_on(device))
+    model = perceptron(width, *[width] * 4).to(device, number_on(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
     for _ in range(steps):
@@ -100,7 +100,8 @@ def train_on_kept_features(*, device: str = "cpu", steps: int = 60, room_made: b
 
     # On a GPU, all steps together need six sevenths of what is free in the first way, and half of that in the second.
     numbers = 2**20 if device == "cpu" else torch.cuda.mem_get_info()[0] // 70 // 4
-    count = numbers // 2 // WIDTH + 64  # of the features; a little more than half
+    # Of the features; a little more than half, also of what PyTorch asks the driver for: it rounds up to 2 MiB.
+    count = numbers // 2 // WIDTH + (64 if device == "cpu" else 2048)
     room = torch.empty(steps, count, WIDTH, device=device) if room_made else None
     kept = []
     model, chance = perceptron(WIDTH, 1).to(device), torch.Generator().manual_seed(0)

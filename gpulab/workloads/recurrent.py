@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gpulab.workloads.training import listed
+from gpulab.workloads.training import listed, number_on
 from gpulab.workloads.workload import Workload
 
 
@@ -15,10 +15,10 @@ def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int 
 
     width, length = (16, 20) if device == "cpu" else (1024, 400)
     chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch_size, length, width, generator=chance).to(device)
+    samples = torch.randn(batch_size, length, width, generator=chance).to(device, number_on(device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model = nn.LSTM(width, width, batch_first=True).to(device)
+        model = nn.LSTM(width, width, batch_first=True).to(device, number_on(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     for _ in range(steps):

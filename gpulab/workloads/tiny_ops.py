@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, narrow_and_deep
+from gpulab.workloads.training import computing_on, listed, narrow_and_deep, number_on
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WIDTH, DEPTH = 64, 60
 # How many samples make an op worth its dispatch: a GPU does in 10 us what takes a core a millisecond.
-ENOUGH_CPU, ENOUGH_CUDA = 1024, 65536
+ENOUGH_CPU, ENOUGH_CUDA = 1024, 2**18
 
 
 def train_tiny_ops(*, device: str = "cpu", steps: int = 600, batch_size: int | None = 1) -> list[float]:
@@ -23,7 +23,8 @@ def train_tiny_ops(*, device: str = "cpu", steps: int = 600, batch_size: int | N
 
     batch_size = batch_size or (ENOUGH_CPU if device == "cpu" else ENOUGH_CUDA)
     chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(8 * batch_size, WIDTH, generator=chance).to(device)
+    batches = 8 if device == "cpu" else 2
+    samples = torch.randn(batches * batch_size, WIDTH, generator=chance).to(device, number_on(device))
     # On ops this small several threads do nothing but wait for one another.
     with computing_on(1):
         return _fit(samples.split(batch_size), steps)
@@ -34,7 +35,7 @@ def _fit(batches: Sequence[Tensor], steps: int) -> list[float]:
     import torch
     from torch import nn
 
-    model = narrow_and_deep(WIDTH, DEPTH).to(batches[0].device)
+    model = narrow_and_deep(WIDTH, DEPTH).to(batches[0].device, batches[0].dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     losses = []
     for step in range(steps):

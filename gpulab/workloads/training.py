@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor, dtype, nn
 
 
 def convolutional(channels: int, classes: int = 10) -> nn.Module:
@@ -75,6 +75,13 @@ def classify(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
         optimizer.step()
         losses.append(loss.detach())
     return listed(losses)
+
+
+def number_on(device: str) -> dtype:
+    """What a GPU's matrix units are made for; a CPU may lack it."""
+    import torch
+
+    return torch.float32 if device == "cpu" else torch.bfloat16
 
 
 def listed(losses: list[Tensor]) -> list[float]:

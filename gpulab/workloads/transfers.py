@@ -6,11 +6,11 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, perceptron
+from gpulab.workloads.training import listed, number_on, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype, nn
+    from torch import Tensor, nn
 
 # On an H100: 268 MB in bfloat16, copied in 5 ms where it is pinned, and about 12 ms of matrix products on it.
 BATCH, WIDTHS = 16384, (8192, 8192, 2048, 16)
@@ -44,7 +44,7 @@ def train_and_keep(*, device: str = "cpu", steps: int = 30, fetched: bool = Fals
     from torch import nn
 
     width, classes, count = (256, SMALL_RESULTS, 256) if device == "cpu" else (8192, RESULTS, 16384)
-    inputs = _noise(count, width).to(device, _number(device))
+    inputs = _noise(count, width).to(device, number_on(device))
     model = _model(device, width, width, classes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     labels = (torch.arange(count) % classes).to(device)
@@ -69,7 +69,7 @@ def train_on_noise(*, device: str = "cpu", steps: int = 40, on_host: bool = Fals
     count, width = (256, 256) if device == "cpu" else (4096, 4096)
     source = "cpu" if on_host else device
     chance = torch.Generator(source).manual_seed(0)
-    samples = _noise(count, width).to(device, _number(device))
+    samples = _noise(count, width).to(device, number_on(device))
     model = _model(device, width, width, width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
@@ -135,7 +135,7 @@ def _copied_ahead(batches: Iterable[Tensor], device: str) -> Iterator[Tensor]:
 def _batches(device: str, pinned: bool) -> list[Tensor]:
     """Two batches in the host's memory, each of the same few samples over and over."""
     count, width = (SMALL_BATCH, SMALL_WIDTHS[0]) if device == "cpu" else (BATCH, WIDTHS[0])
-    few = _noise(count // 16, width).to(_number(device))
+    few = _noise(count // 16, width).to(number_on(device))
     batches = [few.repeat(16, 1), few.flip(0).repeat(16, 1)]
     return [batch.pin_memory() for batch in batches] if pinned else batches
 
@@ -147,14 +147,7 @@ def _noise(count: int, width: int) -> Tensor:
 
 
 def _model(device: str, *widths: int) -> nn.Module:
-    return perceptron(*widths).to(device, _number(device))
-
-
-def _number(device: str) -> dtype:
-    """What a GPU's matrix units are made for; a CPU may lack it."""
-    import torch
-
-    return torch.float32 if device == "cpu" else torch.bfloat16
+    return perceptron(*widths).to(device, number_on(device))
 
 
 TRANSFERS = (

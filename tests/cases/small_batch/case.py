@@ -42,3 +42,7 @@ def spared_where_the_host_is_the_limit():
 
 def spared_where_blocks_are_not_told():
     return busy(-1)
+
+
+def spared_by_kernels_that_all_but_fill_the_gpu():
+    return busy(128)

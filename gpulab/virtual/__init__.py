@@ -1,0 +1,28 @@
+"""A run without a GPU: specs, prices, memory, the fake device, and the clock by which it works.
+
+with gpulab.virtual_gpu("h100") as gpu:
+train()                                  # ordinary CUDA code
+print(gpulab.report(gpu.run))                # virtual H100, estimated
+
+gpulab.virtual.fits(step, "t4", batch=64)
+gpulab.virtual.max_batch(step, "a100")
+gpulab.virtual.compare_gpus(step, ["t4", "l4", "a100", "h100"], batch=64)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulab.views.gpus import compare_gpus, fits, max_batch
+
+__all__ = ["compare_gpus", "fits", "max_batch"]
+
+
+def __getattr__(name: str) -> Any:
+    # What these give shows itself, so they stand in the views: to the right of this package, and asked for by name.
+    import importlib
+
+    if name in __all__:
+        return getattr(importlib.import_module("gpulab.views.gpus"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,53 @@
+"""Where the program calls PyTorch: to tell its own time from PyTorch's, and its wishes from PyTorch's insides."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from gpulab.virtual.recorder import Recorder
+from gpulab.virtual.tensor_api import full_device
+
+
+class Calls:
+    """Mixed with torch's TorchFunctionMode by `function_mode`."""
+
+    recorder: Recorder
+    meta = False  # the program itself asks for the meta device in this call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.recorder.entered()
+        try:
+            if not kwargs:
+                return func(*args)
+            asked = kwargs.get("device")
+            if asked is None:
+                return func(*args, **kwargs)
+            if str(asked) != "meta":
+                return func(*args, **{**kwargs, "device": full_device(asked)})
+            self.meta = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.meta = False
+        except RuntimeError as error:
+            raise _as_on_cuda(error) from error.__cause__
+        finally:
+            self.recorder.left()
+
+
+def _as_on_cuda(error: RuntimeError) -> RuntimeError:
+    """PyTorch's own errors, where they name the device that C++ sees."""
+    if type(error) is not RuntimeError or "meta" not in str(error):
+        return error
+    text = str(error).replace("torch.meta.", "torch.cuda.").replace("device meta", "device cuda:0")
+    text = text.replace("device type 'meta'", "device type 'cuda'")
+    return RuntimeError(text).with_traceback(error.__traceback__)
+
+
+@functools.cache
+def function_mode() -> Any:
+    """Our mode's class."""
+    from torch.overrides import TorchFunctionMode
+
+    return type("VirtualGpuCalls", (Calls, TorchFunctionMode), {})

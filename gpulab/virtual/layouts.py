@@ -1,0 +1,39 @@
+"""Layouts that PyTorch's shape rules do not carry on, and a GPU does: channels-last through convolutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_FORWARD, _BACKWARD = "aten::convolution", "aten::convolution_backward"
+
+
+def mended(func: Any, args: Any, out: Any) -> Any:
+    """The result of an operator in the layout in which a GPU gives it."""
+    name = func._overloadpacket._qualified_op_name
+    if name == _FORWARD:
+        return _last(out) if _channels_last(args[0]) or _channels_last(args[1]) else out
+    if name == _BACKWARD and (_channels_last(args[1]) or _channels_last(args[2])):
+        return tuple([_last(each) for each in out])
+    return out
+
+
+def _channels_last(tensor: Any) -> bool:
+    import torch
+
+    if tensor.dim() not in (4, 5) or tensor.is_contiguous():
+        return False
+    layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    return bool(tensor.is_contiguous(memory_format=layout))
+
+
+def _last(tensor: Any) -> Any:
+    import torch
+
+    if tensor is None or tensor.dim() not in (4, 5):
+        return tensor
+    layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+    if tensor.is_contiguous(memory_format=layout):
+        return tensor
+    mode = tensor.fake_mode
+    strides = torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
+    return mode.imagined(tensor, tensor.device, strides=strides)

@@ -1,0 +1,302 @@
+"""A recording on a GPU that is not there: within it CUDA code runs unmodified, and it becomes a Run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+
+from gpulab.capture import Live, runs
+from gpulab.capture.active import claim, release
+from gpulab.capture.assemble import torch_facts
+from gpulab.capture.marks import Marks, Timer
+from gpulab.capture.memory import MemoryWatch
+from gpulab.errors import RunError
+from gpulab.replay.waits import QUEUE_FACT
+from gpulab.run import Gpu, Machine, Recording, Run, Source
+from gpulab.sensors import machine
+from gpulab.virtual.arrivals import Arrivals
+from gpulab.virtual.clock import Clock
+from gpulab.virtual.device import FakeDevice
+from gpulab.virtual.doubt import step_ns, step_range_ns
+from gpulab.virtual.garbage import collected_between_steps
+from gpulab.virtual.held import LoggedMemory
+from gpulab.virtual.host import Host, calibrated
+from gpulab.virtual.kernel import OpClass
+from gpulab.virtual.loading import watched
+from gpulab.virtual.log import MAIN, THREADS
+from gpulab.virtual.specs import spec
+from gpulab.virtual.tape import Assumption, Record, Stepped
+
+KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
+TICK_S = 0.25
+SETTLING = 3  # steps
+
+
+class VirtualGpu:
+    """A recording on a GPU that is not there, from `start()` to `stop()`, or as a `with` block: see `virtual_gpu`."""
+
+    def __init__(
+        self,
+        gpu: str,
+        name: str | None = None,
+        *,
+        host: Host | None = None,
+        on_tick: Callable[[Live], None] | None = None,
+    ) -> None:
+        self.spec = spec(gpu)
+        self.name = name or runs.free_name()
+        self.run: Run | None = None
+        self._host = host
+        self._on_tick = on_tick
+        self._exit = contextlib.ExitStack()
+        self._tape: deque[list[Record]] = deque([[]], maxlen=KEPT)
+        self._marked = False  # the program says itself what is to be timed
+
+    def __enter__(self) -> VirtualGpu:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(error)
+
+    def start(self) -> None:
+        """From here on torch.cuda is this GPU."""
+        self._host_used = self._host or calibrated()
+        self._began_ns = time.time_ns()
+        self._clock = self._timing(self._host_used, {})
+        self._begins_ns: list[int] = []  # of steps
+        self.memory = LoggedMemory(self.spec, self._clock)
+        self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.counts(address))
+        spent = lambda: int(self._clock.spent.main)  # noqa: E731
+        self._marks = Marks(self._boundary, Timer(lambda: self._clock.now_ns, spent, spent))
+        self._device = FakeDevice(self.spec, self._take, self.memory, self._clock)
+        claim(self)
+        try:
+            self._exit.callback(release)
+            self._collect = self._exit.enter_context(collected_between_steps())
+            self._exit.enter_context(self._device)
+            self._loading = self._exit.enter_context(watched(self._fetched, self._off, self._not_the_programs))
+            self._marks.install()
+            self._exit.callback(self._marks.remove)
+            self._watch.begin()
+            if self._on_tick is not None:
+                self._exit.enter_context(_ticking(self._tick))
+        except BaseException:
+            self._exit.close()
+            raise
+
+    def stop(self, error: BaseException | None = None) -> Run:
+        """Torch is as it was before; gives the Run, and keeps it in `gpulab.runs`."""
+        try:
+            failure, holders = self._watch.ended_by(error)
+            facts = {
+                **torch_facts(),
+                QUEUE_FACT: str(self._clock.queue),
+                "host": str(self._host_used),
+                **self._range(),
+                **{f"assumed: {each.what}": _told(each) for each in self.assumptions},
+            }
+        finally:
+            self._exit.close()
+        run = self._assembled(error, facts)
+        self.run = replace(run, failure=failure, holder_rows=holders)
+        runs.add(self.run)
+        return self.run
+
+    def abandon(self) -> None:
+        """End without making a run; harmless if it never started or has stopped."""
+        self._exit.close()
+
+    def mark_step(self) -> None:
+        """The user says that a step ended here."""
+        self._take(Stepped(said=True))
+        self._marks.user_step()
+
+    def mark(self) -> None:
+        """What is to be timed begins here: the step told of is all that comes from now on."""
+        self._marked = True
+        self._device.recorder.own_ns()  # what the program did by itself before this is no part of it
+        self._tape.append([])
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the program's way depends on and this GPU cannot tell, and what was taken for it."""
+        return (*self._device.assumptions, *self._loading.assumptions)
+
+    @property
+    def step_ns(self) -> float:
+        """What a step takes: the one since `mark()`, else the last whole one. Raises RunError before there is one."""
+        return step_ns(self._last_steps(), self._timing, self._host_used, {})
+
+    @property
+    def step_range_ns(self) -> tuple[float, float]:
+        """Between what that lies: P10 and P90."""
+        return step_range_ns(self._last_steps(), self._timing, self._host_used)
+
+    def _last_steps(self) -> list[list[Record]]:
+        """What is timed, and what went before it."""
+        steps = [step for step in self._tape if step]
+        if not self._marked:
+            steps = [step for step in steps if isinstance(step[-1], Stepped)]
+        if not steps:
+            raise RunError(
+                "The virtual GPU has seen no whole step.",
+                why="no optimizer stepped in it, and gpulab.step() was not called",
+                fix="run at least one step; call gpulab.step() at its end where there is no optimizer",
+            )
+        return steps[-2:]
+
+    def _range(self) -> dict[str, str]:
+        """Between what a step lies, for whoever shows the run."""
+        if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._tape):
+            return {}  # who marked what is to be timed asks for it
+        low, high = self.step_range_ns
+        return {"step_low_ns": str(round(low)), "step_high_ns": str(round(high))}
+
+    def _timing(self, host: Host, scale: Mapping[OpClass, float]) -> Clock:
+        return Clock(self.spec, host, self._feeding, scale)
+
+    def _take(self, record: Record) -> None:
+        self._clock.take(record)
+        self._tape[-1].append(record)
+        if isinstance(record, Stepped) and not self._marked:
+            self._tape.append([])
+
+    def _fetched(self, record: Record) -> None:
+        self._take(replace(record, python_ns=self._device.recorder.own_ns()))
+
+    def _feeding(self, loader: int) -> Arrivals:
+        known = self._marks.loaders[loader] if loader < len(self._marks.loaders) else None
+        where = machine()
+        workers = known.workers or 0 if known else 0
+        return Arrivals(workers, known.prefetch_factor if known else None, where.cores_allowed)
+
+    def _boundary(self, known_steps: int | None) -> None:
+        self._begins_ns.append(self._clock.now_ns)
+        with self._not_the_programs():
+            self._collect()
+            self._watch.boundary(self._marks.steps, sys._getframe())
+
+    @contextlib.contextmanager
+    def _not_the_programs(self) -> Iterator[None]:
+        """What passes inside is no time of the program's own."""
+        self._device.recorder.entered()
+        try:
+            yield
+        finally:
+            self._device.recorder.left()
+
+    @contextlib.contextmanager
+    def _off(self) -> Iterator[None]:
+        """For as long as a DataLoader works for real: PyTorch as it is."""
+        import torch
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        with self._not_the_programs(), torch._C.DisableTorchFunction(), _disable_current_modes():
+            yield
+
+    def _tick(self) -> None:
+        assert self._on_tick is not None
+        elapsed_s = (time.time_ns() - self._began_ns) / 1e9
+        steps = self._marks.steps
+        self._on_tick(
+            Live(
+                phase=f"virtual {self.spec.name}",
+                elapsed_s=elapsed_s,
+                steps=steps,
+                steps_per_s=steps / elapsed_s if steps > 1 else None,
+                waiting_frac=None,
+                gpus=(),
+                core_fracs=(),
+                rss_bytes=None,
+                workers=len(self._marks.worker_pids),
+                frame=None,
+            )
+        )
+
+    def _assembled(self, error: BaseException | None, facts: dict[str, str]) -> Run:
+        tables = self._clock.log.tables(0)
+        span_ns = max(self._clock.now_ns, self._clock.device_done_ns)
+        return Run(
+            name=self.name,
+            source=Source(how="virtual", device=self.spec.name),
+            machine=self._machine(),
+            span_ns=span_ns,
+            began_ns=self._began_ns,
+            outcome="ok" if error is None else type(error).__name__,
+            loaders=tuple(self._marks.loaders),
+            models=tuple(self._marks.models),
+            optimizers=tuple(self._marks.optimizers),
+            threads=THREADS,
+            main_thread=MAIN,
+            facts=facts,
+            recording=Recording(
+                windows_ns=((self._settled_ns(), span_ns),),
+                activities=("cpu", "cuda"),
+                options=("record_shapes", "profile_memory", "enable_cuda_sync_events"),
+                left_out=tuple(self._marks.gaps) + tuple(self._watch.gaps),
+            ),
+            mark_rows=self._marks.rows(0),
+            allocator_rows=self._watch.allocator_rows(0),
+            **tables.rows,
+        )
+
+    def _settled_ns(self) -> int:
+        """From where on steps are as those of a long loop: the first ones find the GPU without a queue of work."""
+        return self._begins_ns[SETTLING] if len(self._begins_ns) >= 2 * SETTLING else 0
+
+    def _machine(self) -> Machine:
+        peaks, (major, minor) = self.spec.peaks, self.spec.compute_capability
+        gpu = Gpu(
+            index=0,
+            name=self.spec.driver_name,
+            memory_bytes=self.spec.usable_bytes,
+            multiprocessors=self.spec.multiprocessors,
+            compute_capability=f"{major}.{minor}",
+            power_limit_w=float(peaks.power_w),
+            power_default_w=float(peaks.power_w),
+            sm_clock_max_mhz=float(self.spec.sm_clock_mhz),
+        )
+        return replace(machine(), gpus=(gpu,), gaps=())
+
+
+def virtual_gpu(gpu: str, name: str | None = None) -> VirtualGpu:
+    """A GPU to run CUDA code on where there is none: `with gpulab.virtual_gpu("h100") as gpu: train()`.
+
+    Within the block torch.cuda is this GPU; ordinary CUDA code runs unmodified, on tensors without numbers, and the
+    time, the kernels and the memory that it would take are estimated. DataLoaders run for real, and are measured.
+    Afterwards torch is as it was, and the run is `gpu.run`, and `gpulab.runs[name]`: for report, compare, whatif.
+    Raises RunError for a GPU that is not known (gpulab.virtual.specs lists them), CaptureError where another recording
+    is on or this version of PyTorch cannot be played to.
+    """
+    return VirtualGpu(gpu, name)
+
+
+def _told(assumption: Assumption) -> str:
+    return f"{assumption.taken}, {assumption.times} times" if assumption.times > 1 else assumption.taken
+
+
+@contextlib.contextmanager
+def _ticking(tick: Callable[[], None]) -> Iterator[None]:
+    """Call this several times a second, in a thread of its own."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(TICK_S):
+            tick()
+
+    thread = threading.Thread(target=loop, name="gpulab virtual", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -1,0 +1,76 @@
+"""Attention with its formula written out: scores of every token with every other, written and read again and again."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from gpulab.workloads.training import listed, number_on, perceptron
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# On an H100 the scores of one layer take 512 MB in bfloat16; on a CPU a few MB are enough to try it.
+SEQUENCES, TOKENS, HEADS, WIDTH, LAYERS = 8, 2048, 8, 64, 2
+SMALL_SEQUENCES, SMALL_TOKENS = 2, 128
+
+
+def attention_by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention as papers print it."""
+    import torch
+
+    scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+    return torch.softmax(scores, -1) @ value
+
+
+def attention_in_one(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """The same by PyTorch's own operator, which never writes the scores."""
+    from torch.nn import functional
+
+    return functional.scaled_dot_product_attention(query, key, value)
+
+
+def train_attention(*, device: str = "cpu", steps: int = 30, in_one: bool = False) -> list[float]:
+    """Train layers of attention on made-up tokens; `in_one` uses PyTorch's operator for it."""
+    import torch
+    from torch import nn
+
+    attention = attention_in_one if in_one else attention_by_hand
+    count, tokens = (SMALL_SEQUENCES, SMALL_TOKENS) if device == "cpu" else (SEQUENCES, TOKENS)
+    width = HEADS * WIDTH
+    chance = torch.Generator().manual_seed(0)
+    samples = torch.randn(count, tokens, width, generator=chance).to(device, number_on(device))
+    model = nn.ModuleList(perceptron(width, 3 * width) for _ in range(LAYERS)).to(device, number_on(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        state = samples
+        for layer in model:
+            query, key, value = layer(state).view(count, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
+            state = state + attention(query, key, value).transpose(1, 2).reshape(count, tokens, width)
+        loss = nn.functional.mse_loss(state, samples.flip(1))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+ATTENTION = (
+    Workload(
+        name="attention_by_hand",
+        about="Attention written out: the scores of all pairs of tokens are written and read pass after pass.",
+        run=train_attention,
+        rule="unfused",
+        twin="attention_in_one",
+        needs_gpu=True,
+    ),
+    Workload(
+        name="attention_in_one",
+        about="The same with scaled_dot_product_attention, which never writes the scores.",
+        run=functools.partial(train_attention, in_one=True),
+        rule=None,
+        needs_gpu=True,
+    ),
+)

@@ -1,0 +1,73 @@
+"""Operators of recorded traces, as the fake device would write them, beside what their kernels really took."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from math import prod
+
+from gpulab import trace
+from gpulab.analysis.delays import calls_of
+from gpulab.analysis.launchers import holders
+from gpulab.analysis.sizes import inputs
+from gpulab.analysis.work import device_work
+from gpulab.tables import Kind
+from gpulab.virtual.kernels import kernels
+from gpulab.virtual.tape import Op, Tensor
+
+TYPES = {"float": ("float32", 4), "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "bool": ("bool", 1)}
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+# Operators whose result has the sizes of the largest tensor they are given.
+ALIKE = (
+    "aten::add", "aten::mul", "aten::gelu", "aten::_softmax", "aten::native_layer_norm", "aten::threshold_backward",
+    "aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward", "aten::_flash_attention_forward", "aten::eq",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    real_ns: int
+    said_ns: float
+    real_kernels: int
+    said_kernels: int
+
+
+def priced(path, gpu):
+    """Calls by operator; only of operators whose results follow from what a trace tells."""
+    run = trace.read(path)
+    events, shapes = run.event_rows, run.shape_rows
+    work = device_work(run).of_kind(Kind.KERNEL)
+    launched = defaultdict(list)
+    for place, row in enumerate(holders(events, calls_of(work)).tolist()):
+        launched[row].append(place)
+    told = {column: shapes.spread(column, len(events)) for column in ("shapes", "dtypes")}
+    names, found = events.words("name"), defaultdict(list)
+    for row, places in launched.items():
+        name = names[row] if row >= 0 else None
+        if name not in (*PRODUCTS, *ALIKE) or told["shapes"][row] < 0:
+            continue
+        given = inputs(*(shapes.words(column).vocabulary[told[column][row]] for column in ("shapes", "dtypes")))
+        if not any(shape and dtype in TYPES for shape, dtype in zip(*given, strict=True)):
+            continue
+        kernel = names[int(work.event[places[0]])] or ""
+        op = _op(name, given, turned="_tn_" in kernel or kernel.endswith("_tn"))
+        said = kernels(op, gpu)
+        real_ns = int(work["dur_ns"][places].sum())
+        found[name].append(Call(real_ns, sum(each.ns for each in said), len(places), len(said)))
+    return found
+
+
+def _op(name, given, turned):
+    tensors = [
+        Tensor(shape, TYPES[dtype][0], prod(shape) * TYPES[dtype][1])
+        for shape, dtype in zip(given.shapes, given.dtypes, strict=True)
+        if shape and dtype in TYPES
+    ]
+    if name in PRODUCTS:
+        left, right = tensors[-2:]
+        tensors[-1] = Tensor(right.sizes, right.dtype, right.bytes, contiguous=not turned)
+        sizes = (*left.sizes[:-1], right.sizes[-1])
+        out = Tensor(sizes, left.dtype, prod(sizes) * left.bytes // prod(left.sizes))
+    else:
+        out = max(tensors, key=lambda each: each.bytes)
+    return Op(name=name, inputs=tuple(tensors), outputs=(out,))

@@ -1,0 +1,450 @@
+"""Does it fit, how large a batch, which GPU: asked of a stand-in whose program says itself what it takes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase as Phase_
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made import event, mark, run_of
+
+from gpulab.errors import RunError
+from gpulab.tables import Kind, MarkKind
+from gpulab.virtual.fitting import MOST_RUNS, MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.measuring import LIMITS, Measured, measure, shares
+from gpulab.virtual.memory import Full, Memory, allowances
+from gpulab.virtual.specs import spec
+from gpulab.virtual.tape import Assumption, Phase, Role
+
+MIB, GIB = 2**20, 2**30
+MS = 1e6
+
+
+class StandIn:
+    """A GPU in which a program takes memory and time by saying so."""
+
+    played: list[StandIn]
+
+    def __init__(self, name: str) -> None:
+        self.spec = spec(name)
+        self.memory = Memory(self.spec.usable_bytes, sum(each.bytes for each in allowances(self.spec)))
+        self.keys = itertools.count()
+        self.now_ns = self.marked_ns = 0.0
+        self.marks = 0
+
+    def hold(self, mib: float, phase: Phase, role: Role | None = None) -> int:
+        key = next(self.keys)
+        self.memory.allocate(key, int(mib * MIB), phase)
+        if role:
+            self.memory.role(key, role)
+        return key
+
+    def start(self) -> None:
+        self.ended = None
+
+    def stop(self) -> None:
+        self.ended = "stopped"
+
+    def abandon(self) -> None:
+        self.ended = "abandoned"
+
+    def mark(self) -> None:
+        self.marked_ns, self.marks = self.now_ns, self.marks + 1
+
+    @property
+    def step_ns(self) -> float:
+        return self.now_ns - self.marked_ns
+
+    @property
+    def step_range_ns(self) -> tuple[float, float]:
+        return 0.8 * self.step_ns, 1.3 * self.step_ns
+
+    assumptions = (Assumption("values read with .item()", "1.0"),)
+
+    @property
+    def run(self):
+        kernel = event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 2.0, 6.0)
+        ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0)]
+        return run_of([event(Kind.OP, "aten::mm", 0.0, 2.0), kernel], marks=ends)
+
+
+@pytest.fixture
+def gpu():
+    """What plays a program on a stand-in; `gpu.last` is the last of them."""
+
+    def play(name: str) -> StandIn:
+        play.last = StandIn(name)
+        play.count += 1
+        return play.last
+
+    play.last, play.count = None, 0
+    return play
+
+
+def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_ms=1.0):
+    """Builds a model of so many MiB; its step keeps so many for each sample, and its optimizer a multiple of it."""
+
+    def build():
+        here = gpu.last
+        here.hold(model, Phase.SETUP, Role.PARAMETER)
+        held = {}
+
+        def step(batch):
+            here.memory.phase(Phase.FORWARD)
+            if "gradient" in held:
+                here.memory.free(held.pop("gradient"))
+            kept = []
+            try:
+                kept.extend(here.hold(sample * batch / 480, Phase.FORWARD) for _ in range(480))
+                held["gradient"] = here.hold(model, Phase.BACKWARD, Role.GRADIENT)
+            finally:
+                for key in kept:
+                    here.memory.free(key)
+            if state and "state" not in held:
+                held["state"] = here.hold(state * model, Phase.OPTIMIZER, Role.OPTIMIZER)
+            here.memory.phase(Phase.OPTIMIZER)
+            here.now_ns += (fixed_ms + sample_ms * batch) * MS
+
+        return step
+
+    return build
+
+
+def anew(gpu, **sizes):
+    """The same as one function, that makes its model each time it is called, and drops it at its end."""
+
+    def step(batch):
+        here, before = gpu.last, set(gpu.last.memory._pieces)
+        training(gpu, **sizes)()(batch)
+        for key in set(here.memory._pieces) - before:
+            here.memory.free(key)
+
+    return step
+
+
+# One step.
+
+
+def test_what_is_told_is_the_second_step_which_has_the_state_of_the_optimizer(gpu):
+    told = measure(training(gpu), "h100", 8, runner=gpu)
+    assert {role: held // MIB for role, held in told.peak.by_role.items()} == {
+        Role.PARAMETER: 100, Role.GRADIENT: 100, Role.OPTIMIZER: 200, Role.ACTIVATION: 768,
+    }  # fmt: skip
+    assert told.peak.phase is Phase.BACKWARD
+    assert {use.phase: use.bytes // MIB for use in told.phases} == {
+        Phase.FORWARD: 1068, Phase.BACKWARD: 1168, Phase.OPTIMIZER: 400,
+    }  # fmt: skip
+    assert told.step_ns == 13 * MS
+    assert told.range_ns == pytest.approx((10.4 * MS, 16.9 * MS))
+    assert told.per_s_range == pytest.approx((8 / 0.0169, 8 / 0.0104))
+    assert told.per_s == pytest.approx(8 / 0.013)
+    assert told.assumptions == StandIn.assumptions
+
+
+def test_a_step_that_makes_its_model_anew_needs_as_much_as_one_that_keeps_it(gpu):
+    kept = measure(training(gpu), "h100", 8, runner=gpu)
+    told = measure(anew(gpu), "h100", 8, runner=gpu)
+    assert (told.rebuilt, kept.rebuilt) == (True, False)
+    assert told.peak.by_role == kept.peak.by_role
+    assert told.state_bytes == 200 * MIB
+    assert told.reserved_bytes >= told.peak.bytes
+
+
+def test_without_a_batch_a_step_counts_as_one(gpu):
+    told = measure(functools.partial(training(gpu)(), 4) if gpu.last else lambda: None, "h100", runner=gpu)
+    assert told.batch is None
+    assert told.work == 1
+
+
+def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_too(gpu):
+    called = []
+
+    def usual(batch=5):
+        called.append(batch)
+        gpu.last.now_ns += 1e6
+
+    measure(usual, "h100", runner=gpu)
+    measure(usual, "h100", 7, runner=gpu)
+    assert called == [5, 5, 7, 7]
+
+
+def test_a_step_that_takes_a_batch_must_be_told_one(gpu):
+    with pytest.raises(RunError, match="takes a batch size") as error:
+        measure(anew(gpu), "h100", runner=gpu)
+    assert "batch=32" in error.value.fix
+
+
+def test_what_the_step_raises_is_raised(gpu):
+    def broken():
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        measure(broken, "h100", runner=gpu)
+    assert gpu.last.ended == "abandoned"
+
+
+def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
+    measure(training(gpu), "h100", 8, runner=gpu)
+    assert gpu.last.ended == "stopped"
+    quick = measure(training(gpu), "h100", 8, runner=gpu, quick=True)
+    assert gpu.last.ended == "abandoned"
+    assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
+
+
+def test_where_the_last_step_went_is_told_by_what_limits_it():
+    events = [
+        event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 0.0, 10.0),  # a first step, all of it arithmetic
+        event(Kind.OP, "aten::mm", 10.0, 2.0),
+        event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 12.0, 5.0),
+        event(Kind.KERNEL, "vectorized_elementwise_kernel", 17.0, 3.0),
+    ]
+    ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0, 20.0)]
+    told = shares(run_of(events, marks=ends))
+    assert told == {"arithmetic": 0.5, "memory rate": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
+    assert set(told) == set(LIMITS)
+    assert shares(run_of([event(Kind.OP, "aten::mm", 0.0, 2.0)])) == {}
+
+
+# Does it fit?
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdict"), [(8, "fits"), (680, "fits"), (770, "tight"), (825, "tight"), (840, "does not fit")]
+)
+def test_the_verdict_is_a_word_and_a_tenth_of_the_gpu_is_doubt(gpu, batch, verdict):
+    """79.1 GiB less 664 MiB of allowances hold 832 samples of 96 MiB beside 400 MiB."""
+    told = fits(training(gpu), "h100", batch, runner=gpu)
+    assert told.verdict == verdict
+    assert told.measured.needed_bytes == pytest.approx((400 + 96 * batch + 664) * MIB, rel=0.01, abs=200 * MIB)
+
+
+def test_a_step_that_fits_needs_no_advice(gpu):
+    assert fits(training(gpu), "h100", 8, runner=gpu).remedies == ()
+
+
+def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gpu):
+    told = fits(training(gpu, model=2048, sample=500), "a10", 60, runner=gpu)
+    assert told.verdict == "does not fit"
+    assert [each.key for each in told.remedies] == ["checkpoint", "batch", "autocast"]
+    assert [each.frees_bytes / MIB for each in told.remedies] == [30000, 15000, 15000]
+    assert told.larger.usable_bytes == min(spec(name).usable_bytes for name in ("a100-80", "h100"))
+
+
+def test_a_model_that_is_mostly_state_is_told_to_save_on_that(gpu):
+    told = fits(training(gpu, model=8000, sample=10, state=2), "v100", 1, runner=gpu)
+    assert [each.key for each in told.remedies][:2] == ["optimizer", "parameters"]
+
+
+def test_what_no_gpu_has_room_for_names_none(gpu):
+    assert fits(training(gpu, sample=3000), "b200", 100, runner=gpu).larger is None
+
+
+def fragmented(gpu):
+    """What the cache holds of the first half has no use in the second: 1.4 times the GPU held, 0.7 in use."""
+
+    def step():
+        here = gpu.last
+        for mib in (1000, 2000):
+            keys = [here.hold(mib, Phase.FORWARD) for _ in range(int(0.7 * here.spec.usable_bytes / mib / MIB))]
+            for key in keys:
+                here.memory.free(key)
+        here.now_ns += MS
+
+    return step
+
+
+def test_what_fits_only_once_the_cache_is_given_back_is_tight(gpu):
+    told = fits(fragmented(gpu), "h100", runner=gpu)
+    assert told.measured.used_frac < 0.9
+    assert (told.verdict, told.measured.squeezed, told.measured.refused) == ("tight", True, 0)
+
+
+def test_one_piece_without_room_is_enough_for_a_step_not_to_fit(gpu):
+    told = measure(training(gpu), "h100", 8, runner=gpu)
+    assert (told.verdict, replace(told, refused=1, retries=1).verdict) == ("fits", "does not fit")
+    assert not replace(told, refused=1, retries=1).squeezed
+
+
+def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
+    def step():
+        keys = [gpu.last.hold(9, Phase.FORWARD) for _ in range(6000)]
+        for key in keys[::2]:
+            gpu.last.memory.free(key)
+        gpu.last.memory.free(gpu.last.hold(40000, Phase.FORWARD))
+        for key in keys[1::2]:
+            gpu.last.memory.free(key)
+        gpu.last.now_ns += MS
+
+    told = fits(step, "h100", runner=gpu)
+    assert told.verdict == "does not fit"
+    assert told.measured.peak.bytes < 0.85 * told.measured.usable_bytes
+    assert "segments" in {each.key for each in told.remedies}
+
+
+# How large a batch?
+
+
+def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
+    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert (told.batch, told.refused) == (79, 80)
+    assert [each.batch for each in told.tried] == sorted(each.batch for each in told.tried)
+    assert told.sample_bytes == pytest.approx(1000 * MIB, rel=0.001)
+    assert told.fixed_bytes == pytest.approx(400 * MIB, rel=0.01)
+
+
+@settings(deadline=None, max_examples=12, phases=[Phase_.generate])
+@given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
+def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
+    """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
+    there = spec(name)
+    room = there.usable_bytes - sum(each.bytes for each in allowances(there))
+
+    def play(_):
+        play.last = StandIn(name)
+        return play.last
+
+    def goes(batch):
+        play.last = StandIn(name)
+        step = training(play, model=model, sample=sample)()
+        try:
+            step(batch)
+            step(batch)
+        except Full:
+            return False
+        return True
+
+    told = max_batch(training(play, model=model, sample=sample), name, start, runner=play)
+    assert len(told.tried) <= MOST_SIZES + MOST_RUNS + 1
+    if told.batch is None:
+        assert not goes(1)
+        return
+    assert goes(told.batch)
+    assert told.refused is None or told.refused > told.batch
+    assert told.batch <= (room / MIB - 4 * model) / sample
+    assert told.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
+
+
+def test_a_model_that_has_no_room_for_one_sample_has_no_largest_batch(gpu):
+    told = max_batch(training(gpu, model=6000), "t4", runner=gpu)
+    assert (told.batch, told.refused, told.roomy, told.even, told.knee) == (None, 1, None, (), None)
+    assert told.tried[0].batch == 1
+    assert told.tried[0].needed_bytes > told.spec.usable_bytes
+
+
+def test_a_start_that_is_far_too_large_is_no_hindrance(gpu):
+    assert max_batch(training(gpu, sample=1000), "t4", start=4096, runner=gpu).batch in (13, 14)
+
+
+def test_the_choices_beside_it_suit_the_gpu(gpu):
+    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert told.even == (72, 64)
+    assert told.roomy in (70, 71)
+
+
+def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
+    told = max_batch(training(gpu, sample=200, fixed_ms=8.0, sample_ms=1.0), "h100", runner=gpu)
+    rates = [each.per_s for each in told.tried if each.verdict != "does not fit"]
+    assert rates == sorted(rates)
+    assert told.knee.per_s >= 0.9 * rates[-1]
+    assert told.knee.batch < told.batch / 2
+    assert any(told.batch / 3 < each.batch < 0.7 * told.batch for each in told.tried)
+
+
+def test_few_runs_are_enough(gpu):
+    told = max_batch(training(gpu, sample=37), "h100", runner=gpu)
+    assert len(told.tried) <= 9
+    assert gpu.count <= 6
+
+
+def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
+    build = training(gpu)
+
+    def constant():
+        step = build()
+        return lambda batch: step(4)
+
+    with pytest.raises(RunError, match="largest batch cannot be looked for") as error:
+        max_batch(constant, "h100", runner=gpu)
+    assert "needs no more memory" in error.value.why
+
+
+def test_a_step_that_takes_no_batch_says_so(gpu):
+    with pytest.raises(RunError) as error:
+        max_batch(lambda: None, "h100", runner=gpu)
+    assert "def step(batch)" in error.value.fix
+    with pytest.raises(RunError, match="A batch of 0 is none"):
+        max_batch(lambda batch: None, "h100", start=0, runner=gpu)
+
+
+# Which GPU?
+
+
+def on(gpu, speeds):
+    """A step that takes another time on each GPU."""
+    build = training(gpu)
+
+    def built():
+        step = build()
+
+        def run(batch):
+            step(batch)
+            gpu.last.now_ns = gpu.last.marked_ns + speeds[gpu.last.spec.name] * MS
+
+        return run
+
+    return built
+
+
+SPEEDS = {"H100 SXM": 10.0, "A100-80 SXM": 20.0, "T4": 150.0}
+
+
+def test_gpus_come_by_speed_and_those_without_room_last(gpu):
+    told = compare_gpus(on(gpu, {**SPEEDS, "T4": 1.0}), ["t4", "a100", "h100"], 200, runner=gpu)
+    assert [each.measured.spec.name for each in told.candidates] == ["H100 SXM", "A100-80 SXM", "T4"]
+    assert told.candidates[-1].measured.verdict == "does not fit"
+
+
+def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100", "a100", "t4"], 100, {"H100": 3.6, "t4": 0.36}, runner=gpu)
+    h100, a100, t4 = told.candidates
+    assert h100.cost == pytest.approx(3.6 * 10 * 0.010 / 3600)
+    assert h100.cost_range == (pytest.approx(0.8 * h100.cost), pytest.approx(1.3 * h100.cost))
+    assert (a100.cost, a100.cost_range) == (None, None)
+    assert t4.cost == pytest.approx(0.36 * 10 * 0.150 / 3600)
+
+
+def test_energy_lies_between_half_and_all_of_what_a_gpu_may_draw_while_it_works(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
+    there = spec("h100")
+    assert told.measured.shares["arithmetic"] == pytest.approx(0.75)
+    low, high = told.joules_range
+    assert low == pytest.approx(10 * 0.008 * (there.idle_w + 0.375 * (there.full_w - there.idle_w)))
+    assert high == pytest.approx(10 * 0.013 * (there.idle_w + 0.75 * (there.full_w - there.idle_w)))
+
+
+def test_a_gpu_named_twice_is_compared_once(gpu):
+    assert len(compare_gpus(on(gpu, SPEEDS), ["h100", "H100 SXM"], 8, runner=gpu).candidates) == 1
+
+
+def test_what_cannot_be_compared_is_named(gpu):
+    with pytest.raises(RunError, match="cannot be compared") as error:
+        compare_gpus(lambda: None, ["h100"], price={"t4": 1.0}, runner=gpu)
+    assert "T4" in error.value.why
+    with pytest.raises(RunError, match="cannot be compared"):
+        compare_gpus(lambda: None, [], runner=gpu)
+    with pytest.raises(RunError, match="'gtx9000' is no GPU"):
+        compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
+
+
+def test_what_is_told_cannot_be_changed(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 8, runner=gpu)
+    for value in (told, told.candidates[0], told.candidates[0].measured):
+        with pytest.raises(AttributeError):
+            value.batch = 1
+    assert isinstance(told.candidates[0], Candidate)
+    assert isinstance(replace(told.candidates[0].measured, batch=1), Measured)
+    assert MaxBatch.__dataclass_params__.frozen
