@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 from gpulab.magics.arguments import PROFILE, options, split_statement
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import following
+from gpulab.virtual.specs import SPECS, spec
 from tests.kernel import Kernel, Reply, kernel
 
 LOOP = """
@@ -102,6 +103,46 @@ def test_level_and_steps_reach_the_recording(live):
     live.run("%%gpuprofile d -l deep -n 4\n" + LOOP)
     assert live.value("gpulab.runs['d'].recording.level") == "deep"
     assert live.value("len(gpulab.runs['d'].event_rows) > 0") is True
+
+
+CUDA_LOOP = """
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_cuda_code_runs_on_a_gpu_that_is_not_there(live):
+    told = said(live.run("%%gpuprofile cuda --virtual t4\n" + CUDA_LOOP))
+    assert "Virtual T4, estimated." in told
+    assert live.value("str(gpulab.runs['cuda'].source), torch.cuda.is_available()") == ("virtual T4, estimated", False)
+    assert live.value("model.weight.device.type") == "cuda"  # its tensors stay, without numbers
+
+
+def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(live):
+    reply = live.run("%%gpuprofile full --virtual t4\nimport torch\ntorch.empty(2**34, device='cuda')")
+    assert "CUDA out of memory. Tried to allocate 64.00 GiB." in reply.traceback
+    assert reply.traceback.count("line 3") == 1
+    assert reply.traceback.count("gpulab/virtual/") == 1  # where Python calls what plays PyTorch: no more of our insides
+    assert "64 GiB more was wanted" in said(reply)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--virtual h1000", "is no GPU that can be played"),
+        ("--virtual t4 --level deep", "takes no --level and no --steps"),
+        ("--virtual t4 --steps 3", "takes no --level and no --steps"),
+    ],
+)
+def test_a_line_that_asks_for_what_cannot_be_played_runs_nothing(live, line, why):
+    live.run("ran = 0")
+    assert why in live.run(f"%%gpuprofile wrong {line}\nran = 1").stderr
+    assert live.value("ran") == 0
 
 
 def test_config_sets_what_the_line_leaves_open_and_the_line_goes_before_it(live):
@@ -285,6 +326,12 @@ def test_an_option_is_offered_once():
     assert "--level" not in following("gpuprofile", ["-l", "deep"])
     assert "--steps" in following("gpuprofile", ["-l", "deep"])
     assert following("gpuprofile", ["--save"]) == []
+
+
+def test_virtual_gpus_are_offered_by_names_that_are_taken():
+    offered = following("gpuprofile", ["-g"])
+    assert {"t4", "h100-sxm", "a100-80-pcie", "rtx-4090"} <= set(offered)
+    assert [spec(name).name for name in offered] == [each.name for each in SPECS]
 
 
 # When gpulab itself fails.

@@ -15,6 +15,7 @@ from gpulab.capture import runs
 from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, WHATIF, WHY, options
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
+from gpulab.virtual.specs import SPECS
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|report|compare|whatif|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {
@@ -48,6 +49,8 @@ def following(magic: str, before: list[str]) -> list[str]:
     last = short.get(before[-1], before[-1]) if before else ""
     if choices.get(last):
         return list(choices[last])
+    if last == "--virtual":
+        return [each.name.lower().replace(" ", "-") for each in SPECS]
     if last in {"--out", "--steps", "--save"}:
         return []
     used = {short.get(word, word) for word in before}

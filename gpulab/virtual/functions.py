@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from gpulab.virtual.recorder import Recorder
 from gpulab.virtual.tensor_api import full_device
+
+_HERE = Path(__file__).parent
 
 
 class Calls:
@@ -16,6 +20,7 @@ class Calls:
     meta = False  # the program itself asks for the meta device in this call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
         self.recorder.entered()
         try:
             if not kwargs:
@@ -30,8 +35,9 @@ class Calls:
                 return func(*args, **kwargs)
             finally:
                 self.meta = False
-        except RuntimeError as error:
-            raise _as_on_cuda(error) from error.__cause__
+        except Exception as error:
+            told = _as_on_cuda(error) if isinstance(error, RuntimeError) else error
+            raise told.with_traceback(_outside(error.__traceback__)) from error.__cause__
         finally:
             self.recorder.left()
 
@@ -42,7 +48,17 @@ def _as_on_cuda(error: RuntimeError) -> RuntimeError:
         return error
     text = str(error).replace("torch.meta.", "torch.cuda.").replace("device meta", "device cuda:0")
     text = text.replace("device type 'meta'", "device type 'cuda'")
-    return RuntimeError(text).with_traceback(error.__traceback__)
+    return RuntimeError(text)
+
+
+def _outside(trace: TracebackType | None) -> TracebackType | None:
+    """The way an error came without our own functions on it, which are none of the program's."""
+    if trace is None:
+        return None
+    rest = _outside(trace.tb_next)
+    if Path(trace.tb_frame.f_code.co_filename).parent == _HERE:
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 @functools.cache

@@ -129,7 +129,7 @@ def spec(name: str) -> Spec:
 
 def _bare(name: str) -> str:
     """A name without case, spaces, makers and units, its parts in one order: "a100 40gb pcie" is "A100-PCIE-40GB"."""
-    lower = re.sub(r"(\d)\s*gi?b\b", r"\1 ", name.lower())
+    lower = re.sub(r"(\d)[\s-]*gi?b\b", r"\1 ", name.lower())
     lower = re.sub(r"nvidia|tesla|geforce|\bhbm\w*", " ", lower)
     parts = re.findall(r"[a-z0-9]+", re.sub(r"(pcie|sxm\d?)", r" \1 ", lower))
     parts = ["sxm" if part.startswith("sxm") else part for part in parts]
