@@ -11,7 +11,7 @@ from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 from gpulab.rules.stalls import of_what, per_step_gain, share_of
 
-DISPATCH_WORTH_FRAC = 0.20  # some dispatch is the price of eager mode; from a fifth on it is a cause
+DISPATCH_WORTH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth on it is a cause
 SMALL_PIECE_NS = 20_000  # median piece of work; calling one costs 5-12 us on the GPUs measured
 MANY_PIECES = 50  # fewer calls than this in all interior steps are no loop to speak of
 COMPILING_WORTH_FRAC = 0.05
