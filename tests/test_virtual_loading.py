@@ -151,7 +151,7 @@ def pinned(monkeypatch):
     """Tensors that know how to be pinned, as those of a virtual GPU do."""
     kept = Pinned()
 
-    def pin(tensor):
+    def pin(tensor, device=None):  # which PyTorch before 2.11 gives
         made = tensor.clone()
         kept.add(made)
         return made

@@ -87,7 +87,10 @@ def test_a_python_that_cannot_be_started_is_said(monkeypatch):
     ("what", "said"),
     [
         ("torch.get_autocast_dtype = lambda kind: torch.float32", "autocast failed: WrongError: a linear layer gives"),
-        ("del torch.Tensor._make_subclass", "entering it failed: AttributeError"),
+        (
+            "from torch._subclasses import fake_tensor; del fake_tensor.in_kernel_invocation_manager",
+            "forward and backward failed: ",
+        ),
         (
             "from gpulab.virtual import patches; patches._put_back = lambda *given: None",
             "PyTorch after leaving it failed: WrongError: not as before: ",
@@ -111,9 +114,20 @@ def never(*given, **named):
 def test_a_version_that_was_tested_is_not_tried_again(monkeypatch):
     monkeypatch.setattr(versions, "TESTED", frozenset({".".join(torch.__version__.split(".")[:2])}))
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(subprocess, "run", never)
     assert playable().ok
     assert playable().seconds == 0
+
+
+@pytest.mark.parametrize(("platform", "gpus"), [("darwin", 0), ("linux", 1)])
+def test_it_is_tried_again_where_it_was_not_tested(monkeypatch, platform, gpus):
+    calls = answered(monkeypatch, "gpulab self-test done\n")
+    monkeypatch.setattr(versions, "TESTED", frozenset({".".join(torch.__version__.split(".")[:2])}))
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert playable().ok
+    assert len(calls) == 1
 
 
 def answered(monkeypatch, output):

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulab.views.gpus import compare_gpus, fits, max_batch
+    from gpulab.virtual.versions import selftest
 
-__all__ = ["compare_gpus", "fits", "max_batch"]
+__all__ = ["compare_gpus", "fits", "max_batch", "selftest"]
 
 
 def __getattr__(name: str) -> Any:
     # What these give shows itself, so they stand in the views: to the right of this package, and asked for by name.
     import importlib
 
+    if name == "selftest":
+        return importlib.import_module("gpulab.virtual.versions").selftest
     if name in __all__:
         return getattr(importlib.import_module("gpulab.views.gpus"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual import seen
+from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.patches import swap
 from gpulab.virtual.recorder import Recorder
 from gpulab.virtual.tape import Way

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+Make = Callable[[Any, tuple[int, ...]], Any]  # a tensor like another, with these strides
 
 _FORWARD, _BACKWARD = "aten::convolution", "aten::convolution_backward"
 
 
-def mended(func: Any, args: Any, out: Any) -> Any:
-    """The result of an operator in the layout in which a GPU gives it."""
+def mended(func: Any, args: Any, out: Any, make: Make | None = None) -> Any:
+    """The result of an operator in the layout in which a GPU gives it; `make` makes it, without one its own mode."""
     name = func._overloadpacket._qualified_op_name
     if name == _FORWARD:
-        return _last(out) if _channels_last(args[0]) or _channels_last(args[1]) else out
+        return _last(out, make) if _channels_last(args[0]) or _channels_last(args[1]) else out
     if name == _BACKWARD and (_channels_last(args[1]) or _channels_last(args[2])):
-        return tuple([_last(each) for each in out])
+        return tuple([_last(each, make) for each in out])
     return out
 
 
@@ -26,7 +29,7 @@ def _channels_last(tensor: Any) -> bool:
     return bool(tensor.is_contiguous(memory_format=layout))
 
 
-def _last(tensor: Any) -> Any:
+def _last(tensor: Any, make: Make | None) -> Any:
     import torch
 
     if tensor is None or tensor.dim() not in (4, 5):
@@ -34,6 +37,7 @@ def _last(tensor: Any) -> Any:
     layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
     if tensor.is_contiguous(memory_format=layout):
         return tensor
-    mode = tensor.fake_mode
     strides = torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
-    return mode.imagined(tensor, tensor.device, strides=strides)
+    if make is not None:
+        return make(tensor, strides)
+    return tensor.fake_mode.imagined(tensor, tensor.device, strides=strides)

@@ -8,11 +8,13 @@ left out.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from gpulab.virtual import answers
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.genuine import no_such_device, unsupported, written
+from gpulab.virtual.layouts import mended
 from gpulab.virtual.memo import Outcome
 from gpulab.virtual.naming import details, told_name
 from gpulab.virtual.pinned import Pinned
@@ -66,7 +68,7 @@ class Metas:
     def _imagined(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self.inside += 1
         try:
-            return func(*args, **kwargs)
+            return mended(func, args, func(*args, **kwargs), _strided)
         except NotImplementedError as error:
             changed = written(func, args)
             if changed is None:
@@ -131,6 +133,51 @@ class Metas:
         self.recorder.copy("aten::_local_scalar_dense", Way.TO_HOST, args[0].element_size())
         return answers.number(args[0], self.assumptions)
 
+    def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Where a tensor is not zero."""
+        import torch
+
+        out = torch.empty((self._half(args[0]), args[0].dim()), dtype=torch.int64, device="meta")
+        self._write(func, args, kwargs, [args[0]], out)
+        self.recorder.copy("aten::nonzero", Way.TO_HOST, 8)
+        return out
+
+    def masked_select(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The elements under a mask."""
+        import torch
+
+        whole = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
+        out = torch.empty((self._half(args[1]) * whole // max(1, args[1].numel()),), dtype=args[0].dtype, device="meta")
+        self._write(func, args, kwargs, [each for each in args if is_meta(each)], out)
+        self.recorder.copy("aten::masked_select", Way.TO_HOST, 8)
+        return out
+
+    def masked(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """`tensor[mask]`, read or written: PyTorch asks the GPU for the places under the mask first."""
+        import torch
+
+        kinds = torch.bool, torch.uint8
+        masks = [each for each in args[1] if each is not None and each.dtype in kinds and is_meta(each)]
+        if not masks:
+            return NotImplemented
+        places: list[Any] = []
+        for each in args[1]:
+            if any(each is mask for mask in masks):
+                places += self.nonzero(torch.ops.aten.nonzero.default, (each,), {}).unbind(1)
+            else:
+                places.append(each)
+        given = (args[0], places, *args[2:])
+        out = self._imagined(func, given, kwargs)
+        self._write(func, given, kwargs, [each for each in tensors_in(given) if is_meta(each)], out)
+        return out
+
+    def _half(self, tensor: Any) -> int:
+        known = answers.known_value(tensor)
+        if isinstance(known, bool):
+            return int(tensor.numel()) if known else 0
+        self.assumptions.take("how many elements are nonzero or true, as with masks", "half of the elements")
+        return -(-int(tensor.numel()) // 2)
+
     def softmax(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """From half precision to float32 in one, which PyTorch's shape rule knows for some types only."""
         import torch
@@ -178,6 +225,12 @@ def meta() -> Any:
     return torch.device("meta")
 
 
+def _strided(tensor: Any, strides: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device="meta")
+
+
 def is_meta(tensor: Any) -> bool:
     """Whether a tensor lies on the GPU that is counted for, whatever it says of itself."""
     return bool(_is_meta()(tensor))
@@ -203,8 +256,14 @@ def _specials() -> Any:
         "_log_softmax": Metas.softmax,
         "_amp_foreach_non_finite_check_and_unscale_": Metas.unscale,
         "_amp_update_scale_": Metas.update_scale,
+        "nonzero": Metas.nonzero,
+        "masked_select": Metas.masked_select,
+        "index_put": Metas.masked,
+        "index_put_": Metas.masked,
+        "_index_put_impl_": Metas.masked,
     }
-    return {getattr(aten, name).default: special for name, special in told.items() if hasattr(aten, name)}
+    found = {getattr(aten, name).default: special for name, special in told.items() if hasattr(aten, name)}
+    return {**found, aten.index.Tensor: Metas.masked}
 
 
 @functools.cache

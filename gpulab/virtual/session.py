@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -22,6 +23,7 @@ from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.sensors import machine
 from gpulab.virtual.arrivals import Arrivals
 from gpulab.virtual.clock import Clock
+from gpulab.virtual.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
 from gpulab.virtual.device import FakeDevice
 from gpulab.virtual.doubt import step_ns, step_range_ns
 from gpulab.virtual.garbage import collected_between_steps
@@ -32,6 +34,7 @@ from gpulab.virtual.loading import watched
 from gpulab.virtual.log import MAIN, THREADS
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Assumption, Record, Stepped
+from gpulab.virtual.versions import playable
 
 KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
 TICK_S = 0.25
@@ -69,7 +72,11 @@ class VirtualGpu:
 
     def start(self) -> None:
         """From here on torch.cuda is this GPU."""
-        self._host_used = self._host or calibrated()
+        told = playable()
+        self._counted = "" if told.ok else told.why
+        if self._counted:
+            warnings.warn(announcement(self._counted), stacklevel=3)
+        self._host_used = NO_HOST if self._counted else self._host or calibrated()
         self._began_ns = time.time_ns()
         self._clock = self._timing(self._host_used, {})
         self._begins_ns: list[int] = []  # of steps
@@ -77,7 +84,8 @@ class VirtualGpu:
         self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.counts(address))
         spent = lambda: int(self._clock.spent.main)  # noqa: E731
         self._marks = Marks(self._boundary, Timer(lambda: self._clock.now_ns, spent, spent))
-        self._device = FakeDevice(self.spec, self._take, self.memory, self._clock)
+        device = CountingDevice if self._counted else FakeDevice
+        self._device: FakeDevice | CountingDevice = device(self.spec, self._take, self.memory, self._clock)
         claim(self)
         try:
             self._exit.callback(release)
@@ -101,6 +109,7 @@ class VirtualGpu:
                 **torch_facts(),
                 QUEUE_FACT: str(self._clock.queue),
                 "host": str(self._host_used),
+                **({FACT: f"{self._counted}; {LEFT_OUT}"} if self._counted else {}),
                 **self._range(),
                 **{f"assumed: {each.what}": _told(each) for each in self.assumptions},
             }

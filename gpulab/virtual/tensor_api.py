@@ -16,6 +16,11 @@ from gpulab.virtual.storages import Storages
 _HOME = [0]  # the process of the virtual GPU; processes forked from it have none
 
 
+def at_home() -> None:
+    """This process has the GPU."""
+    _HOME[0] = os.getpid()
+
+
 def full_device(device: Any) -> Any:
     """The device with its index, where it is the GPU: C++ would ask CUDA for the index."""
     import torch
@@ -36,7 +41,7 @@ def install(stack: ExitStack, storages: Storages, pinned: Pinned) -> None:
     """Until the stack is closed."""
     import torch
 
-    _HOME[0] = os.getpid()
+    at_home()
     swap(stack, torch.Tensor, **_everywhere(pinned))
     swap(stack, fake_tensor_type(), **_on_gpu(storages))
     parse = torch._C._nn._parse_to
