@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpulab.virtual.device import FakeDevice
-from gpulab.virtual.memory import Memory
+from gpulab.virtual.fake.device import FakeDevice
+from gpulab.virtual.room.memory import Memory
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Op, Record
 

@@ -12,7 +12,7 @@ from gpulab.analysis.launchers import holders
 from gpulab.analysis.sizes import inputs
 from gpulab.analysis.work import device_work
 from gpulab.tables import Kind
-from gpulab.virtual.kernels import kernels
+from gpulab.virtual.prices.kernels import kernels
 from gpulab.virtual.tape import Op, Tensor
 
 TYPES = {"float": ("float32", 4), "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "bool": ("bool", 1)}

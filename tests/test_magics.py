@@ -127,7 +127,7 @@ def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(
     reply = live.run("%%gpuprofile full --virtual t4\nimport torch\ntorch.empty(2**34, device='cuda')")
     assert "CUDA out of memory. Tried to allocate 64.00 GiB." in reply.traceback
     assert reply.traceback.count("line 3") == 1
-    assert reply.traceback.count("gpulab/virtual/") == 1  # where Python calls what plays PyTorch: no more of our insides
+    assert reply.traceback.count("gpulab/virtual/") == 1  # the one that Python calls
     assert "64 GiB more was wanted" in said(reply)
 
 

@@ -11,7 +11,7 @@ from test_virtual_fitting import MS, SPEEDS, StandIn, anew, fragmented, gpu, on,
 
 from gpulab.errors import RunError
 from gpulab.views import gpus
-from gpulab.virtual import fitting
+from gpulab.virtual.room import fitting
 from gpulab.virtual.tape import Assumption
 
 assert gpu  # the fixture of these tests too

@@ -14,8 +14,8 @@ from gpulab.run import Machine, Recording, Run, Source
 from gpulab.tables import DEVICE_KINDS, MARKS, Kind, MarkKind
 from gpulab.virtual.clock import Clock
 from gpulab.virtual.doubt import step_ns, step_range_ns
-from gpulab.virtual.kernels import kernels
 from gpulab.virtual.log import MAIN, THREADS
+from gpulab.virtual.prices.kernels import kernels
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Copy, Fetch, Hold, Op, Phase, Range, Signal, Stepped, Tensor, Wait, Way
 

@@ -13,10 +13,10 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
-from gpulab.virtual import counting, cuda_api  # noqa: E402
-from gpulab.virtual.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
-from gpulab.virtual.kernels import kernels  # noqa: E402
-from gpulab.virtual.memory import Memory  # noqa: E402
+from gpulab.virtual.fake import counting, cuda_api  # noqa: E402
+from gpulab.virtual.fake.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
+from gpulab.virtual.prices.kernels import kernels  # noqa: E402
+from gpulab.virtual.room.memory import Memory  # noqa: E402
 from gpulab.virtual.specs import spec  # noqa: E402
 from gpulab.virtual.tape import Copy, Op, Phase, Role, Stepped, Way  # noqa: E402
 

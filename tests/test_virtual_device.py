@@ -19,8 +19,8 @@ from virtual_models import Gpt2, ResNet50  # noqa: E402
 from virtual_snippets import StillClock, device  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
-from gpulab.virtual.device import FakeDevice  # noqa: E402
-from gpulab.virtual.memory import Memory  # noqa: E402
+from gpulab.virtual.fake.device import FakeDevice  # noqa: E402
+from gpulab.virtual.room.memory import Memory  # noqa: E402
 from gpulab.virtual.specs import spec  # noqa: E402
 from gpulab.virtual.tape import Copy, Hold, HostOp, Op, Phase, Range, Role, Signal, Stepped, Way  # noqa: E402
 
@@ -356,7 +356,7 @@ def test_autocast_casts_a_weight_once():
 
 
 def test_autocast_knows_every_operator_that_torch_s_own_does():
-    from gpulab.virtual.autocast import Autocast
+    from gpulab.virtual.fake.autocast import Autocast
 
     everything = torch._C._dispatch_get_all_op_names()
     expected = {each for each in everything if torch._C._dispatch_has_kernel_for_dispatch_key(each, "AutocastCUDA")}

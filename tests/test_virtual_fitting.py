@@ -14,9 +14,9 @@ from made import event, mark, run_of
 
 from gpulab.errors import RunError
 from gpulab.tables import Kind, MarkKind
-from gpulab.virtual.fitting import MOST_RUNS, MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
-from gpulab.virtual.measuring import LIMITS, Measured, measure, shares
-from gpulab.virtual.memory import Full, Memory, allowances
+from gpulab.virtual.room.fitting import MOST_RUNS, MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.room.measuring import LIMITS, Measured, measure, shares
+from gpulab.virtual.room.memory import Full, Memory, allowances
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Assumption, Phase, Role
 

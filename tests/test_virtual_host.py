@@ -11,9 +11,9 @@ from gpulab import trace
 from gpulab.tables import Kind
 from gpulab.virtual import calibration
 from gpulab.virtual.calibration import CALLING, USUAL_NS, measured, speed
-from gpulab.virtual.classes import launches_nothing, op_class
 from gpulab.virtual.host import DISPATCH_NS, SPREAD, Host, calibrated
-from gpulab.virtual.kernel import OpClass
+from gpulab.virtual.prices.classes import launches_nothing, op_class
+from gpulab.virtual.prices.kernel import OpClass
 from gpulab.virtual.tape import Op, Phase
 
 CALLS = ("launch_ns", "copy_dispatch_ns", "copy_call_ns", "sync_call_ns", "event_ns", "alloc_ns", "module_ns")

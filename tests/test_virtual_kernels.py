@@ -21,10 +21,10 @@ from gpulab.analysis.families import is_layout, is_optimizer, is_pointwise, is_s
 from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.pieces import Family, family_of
 from gpulab.analysis.tensor_cores import Cores, Precision, alignment, maths
-from gpulab.virtual.classes import op_class
-from gpulab.virtual.copies import copy_ns
-from gpulab.virtual.kernels import SPREAD, OpClass, kernels
-from gpulab.virtual.multi import launches
+from gpulab.virtual.prices.classes import op_class
+from gpulab.virtual.prices.copies import copy_ns
+from gpulab.virtual.prices.kernels import SPREAD, OpClass, kernels
+from gpulab.virtual.prices.multi import launches
 from gpulab.virtual.specs import SPECS, spec
 from gpulab.virtual.tape import Copy, Op, Way
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from gpulab.capture.marks import Marks
 from gpulab.tables import MarkKind
-from gpulab.virtual import building, loading
-from gpulab.virtual.arrivals import Arrivals, handover_ns
-from gpulab.virtual.batches import size_bytes
-from gpulab.virtual.loading import watched
-from gpulab.virtual.pinned import Pinned
+from gpulab.virtual.fake.pinned import Pinned
+from gpulab.virtual.feeding import building, loading
+from gpulab.virtual.feeding.arrivals import Arrivals, handover_ns
+from gpulab.virtual.feeding.batches import size_bytes
+from gpulab.virtual.feeding.loading import watched
 from gpulab.virtual.tape import Fetch
 
 torch = pytest.importorskip("torch")

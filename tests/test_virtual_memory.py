@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulab.virtual.memory import Full, Memory
+from gpulab.virtual.room.memory import Full, Memory
 from gpulab.virtual.tape import Phase, Role
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

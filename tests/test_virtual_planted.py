@@ -5,6 +5,8 @@ import gc
 import pytest
 
 import gpulab
+from gpulab.virtual.host import Host
+from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
 
 torch = pytest.importorskip("torch")
@@ -38,7 +40,7 @@ def played():
 
     def play(name):
         if name not in known:
-            with gpulab.virtual_gpu("h100", name) as gpu:
+            with VirtualGpu("h100", name, host=Host.usual()) as gpu:
                 workload(name).run(device="cuda", steps=STEPS)
             known[name] = gpulab.diagnose(gpu.run)
             gc.collect()

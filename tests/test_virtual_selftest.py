@@ -92,7 +92,7 @@ def test_a_python_that_cannot_be_started_is_said(monkeypatch):
             "forward and backward failed: ",
         ),
         (
-            "from gpulab.virtual import patches; patches._put_back = lambda *given: None",
+            "from gpulab.virtual.fake import patches; patches._put_back = lambda *given: None",
             "PyTorch after leaving it failed: WrongError: not as before: ",
         ),
     ],

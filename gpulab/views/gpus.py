@@ -10,9 +10,9 @@ from gpulab.views.sheet import Answer, Bar, Block, Line, Row, Section, Segment, 
 from gpulab.views.view import View
 from gpulab.views.virtual_words import an, method, number, origin_words, rebuilt, unit_of_work, watermark, what_runs
 from gpulab.views.wording import UNKNOWN, percent, scale, size, times
-from gpulab.virtual import fitting
-from gpulab.virtual.fitting import Candidate, GpuComparison
-from gpulab.virtual.measuring import TOO_LARGE, Measured, Runner, Step
+from gpulab.virtual.room import fitting
+from gpulab.virtual.room.fitting import Candidate, GpuComparison
+from gpulab.virtual.room.measuring import TOO_LARGE, Measured, Runner, Step
 from gpulab.virtual.session import VirtualGpu
 
 _SURE, _PERHAPS = "matmul", "kernels"

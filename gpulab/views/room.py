@@ -9,9 +9,9 @@ from gpulab.views.sheet import Answer, Bar, Block, Line, Row, Section, Segment, 
 from gpulab.views.view import View
 from gpulab.views.virtual_words import an, method, number, origin_words, rebuilt, watermark, what_runs
 from gpulab.views.wording import percent, scale, sentence, size
-from gpulab.virtual.fitting import GAINING_FRAC, NEAR_FRAC, Fit, MaxBatch, Remedy
-from gpulab.virtual.measuring import FITS, TIGHT, TOO_LARGE, Measured
-from gpulab.virtual.memory import allowances
+from gpulab.virtual.room.fitting import GAINING_FRAC, NEAR_FRAC, Fit, MaxBatch, Remedy
+from gpulab.virtual.room.measuring import FITS, TIGHT, TOO_LARGE, Measured
+from gpulab.virtual.room.memory import allowances
 from gpulab.virtual.tape import Role
 
 # A colour of the ledger for each role: the same hues, with room between them.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.views.sheet import Facts, Line, Section
 from gpulab.views.wording import size
-from gpulab.virtual.measuring import TIGHT, Measured
-from gpulab.virtual.memory import allowances
+from gpulab.virtual.room.measuring import TIGHT, Measured
+from gpulab.virtual.room.memory import allowances
 
 _BUILD_ONCE = """def build():
     model = Net().cuda()

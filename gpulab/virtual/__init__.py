@@ -1,4 +1,11 @@
-"""A run without a GPU: specs, prices, memory, the fake device, and the clock by which it works.
+"""A run without a GPU: what can be played, the CUDA device that programs see, and the clock that tells what it takes.
+
+    tape, specs          what a program did, in order; the GPUs that can be played
+    fake                 the CUDA device that programs see: it writes the tape
+    prices, host         what work takes on the GPU; what calling it takes on the host
+    feeding, room        DataLoaders, which run for real; memory, and what fits
+    clock, log, session  virtual time, the events that come of it, and the run
+    versions, trial      whether this version of PyTorch can be played to
 
 with gpulab.virtual_gpu("h100") as gpu:
 train()                                  # ordinary CUDA code

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.replay.waits import QUEUE
 from gpulab.tables import Kind
-from gpulab.virtual.arrivals import Arrivals
-from gpulab.virtual.copies import copy_ns
-from gpulab.virtual.kernel import Kernel, OpClass
-from gpulab.virtual.kernels import kernels
+from gpulab.virtual.feeding.arrivals import Arrivals
 from gpulab.virtual.log import AUTOGRAD, MAIN, Log
+from gpulab.virtual.prices.copies import copy_ns
+from gpulab.virtual.prices.kernel import Kernel, OpClass
+from gpulab.virtual.prices.kernels import kernels
 from gpulab.virtual.specs import Spec
 from gpulab.virtual.tape import Copy, Fetch, Hold, HostOp, Op, Phase, Range, Record, Signal, Stepped, Wait, Way
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpulab.virtual.clock import Clock
 from gpulab.virtual.host import SPREAD as HOST_SPREAD
 from gpulab.virtual.host import Host
-from gpulab.virtual.kernels import SPREAD, OpClass
+from gpulab.virtual.prices.kernels import SPREAD, OpClass
 from gpulab.virtual.tape import Record
 
 Steps = Sequence[Sequence[Record]]

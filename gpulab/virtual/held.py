@@ -7,7 +7,7 @@ from typing import Any
 from gpulab.rows import Rows
 from gpulab.tables import ALLOCATOR
 from gpulab.virtual.clock import Clock
-from gpulab.virtual.memory import Memory, allowances
+from gpulab.virtual.room.memory import Memory, allowances
 from gpulab.virtual.specs import Spec
 from gpulab.virtual.tape import Phase
 

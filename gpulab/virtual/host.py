@@ -9,8 +9,8 @@ from functools import cache
 
 from gpulab.sensors.surroundings import cpu_name
 from gpulab.virtual.calibration import Speed, speed
-from gpulab.virtual.classes import bare, launches_nothing, op_class
-from gpulab.virtual.kernel import OpClass
+from gpulab.virtual.prices.classes import bare, launches_nothing, op_class
+from gpulab.virtual.prices.kernel import OpClass
 from gpulab.virtual.tape import Op, Phase
 
 # What an operator costs its thread besides the launch calls, in ns: in forward, where autograd writes it down, and

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpulab.rows import Rows
 from gpulab.tables import EVENTS, GRIDS, MEMORY, SHAPES, WAITS, Kind
-from gpulab.virtual.kernel import Kernel, OpClass
+from gpulab.virtual.prices.kernel import Kernel, OpClass
 from gpulab.virtual.tape import Tensor
 
 MAIN, AUTOGRAD = 0, 1  # threads

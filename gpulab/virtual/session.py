@@ -21,17 +21,17 @@ from gpulab.errors import RunError
 from gpulab.replay.waits import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.sensors import machine
-from gpulab.virtual.arrivals import Arrivals
 from gpulab.virtual.clock import Clock
-from gpulab.virtual.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
-from gpulab.virtual.device import FakeDevice
 from gpulab.virtual.doubt import step_ns, step_range_ns
+from gpulab.virtual.fake.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
+from gpulab.virtual.fake.device import FakeDevice
+from gpulab.virtual.feeding.arrivals import Arrivals
+from gpulab.virtual.feeding.loading import watched
 from gpulab.virtual.garbage import collected_between_steps
 from gpulab.virtual.held import LoggedMemory
 from gpulab.virtual.host import Host, calibrated
-from gpulab.virtual.kernel import OpClass
-from gpulab.virtual.loading import watched
 from gpulab.virtual.log import MAIN, THREADS
+from gpulab.virtual.prices.kernel import OpClass
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Assumption, Record, Stepped
 from gpulab.virtual.versions import playable

@@ -3,7 +3,7 @@
 The virtual GPU stands on PyTorch's insides, and those differ from version to version. The versions in TESTED were
 tried with all that gpulab's tests ask, and are not tried again where those tests ran. Any other is given a small
 training loop first, and that it was passed is remembered in the user's cache folder. Where it fails, or kills its
-process, or hangs, the answer says so, and the virtual GPU counts instead of playing: see gpulab.virtual.counting.
+process, or hangs, the answer says so, and the virtual GPU counts instead of playing: see gpulab.virtual.fake.counting.
 """
 
 from __future__ import annotations
@@ -125,6 +125,6 @@ def _torch_version() -> str:
 def _versions(torch_version: str) -> tuple[str, ...]:
     """What an answer holds for: PyTorch, Python, and the virtual GPU's own source."""
     source = 0
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         source = zlib.crc32(path.read_bytes(), source)
     return f"torch{torch_version}", f"python{sys.version.split()[0]}", sys.platform, f"{source:08x}"

@@ -1,0 +1,303 @@
+"""Does a training step fit on a GPU, how large may its batch be, and which GPU is worth its price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpulab.errors import RunError
+from gpulab.virtual.room.measuring import (
+    FITS,
+    ROOM_FRAC,
+    TOO_LARGE,
+    Measured,
+    Runner,
+    Step,
+    begun,
+    measure,
+    playing,
+    stretch,
+    takes_one,
+)
+from gpulab.virtual.specs import SPECS, Spec, spec
+from gpulab.virtual.tape import Role
+
+MOST_SIZES = 6  # of batches that are tried first
+MOST_RUNS = 8  # of those that are tried on the way to the largest
+LEAST_FRAC = 0.85  # of a GPU's memory: tensors up to so much have room, as a rule, whatever is lost to fragments
+EDGE_FRAC = 0.02  # of a batch: how near the largest that fits and the smallest that does not must lie
+NEAR_FRAC = 0.1  # of a batch: another that near has the same rate
+GAINING_FRAC = 0.9  # of the best rate: a batch that reaches it need not be larger for speed
+WORTH_FRAC = 0.075  # of the peak: what frees less is not worth the trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A way to need less memory, and how much it frees at most; None where that cannot be told."""
+
+    key: str
+    frees_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Whether a step fits on a GPU."""
+
+    measured: Measured
+    remedies: tuple[Remedy, ...]  # most first; none where it fits
+    larger: Spec | None  # the smallest other GPU with room for it
+
+    @property
+    def verdict(self) -> str:
+        """One of "fits", "tight" and "does not fit"."""
+        return self.measured.verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxBatch:
+    """The largest batch that a GPU has room for."""
+
+    spec: Spec
+    batch: int | None  # the largest that was tried and fits; None: not even one sample does
+    refused: int | None  # the smallest that was tried and does not; None where the search ended before
+    roomy: int | None  # the largest that leaves a tenth of the memory free, by a straight line between those tried
+    fixed_bytes: float  # in use whatever the batch, at the peak
+    sample_bytes: float  # in use for each sample, at the peak
+    tried: tuple[Measured, ...]  # by batch
+
+    @property
+    def even(self) -> tuple[int, ...]:
+        """Choices that suit the GPU below the largest: a multiple of 8, and a power of two."""
+        if not self.batch:
+            return ()
+        found = {self.batch // 8 * 8, 2 ** (self.batch.bit_length() - 1)}
+        return tuple(sorted((each for each in found if 0 < each <= self.batch), reverse=True))
+
+    @property
+    def knee(self) -> Measured | None:
+        """The smallest batch tried with nearly the best rate."""
+        fitting = [each for each in self.tried if each.verdict != TOO_LARGE]
+        best = max((each.per_s for each in fitting), default=0.0)
+        return next((each for each in fitting if each.per_s >= GAINING_FRAC * best), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One GPU for a step; None where no price was given, or nothing is known to reckon with."""
+
+    measured: Measured
+    price: float | None  # of an hour
+    cost: float | None  # of 1000 samples, or steps
+    cost_range: tuple[float, float] | None
+    joules_range: tuple[float, float] | None  # of 1000 samples, or steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuComparison:
+    """The same step on several GPUs: those it fits on by speed, then the others."""
+
+    batch: int | None
+    candidates: tuple[Candidate, ...]
+
+
+def fits(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -> Fit:
+    """Whether a step has room on a GPU, and what would help where it has not."""
+    measured = measure(step, gpu, batch, runner=runner)
+    if measured.verdict == FITS:
+        return Fit(measured=measured, remedies=(), larger=None)
+    roomy = [each for each in SPECS if measured.needed_bytes <= ROOM_FRAC * each.usable_bytes]
+    smallest = min(roomy, key=lambda each: each.usable_bytes, default=None)
+    return Fit(measured=measured, remedies=tuple(_remedies(measured)), larger=smallest)
+
+
+def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBatch:
+    """The largest batch that a GPU has room for: small ones tell what a sample needs, and large ones try what it says.
+
+    Raises RunError for a step that takes no batch size, and for one whose memory does not grow with it.
+    """
+    wanted = spec(gpu)
+    if start < 1:
+        raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
+    tried = _first_sizes(step, wanted, start, runner)
+    _bisect(tried, lambda batch: measure(step, wanted.name, batch, runner=runner, quick=True))
+    return _largest(wanted, [tried[batch] for batch in sorted(tried)])
+
+
+def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> dict[int, Measured]:
+    """Small batches on one GPU, where the model need not be built for each: what a sample needs, and their rates."""
+    tried: dict[int, Measured] = {}
+    with playing(runner, wanted, keep=False) as played:
+        body = begun(step, start)
+        if takes_one(body) is None:
+            raise RunError(
+                "The largest batch cannot be looked for.",
+                why="the step takes no batch size",
+                fix="write it as a function of the batch size: def step(batch): ...",
+            )
+        following: int | None = start
+        while following is not None:
+            played.memory.empty_cache()
+            collect = not tried or any(told.rebuilt for told in tried.values())  # it takes a while
+            tried[following] = stretch(played, wanted, body, following, collect=collect, ranged=False)
+            following = _growing(tried)
+    return tried
+
+
+def _growing(tried: Mapping[int, Measured]) -> int | None:
+    """The next of the first sizes, always a larger one: a smaller would wait for a GPU that is busy with the last."""
+    last = max(tried)
+    if len(tried) == 1:
+        return 2 * last
+    ceiling = _ceiling(tried)
+    if ceiling is None:
+        return 4 * last if len(tried) < MOST_SIZES else None
+    wanted = [each // 8 * 8 if each >= 16 else each for each in (ceiling // 4, ceiling // 2)]
+    return next((each for each in wanted if each > last * (1 + NEAR_FRAC)), None)
+
+
+def _ceiling(tried: Mapping[int, Measured]) -> int | None:
+    """The largest batch whose tensors alone are not too much, by a straight line; None where they do not grow."""
+    one, other = sorted(tried.values(), key=lambda told: abs(told.used_frac - 1))[:2]
+    slope = (other.peak.bytes - one.peak.bytes) / (other.work - one.work)
+    if slope <= 0:
+        return None
+    room = one.usable_bytes - one.outside_bytes - one.peak.bytes
+    return max(0, one.work + int(room // slope))
+
+
+def _bisect(tried: dict[int, Measured], play: Callable[[int], Measured]) -> None:
+    """Look for the edge below what tensors alone would allow; each size on a GPU of its own, as it would be trained."""
+    ceiling = _ceiling(tried)
+    if ceiling is None:
+        return
+    low, refused = _edges(tried)
+    high = min(refused or ceiling + 1, max(low, ceiling) + 1)
+    guess = round(ceiling * (1 + LEAST_FRAC) / 2)
+    for _ in range(MOST_RUNS):
+        if high - low <= max(1, int(high * EDGE_FRAC)):
+            break
+        guess = min(max(guess, low + 1), high - 1)
+        tried[guess] = play(guess)
+        if tried[guess].verdict == TOO_LARGE:
+            # What it would have used tells better than smaller ones what there is room for.
+            better = _ceiling(tried) or guess
+            high = max(low + 1, min(guess, better + 1))
+            guess = better if better < guess else max((low + high) // 2, round(high * LEAST_FRAC))
+        else:
+            low = guess
+            guess = (low + high) // 2
+    if high not in tried:
+        tried[high] = play(high)
+
+
+def compare_gpus(
+    step: Step, gpus: Sequence[str], batch: int | None = None, price: Mapping[str, float] | None = None, *,
+    runner: Runner,
+) -> GpuComparison:  # fmt: skip
+    """The same step on several GPUs. `price`: of an hour, by GPU. Raises RunError for a GPU that is not listed."""
+    wanted = {each.name: each for each in map(spec, gpus)}
+    prices = {spec(gpu).name: value for gpu, value in (price or {}).items()}
+    if not wanted or not prices.keys() <= wanted.keys():
+        other = next((name for name in prices if name not in wanted), "")
+        raise RunError(
+            "The GPUs cannot be compared.",
+            why=f"a price was given for {other}, which is not among them" if other else "none was named",
+            fix=f"add it: compare_gpus(step, [..., {other!r}])" if other else 'name some: ["h100", "a100", "t4"]',
+        )
+    told = [_candidate(measure(step, name, batch, runner=runner), prices.get(name)) for name in wanted]
+    told.sort(key=lambda each: (each.measured.verdict == TOO_LARGE, -each.measured.per_s))
+    return GpuComparison(batch=batch, candidates=tuple(told))
+
+
+def _edges(tried: Mapping[int, Measured]) -> tuple[int, int | None]:
+    """The largest batch that fits, 0 for none, and the smallest beyond it that does not."""
+    low = max((batch for batch, told in tried.items() if told.verdict != TOO_LARGE), default=0)
+    return low, min((batch for batch, told in tried.items() if told.verdict == TOO_LARGE and batch > low), default=None)
+
+
+def _needed(told: Measured) -> float:
+    return told.needed_bytes
+
+
+def _in_use(told: Measured) -> float:
+    return told.peak.bytes
+
+
+def _slope(one: Measured, other: Measured, of: Callable[[Measured], float]) -> float:
+    """Bytes a sample; 0 where more of them need no more."""
+    return max(0.0, (of(other) - of(one)) / (other.work - one.work))
+
+
+def _largest(wanted: Spec, told: Sequence[Measured]) -> MaxBatch:
+    low, high = _edges({each.work: each for each in told})
+    fitting = [each for each in told if each.work <= low] or list(told)
+    first, last = fitting[0], fitting[-1]
+    sample = fixed = 0.0
+    if len(told) > 1:
+        other = last if last is not first else told[1]
+        sample = _slope(first, other, _in_use)
+        fixed = first.peak.bytes - sample * first.work
+    if high is None and not sample:
+        raise RunError(
+            "The largest batch cannot be looked for.",
+            why=f"a batch of {last.work} needs no more memory than one of {first.work}",
+            fix="let the step make its batch in the size that it is called with",
+        )
+    return MaxBatch(
+        spec=wanted,
+        batch=low or None,
+        refused=high,
+        roomy=_roomy(fitting) if low else None,
+        fixed_bytes=fixed,
+        sample_bytes=sample,
+        tried=tuple(told),
+    )
+
+
+def _roomy(fitting: Sequence[Measured]) -> int | None:
+    """The largest batch that leaves a tenth of the memory free: between the two tried on either side of that."""
+    before = [each for each in fitting if each.verdict == FITS]
+    after = [each for each in fitting if each.verdict != FITS]
+    if not before or not after:
+        return before[-1].work if before else None
+    one, other = before[-1], after[0]
+    slope = _slope(one, other, _needed)
+    room = ROOM_FRAC * one.usable_bytes - one.needed_bytes
+    return one.work if not slope else min(other.work - 1, one.work + int(room // slope))
+
+
+def _candidate(measured: Measured, price: float | None) -> Candidate:
+    thousand = 1000 / measured.work
+    hour = None if price is None else price * thousand / 3.6e12  # for each ns of a step
+    joules = measured.joules_range
+    return Candidate(
+        measured=measured,
+        price=price,
+        cost=None if hour is None else hour * measured.step_ns,
+        cost_range=None if hour is None else _each(measured.range_ns, hour),
+        joules_range=_each(joules, thousand),
+    )
+
+
+def _each(pair: tuple[float, float] | None, times: float) -> tuple[float, float] | None:
+    return None if pair is None else (pair[0] * times, pair[1] * times)
+
+
+def _remedies(measured: Measured) -> list[Remedy]:
+    """Ways to need less, by what most is used for."""
+    held, total = measured.peak.by_role, measured.peak.bytes
+    kept = held.get(Role.ACTIVATION, 0)
+    by_batch = kept + held.get(Role.TEMPORARY, 0)
+    cached = measured.reserved_bytes - total
+    found = [
+        Remedy("checkpoint", kept),
+        Remedy("batch", by_batch // 2),
+        Remedy("autocast", kept // 2),
+        Remedy("optimizer", held.get(Role.OPTIMIZER, 0) // 2),
+        Remedy("parameters", (held.get(Role.PARAMETER, 0) + held.get(Role.GRADIENT, 0)) // 2),
+        Remedy("segments", cached),
+    ]
+    worth = [each for each in found if (each.frees_bytes or 0) >= WORTH_FRAC * total]
+    if measured.squeezed and found[-1] not in worth:
+        worth.append(Remedy("segments", None))
+    return sorted(worth, key=lambda each: -(each.frees_bytes or 0))
