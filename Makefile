@@ -63,7 +63,7 @@ bench-predictions: $(READY)
 	$(PY) benchmarks/predictions.py
 
 bench-compare: $(READY)
-	$(PY) benchmarks/comparing.py
+	$(PY) benchmarks/comparing.py --loops in_one tiny_ops --patience 45
 
 bench-replay: $(READY)
 	$(PY) benchmarks/replay.py

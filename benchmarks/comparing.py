@@ -1,6 +1,6 @@
 """How often a comparison calls a difference that is none, and how often it finds one that is there.
 
-    python benchmarks/comparing.py [--pairs 10] [--repeats 5] [--patience 0]
+    python benchmarks/comparing.py [--pairs 10] [--repeats 7] [--patience 0]
 
 Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second spends
 10 % more on each step, whatever that takes. Each pair is one `gpulab.experiment` in a fresh process: the variants take
@@ -43,7 +43,7 @@ def main() -> None:
     """Record, judge, print every pair and the tally."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=10, help="of each kind")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each variant")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each variant")
     parser.add_argument("--level", default="sensors", help="sensors (times alone) or trace")
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS), help="in_one, tiny_ops: one thread")
     parser.add_argument("--patience", type=float, default=0, help="seconds to wait, at most, until little else runs")
