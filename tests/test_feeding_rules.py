@@ -150,9 +150,9 @@ def every_other(batch):
 
 def as_recorded(loader):
     """What gpulab records of a DataLoader of the user's."""
-    from gpulab.capture.marks import _facts
+    from gpulab.capture.marks import facts_of
 
-    return replace(_facts(iter(loader)), name="loader")
+    return replace(facts_of(iter(loader)), name="loader")
 
 
 @pytest.mark.parametrize(
