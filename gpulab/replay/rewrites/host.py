@@ -49,8 +49,10 @@ def python(graph: Graph, value: Value, draw: Draw) -> Graph:
 def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
     """No garbage is collected during steps: `gc.freeze()` after setting up, `gc.disable()`, no `gc.collect()`.
 
-    The time of the collections that gpulab saw goes from wherever in the step they fell. Nothing is priced. Not
-    known: how much memory cycles of objects then hold until something collects them, once in a thousand steps, say.
+    Models: the time of the collections that gpulab saw goes from wherever in the step they fell. Nothing is priced.
+
+    Cannot know: how much memory cycles of objects then hold until something collects them, once in a thousand steps,
+    say.
     """
     before = dict(graph.host.before_ns)
     for part, share in graph.within(_collections(graph)).items():
