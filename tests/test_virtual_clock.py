@@ -8,6 +8,8 @@ import pytest
 
 from gpulab.analysis.steps import steps
 from gpulab.questions import ready
+from gpulab.replay.prediction import predict
+from gpulab.replay.removal import without
 from gpulab.replay.waits import QUEUE, QUEUE_FACT
 from gpulab.rows import Rows
 from gpulab.run import Machine, Recording, Run, Source
@@ -73,7 +75,7 @@ def took(records, gpu=H100):
 
 
 def rows(told) -> Rows:
-    return told.log.tables(0).rows["event_rows"]
+    return told.log.tables(0)["event_rows"]
 
 
 def named(events, kind):
@@ -107,7 +109,7 @@ def loop(body, count=12, gpu=H100):
         facts={QUEUE_FACT: str(told.queue)},
         recording=Recording(windows_ns=((0, span),), activities=("cpu", "cuda")),
         mark_rows=MARKS.of(marks),
-        **told.log.tables(0).rows,
+        **told.log.tables(0),
     )
 
 
@@ -202,7 +204,7 @@ def test_a_batch_takes_what_building_it_took_where_no_worker_builds_it():
     told = clock()
     told.take(fetch)
     assert told.now_ns == 20 * MS
-    assert told.spent.main == 5 * MS
+    assert told.cpu_ns == 5 * MS
     assert named(rows(told), Kind.LOADER)[0][1:] == (0, 20 * MS)
 
 
@@ -228,7 +230,7 @@ def test_ranges_hold_what_was_called_in_them():
 def test_shapes_are_told_as_the_profiler_tells_them():
     told = clock()
     told.take(product(16))
-    table = told.log.tables(0).rows["shape_rows"]
+    table = told.log.tables(0)["shape_rows"]
     assert json.loads(table.words("shapes")[0]) == [[16, 16], [16, 16]]
     assert json.loads(table.words("dtypes")[0]) == ["float", "float"]
 
@@ -262,6 +264,20 @@ def test_the_step_is_the_one_that_long_loops_settle_at(body):
     assert told == pytest.approx(float(np.median(steps(run).dur_ns[200:])), rel=0.02)
     low, high = step_range_ns([body, body], timing, Host())
     assert low < told < high
+
+
+def test_what_is_taken_away_in_the_steps_that_count_is_taken_from_those_before_as_well():
+    """A host that is two steps ahead of its GPU waits for the kernels of earlier steps."""
+    run = loop([product(), *[tiny()] * 5, product()], count=10)
+    found = steps(run)
+    run = replace(run, recording=Recording(windows_ns=((int(found.start_ns[5]), run.span_ns),)))
+    found = steps(run)
+    work = run.event_rows.of_kind(Kind.KERNEL)
+    start, end = found.start_ns[found.interior].min(), found.end_ns[found.interior].max()
+    spans = work.where((work["start_ns"] >= start) & (work["start_ns"] < end)).spans()
+    half = without("half", spans, (0.5, 0.5, 0.5), device_only=True)
+    told = predict(ready(run), (half,))
+    assert told.likely_ns == pytest.approx(told.step_ns / 2, rel=0.05)
 
 
 def test_a_faster_gpu_is_never_slower():

@@ -77,6 +77,12 @@ def test_what_is_asked_of_runs_can_be_asked_of_it(run):
     assert "virtual H100 SXM, estimated" in repr(compared(gpulab.compare(run, run)))
 
 
+def test_what_only_a_real_machine_tells_is_not_judged_and_why(run):
+    unjudged = {each.rule: each.why for each in gpulab.diagnose(run).unjudged}
+    for rule in ("throttled", "slow_link", "many_threads", "garbage_collection", "first_step", "periodic_pause"):
+        assert unjudged[rule] == "a virtual GPU is only worked out: nothing of this was measured"
+
+
 def test_it_replays_exactly(run):
     found = ready(run).quality
     assert abs(found.replay_error) < 0.005

@@ -105,11 +105,6 @@ def torch_facts() -> dict[str, str]:
     }
 
 
-def _compilers() -> tuple[str, ...]:
-    """The C++ compilers that torch.compile may use on a CPU."""
-    return (os.environ.get("CXX") or "c++", "g++", "clang++", "cl")
-
-
 def _precisions(torch: Any) -> dict[str, str]:
     """How float32 products may be rounded. There is an old way to set it and a new; who mixes them cannot ask both."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn

@@ -6,10 +6,9 @@ from gpulab.replay.rewrite import GRADES
 from gpulab.run import Run
 from gpulab.views.sheet import Block, Facts, Line, Section
 from gpulab.views.wording import scale, sentence
+from gpulab.virtual.tape import ASSUMED, STEP_HIGH, STEP_LOW
 
 GRADE = "D"
-ASSUMED = "assumed: "  # what the names of such facts begin with
-LOW, HIGH = "step_low_ns", "step_high_ns"
 
 
 def watermark(run: Run) -> tuple[Block, ...]:
@@ -18,7 +17,7 @@ def watermark(run: Run) -> tuple[Block, ...]:
         return ()
     what, _ = GRADES[GRADE]
     words = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
-    low, high = run.facts.get(LOW), run.facts.get(HIGH)
+    low, high = run.facts.get(STEP_LOW), run.facts.get(STEP_HIGH)
     if low is not None and high is not None:
         unit = scale(float(high))
         words += f": a step may take {unit.range(float(low), float(high))} {unit.unit}"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpulab.replay.waits import QUEUE
@@ -46,24 +45,6 @@ LOADING = "enumerate(DataLoader)#"
 LOADER = LOADING + "_{}DataLoaderIter.__next__"
 
 
-@dataclass
-class Spent:
-    """CPU time of the virtual host so far, in ns."""
-
-    main: float = 0.0
-
-
-@dataclass
-class _Streams:
-    """When each stream will have done what it was given."""
-
-    free_ns: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-
-    @property
-    def all_ns(self) -> float:
-        return max(self.free_ns.values(), default=0.0)
-
-
 class Clock:
     """Takes records in the order of the program and tells the time; keeps what happened in its log."""
 
@@ -75,11 +56,11 @@ class Clock:
         scale: Mapping[OpClass, float] | None = None,
     ) -> None:
         self.log = Log()
-        self.spent = Spent()
+        self.cpu_ns = 0.0  # what the host thread computed so far
         self._spec = spec
         self._host = host
         self._now = 0.0
-        self._streams = _Streams()
+        self._free_ns: dict[int, float] = defaultdict(float)  # when each stream will have done what it was given
         self.queue = QUEUE  # launches that may be outstanding
         self._queued: deque[float] = deque()  # when each launch that may still be outstanding is done
         self._begun: dict[type, int] = {}  # launches before the last step that such a record ended
@@ -113,7 +94,7 @@ class Clock:
     @property
     def device_done_ns(self) -> int:
         """When the GPU has done all it was given so far."""
-        return int(self._streams.all_ns)
+        return int(self._all_done_ns())
 
     def take(self, record: Record) -> None:
         """The next thing the program does."""
@@ -125,12 +106,15 @@ class Clock:
         start = self._now
         self._busy(self._host.alloc_ns)
         if call == "cudaFree":
-            self._until(self._streams.all_ns)
+            self._until(self._all_done_ns())
         self.log.host(Kind.ALLOC, call, start, self._now, thread=MAIN)
+
+    def _all_done_ns(self) -> float:
+        return max(self._free_ns.values(), default=0.0)
 
     def _busy(self, ns: float) -> None:
         self._now += ns
-        self.spent.main += ns
+        self.cpu_ns += ns
 
     def _until(self, at_ns: float) -> None:
         self._now = max(self._now, at_ns)
@@ -173,7 +157,7 @@ class Clock:
         self._room()
         self._busy(self._host.launch_ns)
         self.log.host(kind, call, start, self._now, thread=thread, correlation=correlation)
-        begins = max(self._now + START_NS, self._streams.free_ns[stream])
+        begins = max(self._now + START_NS, self._free_ns[stream])
         ends = begins + kernel.ns * self._scale.get(kernel.of, 1.0)
         self.log.kernel(kernel, begins, ends, stream=stream, correlation=correlation)
         self._given(stream, ends)
@@ -195,7 +179,7 @@ class Clock:
         self._begun[of] = self._correlation
 
     def _given(self, stream: int, done_ns: float) -> None:
-        self._streams.free_ns[stream] = done_ns
+        self._free_ns[stream] = done_ns
         self._queued.append(max(done_ns, self._queued[-1]) if self._queued else done_ns)
 
     def _called(self) -> int:
@@ -214,7 +198,7 @@ class Clock:
         start, correlation = self._now, self._called()
         self._room()
         self._busy(self._host.copy_call_ns)
-        begins = max(self._now + START_NS, self._streams.free_ns[copy.stream])
+        begins = max(self._now + START_NS, self._free_ns[copy.stream])
         done = begins + copy_ns(copy, self._spec)
         if staged and copy.bytes > STAGED_BYTES:
             self._until(done)
@@ -233,11 +217,11 @@ class Clock:
     def _wait(self, wait: Wait) -> None:
         thread = AUTOGRAD if wait.phase is Phase.BACKWARD else MAIN
         row = self.log.open(Kind.OP, wait.name, self._now, thread=thread) if wait.name else None
-        done = self._streams.all_ns
+        done = self._all_done_ns()
         if wait.event is not None:
             done = self._events[wait.event][0] if wait.event in self._events else self._now
         elif wait.stream is not None:
-            done = self._streams.free_ns[wait.stream]
+            done = self._free_ns[wait.stream]
         self._synchronize(wait.call, done, thread)
         if row is not None:
             self.log.close(row, self._now)
@@ -253,7 +237,7 @@ class Clock:
         start, correlation = self._now, self._called()
         self._busy(self._host.event_ns)
         self.log.host(Kind.RUNTIME, "cudaEventRecord", start, self._now, thread=MAIN, correlation=correlation)
-        done = max(self._now, self._streams.free_ns[signal.stream])
+        done = max(self._now, self._free_ns[signal.stream])
         self._events[signal.event] = (done, signal.stream, correlation)
 
     def _hold(self, hold: Hold) -> None:
@@ -263,7 +247,7 @@ class Clock:
         if hold.event not in self._events:
             return
         done, of, recorded = self._events[hold.event]
-        self._streams.free_ns[hold.stream] = max(self._streams.free_ns[hold.stream], done)
+        self._free_ns[hold.stream] = max(self._free_ns[hold.stream], done)
         self.log.held(self._now, stream=hold.stream, correlation=correlation, on_stream=of, on_correlation=recorded)
 
     def _range(self, record: Range) -> None:
@@ -278,7 +262,7 @@ class Clock:
         arrivals, start = self._arrivals(fetch), self._now
         self._until(arrivals.goes_on_ns(self.now_ns, fetch))
         if not arrivals.workers:
-            self.spent.main += fetch.built_cpu_ns
+            self.cpu_ns += fetch.built_cpu_ns
         self._settle(Fetch)
         name = LOADER.format("MultiProcessing" if arrivals.workers else "SingleProcess")
         self.log.host(Kind.LOADER, name, start, self._now, thread=MAIN)

@@ -49,7 +49,7 @@ def step_range_ns(steps: Steps, timing: Timing, host: Host) -> tuple[float, floa
     return middle - math.sqrt(less), middle + math.sqrt(more)
 
 
-def _classes(steps: Steps, timing: Timing, host: Host) -> list[OpClass]:
+def _classes(steps: Steps, timing: Timing, host: Host) -> set[OpClass]:
     """What is priced in these steps."""
     clock = timing(host, {})
     for step in steps:

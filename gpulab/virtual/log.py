@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """The tables of a run, by the names of its fields; and of device work the class by which its price is doubted."""
-
-    rows: dict[str, Any]
-    classes: dict[int, OpClass]
-
-
 class Log:
     """What a virtual run did, in order of time; times are ns of the virtual host's clock, as floats until the end."""
 
@@ -42,15 +33,7 @@ class Log:
         self._shapes: list[tuple[Any, ...]] = []
         self._waits: list[tuple[Any, ...]] = []
         self._memory: list[tuple[Any, ...]] = []
-        self._classes: dict[int, OpClass] = {}
-
-    @property
-    def classes(self) -> list[OpClass]:
-        """The classes of the work so far, each once."""
-        return sorted(set(self._classes.values()), key=lambda of: of.value)
-
-    def __len__(self) -> int:
-        return len(self._events)
+        self.classes: set[OpClass] = set()  # of the work so far
 
     def host(self, kind: Kind, name: str, start_ns: float, end_ns: float, *, thread: int, correlation: int = -1) -> int:
         """A call, an operator or a range on the host; its row."""
@@ -78,7 +61,7 @@ class Log:
         kind = Kind.MEMCPY if kernel.name.startswith("Memcpy") else Kind.KERNEL
         kind = Kind.MEMSET if kernel.name.startswith("Memset") else kind
         row = self.device(kind, kernel.name, start_ns, end_ns, stream=stream, correlation=correlation)
-        self._classes[row] = kernel.of
+        self.classes.add(kernel.of)
         if kind is Kind.KERNEL:
             self._grids.append((row, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes, float("nan")))
 
@@ -97,8 +80,8 @@ class Log:
         """Memory was given out (or taken back: a negative size), and what is held after it."""
         self._memory.append((at_ns, MAIN, 0, size, key, allocated, reserved))
 
-    def tables(self, began_ns: float) -> Tables:
-        """What was logged, from this moment of the clock on."""
+    def tables(self, began_ns: float) -> dict[str, Any]:
+        """What was logged, from this moment of the clock on: the tables of a run, by the names of its fields."""
         start = np.array([round(event[2] - began_ns) for event in self._events], np.int64)
         dur = np.array([round(event[3] - began_ns) for event in self._events], np.int64) - start
         # By start; where several start together, parents before their children.
@@ -117,5 +100,4 @@ class Log:
             for name, (table, rows) in beside.items()
         }
         memory = MEMORY.of([(round(at - began_ns), *rest) for at, *rest in self._memory])
-        classes = {int(place[row]): name for row, name in self._classes.items()}
-        return Tables({"event_rows": events, "memory_rows": memory, **told}, classes)
+        return {"event_rows": events, "memory_rows": memory, **told}

@@ -33,7 +33,7 @@ from gpulab.virtual.host import Host, calibrated
 from gpulab.virtual.log import MAIN, THREADS
 from gpulab.virtual.prices.kernel import OpClass
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Assumption, Record, Stepped
+from gpulab.virtual.tape import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
 from gpulab.virtual.versions import playable
 
 KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
@@ -82,8 +82,8 @@ class VirtualGpu:
         self._begins_ns: list[int] = []  # of steps
         self.memory = LoggedMemory(self.spec, self._clock)
         self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.counts(address))
-        spent = lambda: int(self._clock.spent.main)  # noqa: E731
-        self._marks = Marks(self._boundary, Timer(lambda: self._clock.now_ns, spent, spent))
+        cpu = lambda: int(self._clock.cpu_ns)  # noqa: E731
+        self._marks = Marks(self._boundary, Timer(lambda: self._clock.now_ns, cpu, cpu))
         device = CountingDevice if self._counted else FakeDevice
         self._device: FakeDevice | CountingDevice = device(self.spec, self._take, self.memory, self._clock)
         claim(self)
@@ -111,7 +111,7 @@ class VirtualGpu:
                 "host": str(self._host_used),
                 **({FACT: f"{self._counted}; {LEFT_OUT}"} if self._counted else {}),
                 **self._range(),
-                **{f"assumed: {each.what}": _told(each) for each in self.assumptions},
+                **{ASSUMED + each.what: _told(each) for each in self.assumptions},
             }
         finally:
             self._exit.close()
@@ -168,7 +168,7 @@ class VirtualGpu:
         if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._tape):
             return {}  # who marked what is to be timed asks for it
         low, high = self.step_range_ns
-        return {"step_low_ns": str(round(low)), "step_high_ns": str(round(high))}
+        return {STEP_LOW: str(round(low)), STEP_HIGH: str(round(high))}
 
     def _timing(self, host: Host, scale: Mapping[OpClass, float]) -> Clock:
         return Clock(self.spec, host, self._feeding, scale)
@@ -232,7 +232,6 @@ class VirtualGpu:
         )
 
     def _assembled(self, error: BaseException | None, facts: dict[str, str]) -> Run:
-        tables = self._clock.log.tables(0)
         span_ns = max(self._clock.now_ns, self._clock.device_done_ns)
         return Run(
             name=self.name,
@@ -255,7 +254,7 @@ class VirtualGpu:
             ),
             mark_rows=self._marks.rows(0),
             allocator_rows=self._watch.allocator_rows(0),
-            **tables.rows,
+            **self._clock.log.tables(0),
         )
 
     def _settled_ns(self) -> int:

@@ -149,6 +149,11 @@ Record = Op | HostOp | Copy | Wait | Signal | Hold | Range | Fetch | Stepped
 Sink = Callable[[Record], None]
 
 
+# The names of facts that a virtual run tells of itself: what was assumed, and between what a step lies, in ns.
+ASSUMED = "assumed: "  # and then what
+STEP_LOW, STEP_HIGH = "step_low_ns", "step_high_ns"
+
+
 class Role(Enum):
     """What a piece of memory is for."""
 

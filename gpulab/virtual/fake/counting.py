@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
 from gpulab.errors import CaptureError
@@ -20,13 +19,14 @@ from gpulab.virtual.fake.metas import is_meta, meta, meta_mode
 from gpulab.virtual.fake.patches import swap
 from gpulab.virtual.fake.pinned import Pinned
 from gpulab.virtual.fake.recorder import Recorder
+from gpulab.virtual.fake.standing import Standing
 from gpulab.virtual.fake.storages import Storages
 from gpulab.virtual.fake.streams import Clock, Streams
 from gpulab.virtual.fake.training import Training
 from gpulab.virtual.host import Host
 from gpulab.virtual.room.memory import Memory
 from gpulab.virtual.specs import Spec
-from gpulab.virtual.tape import Assumption, Sink
+from gpulab.virtual.tape import Sink
 
 FACT = "counted"  # the name of the fact of a run that says so
 LEFT_OUT = (
@@ -59,23 +59,13 @@ def announcement(why: str) -> str:
     return f"The virtual GPU does not work with PyTorch {torch.__version__} ({why}): {LEFT_OUT}."
 
 
-class CountingDevice:
+class CountingDevice(Standing):
     """The count of one program, for one `with`; as FakeDevice is used."""
 
     def __init__(self, spec: Spec, sink: Sink, memory: Memory, clock: Clock) -> None:
+        super().__init__()
         self.spec, self.memory, self.clock = spec, memory, clock
         self.recorder: Recorder = _Counter(sink)
-        self._assumptions = Assumptions()
-        self._stack: ExitStack | None = None
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken in place of values that nobody knows, in order of first use."""
-        return self._assumptions.told()
-
-    def assume(self, what: str, taken: str) -> None:
-        """Note an assumption that another part of the virtual GPU makes."""
-        self._assumptions.take(what, taken)
 
     def __enter__(self) -> CountingDevice:
         stack = ExitStack()
@@ -89,13 +79,6 @@ class CountingDevice:
             raise
         self._stack = stack
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            stack.close()
 
     def _install(self, stack: ExitStack) -> None:
         import torch

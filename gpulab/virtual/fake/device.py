@@ -8,11 +8,9 @@ allocation to the memory. On leaving, torch is as it was.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from gpulab.errors import CaptureError
-from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.fake import (
     cells,
     cuda_api,
@@ -34,35 +32,26 @@ from gpulab.virtual.fake.moves import Moves
 from gpulab.virtual.fake.patches import kernels
 from gpulab.virtual.fake.pinned import Pinned
 from gpulab.virtual.fake.recorder import Recorder
+from gpulab.virtual.fake.standing import Standing
 from gpulab.virtual.fake.storages import Storages
 from gpulab.virtual.fake.streams import Clock, Streams
 from gpulab.virtual.fake.training import Training
 from gpulab.virtual.fake.unknown import Unknown
 from gpulab.virtual.room.memory import Memory
 from gpulab.virtual.specs import Spec
-from gpulab.virtual.tape import Assumption, Sink
+from gpulab.virtual.tape import Sink
 
 _ACTIVE: list[FakeDevice] = []
 
 
-class FakeDevice:
+class FakeDevice(Standing):
     """One virtual GPU, for one `with`."""
 
     def __init__(self, spec: Spec, sink: Sink, memory: Memory, clock: Clock) -> None:
+        super().__init__()
         self.spec, self.memory, self.clock = spec, memory, clock
         self._sink = sink
-        self._assumptions = Assumptions()
-        self._stack: ExitStack | None = None
         self._used = False
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken in place of values that nobody knows, in order of first use."""
-        return self._assumptions.told()
-
-    def assume(self, what: str, taken: str) -> None:
-        """Note an assumption that another part of the virtual GPU makes."""
-        self._assumptions.take(what, taken)
 
     def __enter__(self) -> FakeDevice:
         if _ACTIVE or self._used:
@@ -82,13 +71,6 @@ class FakeDevice:
             raise
         self._stack = stack
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            stack.close()
 
     def _install(self, stack: ExitStack) -> None:
         recorder = self.recorder = Recorder(self._sink)
