@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.analysis.ahead import paced
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
@@ -15,6 +16,7 @@ from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind
 
 Mask = NDArray[np.bool_]
 WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps
+SURELY_FRAC = 0.8  # without the profiler the GPU's work takes as long; a step shorter than this was not waited for
 FEW = 3  # fewer interior steps than this lower every confidence
 
 
@@ -25,6 +27,8 @@ class Steps:
     `recorded` steps lie wholly inside a window in which events were recorded; `interior` ones of these are not at
     the edge of that window, and only they are evidence. `plain` steps ran without the profiler and are warm: their
     median is the real step time. On a virtual GPU there is no profiler, and the interior steps are both.
+
+    Where the host runs ahead of the GPU, the steps are the GPU's, and `by_host` are those of the loop's Python code.
     """
 
     start_ns: Ints
@@ -34,9 +38,15 @@ class Steps:
     plain: Mask
     found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
     burst: int = 1  # steps come in groups of this size: so many workers finish together
+    host: Steps | None = None  # where the host ran ahead: its own steps
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def by_host(self) -> Steps:
+        """The steps as the host went through them, for what is asked about calls."""
+        return self.host or self
 
     @property
     def dur_ns(self) -> Ints:
@@ -96,11 +106,30 @@ def grouped(values_ns: Ints, burst: int) -> Ints:
 
 def steps(run: Run) -> Steps:
     """The steps of a run, by the best evidence there is for where they begin."""
-    if len(run.mark_rows):
-        found = _from_marks(run)
-        if found is not None:
-            return found
-    return _from_events(run)
+    found = _from_marks(run) if len(run.mark_rows) else None
+    return _as_the_gpu_did(run, found or _from_events(run))
+
+
+def _as_the_gpu_did(run: Run, found: Steps) -> Steps:
+    """The same steps where the GPU had them, if the host ran ahead of it."""
+    recorded = np.flatnonzero(found.recorded)
+    if found.found_by == "whole run" or len(recorded) < 2 or (np.diff(recorded) > 1).any():
+        return found
+    gpu = paced(run, found.start_ns[recorded], found.end_ns[recorded])
+    if gpu is None:
+        return found
+    earlier, later = np.arange(len(found)) < recorded[0], found.start_ns >= gpu.end_ns[-1]
+    pieces = [(found.start_ns[earlier], found.end_ns[earlier]), gpu, (found.start_ns[later], found.end_ns[later])]
+    start, end = (np.concatenate(each) for each in zip(*pieces, strict=True))
+    mine = np.zeros(len(start), bool)
+    mine[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
+    plain = np.concatenate([found.plain[earlier], np.zeros(len(gpu.start_ns), bool), found.plain[later]])
+    interior = _without_edges(mine)
+    if run.source.how == "virtual":
+        plain = interior
+    elif plain.any() and np.median((end - start)[plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
+        plain = np.zeros(len(start), bool)  # marks of a host that runs ahead: no GPU is done so soon
+    return Steps(start, end, mine, interior, plain, found.found_by, found.burst, host=found)
 
 
 def step_table(run: Run) -> Rows:

@@ -57,7 +57,7 @@ def _least(graph: Graph) -> float:
     inside = graph.step_of >= 0
     calling = sum(float(graph.host.before_ns[part][inside].sum()) for part in CALLING if part in graph.host.before_ns)
     calling += float(graph.host.own_ns[inside].sum())
-    recorded = len(in_interior(graph.run.event_rows.of_kind(Kind.OP, *RUNTIME_KINDS), graph.steps))
+    recorded = len(in_interior(graph.run.event_rows.of_kind(Kind.OP, *RUNTIME_KINDS), graph.steps.by_host))
     added = recorded * (ADDED_GPU_NS if graph.on_gpu else ADDED_CPU_NS)
     return min(MOST, max(LEAST, 1 - added / max(1.0, calling)))
 

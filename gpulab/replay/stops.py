@@ -44,6 +44,7 @@ class Track:
 
 def track_of(run: Run, steps: Steps, device: str) -> Track:
     """The host's track of a run whose device is "gpu" or "cpu"."""
+    steps = steps.by_host
     work = device_work(run)
     caller = calls_of(work)
     calls = _calls(run, caller) if device == "gpu" else np.empty(0, np.int64)

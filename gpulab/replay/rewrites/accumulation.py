@@ -92,7 +92,7 @@ def _tensors(graph: Graph) -> int:
     events = graph.run.event_rows
     words = events.words("name")
     given = words.matching(word == GIVEN for word in words.vocabulary) & (events["kind"] == Kind.OP)
-    return round(int(given.sum()) / max(1, int(graph.steps.recorded.sum())))
+    return round(int(given.sum()) / max(1, int(graph.steps.by_host.recorded.sum())))
 
 
 def without_updates(graph: Graph) -> Graph:

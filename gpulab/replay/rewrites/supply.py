@@ -65,7 +65,7 @@ def _others(graph: Graph) -> float:
 
 def _shares(run: Run, steps: Steps) -> Floats:
     """How long each fetch took over the typical one, in the steps that are evidence."""
-    calls = run.mark_rows.of_kind(MarkKind.NEXT)
+    steps, calls = steps.by_host, run.mark_rows.of_kind(MarkKind.NEXT)
     if len(calls):
         start, took = calls["start_ns"], calls["end_ns"] - calls["start_ns"]
         use = steps.plain if steps.plain_ns is not None else steps.interior
