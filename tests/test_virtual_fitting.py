@@ -11,12 +11,15 @@ from hypothesis import Phase as Phase_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import event, mark, run_of
+from virtual_frozen import old_is_frozen  # noqa: F401
 
 from gpulab.errors import RunError
 from gpulab.tables import Kind, MarkKind
-from gpulab.virtual.room.fitting import MOST_RUNS, MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
-from gpulab.virtual.room.measuring import LIMITS, Measured, measure, shares
+from gpulab.virtual.room.edge import MOST_RUNS
+from gpulab.virtual.room.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.room.measuring import LIMITS, Measured, measure, noted, shares, tried
 from gpulab.virtual.room.memory import Full, Memory, allowances
+from gpulab.virtual.room.script import Script, forecast, forecast_of_steps
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import Assumption, Phase, Role
 
@@ -81,12 +84,15 @@ def gpu():
         play.count += 1
         return play.last
 
-    play.last, play.count = None, 0
+    play.last, play.count, play.sizes = None, 0, {}
     return play
 
 
-def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_ms=1.0):
-    """Builds a model of so many MiB; its step keeps so many for each sample, and its optimizer a multiple of it."""
+def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_ms=1.0, first=1.0, more=None):
+    """Builds a model of so many MiB; its step keeps so many for each sample, and its optimizer a multiple of it.
+
+    `first`: as many times more in a first step; `more`: in a step of that batch and above, twice as much.
+    """
 
     def build():
         here = gpu.last
@@ -94,12 +100,14 @@ def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_m
         held = {}
 
         def step(batch):
+            gpu.sizes.setdefault(here, []).append(batch)
+            times = (1 if held else first) * (2 if more and batch >= more else 1)
             here.memory.phase(Phase.FORWARD)
             if "gradient" in held:
                 here.memory.free(held.pop("gradient"))
             kept = []
             try:
-                kept.extend(here.hold(sample * batch / 480, Phase.FORWARD) for _ in range(480))
+                kept.extend(here.hold(times * sample * batch / 480, Phase.FORWARD) for _ in range(480))
                 held["gradient"] = here.hold(model, Phase.BACKWARD, Role.GRADIENT)
             finally:
                 for key in kept:
@@ -190,7 +198,7 @@ def test_what_the_step_raises_is_raised(gpu):
 def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
     measure(training(gpu), "h100", 8, runner=gpu)
     assert gpu.last.ended == "stopped"
-    quick = measure(training(gpu), "h100", 8, runner=gpu, quick=True)
+    quick, _ = tried(training(gpu), spec("h100"), 8, runner=gpu)
     assert gpu.last.ended == "abandoned"
     assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
 
@@ -307,6 +315,8 @@ def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
         play.last = StandIn(name)
         return play.last
 
+    play.sizes = {}
+
     def goes(batch):
         play.last = StandIn(name)
         step = training(play, model=model, sample=sample)()
@@ -323,7 +333,8 @@ def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
         assert not goes(1)
         return
     assert goes(told.batch)
-    assert told.refused is None or told.refused > told.batch
+    assert told.refused == told.batch + 1
+    assert not goes(told.refused)
     assert told.batch <= (room / MIB - 4 * model) / sample
     assert told.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
 
@@ -356,8 +367,101 @@ def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
 
 def test_few_runs_are_enough(gpu):
     told = max_batch(training(gpu, sample=37), "h100", runner=gpu)
-    assert len(told.tried) <= 9
-    assert gpu.count <= 6
+    assert len(told.tried) <= 6
+    assert gpu.count <= 3
+
+
+def alone(gpu):
+    """The sizes that were played on a GPU of their own."""
+    return {sizes[0] for sizes in gpu.sizes.values()}
+
+
+@pytest.mark.parametrize("sample", [37, 5000, 17000])
+def test_the_largest_and_the_one_above_it_were_played_on_gpus_of_their_own(gpu, sample):
+    told = max_batch(training(gpu, sample=sample), "h100", runner=gpu)
+    assert {told.batch, told.refused} <= alone(gpu)
+    assert told.refused == told.batch + 1
+
+
+@pytest.mark.parametrize(("first", "start"), [(1.5, 300), (2.0, 8), (3.0, 1)])
+def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start):
+    """As where cuDNN tries its algorithms: later steps of a GPU that has run already do not tell."""
+    told = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
+    assert {told.batch, told.refused} <= alone(gpu)
+    for batch, fits_there in ((told.batch, True), (told.refused, False)):
+        found, _ = tried(training(gpu, sample=200, first=first), spec("h100"), batch, runner=gpu)
+        assert (found.verdict != "does not fit") == fits_there
+    assert told.refused <= told.batch * 1.02 + 1
+
+
+def test_a_step_that_does_something_else_with_a_large_batch_is_not_foretold_but_found(gpu):
+    told = max_batch(training(gpu, sample=200, more=250), "h100", runner=gpu)
+    assert told.batch < 250 <= told.refused
+    assert told.refused <= told.batch * 1.05
+    assert {told.batch, told.refused} <= alone(gpu)
+
+
+# What is asked of the memory, foretold.
+
+
+def asked(gpu, batch, **sizes):
+    return tried(training(gpu, **sizes), spec("h100"), batch, runner=gpu)
+
+
+@pytest.mark.parametrize("batch", [4, 200, 411, 415, 419, 600])
+def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
+    sizes = {"sample": 190.0, "model": 300.0}
+    foretold = forecast(asked(gpu, 8, **sizes)[1], 8, asked(gpu, 64, **sizes)[1], 64)
+    there = spec("h100")
+    outside = sum(each.bytes for each in allowances(there))
+    fits_there = asked(gpu, batch, **sizes)[0].verdict != "does not fit"
+    assert foretold.fits(batch, there.usable_bytes, outside) == fits_there
+
+
+def test_the_edge_is_the_last_that_is_foretold_to_fit(gpu):
+    foretold = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
+    edge = foretold.edge(0, 2000, spec("h100").usable_bytes, 0)
+    assert foretold.fits(edge, spec("h100").usable_bytes, 0)
+    assert not foretold.fits(edge + 1, spec("h100").usable_bytes, 0)
+
+
+def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
+    script = noted(gpu("h100"))
+    step = training(gpu)()
+    step(8)
+    script.end_part()
+    for batch in (8, 16, 64):
+        step(batch)
+        script.end_part()
+    by_steps = forecast_of_steps(script, (8, 16, 64))
+    by_pair = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
+    assert by_steps.slopes == pytest.approx(by_pair.slopes, abs=1)
+
+
+def test_steps_that_are_not_alike_foretell_nothing(gpu):
+    few, many = Script(), Script()
+    for script, count in ((few, 2), (many, 3)):
+        for number in range(count):
+            script.asked(number, 512, 7)
+    other_stream = Script([(0, 512, 7), (1, 512, 8)])
+    assert forecast(few, 8, many, 16) is None
+    assert forecast(few, 8, other_stream, 16) is None
+    assert forecast(few, 8, few, 8) is None
+
+
+def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
+    memory = Memory(GIB)
+    script = memory.script = Script()
+    memory.allocate(1, 3000, Phase.FORWARD)
+    memory.allocate(2, 0, Phase.FORWARD)  # nothing is asked of the allocator for it
+    script.end_part()
+    memory.free(1)
+    memory.free(2)
+    memory.empty_cache()
+    script.end_part()
+    assert script.events == [(1, 3000, 7), (1, -1, -1), (-1, -1, -1)]
+    assert script.pieces == [(3000, 7)]
+    assert (script.part(0).events, script.part(1).events) == (script.events[:1], script.events[1:])
 
 
 def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):

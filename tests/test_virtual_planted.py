@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+from virtual_frozen import old_is_frozen  # noqa: F401
 
 import gpulab
 from gpulab.virtual.host import Host

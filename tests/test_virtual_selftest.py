@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -82,26 +83,35 @@ def test_a_python_that_cannot_be_started_is_said(monkeypatch):
     assert selftest().why.startswith("no process could be started")
 
 
+OTHERWISE = {
+    "autocast does nothing": (
+        "torch.get_autocast_dtype = lambda kind: torch.float32",
+        "autocast failed: WrongError: a linear layer gives",
+    ),
+    "an inside is gone": (
+        "from torch._subclasses import fake_tensor; del fake_tensor.in_kernel_invocation_manager",
+        "forward and backward failed: ",
+    ),
+    "nothing is put back": (
+        "from gpulab.virtual.fake import patches; patches._put_back = lambda *given: None",
+        "PyTorch after leaving it failed: WrongError: not as before: ",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """What is said of each of them, tried side by side."""
+    with ThreadPoolExecutor(len(OTHERWISE)) as pool:
+        said = pool.map(changed, [what for what, _ in OTHERWISE.values()])
+        return dict(zip(OTHERWISE, said, strict=True))
+
+
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("torch.get_autocast_dtype = lambda kind: torch.float32", "autocast failed: WrongError: a linear layer gives"),
-        (
-            "from torch._subclasses import fake_tensor; del fake_tensor.in_kernel_invocation_manager",
-            "forward and backward failed: ",
-        ),
-        (
-            "from gpulab.virtual.fake import patches; patches._put_back = lambda *given: None",
-            "PyTorch after leaving it failed: WrongError: not as before: ",
-        ),
-    ],
-    ids=["autocast does nothing", "an inside is gone", "nothing is put back"],
-)
-def test_a_pytorch_that_is_otherwise_is_found_out(what, said):
-    found = changed(what)
-    assert found is not None
-    assert found.startswith(said)
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_a_pytorch_that_is_otherwise_is_found_out(name, found):
+    assert found[name] is not None
+    assert found[name].startswith(OTHERWISE[name][1])
 
 
 # When it is run.

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from virtual_frozen import old_is_frozen  # noqa: F401
 
 import gpulab
 from gpulab.analysis.ledger import ledger

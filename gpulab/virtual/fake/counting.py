@@ -90,6 +90,7 @@ class CountingDevice(Standing):
         tensor_api.at_home()
         storages = self.storages = Storages(self.memory, recorder)
         stack.callback(storages.forget)
+        stack.callback(recorder.close)
         stack.callback(pinned.forget)
         cuda_api.install(stack, self.spec, recorder, Streams(recorder, self.clock))
         cuda_memory.install(stack, self.memory)

@@ -74,6 +74,7 @@ class FakeDevice(Standing):
 
     def _install(self, stack: ExitStack) -> None:
         recorder = self.recorder = Recorder(self._sink)
+        stack.callback(recorder.close)
         storages = self.storages = Storages(self.memory, recorder)
         stack.callback(storages.forget)
         pinned = Pinned()

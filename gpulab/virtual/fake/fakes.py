@@ -12,7 +12,6 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
 from typing import Any
 
 from gpulab.virtual.fake import answers, memo
@@ -118,9 +117,9 @@ class Fakes:
         pinned = kwargs.pop("pin_memory", False)
         if getattr(self._inner, "depth", 0):
             return func(*args, **kwargs)
-        begun_ns = perf_counter_ns()
+        begun_ns = self.recorder.begin()
         made = func(*args, **kwargs)
-        spent_ns = perf_counter_ns() - begun_ns
+        spent_ns = self.recorder.since(begun_ns)
         if spent_ns < TOLD_NS or func.namespace != "aten":
             self.recorder.worked(spent_ns)
         else:

@@ -1,6 +1,7 @@
 """Writes the tape: what ran, in which phase and stream, and how much of the program's own time came before it.
 
-Its own time is what it spends in Python between calls of PyTorch, and what its real CPU tensors take to compute.
+Its own time is what it spends in Python between calls of PyTorch, and what its real CPU tensors take to compute; that
+others had the core in between is none of it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 from time import perf_counter_ns
 from typing import Any
 
+from gpulab.virtual.core_waits import LONG_NS, CoreWaits
 from gpulab.virtual.fake.memo import Outcome
 from gpulab.virtual.fake.seen import seen, tensors_in
 from gpulab.virtual.tape import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Stepped, Wait, Way
@@ -28,6 +30,7 @@ class Recorder:
         self.optimizing = False
         self.muted = False
         self._python_ns = 0
+        self._waits = CoreWaits()
         self._left_ns = perf_counter_ns()  # when the program last got the word
         self._within = 0
         self._main = threading.get_ident()
@@ -43,7 +46,7 @@ class Recorder:
         if self._within == 1:
             own_ns = perf_counter_ns() - self._left_ns - self.step_over_ns
             if own_ns > 0:
-                self._python_ns += own_ns
+                self._python_ns += own_ns if own_ns < LONG_NS else self._waits.without(own_ns)
 
     def left(self) -> None:
         """The program has the word again."""
@@ -51,7 +54,20 @@ class Recorder:
             return
         self._within -= 1
         if self._within == 0:
-            self._left_ns = perf_counter_ns()
+            self._left_ns = self._waits.begin()
+
+    def begin(self) -> int:
+        """The time at which the CPU begins to work for real; `since` tells what that took."""
+        return self._waits.begin() if threading.get_ident() == self._main else perf_counter_ns()
+
+    def since(self, begun_ns: int) -> int:
+        """What it took."""
+        took_ns = perf_counter_ns() - begun_ns
+        return self._waits.without(took_ns) if threading.get_ident() == self._main else took_ns
+
+    def close(self) -> None:
+        """Nothing more is recorded."""
+        self._waits.close()
 
     def worked(self, spent_ns: int) -> None:
         """The program had the CPU work for real."""

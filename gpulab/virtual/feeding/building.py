@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab.virtual.core_waits import CoreWaits
 from gpulab.virtual.feeding.batches import tensors_of
 
 
 class Stopwatch:
-    """Time of the thread that asks, without the time it was ready to run and waited for a core.
-
-    Who else wants the cores at the moment is no cost of the batch: on a virtual machine that is modelled, not measured.
-    Linux tells these waits; elsewhere they are part of the time.
-    """
+    """Time of the thread that asks, without the time it was ready to run and waited for a core."""
 
     def __init__(self) -> None:
-        try:
-            self._waits = os.open("/proc/thread-self/schedstat", os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError:
-            self._waits = -1
+        self._waits = CoreWaits()
 
     def now_ns(self) -> int:
         """Time that passed, from an arbitrary beginning."""
-        return time.perf_counter_ns() - self._waited_ns()
+        return time.perf_counter_ns() - self._waits.waited_ns()
 
     def close(self) -> None:
         """Give the file back."""
-        if self._waits >= 0:
-            os.close(self._waits)
-            self._waits = -1
-
-    def _waited_ns(self) -> int:
-        if self._waits < 0:
-            return 0
-        try:
-            told = os.pread(self._waits, 96, 0).split()
-        except OSError:  # the thread it was opened for is gone
-            return 0
-        return int(told[1]) if len(told) > 1 else 0
+        self._waits.close()
 
 
 @dataclass(frozen=True)

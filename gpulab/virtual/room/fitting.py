@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab.errors import RunError
+from gpulab.virtual.garbage import collected_between_steps
+from gpulab.virtual.room.edge import ceiling_of, edges, look_for_edge
 from gpulab.virtual.room.measuring import (
     FITS,
     ROOM_FRAC,
@@ -15,17 +17,18 @@ from gpulab.virtual.room.measuring import (
     Step,
     begun,
     measure,
+    noted,
     playing,
     stretch,
     takes_one,
+    tried,
+    whole,
 )
+from gpulab.virtual.room.script import Script
 from gpulab.virtual.specs import SPECS, Spec, spec
 from gpulab.virtual.tape import Role
 
 MOST_SIZES = 6  # of batches that are tried first
-MOST_RUNS = 8  # of those that are tried on the way to the largest
-LEAST_FRAC = 0.85  # of a GPU's memory: tensors up to so much have room, as a rule, whatever is lost to fragments
-EDGE_FRAC = 0.02  # of a batch: how near the largest that fits and the smallest that does not must lie
 NEAR_FRAC = 0.1  # of a batch: another that near has the same rate
 GAINING_FRAC = 0.9  # of the best rate: a batch that reaches it need not be larger for speed
 WORTH_FRAC = 0.075  # of the peak: what frees less is not worth the trouble
@@ -118,16 +121,19 @@ def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBat
     wanted = spec(gpu)
     if start < 1:
         raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
-    tried = _first_sizes(step, wanted, start, runner)
-    _bisect(tried, lambda batch: measure(step, wanted.name, batch, runner=runner, quick=True))
-    return _largest(wanted, [tried[batch] for batch in sorted(tried)])
+    with collected_between_steps():  # what was there before is then searched once, not again for each GPU
+        known, script = _first_sizes(step, wanted, start, runner)
+        look_for_edge(known, script, lambda batch: tried(step, wanted, batch, runner=runner))
+    return _largest(wanted, [known[batch] for batch in sorted(known)])
 
 
-def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> dict[int, Measured]:
+def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
     """Small batches on one GPU, where the model need not be built for each: what a sample needs, and their rates."""
-    tried: dict[int, Measured] = {}
+    known: dict[int, Measured] = {}
     with playing(runner, wanted, keep=False) as played:
+        script = noted(played)
         body = begun(step, start)
+        script.end_part()
         if takes_one(body) is None:
             raise RunError(
                 "The largest batch cannot be looked for.",
@@ -136,58 +142,26 @@ def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> dict[i
             )
         following: int | None = start
         while following is not None:
-            played.memory.empty_cache()
-            collect = not tried or any(told.rebuilt for told in tried.values())  # it takes a while
-            tried[following] = stretch(played, wanted, body, following, collect=collect, ranged=False)
-            following = _growing(tried)
-    return tried
+            if known:
+                played.memory.empty_cache()
+            collect = not known or any(told.rebuilt for told in known.values())  # it takes a while
+            told = stretch(played, wanted, body, following, collect=collect, ranged=False)
+            known[following] = told if known else whole(played, told)
+            script.end_part()
+            following = _growing(known)
+    return known, script
 
 
-def _growing(tried: Mapping[int, Measured]) -> int | None:
+def _growing(known: Mapping[int, Measured]) -> int | None:
     """The next of the first sizes, always a larger one: a smaller would wait for a GPU that is busy with the last."""
-    last = max(tried)
-    if len(tried) == 1:
+    last = max(known)
+    if len(known) == 1:
         return 2 * last
-    ceiling = _ceiling(tried)
+    ceiling = ceiling_of(known)
     if ceiling is None:
-        return 4 * last if len(tried) < MOST_SIZES else None
+        return 4 * last if len(known) < MOST_SIZES else None
     wanted = [each // 8 * 8 if each >= 16 else each for each in (ceiling // 4, ceiling // 2)]
     return next((each for each in wanted if each > last * (1 + NEAR_FRAC)), None)
-
-
-def _ceiling(tried: Mapping[int, Measured]) -> int | None:
-    """The largest batch whose tensors alone are not too much, by a straight line; None where they do not grow."""
-    one, other = sorted(tried.values(), key=lambda told: abs(told.used_frac - 1))[:2]
-    slope = (other.peak.bytes - one.peak.bytes) / (other.work - one.work)
-    if slope <= 0:
-        return None
-    room = one.usable_bytes - one.outside_bytes - one.peak.bytes
-    return max(0, one.work + int(room // slope))
-
-
-def _bisect(tried: dict[int, Measured], play: Callable[[int], Measured]) -> None:
-    """Look for the edge below what tensors alone would allow; each size on a GPU of its own, as it would be trained."""
-    ceiling = _ceiling(tried)
-    if ceiling is None:
-        return
-    low, refused = _edges(tried)
-    high = min(refused or ceiling + 1, max(low, ceiling) + 1)
-    guess = round(ceiling * (1 + LEAST_FRAC) / 2)
-    for _ in range(MOST_RUNS):
-        if high - low <= max(1, int(high * EDGE_FRAC)):
-            break
-        guess = min(max(guess, low + 1), high - 1)
-        tried[guess] = play(guess)
-        if tried[guess].verdict == TOO_LARGE:
-            # What it would have used tells better than smaller ones what there is room for.
-            better = _ceiling(tried) or guess
-            high = max(low + 1, min(guess, better + 1))
-            guess = better if better < guess else max((low + high) // 2, round(high * LEAST_FRAC))
-        else:
-            low = guess
-            guess = (low + high) // 2
-    if high not in tried:
-        tried[high] = play(high)
 
 
 def compare_gpus(
@@ -209,12 +183,6 @@ def compare_gpus(
     return GpuComparison(batch=batch, candidates=tuple(told))
 
 
-def _edges(tried: Mapping[int, Measured]) -> tuple[int, int | None]:
-    """The largest batch that fits, 0 for none, and the smallest beyond it that does not."""
-    low = max((batch for batch, told in tried.items() if told.verdict != TOO_LARGE), default=0)
-    return low, min((batch for batch, told in tried.items() if told.verdict == TOO_LARGE and batch > low), default=None)
-
-
 def _needed(told: Measured) -> float:
     return told.needed_bytes
 
@@ -229,7 +197,7 @@ def _slope(one: Measured, other: Measured, of: Callable[[Measured], float]) -> f
 
 
 def _largest(wanted: Spec, told: Sequence[Measured]) -> MaxBatch:
-    low, high = _edges({each.work: each for each in told})
+    low, high = edges({each.work: each for each in told})
     fitting = [each for each in told if each.work <= low] or list(told)
     first, last = fitting[0], fitting[-1]
     sample = fixed = 0.0

@@ -23,6 +23,7 @@ from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
 from gpulab.run import Run
 from gpulab.virtual.room.memory import Memory, Use, allowances
+from gpulab.virtual.room.script import Script
 from gpulab.virtual.specs import Spec, spec
 from gpulab.virtual.tape import Assumption, Role
 
@@ -164,16 +165,37 @@ class Measured:
         return watts[0] * self.range_ns[0] / 1e9, watts[1] * self.range_ns[1] / 1e9
 
 
-def measure(step: Step, gpu: str, batch: int | None = None, *, runner: Runner, quick: bool = False) -> Measured:
-    """A step as it is once the optimizer has its state; `quick`: without its range and what its time goes to.
+def measure(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -> Measured:
+    """A step as it is once the optimizer has its state.
 
     Raises what the step raises, and RunError for no such GPU.
     """
     wanted = spec(gpu)
-    with playing(runner, wanted, keep=not quick) as played:
-        told = stretch(played, wanted, begun(step, batch), batch, ranged=not quick)
-        told = replace(told, retries=played.memory.retries, refused=played.memory.refused)
-    return told if quick else replace(told, shares=shares(played.run))
+    with playing(runner, wanted, keep=True) as played:
+        told = whole(played, stretch(played, wanted, begun(step, batch), batch))
+    return replace(told, shares=shares(played.run))
+
+
+def tried(step: Step, wanted: Spec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
+    """The same without its range and what its time goes to, which is quicker; and what was asked of the memory."""
+    with playing(runner, wanted, keep=False) as played:
+        script = noted(played)
+        body = begun(step, batch)
+        script.end_part()
+        told = whole(played, stretch(played, wanted, body, batch, ranged=False))
+        script.end_part()
+    return told, script
+
+
+def noted(played: Played) -> Script:
+    """What is asked of its memory from now on."""
+    played.memory.script = Script()
+    return played.memory.script
+
+
+def whole(played: Played, told: Measured) -> Measured:
+    """A step that had no room the first time has none."""
+    return replace(told, retries=played.memory.retries, refused=played.memory.refused)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gpulab.virtual.room.allocator import DEFAULT_STREAM, Block, CachingAllocator, Full, rounded_bytes
+from gpulab.virtual.room.script import Script
 from gpulab.virtual.specs import Spec
 from gpulab.virtual.tape import Phase, Role
 
@@ -88,6 +89,7 @@ class Memory:
         self._stretch = 0
         self._number = 0
         self._allocated_bytes = 0
+        self.script: Script | None = None  # where all that is asked for is to be noted
 
     @property
     def capacity_bytes(self) -> int:
@@ -152,6 +154,8 @@ class Memory:
         size = rounded_bytes(bytes) if bytes else 0
         self._number += 1
         self._pieces[key] = _Piece(size, self._number, phase, self._stretch, block)
+        if self.script is not None:
+            self.script.asked(self._number, bytes, stream)
         self._allocated_bytes += size
         self._rise()
 
@@ -165,6 +169,8 @@ class Memory:
                 peak.gone.append(piece)
         if piece.block is not None:
             self._allocator.free(piece.block)
+            if self.script is not None:
+                self.script.given_back(piece.number)
 
     def role(self, key: int, role: Role) -> None:
         """What the memory under a key is for; it counts for the time before it was known as well.
@@ -209,6 +215,8 @@ class Memory:
     def empty_cache(self) -> None:
         """Give back to the driver what is held and not in use, as torch.cuda.empty_cache() does."""
         self._allocator.empty_cache()
+        if self.script is not None:
+            self.script.emptied()
 
     @property
     def refused(self) -> int:

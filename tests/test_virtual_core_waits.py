@@ -1,0 +1,126 @@
+"""Who else wants the cores: on a virtual GPU it is no time of the program's own."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpulab.virtual import core_waits
+from gpulab.virtual.core_waits import LONG_NS, STALE_NS, CoreWaits
+from gpulab.virtual.fake.recorder import Recorder
+
+RIVALS = 3
+WORK_NS = 100_000_000
+
+
+@pytest.fixture
+def crowded():
+    """This thread shares one core with others that never rest."""
+    if not hasattr(os, "sched_setaffinity") or not Path("/proc/thread-self/schedstat").exists():
+        pytest.skip("nobody tells here how long a thread waited for a core")
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    busy = "import sys; sys.stdout.write('.'); sys.stdout.flush()\nwhile True: pass"
+    rivals = [subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) for _ in range(RIVALS)]
+    try:
+        for rival in rivals:
+            rival.stdout.read(1)
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for rival in rivals:
+            rival.kill()
+            rival.communicate()
+
+
+def worked(turns=1):
+    """Compute for that long of this thread's CPU time; what it took of it, and of the clock."""
+    begun_ns, until_ns = time.perf_counter_ns(), time.thread_time_ns() + WORK_NS // turns
+    while time.thread_time_ns() < until_ns:
+        pass
+    return time.perf_counter_ns() - begun_ns
+
+
+def test_what_the_program_waited_for_a_core_is_none_of_its_own_time(crowded):
+    recorder = Recorder(lambda record: None)
+    recorder.entered()
+    recorder.left()
+    wall_ns = worked()
+    recorder.entered()
+    assert wall_ns > 2 * WORK_NS, "the others had the core in between"
+    assert 0.9 * WORK_NS < recorder.own_ns() < 0.6 * wall_ns
+    recorder.close()
+
+
+def test_waits_inside_of_pytorch_are_not_taken_off_what_the_program_does_afterwards(crowded):
+    recorder, own_ns = Recorder(lambda record: None), 0
+    for _ in range(10):
+        recorder.entered()
+        worked(10)
+        recorder.left()
+        recorder.own_ns()
+        time.sleep(0.01)  # a file that is read, say
+        recorder.entered()
+        own_ns += recorder.own_ns()
+        recorder.left()
+    assert own_ns >= 0.9 * 10 * 10_000_000
+    recorder.close()
+
+
+def test_real_work_of_the_cpu_takes_what_it_takes_without_the_others(crowded):
+    recorder = Recorder(lambda record: None)
+    begun_ns = recorder.begin()
+    wall_ns = worked()
+    assert 0.9 * WORK_NS < recorder.since(begun_ns) < 0.6 * wall_ns
+    recorder.close()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """A system that tells the waits as this list has them, one after the other."""
+    waits = [0]
+
+    class Told(CoreWaits):
+        def waited_ns(self):
+            return waits.pop(0) if len(waits) > 1 else waits[0]
+
+    now = [0]
+    monkeypatch.setattr(core_waits.time, "perf_counter_ns", lambda: now[0])
+    return Told, waits, now
+
+
+def test_a_stretch_is_shorter_by_the_waits_since_it_began(told):
+    kind, waits, now = told
+    clock = kind()
+    now[0], waits[:] = STALE_NS + 1, [700_000]
+    assert clock.begin() == now[0]
+    waits[:] = [900_000]
+    assert clock.without(1_000_000) == 800_000
+
+
+def test_a_short_stretch_is_taken_as_it_is_and_nothing_is_asked(told):
+    kind, waits, _ = told
+    clock = kind()
+    waits[:] = [5_000_000]
+    assert clock.without(LONG_NS - 1) == LONG_NS - 1
+    assert clock.without(LONG_NS) == 0
+
+
+def test_where_nobody_tells_the_waits_all_time_is_the_program_s(monkeypatch):
+    def missing(*given):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "open", missing)
+    clock = CoreWaits()
+    assert clock.without(7_000_000) == 7_000_000
+    clock.close()
+
+
+def test_a_closed_one_takes_nothing_off():
+    clock = CoreWaits()
+    clock.close()
+    clock.close()
+    assert clock.without(7_000_000) == 7_000_000
