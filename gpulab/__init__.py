@@ -38,39 +38,51 @@ if TYPE_CHECKING:
     from gpulab.files import load, save
     from gpulab.lessons import experiment
     from gpulab.questions import compare, diagnose
+    from gpulab.views import charts
     from gpulab.views.info import info
+    from gpulab.views.monitor import monitor
+    from gpulab.views.perfetto import to_perfetto
     from gpulab.views.report import report
+    from gpulab.views.timeline.view import timeline
     from gpulab.views.whatif import whatif
     from gpulab.virtual.session import virtual_gpu
 
 __all__ = [
     "GpulabError",
     "Run",
+    "charts",
     "compare",
     "diagnose",
     "experiment",
     "info",
     "load",
+    "monitor",
     "profile",
     "report",
     "runs",
     "save",
     "step",
+    "timeline",
+    "to_perfetto",
     "virtual",
     "virtual_gpu",
     "whatif",
 ]
+_MODULES = {"charts": "gpulab.views.charts", "virtual": "gpulab.virtual"}
 _HOMES = {
     "compare": "gpulab.questions",
     "diagnose": "gpulab.questions",
     "experiment": "gpulab.lessons",
     "info": "gpulab.views",
     "load": "gpulab.files",
+    "monitor": "gpulab.views.monitor",
     "profile": "gpulab.capture",
     "report": "gpulab.views",
     "runs": "gpulab.capture",
     "save": "gpulab.files",
     "step": "gpulab.capture",
+    "timeline": "gpulab.views.timeline.view",
+    "to_perfetto": "gpulab.views.perfetto",
     "virtual_gpu": "gpulab.virtual.session",
     "whatif": "gpulab.views",
 }
@@ -84,8 +96,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("gpulab")
-    if name == "virtual":
-        return importlib.import_module("gpulab.virtual")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

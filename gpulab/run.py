@@ -237,11 +237,29 @@ class Run:
         end = "" if self.outcome == "ok" else f", ended by {self.outcome}"
         return f"Run({self.name!r}, {self.source}, {size}{end})"
 
+    def report(self) -> Any:
+        """Why a step takes as long as it does, and what would mend it: gpulab.report of this run."""
+        import gpulab
+
+        return gpulab.report(self)
+
+    def timeline(self, beside: Any = None) -> Any:
+        """What ran when, to zoom into, with another run or a prediction below it: gpulab.timeline of this run."""
+        import gpulab
+
+        return gpulab.timeline(self, beside)
+
     def whatif(self, rewrites: str = "", **options: Any) -> Any:
         """What a step would take with something changed: `run.whatif("workers=6, amp=bf16")` is gpulab.whatif of it."""
         import gpulab
 
         return gpulab.whatif(self, rewrites, **options)
+
+    def to_perfetto(self, path: Any) -> Any:
+        """Write a trace that ui.perfetto.dev and chrome://tracing open: gpulab.to_perfetto of this run."""
+        import gpulab
+
+        return gpulab.to_perfetto(self, path)
 
     @property
     def events(self) -> pd.DataFrame:

@@ -54,6 +54,8 @@ HOMES = {
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
 LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm")
+# A room that is about one of them has it at hand; then the room itself is what nobody may wait for.
+ROOMS = {"matplotlib": "views.charts"}
 
 BANNED = {"utils", "util", "common", "core", "base", "helpers", "helper", "manager", "handler", "config"}
 MOST_LINES, MOST_FUNCTION_LINES = 400, 50
@@ -61,16 +63,20 @@ MOST_LINES, MOST_FUNCTION_LINES = 400, 50
 PUBLIC = (
     "GpulabError",
     "Run",
+    "charts",
     "compare",
     "diagnose",
     "experiment",
     "info",
     "load",
+    "monitor",
     "profile",
     "report",
     "runs",
     "save",
     "step",
+    "timeline",
+    "to_perfetto",
     "virtual",
     "virtual_gpu",
     "whatif",
@@ -140,7 +146,10 @@ def homeless(tree: ast.Module, module: str) -> Iterator[Breach]:
 def impatient(tree: ast.Module, module: str) -> Iterator[Breach]:
     """Imports of slow libraries that happen when the module is imported."""
     for line, name in imports(tree, module, at_import=True):
-        if name.split(".")[0] in LAZY:
+        library = name.split(".")[0]
+        inside = next((room for room in ROOMS.values() if f"{module}.".startswith(f"{room}.")), None)
+        enters = any(f"{name}.".startswith(f"gpulab.{room}.") for room in ROOMS.values())
+        if (library in LAZY and ROOMS.get(library, "") != inside) or (enters and inside is None):
             yield line, f"{module} imports {name} at module level: import it inside the function that needs it"
 
 
@@ -329,6 +338,12 @@ PLANTED = {
     "torch at module level in its own home": ("capture/__init__.py", DOC + "import torch\n", "at module level"),
     "pandas at module level": ("run.py", DOC + "import pandas as pd\n", "at module level"),
     "pandas in a class body": ("run.py", DOC + "class _R:\n    import pandas\n", "at module level"),
+    "matplotlib at module level outside its room": ("views/report.py", DOC + "import matplotlib\n", "at module level"),
+    "a room full of matplotlib entered at once": (
+        "views/report.py",
+        DOC + "from gpulab.views.charts.chart import Chart\n",
+        "at module level",
+    ),
     "a file of 401 lines": ("run.py", DOC + "x = 1\n" * 400, "401 lines"),
     "a script of 401 lines": ("views/live.js", "let x;\n" * 401, "401 lines"),
     "a function of 51 lines": ("run.py", LONG, "f has 51 lines"),

@@ -251,18 +251,19 @@ def test_the_panel_fits_and_is_readable(server, page, folder, width, theme):
 
 
 def contrast(element: Any) -> float:
-    """The WCAG contrast of an element's text with what is painted behind it."""
+    """The WCAG contrast of an element's text with all that is painted behind it, one on the other."""
     ink, paper = element.evaluate(
         """node => {
-          const numbers = colour => {
-            const context = document.createElement('canvas').getContext('2d');
+          const context = document.createElement('canvas').getContext('2d');
+          const paint = colour => {
             context.fillStyle = colour;
             context.fillRect(0, 0, 1, 1);
             return [...context.getImageData(0, 0, 1, 1).data];
           };
-          let behind = node;
-          while (numbers(getComputedStyle(behind).backgroundColor)[3] === 0) behind = behind.parentElement;
-          return [numbers(getComputedStyle(node).color), numbers(getComputedStyle(behind).backgroundColor)];
+          const layers = [];
+          for (let at = node; at; at = at.parentElement) layers.unshift(getComputedStyle(at).backgroundColor);
+          const behind = ['white', ...layers].map(paint).at(-1);
+          return [paint(getComputedStyle(node).color), behind];
         }"""
     )
     light, dark = sorted((_luminance(ink), _luminance(paper)), reverse=True)

@@ -11,8 +11,9 @@ import pytest
 
 from gpulab.capture import Live
 from gpulab.sensors import GpuReading
-from gpulab.views.glance import TRAIL, Glances, clock
+from gpulab.views.glance import TRAIL, Glances
 from gpulab.views.live_html import markup
+from gpulab.views.tiles import clock
 from tests.kernel import Kernel, Reply, kernel
 
 BUSY = """%%gpuprofile panel --level sensors
@@ -145,7 +146,7 @@ def test_the_html_panel_says_the_same_without_any_script_and_escapes_what_it_is_
     parser = _Tags()
     parser.feed(markup(Glances(evil).of(live_state(frame=evil, gpus=(gpu(name=evil),)))))
     assert set(parser.tags) == {"div", "span", "b", "code"}
-    assert parser.attributes == {"style", "role", "aria-label"}
+    assert parser.attributes == {"style", "role", "aria-label", "aria-hidden"}
     assert parser.text.count(evil) == 3
     for words in ("41 %", "34 %", "312 W", "step 1,234", "to stop: the interrupt button"):
         assert words in parser.text

@@ -9,7 +9,7 @@ import pytest
 from made import NO_WORKERS, event, loader_call, mark, run_of
 from reading import Page
 from simulated import Call, run_like
-from test_views_timeline import areas
+from test_views_picture import areas
 
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
@@ -19,8 +19,8 @@ from gpulab.replay.spelling import chosen
 from gpulab.tables import EVENTS, Kind
 from gpulab.views.palette import _BY_KEY, colour
 from gpulab.views.path import before_after, path_block
+from gpulab.views.picture import LEVELS, MOST_BYTES, WIDTH
 from gpulab.views.sheet import Line, Section, Sheet, Table, Timeline
-from gpulab.views.timeline import LEVELS, MOST_BYTES, WIDTH
 from gpulab.views.view import View
 
 LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Call(waits=True)]

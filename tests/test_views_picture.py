@@ -13,7 +13,7 @@ from gpulab.tables import Kind
 from gpulab.views import report
 from gpulab.views.lanes import Lane, Window, disjoint, lanes, window
 from gpulab.views.palette import colour
-from gpulab.views.timeline import LEVELS, MOST_BYTES, WIDTH, svg, timeline
+from gpulab.views.picture import LEVELS, MOST_BYTES, WIDTH, picture, svg
 
 SHOWN = Window(0, 800_000, (0,))
 
@@ -100,11 +100,11 @@ def noise(count=40_000):
 def test_the_picture_of_a_busy_run_on_many_streams_is_bounded():
     steps = [event(Kind.STEP, f"ProfilerStep#{n}", n * 100, 100) for n in range(6)]
     diagnosis = diagnose(run_of([*steps, *noise()]))
-    picture = timeline(diagnosis)
-    assert len(picture.svg) <= MOST_BYTES
+    drawn = picture(diagnosis)
+    assert len(drawn.svg) <= MOST_BYTES
     assert len(report(diagnosis)._repr_html_()) < 150_000
-    assert len(picture.lane_names) == 6, "the host, the four busiest streams, and the rest in one"
-    assert picture.lane_names[-1] == "7 other streams"
+    assert len(drawn.lane_names) == 6, "the host, the four busiest streams, and the rest in one"
+    assert drawn.lane_names[-1] == "7 other streams"
 
 
 def test_lanes_that_change_in_every_pixel_make_a_coarser_picture_not_a_larger_one():
@@ -127,13 +127,13 @@ def test_the_picture_shows_three_steps_from_the_middle():
     shown = window(diagnosis.steps)
     assert shown.steps == (8, 9, 10)
     assert (shown.start_ns, shown.end_ns) == (800 * MS, 1100 * MS)
-    assert [mark.text for mark in timeline(diagnosis).steps] == [f"step {n}: 100.0 ms" for n in (9, 10, 11)]
+    assert [mark.text for mark in picture(diagnosis).steps] == [f"step {n}: 100.0 ms" for n in (9, 10, 11)]
 
 
 def test_the_axis_has_a_few_round_numbers_and_its_unit():
     for step_ms in (0.013, 1, 7.3, 177, 2500):
         run = run_of(stepped(lambda at, d=step_ms: [event(Kind.KERNEL, "sgemm", at, d * 0.6)], step_ms=step_ms))
-        ticks = timeline(diagnose(run)).ticks
+        ticks = picture(diagnose(run)).ticks
         assert 3 <= len(ticks) <= 8
         assert ticks[0].text.startswith("0 ")
         assert len({tick.text for tick in ticks}) == len(ticks)
@@ -142,33 +142,35 @@ def test_the_axis_has_a_few_round_numbers_and_its_unit():
 
 def test_the_shaded_stretches_are_those_of_the_first_finding():
     starved = stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "sgemm", at + 40, 60)])
-    picture = timeline(diagnose(run_of(starved, loaders=[NO_WORKERS])))
-    (shade,) = re.findall(r'fill-opacity=".22"[^>]* d="([^"]+)"', picture.svg)
+    drawn = picture(diagnose(run_of(starved, loaders=[NO_WORKERS])))
+    (shade,) = re.findall(r'fill-opacity=".22"[^>]* d="([^"]+)"', drawn.svg)
     bars = [tuple(map(int, bar)) for bar in re.findall(r"M(\d+) 0H(\d+)", shade)]
     assert len(bars) == 3
     assert sum(end - start for start, end in bars) / WIDTH == pytest.approx(0.4, abs=0.01)
-    assert picture.shaded
+    assert drawn.shaded
 
 
 def test_without_a_finding_nothing_is_shaded():
     idle_a_little = stepped(lambda at: [event(Kind.KERNEL, "sgemm", at, 82), event(Kind.SYNC, "wait", at, 100)])
     diagnosis = diagnose(run_of(idle_a_little))
     assert diagnosis.first is None
-    assert timeline(diagnosis).shaded == ""
-    assert 'fill-opacity=".22"' not in timeline(diagnosis).svg
+    assert picture(diagnosis).shaded == ""
+    assert 'fill-opacity=".22"' not in picture(diagnosis).svg
 
 
 def test_the_picture_is_well_formed_and_holds_no_text_a_theme_could_hide():
     from xml.dom.minidom import parseString
 
     starved = stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "sgemm", at + 40, 60)])
-    (drawing,) = Page(report(run_of(starved, loaders=[NO_WORKERS]))._repr_html_()).pictures
-    root = parseString(drawing).documentElement
-    assert {node.tagName for node in root.getElementsByTagName("*")} <= {"g", "path"}
+    drawings = Page(report(run_of(starved, loaders=[NO_WORKERS]))._repr_html_()).pictures
+    assert len(drawings) == 2, "what shows the finding, and a few steps"
+    for drawing in drawings:
+        root = parseString(drawing).documentElement
+        assert {node.tagName for node in root.getElementsByTagName("*")} <= {"g", "path"}
 
 
 def test_a_run_without_interior_steps_has_no_picture():
-    assert timeline(diagnose(run_of())) is None
+    assert picture(diagnose(run_of())) is None
 
 
 def test_on_a_cpu_what_is_not_computing_is_what_computing_leaves_free():
@@ -182,7 +184,7 @@ def test_on_a_cpu_what_is_not_computing_is_what_computing_leaves_free():
 
 def test_the_steps_in_words_sum_to_the_steps():
     starved = stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "sgemm", at + 43, 50)])
-    table = timeline(diagnose(run_of(starved, loaders=[NO_WORKERS]))).table
+    table = picture(diagnose(run_of(starved, loaders=[NO_WORKERS]))).table
     *parts, total = table.rows
     for column in range(1, len(table.header)):
         shown = [row.cells[column] for row in parts]

@@ -1,20 +1,22 @@
 """The report says the same in every form, to everyone, whatever the trace says; what is absent is absent in words."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
 import pytest
-from made import NO_WORKERS, event, gpu_series, host_sample, loader_call, mark, run_of, stepped
+from made import MS, NO_WORKERS, event, gpu_series, host_sample, loader_call, mark, run_of, stepped
 from reading import DECORATION, SURVIVING_CSS, SURVIVING_TAGS, Page, contrast, numbers
 
 from gpulab.errors import GpulabError
+from gpulab.rows import Words
 from gpulab.rules import diagnose
 from gpulab.run import Gap, Gpu, Machine, Recording, Source
-from gpulab.tables import GPU_SAMPLES, Kind
+from gpulab.tables import DEVICE_KINDS, EVENTS, GPU_SAMPLES, Kind
 from gpulab.views import report
 from gpulab.views.palette import _BY_KEY
-from gpulab.views.sheet import Section, Timeline
+from gpulab.views.sheet import Answer, Section, Timeline
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[2J\u202e`|**[x](javascript:y)"
 
@@ -57,14 +59,20 @@ def any_report(request):
 
 def test_text_and_html_hold_the_same_numbers(any_report):
     page = Page(any_report._repr_html_())
-    # Only the picture has numbers of its own: those along its axis, and those of the streams beside its lanes.
+    # Only pictures have numbers of their own: those along the axis, and those of the streams beside the lanes.
     assert numbers(page.text) - numbers(repr(any_report)) <= picture_numbers(any_report)
     assert numbers(repr(any_report)) <= numbers(page.text)
 
 
+def pictures_of(view):
+    sections = [block.blocks for block in view.sheet.blocks if isinstance(block, Section)]
+    blocks = [*view.sheet.blocks, *(block for some in sections for block in some)]
+    answers = [block.picture for block in blocks if isinstance(block, Answer) and block.picture]
+    return [*answers, *(block for block in blocks if isinstance(block, Timeline))]
+
+
 def picture_numbers(view):
-    blocks = [block for section in view.sheet.blocks if isinstance(section, Section) for block in section.blocks]
-    pictures = [block for block in blocks if isinstance(block, Timeline)]
+    pictures = pictures_of(view)
     return {n for each in pictures for n in numbers(" ".join([*each.lane_names, *(tick.text for tick in each.ticks)]))}
 
 
@@ -230,15 +238,17 @@ def test_text_takes_the_colour_of_the_page(any_report):
 
 def test_every_picture_has_words_for_who_cannot_see_it():
     page = Page(report(a_run())._repr_html_())
-    (alt,) = page.all("alt")
-    assert re.match(r"Timeline of steps 2 to 4, 300 ms in all\. Most time goes to: .*matrix kernels \d+ %", alt)
+    first, large, *others = page.all("alt")
+    assert {first, *others} == {"Lanes of evidence, host, GPU; what they show is said below."}
+    assert re.match(r"Timeline of steps 2 to 4, 300 ms in all\. Most time goes to: .*matrix kernels \d+ %", large)
+    assert "Seen for 40.0 ms of these 100 ms in step" in page.text
     assert "The same in words" in page.text
 
 
 def test_parts_are_told_apart_by_more_than_colour_and_seen_on_light_and_dark():
     for key, colour in _BY_KEY.items():
-        assert contrast(colour, "#ffffff") > 2.7, key
-        assert contrast(colour, "#111111") > 2.6, key
+        assert contrast(colour, "#ffffff") >= 3, key
+        assert contrast(colour, "#111111") >= 3, key
     page = Page(report(a_run())._repr_html_())
     assert page.text.count("waiting for data") >= 5, (
         "under the bar, in its table, in the picture's key, words and table"
@@ -255,13 +265,90 @@ def test_a_notebook_is_given_text_and_html_and_nothing_that_would_be_shown_inste
 
 
 def test_a_saved_page_is_whole_and_needs_nothing_from_elsewhere(any_report, tmp_path):
-    page = any_report.save(tmp_path / "report.html").read_text(encoding="utf-8")
+    page = any_report.save(tmp_path / "report.html", timeline=False).read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert page.rstrip().endswith("</html>")
     assert any_report._repr_html_() in page
     assert "default-src 'none'" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def test_with_the_timeline_a_saved_page_holds_the_same_report_and_is_fit_for_a_mail(tmp_path):
+    told = report(a_run())
+    page = told.save(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert told._repr_html_() in page
+    assert "gpulab-tl" in page
+    assert len(page.encode()) < 2_000_000
+    assert "default-src 'none'" in page
+    assert "script-src 'sha256-" in page
+
+
+@pytest.mark.parametrize("ending", [".html", ".htm", ".HTML"])
+def test_without_events_or_where_it_is_not_wanted_there_is_no_timeline(tmp_path, ending):
+    for number, (told, wanted) in enumerate([(report(run_of()), True), (report(a_run()), False)]):
+        page = told.save(tmp_path / f"{number}{ending}", timeline=wanted).read_text(encoding="utf-8")
+        assert page == told.page()
+        assert "<script" not in page
+
+
+def test_a_report_is_saved_as_a_picture(any_report, tmp_path):
+    path = any_report.save(tmp_path / "report.png")
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(data[at : at + 4], "big") for at in (16, 20))
+    assert 600 <= width <= 1600
+    assert 60 <= height <= 3000
+
+
+def a_million_events(steps=50):
+    """Fifty steps of 20,000 events: an operator, a launch and a kernel in turn, with waiting, syncs and copies."""
+    per_step, step_ns = 20_000, 200 * MS
+    number = np.tile(np.arange(per_step), steps)
+    base = np.repeat(np.arange(steps) * step_ns, per_step)
+    kind = np.array([Kind.OP, Kind.LAUNCH, Kind.KERNEL, Kind.KERNEL], np.int8)[number % 4]
+    kind[number == 0], kind[number == 1] = Kind.STEP, Kind.LOADER
+    kind[number % 2000 == 3] = Kind.MEMCPY
+    kind[number % 2000 == 5] = Kind.SYNC
+    random = np.random.default_rng(0)
+    dur = random.integers(1_000, 9_000, len(number))
+    dur[number == 0], dur[number == 1] = step_ns, 60 * MS
+    on_device = np.isin(kind, DEVICE_KINDS)
+    words = ("ProfilerStep#1", "aten::add", "cudaLaunchKernel", "vectorized_elementwise", "ampere_sgemm_128x64",
+             "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "Memcpy HtoD (Pageable -> Device)",
+             "cudaStreamSynchronize")  # fmt: skip
+    named = {Kind.STEP: 0, Kind.OP: 1, Kind.LAUNCH: 2, Kind.LOADER: 5, Kind.MEMCPY: 6, Kind.SYNC: 7}
+    codes = np.where(number % 8 < 4, 3, 4).astype(np.int32)
+    for each, code in named.items():
+        codes[kind == each] = code
+    late = base + 60 * MS + number * 6_900
+    start = np.where(number == 0, base, np.where(number == 1, base + 1000, late))
+    order = np.argsort(start, kind="stable")
+    correlation = np.where(
+        np.isin(kind, (Kind.LAUNCH, Kind.KERNEL)) & (number % 4 != 3), np.arange(len(kind)) // 4 + 1, -1
+    )
+    columns = {
+        "kind": kind, "name": codes, "start_ns": start, "dur_ns": dur, "thread": np.where(on_device, -1, 0),
+        "device": np.where(on_device, 0, -1), "stream": np.where(on_device, 7, -1), "correlation": correlation,
+        "bytes": np.where(kind == Kind.MEMCPY, 4096, -1),
+    }  # fmt: skip
+    columns = {name: values[order] for name, values in columns.items()}
+    columns["name"] = Words(columns["name"], words)
+    base_run = run_of(loaders=[NO_WORKERS])
+    recording = Recording(windows_ns=((0, steps * step_ns),))
+    return dataclasses.replace(base_run, event_rows=EVENTS.rows(columns), span_ns=steps * step_ns, recording=recording)
+
+
+def test_a_report_of_a_million_events_adds_at_most_300_kilobytes_to_a_notebook():
+    run = a_million_events()
+    assert len(run.event_rows) == 1_000_000
+    diagnosis = diagnose(run)
+    several = [dataclasses.replace(diagnosis.first, rule=f"rule_{n}") for n in range(10)]
+    findings = (*diagnosis.findings, *several)
+    told = report(dataclasses.replace(diagnosis, findings=findings))
+    assert len(pictures_of(told)) >= 10, "a picture for each of a dozen findings"
+    assert len(json.dumps(told._repr_mimebundle_())) <= 300_000
 
 
 def test_a_file_is_replaced_whole_or_left_as_it_was(any_report, tmp_path):
@@ -276,11 +363,11 @@ def test_a_place_that_cannot_be_written_leaves_nothing_and_says_what_to_do(any_r
     with pytest.raises(GpulabError, match=r"fix: use one of \.html"):
         any_report.save(tmp_path / "report.pdf")
     with pytest.raises(GpulabError, match="cannot be written"):
-        any_report.save(tmp_path / "nowhere" / "report.html")
+        any_report.save(tmp_path / "nowhere" / "report.html", timeline=False)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "report.html").mkdir()
     with pytest.raises(GpulabError, match="cannot be written"):
-        any_report.save(tmp_path / "report.html")
+        any_report.save(tmp_path / "report.html", timeline=False)
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -137,7 +137,7 @@ def _fetches(run: Run, seen: Spans) -> tuple[int, int]:
         return 0, 0
     took, computed = calls["end_ns"] - calls["start_ns"], calls["thread_cpu_ns"]
     waited = np.maximum(took - computed, 0)
-    alone = np.array([loader.workers == 0 for loader in run.loaders])[calls["loader"]]
+    alone = np.isin(calls["loader"], [place for place, loader in enumerate(run.loaders) if loader.workers == 0])
     busy = computed[alone].sum() >= COMPUTES_FRAC * took[alone].sum()
     return int(waited.sum()), int(waited[alone].sum()) if busy else 0
 

@@ -19,12 +19,15 @@ from gpulab.capture.marks import Marks
 from gpulab.capture.memory import MemoryWatch
 from gpulab.capture.plan import Act, Limits, Phase, Plan
 from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
+from gpulab.capture.pulse import Pulse
 from gpulab.capture.shelf import runs
 from gpulab.capture.stalls import Stalls
+from gpulab.capture.workers_now import WorkersNow
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Recording, Run, Source
 from gpulab.sensors import Sensors, machine
+from gpulab.sensors.readings import PERIOD_NS
 
 LEVELS = {
     "sensors": (),
@@ -46,6 +49,7 @@ class Session:
         level: str = "trace",
         steps: int | None = None,
         on_tick: Callable[[Live], None] | None = None,
+        period_ns: int = PERIOD_NS,
     ) -> None:
         if level not in LEVELS:
             raise CaptureError(
@@ -62,7 +66,8 @@ class Session:
         self._marks = Marks(self._boundary)
         self._stalls = Stalls()
         self._memory = MemoryWatch()
-        self._sensors = Sensors(worker_pids=lambda: self._marks.worker_pids, on_tick=self._tick)
+        self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
+        self._pulse, self._workers_now = Pulse(), WorkersNow()
         self._on_tick = on_tick
         self._stretches: list[Stretch] = []
         self._stretch: Stretch | None = None
@@ -120,21 +125,20 @@ class Session:
         """The state at this moment; any thread may ask."""
         now_ns = time.time_ns()
         marks, sensed = self._marks, self._sensors.now()
-        waiting = None
-        if marks.loaders and marks.first_ns is not None and now_ns > marks.first_ns:
-            waiting = min(1.0, marks.waited_ns / (now_ns - marks.first_ns))
+        beat = self._pulse.look(now_ns, marks, sensed.gpus)
         self._recent.append((now_ns, marks.steps))
         return Live(
             phase="processing" if self._processing else self._phase(),
             elapsed_s=(now_ns - self._began_ns) / 1e9,
             steps=marks.steps,
             steps_per_s=self._rate(),
-            waiting_frac=waiting,
             gpus=sensed.gpus,
             core_fracs=sensed.core_fracs,
             rss_bytes=sensed.rss_bytes,
             workers=sensed.workers or 0,
             frame=sensed.frame,
+            workers_now=self._workers_now.look(now_ns, marks.worker_pids),
+            **vars(beat),
         )
 
     def mark_step(self) -> None:

@@ -1,4 +1,4 @@
-"""%%gpuprofile, %gpureport, %gpucompare, %gpuwhy and %gpuinfo: the only part of gpulab that knows IPython."""
+"""%%gpuprofile, %gpumonitor, %gpureport, %gpucompare and their like: the only part of gpulab that knows IPython."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab import capture
+from gpulab.magics import monitoring
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import matcher
 from gpulab.magics.transparent import CellHook
@@ -23,6 +24,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hook = CellHook(shell, magics)
     shell.register_magics(magics)
     hook.install()
+    monitoring.install(shell)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(matcher)
     _hooks[shell] = magics, hook
@@ -36,6 +38,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         return
     magics, hook = _hooks.pop(shell)
     magics.abandon()
+    monitoring.remove(shell)
     hook.remove()
     if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(matcher)

@@ -45,6 +45,11 @@ WHATIF = (
     argument("changes", nargs="*", metavar="CHANGE", help="as workers=6 or amp=bf16; what would help if left out"),
     _HELP,
 )
+TIMELINE = (
+    argument("name", nargs="?", metavar="NAME", help="the run; the last one if left out"),
+    argument("beside", nargs="*", metavar="OTHER", help="what stands below it: a run, or changes such as workers=6"),
+    _HELP,
+)
 INFO = (_HELP,)
 WHY = (
     argument("rule", nargs="?", metavar="NAME", help="a rule, as `starving`, or a change; all are listed if left out"),

@@ -20,12 +20,15 @@ from traitlets import Bool, Enum, Integer
 
 from gpulab import questions, sensors, views
 from gpulab.capture import runs
+from gpulab.errors import CaptureError
+from gpulab.magics import monitoring
 from gpulab.magics.arguments import (
     COMPARE,
     INFO,
     LEVELS,
     PROFILE,
     REPORT,
+    TIMELINE,
     WHATIF,
     WHY,
     Request,
@@ -37,6 +40,7 @@ from gpulab.magics.arguments import (
 from gpulab.magics.body import execute, nested
 from gpulab.magics.recording import Recording, reported
 from gpulab.replay.spelling import is_change
+from gpulab.views.timeline.view import timeline
 
 
 @magics_class
@@ -93,6 +97,26 @@ class GpuProfileMagics(Magics):
             return self._help(self.gpureport)
         return reported(runs[asked.name] if asked.name else runs.last)
 
+    @accepts(*TIMELINE)
+    @line_magic
+    def gputimeline(self, line: str) -> Any:
+        """What ran when, to zoom into; with a second run, or the step as predicted, on the same scale below it.
+
+        %gputimeline NAME                the run
+        %gputimeline NAME OTHER          two runs
+        %gputimeline NAME workers=6      the run, and what is predicted of it with a change
+        """
+        asked = parsed(self.gputimeline, line)
+        if asked.help:
+            return self._help(self.gputimeline)
+        words = [word for word in (asked.name, *asked.beside) if word is not None]
+        named = bool(words) and (words[0] in runs or not is_change(words[0]))
+        run, rest = (runs[words[0]], words[1:]) if named else (runs.last, words)
+        if len(rest) == 1 and (rest[0] in runs or not is_change(rest[0])):
+            return timeline(run, runs[rest[0]])
+        predicted = views.whatif(run, " ".join(rest)) if rest else None
+        return timeline(run, predicted if isinstance(predicted, views.WhatIf) else None)
+
     @accepts(*COMPARE)
     @line_magic
     def gpucompare(self, line: str) -> Any:
@@ -126,6 +150,28 @@ class GpuProfileMagics(Magics):
         named = asked.name is not None and (asked.name in runs or not is_change(asked.name))
         changes = asked.changes if named or asked.name is None else [asked.name, *asked.changes]
         return views.whatif(runs[asked.name] if named else runs.last, " ".join(changes))
+
+    @accepts(*monitoring.MONITOR)
+    @line_magic
+    def gpumonitor(self, line: str) -> Any:
+        """Watch GPU, CPU, memory and DataLoader workers in the background, across cells.
+
+        %gpumonitor [options] [NAME]     start, with the live panel here
+        %gpumonitor --stop               end it, and report; its run is then gpulab.runs["NAME"]
+
+        It gives way while a cell is profiled.
+        """
+        asked = parsed(self.gpumonitor, line)
+        if asked.help:
+            return self._help(self.gpumonitor)
+        if asked.stop:
+            report = monitoring.stop()
+            return report if report is not None else self._say("gpulab: no monitor runs; %gpumonitor starts one")
+        try:
+            said = monitoring.start(self._shell, asked.name, asked.every, asked.threshold)
+        except CaptureError as problem:
+            raise UsageError(str(problem)) from None
+        return self._say(said) if said else None
 
     @accepts(*INFO)
     @line_magic

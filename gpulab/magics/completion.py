@@ -12,21 +12,24 @@ from IPython.core.completer import (
 )
 
 from gpulab.capture import runs
-from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, WHATIF, WHY, options
+from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
+from gpulab.magics.monitoring import MONITOR
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
 from gpulab.virtual.specs import SPECS
 
-_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|report|compare|whatif|info|why))\s+(.*)", re.DOTALL)
+_LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {
     "gpuprofile": PROFILE,
+    "gpumonitor": MONITOR,
     "gpureport": REPORT,
+    "gputimeline": TIMELINE,
     "gpucompare": COMPARE,
     "gpuwhatif": WHATIF,
     "gpuinfo": INFO,
     "gpuwhy": WHY,
 }
-_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gpucompare": 99, "gpuwhatif": 1, "gpuinfo": 0, "gpuwhy": 0}
+_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare": 99, "gpuwhatif": 1}
 
 
 @completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
@@ -51,11 +54,11 @@ def following(magic: str, before: list[str]) -> list[str]:
         return list(choices[last])
     if last == "--virtual":
         return [each.name.lower().replace(" ", "-") for each in SPECS]
-    if last in {"--out", "--steps", "--save"}:
+    if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
     used = {short.get(word, word) for word in before}
     named = [word for word in before if word in runs]
-    names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED[magic] else []
+    names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED.get(magic, 0) else []
     if magic == "gpuwhy" and not before:
         names = [*(rule.name for rule in RULES), *(rewrite.name for rewrite in REWRITES)]
     if magic == "gpuwhatif":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab.magics.interrupt import interrupt
 from gpulab.magics.place import Place
-from gpulab.views.glance import Glance
+from gpulab.views.comm import reach_during_a_cell
 from gpulab.views.live_html import markup
+from gpulab.views.tiles import Glance
 
 GRACE_S = 0.6  # how long the front end has to show that its clicks arrive while a cell runs
 
@@ -20,15 +22,29 @@ class WidgetPanel:
 
     every_s = 0.115  # with sensors read every 100 ms this gives five pictures a second
 
-    def __init__(self, shell: InteractiveShell, place: Place) -> None:
+    def __init__(
+        self,
+        shell: InteractiveShell,
+        place: Place,
+        *,
+        stops: str = "the cell",
+        on_stop: Callable[[], object] | None = None,
+    ) -> None:
         from gpulab.views.live import LivePanel
 
         self._place = place
-        self._widget: Any = LivePanel(hello=_has_subshells(shell), key=place.id)
+        self._on_stop = on_stop or interrupt
+        self._anytime = on_stop is not None  # what is stopped is no cell: then a click never comes too late
+        self._widget: Any = LivePanel(
+            hello=_has_subshells(shell) and not self._anytime,
+            key=place.id,
+            stops=stops,
+            stop="button" if self._anytime else "",
+        )
         self._widget.on_msg(self._told)
         self._lock = threading.Lock()
         self._running = True
-        _reach_during_a_cell(self._widget.comm)
+        reach_during_a_cell(self._widget.comm)
 
     def open(self, glance: Glance) -> None:
         """Show the widget."""
@@ -63,18 +79,22 @@ class WidgetPanel:
 
     def _told(self, _: object, content: dict[str, Any], __: object) -> None:
         """The front end speaks. In the main thread it speaks too late: the cell that held the thread is over."""
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not self._anytime:
             return
         with self._lock:
             if not self._running:
                 return
             if content.get("kind") == "hello":
                 self._widget.stop = "button"
-            elif content.get("kind") == "gone":
+            elif content.get("kind") == "gone" and not self._anytime:
                 self._place.lost()
-            elif content.get("kind") == "stop" and self._widget.stop == "button":
+            stopping = content.get("kind") == "stop" and self._widget.stop == "button"
+            if stopping:
                 self._widget.stop = "stopping"
-                interrupt()
+                if not self._anytime:  # while it is sure that the cell has not ended
+                    self._on_stop()
+        if stopping and self._anytime:  # what this stops will close this panel
+            self._on_stop()
 
 
 class HtmlPanel:
@@ -103,16 +123,3 @@ class HtmlPanel:
 def _has_subshells(shell: InteractiveShell) -> bool:
     """Whether this kernel can hear the front end while a cell runs (ipykernel 7 and later)."""
     return bool(getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False))
-
-
-def _reach_during_a_cell(comm: Any) -> None:
-    """Let messages of the front end arrive while the main thread is busy, without disturbing what it does.
-
-    ipykernel 7.4 sends an answer to the shell that spoke last, which is the busy one: leave the choice to the front
-    end. And ipykernel 7 fires IPython's execution events for every message, in the message's thread: matplotlib would
-    flush, and lose, the figure that the cell is just drawing (ipykernel issue 1564).
-    """
-    if comm is None or not hasattr(comm, "_msg_callback"):
-        return
-    comm._reply_subshell_for = lambda data, default: default
-    comm.handle_msg = lambda message: comm._msg_callback(message)

@@ -17,11 +17,12 @@ class Place:
     Training cells often clear their output to draw a loss curve afresh, and what is cleared cannot be updated any
     more: the report would be lost. So messages to the front end are watched, and the display comes back with the
     first output after the clearing. A clearing that waits for the next output must not be set off by us: what it
-    clears is the user's.
+    clears is the user's. A display that outlives its cell is not brought back: later cells clear their own outputs.
     """
 
-    def __init__(self, shell: InteractiveShell) -> None:
+    def __init__(self, shell: InteractiveShell, *, outlives: bool = False) -> None:
         self._publisher: Any = shell.display_pub
+        self._watched = not outlives and hasattr(self._publisher, "register_hook")
         self.id = uuid4().hex
         self._lock = threading.RLock()
         self._content: Bundle | None = None
@@ -33,7 +34,7 @@ class Place:
     def put(self, content: Bundle) -> None:
         """Show this here now."""
         with self._lock:
-            if self._content is None and hasattr(self._publisher, "register_hook"):
+            if self._content is None and self._watched:
                 self._publisher.register_hook(self._watch)  # sees what this thread sends, which is the cell's
             self._content = content
             if self._there:
@@ -55,7 +56,7 @@ class Place:
     def end(self, content: Bundle) -> None:
         """Show this here for good."""
         with self._lock:
-            if self._content is not None and hasattr(self._publisher, "unregister_hook"):
+            if self._content is not None and self._watched:
                 self._publisher.unregister_hook(self._watch)
             if self._clearing and not self._displays:  # printed lines are not watched: they cleared it long ago
                 self._there = False

@@ -6,6 +6,7 @@ import contextvars
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from IPython.core.displaypub import CapturingDisplayPublisher
@@ -14,7 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpulab.capture import Live
 from gpulab.magics.panels import HtmlPanel, WidgetPanel
 from gpulab.magics.place import Bundle, Place
-from gpulab.views.glance import Glance, Glances
+from gpulab.views.glance import Glances
+from gpulab.views.tiles import Glance
 
 WIDGET, HTML, NOTHING = "widget", "html", "nothing"
 
@@ -81,13 +83,15 @@ class Shown:
             live.close()
 
 
-def panel(shell: InteractiveShell, place: Place) -> Panel | None:
-    """The live panel that this front end can show, if any."""
+def panel(
+    shell: InteractiveShell, place: Place, *, stops: str = "the cell", on_stop: Callable[[], object] | None = None
+) -> Panel | None:
+    """The live panel that this front end can show, if any; `on_stop`: what its button does, where that is no cell."""
     kind = front_end(shell)
     if kind == NOTHING:
         return None
     try:
-        return WidgetPanel(shell, place) if kind == WIDGET else HtmlPanel(place)
+        return WidgetPanel(shell, place, stops=stops, on_stop=on_stop) if kind == WIDGET else HtmlPanel(place)
     except ImportError:  # without anywidget the display protocol alone will do
         return HtmlPanel(place)
 

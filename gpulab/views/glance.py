@@ -1,85 +1,72 @@
-"""What the live panel says at one moment, in words and shares, whatever draws it."""
+"""From one Live after another to what the live panel says at that moment, and of its recent past."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-from gpulab.capture.live import Live
+from gpulab.capture.live import Live, WorkerNow
 from gpulab.sensors import GpuReading
+from gpulab.views.alert import THRESHOLD_FRAC, Watcher
+from gpulab.views.phases import legend, letter
+from gpulab.views.tiles import INTERRUPT, UNKNOWN, Bar, Glance, Share, Tile, clock, percent, size, watts
 
 TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
 MANY_GPUS = 3  # from here on, one tile a GPU
-UNKNOWN = "not measured"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tile:
-    """One measured thing: its value in words, and where it stands between nothing and all."""
-
-    label: str
-    value: str
-    note: str = ""
-    frac: float | None = None  # None: it has no upper end, or was not measured
-    trail: tuple[int | None, ...] = ()  # percent of the full height, oldest first
-    bars: tuple[int, ...] = ()  # percent, one a core
-    hue: str = "busy"  # busy, waiting, memory or power
-
-
-@dataclass(frozen=True, kw_only=True)
-class Glance:
-    """The panel's content."""
-
-    name: str
-    phase: str
-    elapsed_s: float
-    elapsed: str
-    progress: tuple[str, ...]
-    tiles: tuple[Tile, ...]
-    line: str
-
-    def data(self) -> dict[str, Any]:
-        """The same as plain lists and dicts, for a widget.
-
-        Points go as text, "12,,13" with nothing for an absent one: ipykernel looks at every item of a list, and that
-        would be most of what a picture costs.
-        """
-        tiles = [{**vars(tile), "trail": _joined(tile.trail), "bars": _joined(tile.bars)} for tile in self.tiles]
-        return {**vars(self), "progress": list(self.progress), "tiles": tiles}
-
-    def sentence(self) -> str:
-        """The same for a terminal or a screen reader."""
-        tiles = (f"{tile.label} {tile.value}" for tile in self.tiles)
-        return ", ".join((f"gpulab, run {self.name}: {self.phase}", *self.progress, self.elapsed, *tiles))
+MANY_WORKERS = 16  # more than these share one tile
 
 
 class Glances:
     """Makes glances of one run, and remembers their recent past for the sparklines."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, threshold_frac: float = THRESHOLD_FRAC, stop: str = INTERRUPT) -> None:
         self._name = name
+        self._stop = stop
+        self._threshold_frac = threshold_frac
+        self._watcher = Watcher(threshold_frac)
         self._trails: dict[str, deque[float | None]] = {}
-        self._last = Glance(name=name, phase="starting", elapsed_s=0.0, elapsed="0:00", progress=(), tiles=(), line="")
+        self._shown: set[str] = set()  # the trails that this glance has lengthened
+        self._moments: deque[tuple[float, str]] = deque(maxlen=TRAIL)  # when, and the letter of the phase
+        self._last = Glance(
+            name=name, phase="starting", elapsed_s=0.0, elapsed="0:00", progress=(), tiles=(), line="", stop=stop
+        )
 
     def starting(self) -> Glance:
         """Before anything was measured."""
         return self._last
 
+    def latest(self) -> Glance:
+        """The last one made."""
+        return self._last
+
     def processing(self) -> Glance:
         """After the cell, before the report: the last values stand."""
-        return Glance(**{**vars(self._last), "phase": "reading the recording", "line": ""})
+        return Glance(
+            **{**vars(self._last), "phase": "reading the recording", "line": "", "alert": "", "alert_said": ""}
+        )
 
     def of(self, live: Live) -> Glance:
         """The state of the session, in words."""
+        self._moments.append((live.elapsed_s, letter(live.phase)))
+        letters = "".join(of_phase for _, of_phase in self._moments)
+        alert = self._watcher.look(live)
+        tiles = (*self._devices(live), self._waiting(live), *self._host(live), *self._workers(live.workers_now))
+        self._leave_holes()
         self._last = Glance(
             name=self._name,
             phase=live.phase,
             elapsed_s=live.elapsed_s,
             elapsed=clock(live.elapsed_s),
             progress=_progress(live),
-            tiles=(*self._devices(live), self._waiting(live), *self._host(live)),
+            tiles=tiles,
             line=f"at {live.frame}" if live.frame else "",
+            bars=tuple(_bars(live)),
+            phases=letters,
+            legend=legend(letters),
+            span=f"last {max(live.elapsed_s - self._moments[0][0], 1):.0f} s",
+            alert=alert.text if alert else "",
+            alert_said=alert.said if alert else "",
+            stop=self._stop,
         )
         return self._last
 
@@ -100,11 +87,20 @@ class Glances:
             note=note,
             frac=gpu.util_frac,
             trail=self._trail(which, gpu.util_frac),
+            limit=_whole(self._threshold_frac),
+            group="GPUs",
         )
 
     def _busy(self, label: str, gpu: GpuReading) -> Tile:
         trail = self._trail(label, gpu.util_frac)
-        return Tile(label=label, value=percent(gpu.util_frac), note=gpu.name, frac=gpu.util_frac, trail=trail)
+        return Tile(
+            label=label,
+            value=percent(gpu.util_frac),
+            note=gpu.name,
+            frac=gpu.util_frac,
+            trail=trail,
+            limit=_whole(self._threshold_frac),
+        )
 
     def _power(self, which: str, gpu: GpuReading) -> Tile:
         return Tile(
@@ -144,11 +140,52 @@ class Glances:
         )
         return (busy, memory)
 
+    def _leave_holes(self) -> None:
+        """What is not there now, as a worker between two epochs, has a hole in its trail: all trails share one time."""
+        for key in self._trails.keys() - self._shown:
+            self._trails[key].append(None)
+        self._shown.clear()
+
+    def _workers(self, workers: tuple[WorkerNow, ...]) -> tuple[Tile, ...]:
+        loads = [worker.load_frac for worker in workers]
+        if len(workers) <= MANY_WORKERS:
+            return tuple(self._worker(index, worker) for index, worker in enumerate(workers))
+        told = [load for load in loads if load is not None]
+        blocked = sum(worker.blocked is True for worker in workers)
+        return (
+            Tile(
+                label=f"{len(workers)} workers",
+                value=f"{sum(told):.1f} cores" if told else UNKNOWN,
+                note=f"{blocked} blocked on storage" if blocked else "",
+                frac=sum(told) / len(workers) if told else None,
+                bars=tuple(_whole(load or 0.0) for load in loads) if told else (),
+                hue="worker",
+                mark="blocked" if blocked else "",
+            ),
+        )
+
+    def _worker(self, index: int, worker: WorkerNow) -> Tile:
+        label = f"worker {index}"
+        return Tile(
+            label=label,
+            value=percent(worker.load_frac),
+            note="blocked on storage" if worker.blocked else "",
+            frac=worker.load_frac,
+            trail=self._trail(label, worker.load_frac),
+            hue="worker",
+            group="workers",
+            mark="blocked" if worker.blocked else "",
+        )
+
     def _trail(self, key: str, value: float | None, top: float | None = 1.0) -> tuple[int | None, ...]:
         """The recent past of a value, in percent of `top`, or of the highest point seen where there is no top."""
         past = self._trails.setdefault(key, deque(maxlen=TRAIL))
+        self._shown.add(key)
+        if top is not None:  # once a point is in percent, it stays so
+            past.append(None if value is None else _whole(value / top))
+            return tuple(past)  # type: ignore[arg-type]
         past.append(value)
-        highest = top or max((point for point in past if point is not None), default=1.0) or 1.0
+        highest = max((point for point in past if point is not None), default=1.0) or 1.0
         return tuple(None if point is None else _whole(point / highest) for point in past)
 
 
@@ -158,6 +195,30 @@ def _memory(label: str, gpu: GpuReading) -> Tile:
         return Tile(label=label, value=size(used), hue="memory")
     note = f"of {all_of_it / 2**30:.0f} GiB"
     return Tile(label=label, value=f"{used / 2**30:.1f} GiB", note=note, frac=used / all_of_it, hue="memory")
+
+
+def _bars(live: Live) -> Iterator[Bar]:
+    """The loop's time so far, and the GPUs' over the same time; from live values, so less exact than a ledger."""
+    if live.waiting_frac is not None:
+        yield Bar(
+            title="loop",
+            shares=(
+                Share(label="waiting for data", frac=live.waiting_frac, hue="waiting"),
+                Share(label="the rest of the loop", frac=1 - live.waiting_frac, hue="rest"),
+            ),
+            about="time since the first step: in the DataLoader's next(), and all else",
+        )
+    if live.gpu_busy_frac is not None:
+        used, there = len(live.used_gpus), len(live.gpus)
+        of = "" if there == 1 else f" ({there} GPUs)" if used == there else f" ({used} of {there} GPUs)"
+        yield Bar(
+            title=f"GPU{of}",
+            shares=(
+                Share(label="busy", frac=live.gpu_busy_frac, hue="busy"),
+                Share(label="idle", frac=1 - live.gpu_busy_frac, hue="rest"),
+            ),
+            about="mean of the driver's utilisation since the first step: a kernel was resident, however small",
+        )
 
 
 def _progress(live: Live) -> tuple[str, ...]:
@@ -171,33 +232,5 @@ def _progress(live: Live) -> tuple[str, ...]:
     return steps, f"{live.steps_per_s:,.0f} steps/s" if live.steps_per_s >= 100 else f"{live.steps_per_s:.3g} steps/s"
 
 
-def _joined(points: tuple[int | None, ...]) -> str:
-    return ",".join("" if point is None else str(point) for point in points)
-
-
 def _whole(frac: float) -> int:
     return round(100 * min(max(frac, 0.0), 1.0))
-
-
-def percent(frac: float | None) -> str:
-    """A share in percent; unknown stays unknown."""
-    return UNKNOWN if frac is None else f"{100 * frac:.0f} %"
-
-
-def watts(power_w: float | None) -> str:
-    """A power in watts."""
-    return UNKNOWN if power_w is None else f"{power_w:.0f} W"
-
-
-def size(number: float | None) -> str:
-    """A size in MiB or GiB."""
-    if number is None:
-        return UNKNOWN
-    return f"{number / 2**30:.2f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
-
-
-def clock(elapsed_s: float) -> str:
-    """A duration as a clock shows it: 0:07, 12:30, 1:02:03."""
-    minutes, seconds = divmod(int(elapsed_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpulab.rules.finding import Diagnosis, Finding, Gain
+from gpulab.views.evidence import evidence
 from gpulab.views.sheet import Answer, Expectation, Line
 from gpulab.views.wording import counted, duration, scale, sentence, times
 
@@ -13,7 +14,8 @@ def headline(diagnosis: Diagnosis) -> Answer:
     limit = f"The next limit will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
-    return answer(first, claim=diagnosis.verdict, leading=True, closing=f"{limit} {_together(diagnosis)}".strip())
+    closing = f"{limit} {_together(diagnosis)}".strip()
+    return answer(first, diagnosis, claim=diagnosis.verdict, leading=True, closing=closing)
 
 
 def _together(diagnosis: Diagnosis) -> str:
@@ -25,8 +27,10 @@ def _together(diagnosis: Diagnosis) -> str:
 BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
 
 
-def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing: str = "") -> Answer:
-    """One finding."""
+def answer(
+    finding: Finding, diagnosis: Diagnosis, *, claim: str = "", leading: bool = False, closing: str = ""
+) -> Answer:
+    """One finding of a diagnosis, with a picture of its evidence."""
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
@@ -42,7 +46,24 @@ def answer(finding: Finding, *, claim: str = "", leading: bool = False, closing:
         expectation=expectation(finding.gain, _confidence(finding)),
         notes=tuple(notes) if finding.gain else (f"{_confidence(finding)}.", *notes),
         closing=closing,
+        gist=_gist(finding.gain),
+        picture=evidence(finding, diagnosis),
     )
+
+
+def answer_words(finding: Finding) -> str:
+    """A finding in one paragraph, for where there is room for no more."""
+    gain = expectation(finding.gain)
+    said = (finding.claim, *finding.evidence, gain.text if gain else "", _confidence(finding))
+    return " ".join(map(sentence, filter(None, said)))
+
+
+def _gist(gain: Gain | None) -> str:
+    """What a finding is worth, short enough to stand beside its claim."""
+    if gain is None:
+        return ""
+    unit = scale(gain.step_ns)
+    return f"{unit.bare(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
 
 
 def expectation(

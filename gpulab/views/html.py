@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
-from gpulab.views.palette import ACCENT, ACCENT_PALE, MEASURED, NEUTRAL, RULE, WASH, colour
+from gpulab.views.palette import ACCENT, ACCENT_PALE, EVIDENCE, MEASURED, NEUTRAL, RULE, SHADE, WASH, colour
 from gpulab.views.sheet import (
     Answer,
     Bar,
@@ -37,6 +37,7 @@ SMALL = "font-size:.88em"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 GAP = "margin:0 0 10px"
 _POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
+LEAST_FRAC = 0.001  # what would be narrower than a pixel is not drawn, and has no key
 LABEL_FRAC = 0.09  # a segment narrower than this has no room for its label under it
 
 
@@ -55,7 +56,8 @@ def document(sheet: Sheet) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="color-scheme" content="light dark"><title>{_safe(sheet.title)}</title></head>'
-        '<body style="max-width:920px;margin:24px auto;padding:0 16px;font:15px/1.5 system-ui,sans-serif">'
+        '<body style="max-width:920px;margin:24px auto;padding:0 16px;font:15px/1.5 system-ui,sans-serif;'
+        'background:Canvas;color:CanvasText">'
         f"<main>{fragment(sheet)}</main></body></html>\n"
     )
 
@@ -78,7 +80,7 @@ def _block(block: Block) -> str:
     if isinstance(block, Facts):
         return _facts(block)
     if isinstance(block, Table):
-        return _table(block)
+        return table_html(block)
     if isinstance(block, Bar):
         return _bar(block)
     if isinstance(block, Timeline):
@@ -114,20 +116,36 @@ def _answer(answer: Answer) -> str:
     expect = _expectation(answer.expectation) if answer.expectation else ""
     notes = "".join(f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(line)}</div>' for line in answer.notes)
     close = f'<div style="margin:0 0 4px">{_typeset(answer.closing)}</div>' if answer.closing else ""
+    picture = _timeline(answer.picture) if answer.picture else ""
     claim = _safe(answer.claim)
     if not answer.leading:
-        head = f'<div style="font-weight:600;margin:0 0 4px">{claim}</div>'
-        return f'<div style="margin:0 0 18px">{head}{lines}{fix}{advice}{expect}{close}{notes}</div>'
+        return _folded(
+            f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
+            f"{lines}{picture}{fix}{advice}{expect}{close}{notes}",
+        )
+    if picture:
+        notes = _folded("What shows it, and how this is known", picture + notes)
     style = "font-size:1.3em;line-height:1.35;font-weight:600;margin:2px 0 8px"
     head = f'<div role="heading" aria-level="3" style="{style}">{claim}</div>'
     return f'<div style="margin:0 0 4px">{head}{lines}{fix}{advice}{expect}{close}{notes}</div>'
+
+
+def _gist(answer: Answer) -> str:
+    return f' <span style="white-space:nowrap;{SOFT}">{_typeset(answer.gist)}</span>' if answer.gist else ""
+
+
+def _folded(summary: str, inside: str) -> str:
+    return (
+        f'<details style="margin:0;padding:4px 0"><summary style="cursor:pointer">{summary}</summary>'
+        f'<div style="padding:6px 0 10px 16px">{inside}</div></details>'
+    )
 
 
 def _expectation(expected: Expectation) -> str:
     """The prediction, and the step as it is: what of it stays, what may go, what should go; measured, where it was."""
     stays, may_go = expected.best_frac, expected.worst_frac - expected.best_frac
     fills = [("stays", ACCENT, stays), ("may go", ACCENT_PALE, may_go), ("should go", "none", 1 - stays - may_go)]
-    bars, keys = _thin_bar(fills), "".join(_key(_chip(fill), name) for name, fill, _ in fills)
+    bars, keys = _thin_bar(fills), "".join(_key(_chip(fill), name) for name, fill, frac in fills if frac >= LEAST_FRAC)
     if expected.measured_frac is not None:
         # A step that grew is longer than the bar of what it was: draw both to the same scale.
         longest = max(1.0, expected.measured_frac)
@@ -190,7 +208,8 @@ _NUMBER_CELL = (
 )
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """A table of a sheet."""
     head = "".join(
         f'<th scope="col" style="{_cell(column, table.left)};white-space:normal;font-weight:400;{SOFT}">'
         f"{_safe(name)}</th>"
@@ -229,7 +248,7 @@ def _swatch(key: str) -> str:
 
 def _bar(bar: Bar) -> str:
     total = sum(segment.frac for segment in bar.segments) or 1.0
-    groups = "".join(_stretch(_group(group), group.frac) for group in bar.groups)
+    groups = "".join(map(_group, bar.groups))
     fills = "".join(_stretch(_fill(segment), segment.frac) for segment in bar.segments)
     labels = "".join(_stretch(_label(segment, total), segment.frac) for segment in bar.segments)
     row = "display:flex;gap:1px"
@@ -247,9 +266,10 @@ def _stretch(inside: str, frac: float) -> str:
 
 def _group(group: Segment) -> str:
     text = f"{_safe(group.label)} {percent(group.frac, 1)}"
+    # A group may be narrower than its name, which tells most of the bar: it then has the room it needs.
     return (
-        f'<div style="{SMALL};white-space:nowrap;overflow:hidden;text-overflow:ellipsis;padding:0 0 2px" '
-        f'title="{text}">{text}</div>'
+        f'<div style="flex:{_share(group.frac)} 1 0;min-width:{0.6 * len(text):.1f}em;{SMALL};white-space:nowrap;'
+        f'padding:0 0 2px">{text}</div>'
     )
 
 
@@ -267,7 +287,7 @@ def _label(segment: Segment, total: float) -> str:
     )
 
 
-_NAMES = "flex:0 0 104px;min-width:0;overflow:hidden;padding:0 8px 0 0;box-sizing:border-box"
+_NAMES = "flex:0 0 112px;min-width:0;overflow:hidden;padding:0 8px 0 0;box-sizing:border-box"
 
 
 def _timeline(picture: Timeline) -> str:
@@ -278,25 +298,34 @@ def _timeline(picture: Timeline) -> str:
         for name in picture.lane_names
     )
     data = b64encode(picture.svg.encode()).decode()
+    # What stands under a small picture in full would be heard twice.
+    alt = picture.alt if picture.table else f"Lanes of {', '.join(picture.lane_names)}; what they show is said below."
     image = (
-        f'<img src="data:image/svg+xml;base64,{data}" alt="{_safe(picture.alt)}" '
+        f'<img src="data:image/svg+xml;base64,{data}" alt="{_safe(alt)}" '
         f'style="display:block;width:100%;max-width:none;height:{height}px;margin:0;background:none">'
     )
     shaded = f"<div>{_PATCH}{_safe(picture.shaded)}</div>" if picture.shaded else ""
     legend = "".join(_key(_swatch(key), label) for key, label in picture.legend)
+    words = f'<div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
+    if picture.table is None:
+        below = f'<div style="{SMALL}">{words}</div>'
+    else:
+        below = (
+            f'<details style="margin:0 0 4px"><summary style="cursor:pointer;{SMALL}">The same in words</summary>'
+            f'<div style="padding:6px 0 0 16px">{words}{table_html(picture.table)}</div></details>'
+        )
+    above = _beside("", _scale(picture.steps)) if picture.steps else ""
     return (
-        f'<div style="{SMALL}">{_beside("", _scale(picture.steps))}'
+        f'<div style="{SMALL}">{above}'
         f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
         f'<div style="flex:1 1 0;min-width:0">{image}</div></div>{_beside("", _scale(picture.ticks))}'
-        f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>'
-        f'<details style="margin:0 0 4px"><summary style="cursor:pointer;{SMALL}">The same in words</summary>'
-        f'<div style="padding:6px 0 0 16px"><div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
-        f"{_table(picture.table)}</div></details>"
+        f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>{below}'
     )
 
 
 _PATCH = (
-    '<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;background:rgba(200,75,0,.25)"></span>'
+    '<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;box-sizing:border-box;'
+    f'border:1px solid {EVIDENCE};background:{SHADE}"></span>'
 )
 
 

@@ -39,6 +39,16 @@ function outline(trail) {
   return { line, area };
 }
 
+// "oowwwr" as [letter, from, to], so that a band needs one box for each phase and not one for each point.
+function stretches(letters) {
+  const found = [];
+  [...letters].forEach((letter, index) => {
+    if (found.length && found.at(-1)[0] === letter) found.at(-1)[2] = index + 1;
+    else found.push([letter, index, index + 1]);
+  });
+  return found;
+}
+
 class Tile {
   constructor(parent) {
     this.node = make("div", "tile", parent);
@@ -48,20 +58,26 @@ class Tile {
     this.note = make("span", "note", words);
     this.graph = make("div", "graph", this.node);
     this.graph.setAttribute("aria-hidden", "true");
+    this.band = make("div", "band", this.node);
+    this.band.setAttribute("aria-hidden", "true");
     this.kind = null;
   }
 
-  draw(tile) {
+  draw(tile, phases) {
     this.node.dataset.hue = tile.hue;
+    this.node.dataset.mark = tile.mark;
+    this.node.classList.toggle("gpulab-small", tile.group !== "");
     write(this.label, tile.label);
     write(this.value, tile.value);
     write(this.note, tile.note);
     this.note.title = tile.note;
     this.announce(tile);
+    this.band.hidden = !tile.trail;
+    if (tile.trail) this.drawBand(phases, points(tile.trail).length);
     const kind = tile.bars ? "bars" : tile.trail ? "trail" : tile.frac !== null ? "share" : "none";
     if (kind !== this.kind) this.begin(kind);
     if (kind === "bars") this.drawBars(points(tile.bars));
-    if (kind === "trail") this.drawTrail(points(tile.trail));
+    if (kind === "trail") this.drawTrail(points(tile.trail), tile.limit);
     if (kind === "share") this.fill.style.width = `${100 * tile.frac}%`;
   }
 
@@ -93,12 +109,29 @@ class Tile {
     this.area.setAttribute("class", "gpulab-area");
     this.line = svg.appendChild(document.createElementNS(SVG, "path"));
     this.line.setAttribute("class", "gpulab-line");
+    this.limit = svg.appendChild(document.createElementNS(SVG, "path"));
+    this.limit.setAttribute("class", "gpulab-limit");
     this.graph.append(svg);
   }
 
-  drawTrail(trail) {
+  drawBand(phases, count) {
+    const wide = Math.max(count, FEWEST);
+    const found = stretches(phases.slice(-count));
+    while (this.band.childElementCount > found.length) this.band.lastChild.remove();
+    while (this.band.childElementCount < found.length) make("span", "stretch", this.band);
+    found.forEach(([letter, from, to], index) => {
+      const node = this.band.children[index];
+      node.dataset.phase = letter;
+      node.style.left = `${(100 * (wide - count + from)) / wide}%`;
+      node.style.width = `${(100 * (to - from)) / wide}%`;
+    });
+  }
+
+  drawTrail(trail, limit) {
     const { line, area } = outline(trail);
-    this.svg.setAttribute("viewBox", `0 -4 ${Math.max(trail.length, FEWEST) - 1} 106`);
+    const right = Math.max(trail.length, FEWEST) - 1;
+    this.svg.setAttribute("viewBox", `0 -4 ${right} 106`);
+    this.limit.setAttribute("d", limit === null ? "" : `M0 ${100 - limit}L${right} ${100 - limit}`);
     this.line.setAttribute("d", line);
     this.area.setAttribute("d", area);
   }
@@ -110,6 +143,39 @@ class Tile {
       this.graph.children[index].firstChild.style.height = `${percent}%`;
     });
   }
+}
+
+// Where time went so far, as a bar of shares with its words: the words are the text alternative, and always there.
+class Bar {
+  constructor(parent) {
+    this.node = make("div", "bar", parent);
+    const words = make("div", "barwords", this.node);
+    this.title = make("b", "bartitle", words);
+    this.words = make("span", "barsaid", words);
+    this.about = make("span", "about", words);
+    this.track = make("div", "track", this.node);
+    this.track.setAttribute("aria-hidden", "true");
+  }
+
+  draw(bar) {
+    write(this.title, bar.title);
+    write(this.words, bar.words);
+    write(this.about, bar.about);
+    while (this.track.childElementCount > bar.shares.length) this.track.lastChild.remove();
+    while (this.track.childElementCount < bar.shares.length) make("span", "share", this.track);
+    bar.shares.forEach((share, index) => {
+      const node = this.track.children[index];
+      node.dataset.hue = share.hue;
+      node.style.width = `${100 * share.frac}%`;
+    });
+  }
+}
+
+// As many drawers in the list as there are things to draw, made and dropped as needed.
+function each(drawers, things, make, ...more) {
+  while (drawers.length > things.length) drawers.pop().node.remove();
+  while (drawers.length < things.length) drawers.push(make());
+  things.forEach((thing, index) => drawers[index].draw(thing, ...more));
 }
 
 function stopper(model, parent) {
@@ -125,10 +191,28 @@ function stopper(model, parent) {
     button.hidden = state !== "button" && state !== "stopping";
     button.disabled = state === "stopping";
     write(text, state === "stopping" ? "stopping" : "Stop");
-    button.setAttribute("aria-label", state === "stopping" ? "Stopping the cell" : "Stop the cell and show the report");
+    const what = model.get("stops");
+    button.setAttribute("aria-label", state === "stopping" ? `Stopping ${what}` : `Stop ${what} and show the report`);
     words.hidden = state !== "words";
-    write(words, "to stop: the interrupt button");
+    write(words, model.get("now").stop);
   };
+}
+
+// The words for the marks under the sparklines; only those that can be seen.
+function drawKey(key, now) {
+  const said = [now.span, ...now.legend.map((entry) => entry.join(""))].join("|");
+  if (key.dataset.said === said) return;
+  key.dataset.said = said;
+  key.replaceChildren();
+  key.hidden = !now.legend.length;
+  write(make("span", "span", key), now.span);
+  for (const [letter, words] of now.legend) {
+    const entry = make("span", "entry", key);
+    const sample = make("span", "stretch", entry);
+    sample.dataset.phase = letter;
+    sample.setAttribute("aria-hidden", "true");
+    write(make("span", "phasewords", entry), words);
+  }
 }
 
 function render({ model, el }) {
@@ -145,9 +229,18 @@ function render({ model, el }) {
   const progress = make("span", "progress", head);
   const elapsed = make("span", "elapsed", head);
   const drawStop = stopper(model, head);
-  const grid = make("div", "tiles", root);
+  const alert = make("div", "alert", root);
+  alert.setAttribute("aria-hidden", "true"); // its seconds count up: read out is only its beginning, once
+  const aloud = make("div", "aloud", root);
+  aloud.setAttribute("role", "status");
+  const bars = { node: make("div", "bars", root), drawers: [] };
+  const groups = ["GPUs", "", "workers"].map((group) => {
+    const node = make("div", group ? "smalltiles" : "tiles", root);
+    node.dataset.group = group;
+    return { group, node, drawers: [] };
+  });
+  const key = make("div", "key", root);
   const line = make("div", "at", root);
-  const tiles = [];
 
   const draw = () => {
     const now = model.get("now");
@@ -159,9 +252,16 @@ function render({ model, el }) {
     write(elapsed, now.elapsed);
     write(line, now.line);
     line.title = now.line;
-    while (tiles.length > now.tiles.length) tiles.pop().node.remove();
-    while (tiles.length < now.tiles.length) tiles.push(new Tile(grid));
-    now.tiles.forEach((tile, index) => tiles[index].draw(tile));
+    alert.hidden = !now.alert;
+    write(alert, now.alert);
+    write(aloud, now.alert_said);
+    each(bars.drawers, now.bars, () => new Bar(bars.node));
+    for (const { group, node, drawers } of groups) {
+      const tiles = now.tiles.filter((tile) => tile.group === group);
+      each(drawers, tiles, () => new Tile(node), now.phases);
+      node.hidden = !tiles.length;
+    }
+    drawKey(key, now);
   };
   draw();
   drawStop();

@@ -16,6 +16,7 @@ class LivePanel(anywidget.AnyWidget):
     now = traitlets.Dict(help="a Glance, as data").tag(sync=True)
     key = traitlets.Unicode(help="names the place this is shown at").tag(sync=True)
     hello = traitlets.Bool(help="whether the front end should show that it is heard while a cell runs").tag(sync=True)
+    stops = traitlets.Unicode("the cell", help="what the button stops").tag(sync=True)
     stop = traitlets.Unicode(help='"" not known yet, "button", "words", "stopping" or "done"').tag(sync=True)
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Section, Sheet, Table, Timeline, bar_words
+from gpulab.views.sheet import Answer, Bar, Block, Code, Facts, Line, Row, Section, Sheet, Table, Timeline, bar_words
 from gpulab.views.wording import clean, clean_code
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
@@ -35,7 +35,7 @@ def _block(block: Block, depth: int) -> Iterator[str]:
     elif isinstance(block, Table):
         yield from _table(block)
     elif isinstance(block, Timeline):
-        yield from (_safe(block.alt), "", *_table(block.table))
+        yield from _picture(block)
     elif isinstance(block, Bar):
         for said in bar_words(block):
             yield from (_safe(said), "")
@@ -55,9 +55,18 @@ def _answer(answer: Answer) -> Iterator[str]:
     if answer.fix:
         yield from ("Fix:", "", *_code(answer.fix))
     expected = answer.expectation.text if answer.expectation else ""
-    for line in (answer.advice, expected, answer.closing, *answer.notes):
-        if line:
-            yield from (_safe(line), "")
+    for line in filter(None, (answer.advice, expected, answer.closing)):
+        yield from (_safe(line), "")
+    if answer.picture:
+        yield from _picture(answer.picture)
+    for line in answer.notes:
+        yield from (_safe(line), "")
+
+
+def _picture(picture: Timeline) -> Iterator[str]:
+    yield from (_safe(picture.alt), "")
+    if picture.table:
+        yield from _table(picture.table)
 
 
 def _code(code: str) -> Iterator[str]:
@@ -69,10 +78,15 @@ def _code(code: str) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     if table.caption:
         yield from (_safe(table.caption), "")
-    yield _cells(table.header)
+    yield _cells(map(_safe, table.header))
     yield _cells("---" if column < table.left else "---:" for column in range(len(table.header)))
-    yield from (_cells(map(_safe, row.cells)) for row in table.rows)
+    yield from (_cells(_row(row)) for row in table.rows)
     yield ""
+
+
+def _row(row: Row) -> Iterable[str]:
+    mark = "" if row.kind == "plain" else "**"  # what sums others stands out
+    return (f"{mark}{_safe(cell)}{mark}" if cell.strip() else "" for cell in row.cells)
 
 
 def _cells(cells: Iterable[str]) -> str:

@@ -17,8 +17,8 @@ from gpulab.replay.sweep import Timed
 from gpulab.run import Run
 from gpulab.views.lanes import Lane, Window, host_and_device, shading
 from gpulab.views.palette import NEUTRAL
+from gpulab.views.picture import LANE_PX, LEGEND, WIDTH, WORTH_A_KEY_FRAC, bars, filled, svg, ticks
 from gpulab.views.sheet import Line, Mark, Row, Section, Table, Timeline
-from gpulab.views.timeline import LANE_PX, LEGEND, WIDTH, WORTH_A_KEY_FRAC, bars, filled, svg, ticks
 from gpulab.views.wording import Scale, duration, percent, scale, sentence, times
 
 STRIP_PX = 3  # marks, above a lane, where the path is in it

@@ -16,19 +16,18 @@ from gpulab.analysis.steps import Steps
 from gpulab.intervals import Spans, covered_ns, nothing
 from gpulab.rules.finding import Diagnosis
 from gpulab.views.lanes import Lane, Window, lanes, shading, window
-from gpulab.views.palette import NEUTRAL, colour
+from gpulab.views.palette import EVIDENCE, NEUTRAL, colour
 from gpulab.views.sheet import Mark, Row, Table, Timeline
 from gpulab.views.wording import Scale, duration, percent, scale, sentence
 
 WIDTH, LANE_PX, PAD_PX = 800, 30, 4
 LEVELS = 44  # heights a column can have; finer than half a pixel is not seen
 MOST_BYTES = 78_000  # as data in an <img> a third more
-SHADE = "#C84B00"
 WORTH_SAYING_FRAC = 0.01
 WORTH_A_KEY_FRAC = 0.005  # less is a pixel here and there; the table of the ledger names its colour too
 
 
-def timeline(diagnosis: Diagnosis) -> Timeline | None:
+def picture(diagnosis: Diagnosis) -> Timeline | None:
     """The picture of a few interior steps; None where no step was recorded with events."""
     shown = window(diagnosis.steps)
     if shown is None or diagnosis.ledger is None:
@@ -52,21 +51,32 @@ def timeline(diagnosis: Diagnosis) -> Timeline | None:
     )
 
 
-def svg(drawn: Iterable[Lane], shown: Window, starts: Iterable[int], shade: Spans, above: str = "") -> str:
-    """The lanes as SVG without text, at most MOST_BYTES; it is stretched to whatever width there is.
+def svg(
+    drawn: Iterable[Lane],
+    shown: Window,
+    starts: Iterable[int],
+    shade: Spans,
+    above: str = "",
+    *,
+    most_bytes: int = MOST_BYTES,
+    lane_px: int = LANE_PX,
+) -> str:
+    """The lanes as SVG without text, at most `most_bytes`; it is stretched to whatever width there is.
 
-    `above` is drawn last, in a picture WIDTH wide and LANE_PX high for each lane.
+    `above` is drawn last, in a picture WIDTH wide and `lane_px` high for each lane.
     """
-    drawn = tuple(drawn)
-    for bins in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8):
-        drawing = "".join(_pieces(drawn, shown, tuple(starts), shade, bins)).removesuffix("</svg>") + above + "</svg>"
-        if len(drawing) <= MOST_BYTES:
+    drawn, starts = tuple(drawn), tuple(starts)
+    for bins in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8, WIDTH // 16):
+        drawing = "".join((*_pieces(drawn, shown, starts, shade, bins, lane_px), above, "</svg>"))
+        if len(drawing) <= most_bytes:
             break
     return drawing
 
 
-def _pieces(drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], shade: Spans, bins: int) -> Iterator[str]:
-    height = LANE_PX * len(drawn)
+def _pieces(
+    drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], shade: Spans, bins: int, lane_px: int
+) -> Iterator[str]:
+    height = lane_px * len(drawn)
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'preserveAspectRatio="none" shape-rendering="crispEdges">'
@@ -76,10 +86,10 @@ def _pieces(drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], sha
     # A pixel is shaded where most of it is meant; where that is nowhere, wherever any is.
     shaded = bars(meant >= 0.5 if (meant >= 0.5).any() else meant > 0, height)
     if shaded:
-        yield f'<path fill="{SHADE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
+        yield f'<path fill="{EVIDENCE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
     for row, lane in enumerate(drawn):
-        top = row * LANE_PX + PAD_PX
-        bottom = top + LANE_PX - 2 * PAD_PX
+        top = row * lane_px + PAD_PX
+        bottom = top + lane_px - 2 * PAD_PX
         yield f'<path fill="{NEUTRAL}" fill-opacity=".16" d="M0 {top}H{WIDTH}V{bottom}H0z"/>'
         yield f'<g transform="translate(0 {bottom}) scale({WIDTH / bins:g} {-(bottom - top) / LEVELS:g})">'
         yield from _stacked(lane, edges)
@@ -87,8 +97,8 @@ def _pieces(drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], sha
     span = max(1, shown.end_ns - shown.start_ns)
     for start in starts:
         at = WIDTH * (start - shown.start_ns) / span
-        yield f'<path fill="{NEUTRAL}" d="M{at:.1f} 0h1V{height}h-1z"/>'
-    yield "</svg>"
+        if 0 <= at < WIDTH:
+            yield f'<path fill="{NEUTRAL}" d="M{at:.1f} 0h1V{height}h-1z"/>'
 
 
 def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
@@ -11,11 +13,11 @@ from gpulab.run import Run
 from gpulab.views.accounts import ESTIMATED, RECORDED, accounts
 from gpulab.views.headline import answer, ending, headline
 from gpulab.views.memory import memory
+from gpulab.views.picture import picture
 from gpulab.views.provenance import origin, provenance
 from gpulab.views.readings import readings
 from gpulab.views.sheet import Block, Line, Section, Sheet
-from gpulab.views.timeline import timeline
-from gpulab.views.view import View
+from gpulab.views.view import View, in_lines, written
 from gpulab.views.watermark import assumptions, watermark
 from gpulab.views.wording import counted, sentence
 
@@ -25,6 +27,31 @@ class Report(View):
     """A diagnosis that shows itself: end a cell with it, print it, or `save` it."""
 
     diagnosis: Diagnosis
+    endings: ClassVar[tuple[str, ...]] = (*View.endings, ".png")
+
+    def save(self, path: str | Path, *, timeline: bool = True) -> Path:
+        """Write `.html` (self-contained, with the timeline to zoom into unless told otherwise), `.png`, `.txt`, `.md`.
+
+        A file is written whole or not at all; gives the path.
+        """
+        path = Path(path)
+        form = path.suffix.lower()
+        if form == ".png":
+            from gpulab.views.charts.report_png import png
+
+            return written(path, (png(self.diagnosis),))
+        if form in (".html", ".htm") and timeline and len(self.diagnosis.run.event_rows):
+            return written(path, in_lines(self._with_timeline()))
+        return super().save(path)
+
+    def _with_timeline(self) -> str:
+        from gpulab.views.timeline.page import page
+        from gpulab.views.timeline.scene import scene
+
+        return page(scene(self.diagnosis), self._repr_html_(), MOST_PAGE_BYTES)
+
+
+MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for a mail
 
 
 def report(what: Diagnosis | Run | Sequence[Run]) -> Report:
@@ -35,7 +62,7 @@ def report(what: Diagnosis | Run | Sequence[Run]) -> Report:
 
 
 def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
-    """What is read first: the verdict, where a step goes, and a few steps as a picture."""
+    """What is read first: the verdict, where a step goes, a few steps as a picture, each other finding in a line."""
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.found_by != "whole run"
     blocks: list[Block] = [
@@ -52,23 +79,26 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
         blocks.append(Section(title, accounts(ledger, looped=looped, how=how)))
     else:
         blocks.append(Section("What the sensors said", readings(run)))
-    picture = timeline(diagnosis)
-    if picture is not None:
-        blocks.append(Section("A few steps" if looped else "All that was recorded", (picture,)))
-    return tuple(blocks)
+    few_steps = picture(diagnosis)
+    if few_steps is not None:
+        blocks.append(Section("A few steps" if looped else "All that was recorded", (few_steps,)))
+    return (*blocks, *_findings(diagnosis))
+
+
+def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:
+    """Every finding but the first, a line each; its evidence, fix and picture under it on demand."""
+    others = [finding for finding in diagnosis.others if not finding.aside]
+    asides = [finding for finding in diagnosis.others if finding.aside]
+    titled = ((counted(len(others), "other finding"), others), ("Worth knowing", asides))
+    return tuple(
+        Section(title, tuple(answer(finding, diagnosis) for finding in some)) for title, some in titled if some
+    )
 
 
 def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """What is read on demand."""
     unjudged = diagnosis.unjudged
-    others = [finding for finding in diagnosis.others if not finding.aside]
-    asides = [finding for finding in diagnosis.others if finding.aside]
     sections = []
-    if others:
-        title = f"{counted(len(others), 'other finding')}"
-        sections.append(Section(title, tuple(answer(finding) for finding in others), folded=True))
-    if asides:
-        sections.append(Section("Worth knowing", tuple(answer(finding) for finding in asides), folded=True))
     if diagnosis.masked:
         sections.append(Section("Seen, and explained by another finding", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):

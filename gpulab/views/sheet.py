@@ -45,6 +45,8 @@ class Answer:
     expectation: Expectation | None = None
     notes: tuple[str, ...] = ()
     closing: str = ""  # what comes next, or how it turned out
+    gist: str = ""  # what it gives, in a few words, beside the claim of one that is folded
+    picture: Timeline | None = None  # what shows it
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class Timeline:
     legend: tuple[tuple[str, str], ...]  # key, label
     alt: str
     shaded: str = ""  # what the shaded stretches are
-    table: Table
+    table: Table | None = None  # the same in numbers; None for a small one, which `alt` under it says whole
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ def _block(block: Block, width: int) -> Iterator[str]:
     elif isinstance(block, Table):
         yield from _table(block, width)
     elif isinstance(block, Timeline):
-        yield from _wrapped(block.alt, width)
-        yield from _table(block.table, width)
+        yield from _picture(block, width)
     elif isinstance(block, Bar):
         yield from (line for said in bar_words(block) for line in _wrapped(said, width))
     elif isinstance(block, Section):
@@ -59,9 +58,18 @@ def _answer_body(answer: Answer, width: int) -> Iterator[str]:
         fix = clean_code(answer.fix)
         yield from (f"Fix: {fix}",) if "\n" not in fix else ("Fix:", *_code(answer.fix))
     expected = answer.expectation.text if answer.expectation else ""
-    for line in (answer.advice, expected, answer.closing, *answer.notes):
-        if line:
-            yield from _wrapped(line, width)
+    for line in filter(None, (answer.advice, expected, answer.closing)):
+        yield from _wrapped(line, width)
+    if answer.picture:
+        yield from _picture(answer.picture, width)
+    for line in answer.notes:
+        yield from _wrapped(line, width)
+
+
+def _picture(picture: Timeline, width: int) -> Iterator[str]:
+    yield from _wrapped(picture.alt, width)
+    if picture.table:
+        yield from _table(picture.table, width)
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 from gpulab.errors import GpulabError
 from gpulab.views.html import document, fragment
@@ -22,6 +24,7 @@ class View:
     """One sheet in every form: text for terminals, HTML that needs neither a kernel nor trust, files."""
 
     sheet: Sheet
+    endings: ClassVar[tuple[str, ...]] = tuple(_FORMS)
 
     def __repr__(self) -> str:
         return text(self.sheet)
@@ -49,26 +52,36 @@ class View:
             raise GpulabError(
                 f"A view cannot be saved as {path.name!r}.",
                 why=f"the ending is {path.suffix!r}",
-                fix=f"use one of {', '.join(_FORMS)}; gpulab.save() writes the run itself, as .gpulab",
+                fix=f"use one of {', '.join(self.endings)}; gpulab.save() writes the run itself, as .gpulab",
             )
-        try:
-            _write(path, form(self.sheet))
-        except OSError as problem:
-            raise GpulabError(
-                f"The file {str(path)!r} cannot be written.",
-                why=problem.strerror or type(problem).__name__,
-                fix="choose a folder that exists and that you may write to",
-            ) from problem
-        return path
+        return written(path, in_lines(form(self.sheet)))
 
 
-def _write(path: Path, content: str) -> None:
+def in_lines(text: str) -> tuple[bytes, ...]:
+    """Text as a file has it: UTF-8, and the last line ended like the others."""
+    return ((text if text.endswith("\n") else f"{text}\n").encode(),)
+
+
+def written(path: Path, content: Iterable[bytes]) -> Path:
+    """Write a file piece by piece, whole or not at all; raises GpulabError where there is no place for it."""
+    try:
+        _write(path, content)
+    except OSError as problem:
+        raise GpulabError(
+            f"The file {str(path)!r} cannot be written.",
+            why=problem.strerror or type(problem).__name__,
+            fix="choose a folder that exists and that you may write to",
+        ) from problem
+    return path
+
+
+def _write(path: Path, content: Iterable[bytes]) -> None:
     """Beside its place first, then moved there: no reader ever sees half of it."""
     folder = path.parent
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(content if content.endswith("\n") else content + "\n")
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(content)
         # mkstemp's files are for their owner alone; a saved report is an ordinary file.
         mask = os.umask(0)
         os.umask(mask)

@@ -1,0 +1,137 @@
+"""From what is seen at every look: whether the loop runs, how much of its time it waits, how busy its GPUs are."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from gpulab.capture.marks import Marks
+from gpulab.sensors import GpuReading
+
+SILENT_NS = 5_000_000_000  # no step for so long, and for three times as long as ever before: the loop is not running
+LATELY_NS = 10_000_000_000
+WORKED_FRAC = 0.05  # a GPU that was never busier than this while the loop ran has no part in it
+_DEEP = 200  # frames between DataLoader.__next__ and the innermost one, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """What Pulse knows after a look; None where there is no loop, no loader or no GPU."""
+
+    running: bool = False
+    waiting_frac: float | None = None
+    waiting_lately_frac: float | None = None
+    used_gpus: tuple[int, ...] = ()
+    gpu_busy_frac: float | None = None
+
+
+class Pulse:
+    """Looks several times a second at the marks of a session, and keeps sums."""
+
+    def __init__(self) -> None:
+        self._looked_ns = 0
+        self._seen: tuple[int | None, int] = (None, 0)  # the last mark and the number of steps, at the look before
+        self._active_ns = 0  # when the loop was last seen to do something
+        self._longest_ns = 0  # between two signs of life
+        self._silent_from_ns: int | None = None
+        self._silence_ns = 0
+        self._pending: tuple[int, int] | None = None  # since when a wait is seen to last, and waited_ns before it
+        self._lately: deque[tuple[int, int, int]] = deque()  # when, loop time, waited
+        self._gpu_ns: dict[int, list[float]] = {}  # busy and told time of each
+        self._worked: set[int] = set()
+
+    def look(self, now_ns: int, marks: Marks, gpus: Sequence[GpuReading]) -> Beat:
+        """Take note of this moment, and say what is known so far."""
+        passed_ns, self._looked_ns = now_ns - (self._looked_ns or now_ns), now_ns
+        if marks.first_ns is None:
+            return Beat()
+        waiting_ns = self._waiting_ns(now_ns, marks)
+        running = self._is_running(now_ns, marks, waiting=waiting_ns is not None)
+        if running:
+            self._add_gpus(passed_ns, gpus)
+        upto_ns = now_ns if self._silent_from_ns is None else self._silent_from_ns
+        loop_ns = max(upto_ns - marks.first_ns - self._silence_ns, 0)
+        waited_ns = marks.waited_ns + (waiting_ns or 0)
+        self._remember(now_ns, loop_ns, waited_ns)
+        used = self._used(len(gpus))
+        has_loader = bool(marks.loaders)
+        return Beat(
+            running=running,
+            waiting_frac=_share(waited_ns, loop_ns) if has_loader else None,
+            waiting_lately_frac=self._waiting_lately() if has_loader else None,
+            used_gpus=used,
+            gpu_busy_frac=self._busy(used),
+        )
+
+    def _waiting_ns(self, now_ns: int, marks: Marks) -> int | None:
+        """How long a wait for a batch has been seen to last that is not over: `waited_ns` counts only what is."""
+        frame = sys._current_frames().get(marks.thread)
+        if not _in_next(frame):
+            self._pending = None
+            return None
+        if self._pending is None or self._pending[1] != marks.waited_ns:
+            self._pending = now_ns, marks.waited_ns
+        return now_ns - self._pending[0]
+
+    def _is_running(self, now_ns: int, marks: Marks, *, waiting: bool) -> bool:
+        seen = marks.last_ns, marks.steps
+        alive = waiting or seen != self._seen
+        self._seen = seen
+        between_ns = now_ns - (self._active_ns or now_ns)
+        patience_ns = max(SILENT_NS, 3 * self._longest_ns)
+        if alive:
+            if self._silent_from_ns is not None:
+                self._silence_ns += now_ns - self._silent_from_ns
+                self._silent_from_ns = None
+            elif between_ns <= patience_ns:
+                self._longest_ns = max(self._longest_ns, between_ns)
+            self._active_ns = now_ns
+        elif between_ns > patience_ns and self._silent_from_ns is None:
+            self._silent_from_ns = self._active_ns
+        return self._silent_from_ns is None
+
+    def _add_gpus(self, passed_ns: int, gpus: Sequence[GpuReading]) -> None:
+        for index, gpu in enumerate(gpus):
+            if gpu.util_frac is None:
+                continue
+            sums = self._gpu_ns.setdefault(index, [0.0, 0.0])
+            sums[0] += gpu.util_frac * passed_ns
+            sums[1] += passed_ns
+            if gpu.util_frac > WORKED_FRAC:
+                self._worked.add(index)
+
+    def _used(self, count: int) -> tuple[int, ...]:
+        return tuple(sorted(self._worked)) or tuple(range(count))
+
+    def _busy(self, used: tuple[int, ...]) -> float | None:
+        means = [_share(*self._gpu_ns[index]) for index in used if index in self._gpu_ns]
+        told = [mean for mean in means if mean is not None]
+        return sum(told) / len(told) if told else None
+
+    def _remember(self, now_ns: int, loop_ns: int, waited_ns: int) -> None:
+        self._lately.append((now_ns, loop_ns, waited_ns))
+        while self._lately[0][0] < now_ns - LATELY_NS:
+            self._lately.popleft()
+
+    def _waiting_lately(self) -> float | None:
+        (_, loop_before, waited_before), (_, loop_now, waited_now) = self._lately[0], self._lately[-1]
+        return _share(max(waited_now - waited_before, 0), loop_now - loop_before)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return min(1.0, part / whole) if whole > 0 else None
+
+
+def _in_next(frame: FrameType | None) -> bool:
+    """Whether this stack is inside a DataLoader's `__next__`."""
+    marked = Marks._next.__code__
+    for _ in range(_DEEP):
+        if frame is None:
+            return False
+        if frame.f_code is marked:
+            return True
+        frame = frame.f_back
+    return False

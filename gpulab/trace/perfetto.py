@@ -1,0 +1,264 @@
+"""A run -> Chrome's Trace Event Format, as PyTorch's profiler writes it: for ui.perfetto.dev, chrome://tracing, `load`.
+
+Written piece by piece, so that a run of any size needs little memory. Times are us with three decimals, the ns exact.
+What is said beside the events (steps, the ledger, findings, sensors) has the category "Trace", which tells a reader
+that it is no work of its own: a file read back gives the events and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.intervals import Ints
+from gpulab.rows import Rows
+from gpulab.run import Run
+from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
+from gpulab.trace.beside import header, told_of_events
+from gpulab.trace.blocks import fast_zlib
+from gpulab.trace.vocabulary import LONGEST
+
+PIECE = 20_000  # events that are made into text together
+HOST, NOTES, SENSORS = 100_000, 100_001, 100_002  # processes; below them each GPU is one, by its index
+_CATEGORY = {
+    Kind.OP: "cpu_op",
+    Kind.ANNOTATION: "user_annotation",
+    Kind.STEP: "user_annotation",
+    Kind.LOADER: "user_annotation",
+    Kind.PYTHON: "python_function",
+    Kind.OVERHEAD: "overhead",
+    Kind.SYNC_RECORD: "cuda_sync",
+    Kind.KERNEL: "kernel",
+    Kind.MEMCPY: "gpu_memcpy",
+    Kind.MEMSET: "gpu_memset",
+    Kind.COLLECTIVE: "kernel",
+    **dict.fromkeys(RUNTIME_KINDS, "cuda_runtime"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """A lane beside the events: boxes that do not overlap, each with a name; `about` is said of all of them."""
+
+    name: str
+    start_ns: Ints
+    dur_ns: Ints
+    names: Sequence[str]
+    about: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """A curve: values at moments; NaN is no value, and leaves a hole."""
+
+    name: str
+    at_ns: Ints
+    values: NDArray[np.float64]
+
+
+def pieces(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] = ()) -> Iterator[bytes]:
+    """The file, piece by piece."""
+    run, by_ns = _from_zero(run, [track.start_ns for track in tracks])
+    tracks = [replace(track, start_ns=track.start_ns + by_ns) for track in tracks]
+    yield b"{" + header(run) + b'"traceEvents":[\n'
+    lines = _lines(run, tracks, (replace(counter, at_ns=counter.at_ns + by_ns) for counter in counters))
+    yield next(lines).encode()
+    for text in lines:
+        yield b",\n" + text.encode()
+    yield b"\n]}\n"
+
+
+def _from_zero(run: Run, others: Sequence[Ints]) -> tuple[Run, int]:
+    """The run with no time before zero, and by how much later it then is: memory may be told of before any event."""
+    starts = (run.event_rows["start_ns"], run.memory_rows["at_ns"], *others)
+    by_ns = max(0, *(-int(start.min(initial=0)) for start in starts))
+    if not by_ns:
+        return run, 0
+    events, memory = run.event_rows.shifted(by_ns, "start_ns"), run.memory_rows.shifted(by_ns, "at_ns")
+    began_ns = None if run.began_ns is None else run.began_ns - by_ns
+    return replace(run, event_rows=events, memory_rows=memory, began_ns=began_ns), by_ns
+
+
+def packed(content: Iterable[bytes]) -> Iterator[bytes]:
+    """The same as .gz."""
+    packer = fast_zlib.compressobj(1, zlib.DEFLATED, 31)
+    for piece in content:
+        yield packer.compress(piece)
+    yield packer.flush()
+
+
+def _lines(run: Run, tracks: Sequence[Track], counters: Iterable[Counter]) -> Iterator[str]:
+    """Pieces of the list of events, none of them empty."""
+    yield ",\n".join(_labels(run, tracks))
+    for number, track in enumerate(tracks, start=1):
+        yield from _track(track, number)
+    for counter in counters:
+        yield from _counter(counter)
+    yield from _events(run)
+    yield from _arrows(run.event_rows)
+    yield from _moments(run.memory_rows)
+
+
+def _labels(run: Run, tracks: Sequence[Track]) -> Iterator[str]:
+    """The names of processes and threads, and in which order they stand."""
+    name = f"gpulab: {run.name}, {run.source}"
+    yield from _process(NOTES, name, 0)
+    for number, track in enumerate(tracks, start=1):
+        yield from _thread(NOTES, number, track.name, number)
+    yield from _process(HOST, "host", 1)
+    for number, thread in enumerate(run.threads):
+        yield from _thread(HOST, number + 1, thread, 0 if number == run.main_thread else number + 1)
+    yield from _process(SENSORS, "sensors", 3)
+    names = {gpu.index: gpu.name for gpu in run.machine.gpus}
+    events = run.event_rows
+    work = events["kind"] >= int(Kind.SYNC_RECORD)
+    for device in np.unique(events["device"][work]).tolist():
+        yield from _process(_gpu(device), f"GPU {device} {names.get(device, '')}".strip(), 2)
+        for stream in np.unique(events["stream"][work & (events["device"] == device)]).tolist():
+            told = f"stream {stream}" if stream >= 0 else "stream not told"
+            yield from _thread(_gpu(device), _lane(stream), told, _lane(stream))
+
+
+def _gpu(device: int) -> int:
+    return device if device >= 0 else HOST - 1
+
+
+def _lane(stream: int) -> int:
+    return stream if stream >= 0 else 999_999
+
+
+def _process(pid: int, name: str, place: int) -> Iterator[str]:
+    yield f'{{"ph":"M","name":"process_name","pid":{pid},"tid":0,"args":{{"name":{_text(name)}}}}}'
+    yield f'{{"ph":"M","name":"process_sort_index","pid":{pid},"tid":0,"args":{{"sort_index":{place}}}}}'
+
+
+def _thread(pid: int, tid: int, name: str, place: int) -> Iterator[str]:
+    yield f'{{"ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{{"name":{_text(name)}}}}}'
+    yield f'{{"ph":"M","name":"thread_sort_index","pid":{pid},"tid":{tid},"args":{{"sort_index":{place}}}}}'
+
+
+def _text(text: str) -> str:
+    """As JSON in ASCII: nothing in a name can end the text it stands in, nor be lost on the way."""
+    return json.dumps(text[:LONGEST].encode("utf-8", "replace").decode())
+
+
+def _us(ns: int) -> str:
+    whole, rest = divmod(abs(ns), 1000)
+    return f"{'-' * (ns < 0)}{whole}.{rest:03d}"
+
+
+def _track(track: Track, number: int) -> Iterator[str]:
+    about = f',"args":{{"about":{_text(track.about)}}}' if track.about else ""
+    tail = f'"pid":{NOTES},"tid":{number}{about}}}'
+    heads = {name: f'{{"ph":"X","cat":"Trace","name":{_text(name)},"ts":' for name in set(track.names)}
+    times = (part.tolist() for column in (track.start_ns, track.dur_ns) for part in np.divmod(column, 1000))
+    yield from _joined(
+        f'{heads[name]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},{tail}'
+        for name, us, ns, dur_us, dur_ns in zip(track.names, *times, strict=True)
+    )
+
+
+def _counter(counter: Counter) -> Iterator[str]:
+    head = f'{{"ph":"C","name":{_text(counter.name)},"pid":{SENSORS},"tid":0,"ts":'
+    told = np.isfinite(counter.values)
+    yield from _joined(
+        f'{head}{_us(at)},"args":{{"value":{value:.9g}}}}}'
+        for at, value in zip(counter.at_ns[told].tolist(), counter.values[told].tolist(), strict=True)
+    )
+
+
+def _joined(lines: Iterable[str]) -> Iterator[str]:
+    held: list[str] = []
+    for line in lines:
+        held.append(line)
+        if len(held) >= PIECE:
+            yield ",\n".join(held)
+            held = []
+    if held:
+        yield ",\n".join(held)
+
+
+def _heads(events: Rows) -> list[str]:
+    """Kind and name of an event as JSON, once for each pair."""
+    words = events.words("name")
+    names = [*map(_text, words.vocabulary), '""']
+    return [
+        f'{{"ph":"X","cat":"{_CATEGORY[kind]}","name":{name},"ts":'
+        for kind in map(Kind, range(len(Kind)))
+        for name in names
+    ]
+
+
+def _events(run: Run) -> Iterator[str]:
+    events = run.event_rows
+    heads, per_kind = _heads(events), len(events.words("name").vocabulary) + 1
+    for first in range(0, len(events), PIECE):
+        some = events.where(_piece(events, first))
+        which = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
+        start, dur = (np.divmod(some[column], 1000) for column in ("start_ns", "dur_ns"))
+        columns = (which, *start, *dur, *_places(some))
+        yield ",\n".join(
+            f'{heads[head]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},"pid":{pid},"tid":{tid}{args}}}'
+            for head, us, ns, dur_us, dur_ns, pid, tid, args in zip(
+                *(column.tolist() for column in columns), told_of_events(run, some, first), strict=True
+            )
+        )
+
+
+def _piece(rows: Rows, first: int) -> Ints:
+    return np.arange(first, min(first + PIECE, len(rows)))
+
+
+def _places(events: Rows) -> tuple[Ints, Ints]:
+    """Process and thread of each event."""
+    host = events["kind"] < int(Kind.SYNC_RECORD)
+    device, stream = events["device"].astype(np.int64), events["stream"]
+    pid = np.where(host, HOST, np.where(device >= 0, device, HOST - 1))
+    tid = np.where(host, events["thread"].astype(np.int64) + 1, np.where(stream >= 0, stream, _lane(-1)))
+    return pid, tid
+
+
+def _arrows(events: Rows) -> Iterator[str]:
+    """From each call to the first work on the GPU that it started."""
+    kind, correlation = events["kind"], events["correlation"]
+    calls = np.flatnonzero(np.isin(kind, RUNTIME_KINDS) & (correlation >= 0))
+    work = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (correlation >= 0))
+    calls = calls[np.unique(correlation[calls], return_index=True)[1]]
+    work = work[np.unique(correlation[work], return_index=True)[1]]
+    joined, mine, theirs = np.intersect1d(correlation[calls], correlation[work], True, return_indices=True)
+    for ends, rows in (('"s"', calls[mine]), ('"f","bp":"e"', work[theirs])):
+        head = f'{{"ph":{ends},"cat":"ac2g","name":"ac2g","id":'
+        for first in range(0, len(rows), PIECE):
+            some = events.where(rows[first : first + PIECE])
+            pid, tid = _places(some)
+            us, ns = np.divmod(some["start_ns"], 1000)
+            columns = (joined[first : first + PIECE], pid, tid, us, ns)
+            yield ",\n".join(
+                f'{head}{number},"pid":{process},"tid":{thread},"ts":{whole}.{rest:03d}}}'
+                for number, process, thread, whole, rest in zip(*(column.tolist() for column in columns), strict=True)
+            )
+
+
+def _moments(memory: Rows) -> Iterator[str]:
+    """Where memory was given out or taken back, as the profiler words it."""
+    for first in range(0, len(memory), PIECE):
+        some = memory.where(_piece(memory, first))
+        device = some["device"].astype(np.int64)
+        us, ns = np.divmod(some["at_ns"], 1000)
+        columns = (us, ns, some["thread"] + 1, some["address"], some["bytes"], (device >= 0).astype(np.int64), device)
+        yield ",\n".join(
+            f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{HOST},"tid":{tid},"ts":{whole}.{rest:03d},'
+            f'"args":{{"Addr":{address},"Bytes":{size},"Device Type":{kind},"Device Id":{index},'
+            f'"Total Allocated":{allocated},"Total Reserved":{reserved}}}}}'
+            for whole, rest, tid, address, size, kind, index, allocated, reserved in zip(
+                *(column.tolist() for column in columns),
+                some["allocated_bytes"].tolist(),
+                some["reserved_bytes"].tolist(),
+                strict=True,
+            )
+        )

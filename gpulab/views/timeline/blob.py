@@ -1,0 +1,101 @@
+"""The bytes of a tile: a head that says what is where, then arrays, each at a multiple of eight."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BYTES = 49_152
+DTYPES = {
+    "start": "f64",
+    "dur": "f64",
+    "row": "u16",
+    "key": "u8",
+    "name": "u16",
+    "note": "u16",
+    "id": "i32",
+    "partner_at": "f64",
+    "partner_row": "u16",
+}
+NUMPY = {"f64": "<f8", "f32": "<f4", "u16": "<u2", "u8": "<u1", "i32": "<i4"}
+BOX_BYTES = sum(np.dtype(NUMPY[each]).itemsize for each in DTYPES.values())
+NO_ROW = 65_535
+
+Array = NDArray[Any]
+
+
+def packed(
+    head: Mapping[str, Any],
+    columns: Mapping[str, Array],
+    bins: list[tuple[int, int, Array]],
+    curves: list[tuple[int, Array, Array, Array]],
+) -> bytes:
+    """One tile; `bins` are row, key and shares, `curves` are row, moments, lowest and highest."""
+    arrays: list[bytes] = []
+    at = 0
+
+    def put(values: Array, dtype: str) -> int:
+        nonlocal at
+        data = np.ascontiguousarray(values, np.dtype(NUMPY[dtype])).tobytes()
+        here, padding = at, -len(data) % 8
+        arrays.append(data + bytes(padding))
+        at += len(data) + padding
+        return here
+
+    places = {name: [put(columns[name], dtype), len(columns[name]), dtype] for name, dtype in DTYPES.items()}
+    bins_of = [{"row": row, "key": key, "offset": put(shares, "u8")} for row, key, shares in bins]
+    curve_of = [
+        {
+            "row": row,
+            "offset_at": put(moments, "f64"),
+            "offset_low": put(low, "f32"),
+            "offset_high": put(high, "f32"),
+            "count": len(moments),
+        }
+        for row, moments, low, high in curves
+    ]
+    return _with_head(head, places, bins_of, curve_of, b"".join(arrays))
+
+
+def _with_head(
+    head: Mapping[str, Any],
+    places: Mapping[str, list[Any]],
+    bins_of: list[dict[str, int]],
+    curves: list[dict[str, int]],
+    body: bytes,
+) -> bytes:
+    """Offsets count from the beginning of the tile, so the head must know its own length: it is tried until it does."""
+    length = 0
+    while True:
+        told = {
+            **head,
+            "columns": {name: [offset + length, count, dtype] for name, (offset, count, dtype) in places.items()},
+            "bins_of": [{**each, "offset": each["offset"] + length} for each in bins_of],
+            "curves": [
+                {key: value + length if key.startswith("offset") else value for key, value in each.items()}
+                for each in curves
+            ],
+        }
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        needed = 4 + len(text) + -(4 + len(text)) % 8
+        if needed <= length:
+            break
+        length = needed
+    text += b" " * (length - 4 - len(text))
+    return struct.pack("<I", len(text)) + text + body
+
+
+def unpacked(tile: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
+    """A tile's head and its columns, as a page reads them."""
+    (length,) = struct.unpack_from("<I", tile)
+    head = json.loads(tile[4 : 4 + length])
+    columns = {
+        name: np.frombuffer(tile, np.dtype(NUMPY[dtype]), count, offset)
+        for name, (offset, count, dtype) in head["columns"].items()
+    }
+    return head, columns
