@@ -108,6 +108,13 @@ class Stopped:
         notebook.wait(self.index, timeout_s=60)
         self.cell_text = cell.text_content()
         self.panels_left = cell.locator(".gpulab-live").count()
+        offer = cell.get_by_role("button", name="Zoom into it")
+        offer.wait_for(timeout=20_000)
+        offer.click()
+        timeline = cell.locator(".gpulab-tl[data-painted]")
+        timeline.wait_for(timeout=30_000)
+        self.zoomed = timeline.inner_text()
+        self.focused = timeline.evaluate("root => root.contains(document.activeElement)")
         self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
         notebook.save()
         notebook.close()
@@ -172,6 +179,13 @@ def test_stop_pressed_once_ends_the_cell_and_the_report_takes_the_place_of_the_p
     assert sentence(stopped.path) in re.sub(r"\s+", " ", stopped.cell_text)
     if stopped.path.stem == "small":
         assert "after" in stopped.next, "the next cell runs: one press interrupts one cell"
+
+
+def test_a_button_turns_the_report_s_picture_into_the_timeline(stopped):
+    assert "steps" in stopped.zoomed
+    assert "ledger" in stopped.zoomed
+    assert "main thread" in stopped.zoomed
+    assert stopped.focused, "who pressed it with the keyboard goes on there"
 
 
 def test_the_saved_notebook_holds_html_and_text_and_no_widget(stopped):

@@ -4,6 +4,7 @@ import pytest
 from made import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
 
 from gpulab.rules import RULES, diagnose
+from gpulab.rules.phrases import an
 from gpulab.run import Loader
 from gpulab.tables import Kind
 
@@ -243,3 +244,13 @@ def test_a_healthy_mix_is_told_to_be_one():
     diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
     assert diagnosis.findings == ()
     assert diagnosis.verdict.startswith("Nothing worth changing")
+
+
+@pytest.mark.parametrize("number", ["8.2 ms", "11 ms", "11.5 ms", "18 ms", "80 ms"])
+def test_a_number_that_begins_with_a_vowel_has_an_before_it(number):
+    assert an(number) == f"an {number}"
+
+
+@pytest.mark.parametrize("number", ["1.8 ms", "9 ms", "110 ms", "180 ms", "1,800 ms"])
+def test_any_other_has_a(number):
+    assert an(number) == f"a {number}"

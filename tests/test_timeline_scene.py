@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made import GPUS, event, gpu_samples, gpu_series, host_samples, mark, rows, run_of, stall, stepped
 from test_emitted import reading
 from test_timeline_questions import HOSTILE, computed, ledger_of, trained
@@ -17,6 +20,8 @@ from gpulab.intervals import Spans
 from gpulab.run import Gap, Machine, Recording, Source
 from gpulab.tables import MEMORY, STALLS, Kind
 from gpulab.views.timeline import scene
+from gpulab.views.timeline.curves import pieces
+from gpulab.views.timeline.groups import Curve
 
 ON_GPU = Machine(gpus=(GPUS["H100"],))
 
@@ -381,3 +386,22 @@ def test_the_recording_of_a_run_without_windows_is_from_its_first_event_to_its_l
     told = ledger_of(scene(undiagnosed(run)).brush(0, 600_000_000))
     assert "unrecorded" not in told
     assert told["matmul"] == 6 * 35_000_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), bursts=st.integers(2, 5))
+def test_a_value_that_is_held_is_drawn_level_until_it_changes(seed, bursts):
+    chance = np.random.default_rng(seed)
+    begins = np.sort(chance.choice(np.arange(1, 90), bursts, replace=False)) * 1_000_000
+    at = np.unique(np.concatenate([start + chance.integers(0, 200_000, 400) for start in begins]))
+    value = chance.integers(0, 2**30, len(at)).astype(float)
+    moments, low, high = pieces(Curve(at, value, held=True), 0, 100_000_000, 128)
+    assert len(moments) <= 128
+    assert (np.diff(moments) >= 0).all()
+    for burst, following in itertools.pairwise([*begins, 100_000_000]):
+        # A quiet stretch, without the piece in which the burst before it ended and that in which the next begins.
+        quiet = np.linspace(burst + 2_000_000, following - 2_000_000, 9)
+        quiet = quiet[(quiet > burst + 2_000_000) & (quiet < following - 2_000_000)]
+        held = value[np.searchsorted(at, quiet, side="right") - 1]
+        assert np.interp(quiet, moments, low) == pytest.approx(held, rel=1e-6)
+        assert np.interp(quiet, moments, high) == pytest.approx(held, rel=1e-6)

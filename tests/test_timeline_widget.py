@@ -46,7 +46,7 @@ def living() -> Any:
 
 
 def asked(made: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]:
-    return answer(made, {"kind": "ask", "id": "7", **question})
+    return answer(lambda: made, {"kind": "ask", "id": "7", **question})
 
 
 # What the front end asks.
@@ -102,7 +102,7 @@ def test_a_fault_of_gpulab_reaches_the_front_end_as_words_that_say_where():
         def search(self, text: str) -> Any:
             raise KeyError(text)
 
-    content, _ = answer(Broken(), {"what": "search", "text": "x"})
+    content, _ = answer(Broken, {"what": "search", "text": "x"})
     assert content["form"] == "error"
     assert "KeyError: 'x' (test_timeline_widget.py:" in content["text"]
 

@@ -15,6 +15,7 @@ from gpulab.tables import Kind
 from gpulab.views.comparison import comparison as compared
 from gpulab.virtual.host import Host
 from gpulab.virtual.session import VirtualGpu
+from gpulab.virtual.tape import STEP_HIGH, STEP_LOW
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -227,3 +228,8 @@ def test_what_was_assumed_is_written_down():
     assert len(told) == 1
     assert "4 times" in next(iter(told.values()))
     assert "What was assumed" in repr(gpulab.report(gpu.run))
+
+
+def test_the_range_that_is_told_holds_the_step_that_is_quoted(run):
+    low, high = float(run.facts[STEP_LOW]), float(run.facts[STEP_HIGH])
+    assert low < steps(run).step_ns < high

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -15,10 +13,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpulab.capture import Live
 from gpulab.magics.panels import HtmlPanel, WidgetPanel
 from gpulab.magics.place import Bundle, Place
+from gpulab.views import comm
+from gpulab.views.comm import NOTHING, WIDGET
 from gpulab.views.glance import Glances
 from gpulab.views.tiles import Glance
-
-WIDGET, HTML, NOTHING = "widget", "html", "nothing"
 
 
 class Panel(Protocol):
@@ -98,21 +96,16 @@ def panel(
 
 def front_end(shell: InteractiveShell) -> str:
     """What the front end of the running cell can show while the cell runs."""
-    kernel = getattr(shell, "kernel", None)
-    if kernel is None or isinstance(shell.display_pub, CapturingDisplayPublisher):
-        return NOTHING  # a terminal, or output that %%capture keeps
-    asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
-    if asked.get("content", {}).get("allow_stdin") is False:
-        return NOTHING  # nobody is watching: nbconvert, papermill, nbval
-    # In these two, a widget needs the network and does not move while a cell runs.
-    if "google.colab" in sys.modules or "VSCODE_PID" in os.environ or "__vsc_ipynb_file__" in shell.user_ns:
-        return HTML
-    # JupyterLab and Notebook 7 say which cell they run; a console does not, and cannot redraw an output.
-    return WIDGET if "cellId" in asked.get("metadata", {}) else NOTHING
+    # A terminal, or output that %%capture keeps.
+    hidden = getattr(shell, "kernel", None) is None or isinstance(shell.display_pub, CapturingDisplayPublisher)
+    return NOTHING if hidden else comm.front_end()
 
 
 def bundle(view: object) -> Bundle:
     """A view as text and HTML and nothing else: what a saved notebook keeps and every front end shows."""
+    whole = getattr(view, "_repr_mimebundle_", None)
+    if whole is not None:
+        return dict(whole())
     data: Bundle = {"text/plain": repr(view)}
     as_html = getattr(view, "_repr_html_", None)
     if as_html is not None and (html := as_html()) is not None:

@@ -8,7 +8,7 @@ from gpulab.analysis.stalls import compiling, overlap_ns, stalled
 from gpulab.intervals import merged
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
+from gpulab.rules.phrases import an, ms, of_a_step, of_each_step, percent, spread
 from gpulab.rules.stalls import of_what, per_step_gain, share_of
 
 DISPATCH_WORTH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth on it is a cause
@@ -114,7 +114,7 @@ def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
         return ()  # nothing was recorded
     if seen.steps.plain_ns is None:
         return ("Recording makes calls longer; by how much was not measured here.",)
-    return (f"Without what recording adds, that is {ms(exposed_ns)} of a {ms(seen.step_ns)} step.",)
+    return (f"Without what recording adds, that is {ms(exposed_ns)} of {an(ms(seen.step_ns))} step.",)
 
 
 def _pieces(pieces: Launching) -> str:

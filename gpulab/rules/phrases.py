@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpulab.rules.evidence import Evidence
 
 
@@ -41,7 +43,12 @@ def of_a_step(seen: Evidence, dur_ns: int) -> str:
     whole = ms(seen.steps.traced_ns or 0)
     if seen.steps.found_by == "whole run":
         return f"{ms(dur_ns)} of {whole} recorded"
-    return f"{ms(dur_ns)} of a {whole} step"
+    return f"{ms(dur_ns)} of {an(whole)} step"
+
+
+def an(number: str) -> str:
+    """A number with its article, as it is spoken: an 8, an 11, an 18, an 80; but a 110."""
+    return f"an {number}" if re.match(r"8|1[18](?!\d)", number) else f"a {number}"
 
 
 def spread(seen: Evidence, *keys: str) -> str:

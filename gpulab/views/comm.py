@@ -1,4 +1,4 @@
-"""Whether a front end shows widgets, and the way of a widget's messages into a kernel that is busy with a cell."""
+"""What a front end can show, and the way of a widget's messages into a kernel that is busy with a cell."""
 
 from __future__ import annotations
 
@@ -20,19 +20,29 @@ def reach_during_a_cell(comm: Any) -> None:
     comm.handle_msg = lambda message: comm._msg_callback(message)
 
 
-def shows_widgets() -> bool:
-    """Whether the cell that runs now was sent by somebody who looks, in a front end that shows widgets offline.
+WIDGET, HTML, NOTHING = "widget", "html", "nothing"
 
-    JupyterLab and Notebook 7 say which cell they run; a console does not. nbconvert, papermill and nbval take no
-    input. In Colab and VS Code a widget needs the network, and does not move while a cell runs.
+
+def front_end() -> str:
+    """What the front end of the cell that runs now can show while it runs: WIDGET, HTML sent again, or NOTHING.
+
+    JupyterLab and Notebook 7 say which cell they run; a console does not, and cannot redraw an output. nbconvert,
+    papermill and nbval take no input: nobody is watching. In Colab and VS Code a widget needs the network, and does
+    not move while a cell runs.
     """
     module = sys.modules.get("ipykernel.kernelbase")
-    if module is None or "google.colab" in sys.modules or "VSCODE_PID" in os.environ:
-        return False
-    if not module.Kernel.initialized():
-        return False
+    if module is None or not module.Kernel.initialized():
+        return NOTHING
     kernel = module.Kernel.instance()
     asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
-    if "__vsc_ipynb_file__" in (getattr(kernel, "user_ns", None) or {}):
-        return False
-    return "cellId" in asked.get("metadata", {}) and asked.get("content", {}).get("allow_stdin") is not False
+    if asked.get("content", {}).get("allow_stdin") is False:
+        return NOTHING
+    in_code = "VSCODE_PID" in os.environ or "__vsc_ipynb_file__" in (getattr(kernel.shell, "user_ns", None) or {})
+    if in_code or "google.colab" in sys.modules:
+        return HTML
+    return WIDGET if "cellId" in asked.get("metadata", {}) else NOTHING
+
+
+def shows_widgets() -> bool:
+    """Whether the cell that runs now was sent by somebody who looks, in a front end that shows widgets offline."""
+    return front_end() == WIDGET

@@ -315,11 +315,12 @@ def _timeline(picture: Timeline) -> str:
             f'<div style="padding:6px 0 0 16px">{words}{table_html(picture.table)}</div></details>'
         )
     above = _beside("", _scale(picture.steps)) if picture.steps else ""
+    found = f' data-gpulab-timeline="{_safe(picture.place)}"' if picture.place else ""
     return (
-        f'<div style="{SMALL}">{above}'
+        f'<div{found}><div style="{SMALL}">{above}'
         f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
         f'<div style="flex:1 1 0;min-width:0">{image}</div></div>{_beside("", _scale(picture.ticks))}'
-        f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>{below}'
+        f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>{below}</div>'
     )
 
 

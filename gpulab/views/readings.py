@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 Show = Callable[[float | None], str]
 
 # NVML's clocks-event reasons that hold clocks back; bit 1, idle, is none (nvml.h, nvmlClocksEventReason*).
-_HELD_BACK = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
+HELD_BACK = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # counters, in seconds
 
 
@@ -76,7 +76,7 @@ def _held_back(samples: Rows) -> tuple[Line, ...]:
     counted_s = [(name, _longest_s(samples, column)) for name, column in _COUNTED.items()]
     if not len(told) and all(held is None for _, held in counted_s):
         return ()
-    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in _HELD_BACK.items() if len(told))
+    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in HELD_BACK.items() if len(told))
     named = [f"{name} in {percent(share)} of samples" for name, share in shares if share > 0]
     named += [f"{name} for {duration(1e9 * held)}" for name, held in counted_s if held]
     return (Line(f"GPU clocks held back: {', '.join(named) or 'never'}."),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +12,9 @@ from gpulab.questions import diagnose
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.views.accounts import ESTIMATED, RECORDED, accounts
+from gpulab.views.comm import shows_widgets
 from gpulab.views.headline import answer, ending, headline
+from gpulab.views.html import fragment
 from gpulab.views.memory import memory
 from gpulab.views.picture import picture
 from gpulab.views.provenance import origin, provenance
@@ -43,6 +46,16 @@ class Report(View):
         if form in (".html", ".htm") and timeline and len(self.diagnosis.run.event_rows):
             return written(path, in_lines(self._with_timeline()))
         return super().save(path)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._zoomable if shows_widgets() else self._html}
+
+    @cached_property
+    def _zoomable(self) -> str:
+        """The same HTML, whose picture can be zoomed into while the kernel lives; saved, it is the picture."""
+        from gpulab.views.timeline.offered import offered
+
+        return fragment(offered(self.sheet, self.diagnosis))
 
     def _with_timeline(self) -> str:
         from gpulab.views.timeline.page import page

@@ -117,6 +117,7 @@ class Timeline:
     alt: str
     shaded: str = ""  # what the shaded stretches are
     table: Table | None = None  # the same in numbers; None for a small one, which `alt` under it says whole
+    place: str = ""  # names it, where a timeline to zoom into may come to stand in its place
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 
+from gpulab.analysis.steps import steps
 from gpulab.capture import Live, runs
 from gpulab.capture.active import claim, release
 from gpulab.capture.assemble import torch_facts
@@ -105,17 +106,21 @@ class VirtualGpu:
         """Torch is as it was before; gives the Run, and keeps it in `gpulab.runs`."""
         try:
             failure, holders = self._watch.ended_by(error)
+            range_fracs = self._range()
             facts = {
                 **torch_facts(),
                 QUEUE_FACT: str(self._clock.queue),
                 "host": str(self._host_used),
                 **({FACT: f"{self._counted}; {LEFT_OUT}"} if self._counted else {}),
-                **self._range(),
                 **{ASSUMED + each.what: _told(each) for each in self.assumptions},
             }
         finally:
             self._exit.close()
         run = self._assembled(error, facts)
+        typical_ns = steps(run).step_ns
+        if range_fracs is not None and typical_ns is not None:
+            low, high = (str(round(frac * typical_ns)) for frac in range_fracs)
+            run = replace(run, facts={**run.facts, STEP_LOW: low, STEP_HIGH: high})
         self.run = replace(run, failure=failure, holder_rows=holders)
         runs.add(self.run)
         return self.run
@@ -163,12 +168,12 @@ class VirtualGpu:
             )
         return steps[-2:]
 
-    def _range(self) -> dict[str, str]:
-        """Between what a step lies, for whoever shows the run."""
+    def _range(self) -> tuple[float, float] | None:
+        """Between what shares of it the last step lies, and with it any other, for whoever shows the run."""
         if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._tape):
-            return {}  # who marked what is to be timed asks for it
+            return None  # who marked what is to be timed asks for it
         low, high = self.step_range_ns
-        return {STEP_LOW: str(round(low)), STEP_HIGH: str(round(high))}
+        return low / self.step_ns, high / self.step_ns
 
     def _timing(self, host: Host, scale: Mapping[OpClass, float]) -> Clock:
         return Clock(self.spec, host, self._feeding, scale)

@@ -9,12 +9,11 @@ import numpy as np
 
 from gpulab.intervals import Ints, Spans
 from gpulab.rows import Rows
+from gpulab.views.readings import HELD_BACK
 from gpulab.views.timeline.groups import Curve, Floats, Group
 from gpulab.views.timeline.rows import MOST_GPUS, Drawn, gpu_name
 from gpulab.views.wording import counted
 
-# NVML's clocks-event reasons that hold clocks back (nvml.h, nvmlClocksEventReason*).
-_REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 MISSED = 6  # a reading is good for so many of the usual periods; longer without one is a hole
 _HEADROOM = 1.05
 
@@ -127,10 +126,10 @@ def _throttled(drawn: Drawn, device: int, rows: Rows, name: str) -> Group:
     until = np.minimum(np.append(at[1:], at[-1:] + period), at + MISSED * max(1, period))
     spans: dict[tuple[str, str], Spans] = {}
     known = np.zeros(len(at), np.int64)
-    for bit in _REASONS:
+    for bit in HELD_BACK:
         known |= reasons & bit
     for each in np.unique(known[known > 0]).tolist():
-        words = " and ".join(word for bit, word in _REASONS.items() if each & bit)
+        words = " and ".join(word for bit, word in HELD_BACK.items() if each & bit)
         mine = known == each
         spans["throttle", words] = Spans(at[mine], until[mine])
     never = "" if spans else " It never was in a reading."
@@ -186,7 +185,16 @@ def pieces(curve: Curve, start_ns: int, end_ns: int, most: int) -> tuple[Floats,
         begins = np.flatnonzero(np.append(True, turns))
     low, high = np.fmin.reduceat(value, begins), np.fmax.reduceat(value, begins)
     last_of = np.append(begins[1:], len(at)) - 1
-    return (at[begins] + at[last_of]) / 2.0, low, high
+    middle = (at[begins] + at[last_of]) / 2.0
+    if not curve.held:
+        return middle, low, high
+    # Across pieces in which nothing changed the value stays what it was: each side of such a stretch has a point.
+    empty = np.flatnonzero(place[begins[1:]] - place[begins[:-1]] > 1)
+    stays = value[last_of[empty]]
+    sides = np.concatenate([at[last_of[empty]], at[begins[empty + 1]]]).astype(np.float64)
+    moments = np.concatenate([middle, sides])
+    order = np.argsort(moments, kind="stable")
+    return moments[order], np.concatenate([low, stays, stays])[order], np.concatenate([high, stays, stays])[order]
 
 
 def _steps(at: Ints, value: Floats, end_ns: int) -> tuple[Ints, Floats]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ MOST_TEXT = 200  # characters of a search that are looked at
 MOST_LEVEL = 40
 
 
-def answer(scene: Scene, question: Question) -> tuple[dict[str, Any], list[bytes]]:
+def answer(scene: Callable[[], Scene], question: Question) -> tuple[dict[str, Any], list[bytes]]:
     """The answer to a question, and its bytes; a question that cannot be answered gives an error in words.
 
     The content travels beside the bytes and stays small, because ipykernel looks at every item of it. `form` says
@@ -26,7 +26,8 @@ def answer(scene: Scene, question: Question) -> tuple[dict[str, Any], list[bytes
     """
     told: dict[str, Any] = {"kind": "answer", "id": str(question.get("id", ""))[:64]}
     try:
-        found = _found(scene, question)
+        # Whether there is a kernel at all is asked first, and costs no scene.
+        found = None if question.get("what") == "ready" else _found(scene(), question)
     except Exception as problem:  # whatever it is, the front end is told, and the log of the kernel is left alone
         return {**told, "form": "error", "text": _words(problem)}, []
     if found is None:

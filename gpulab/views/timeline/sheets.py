@@ -6,7 +6,7 @@ import numpy as np
 
 from gpulab.views.timeline.blob import packed
 from gpulab.views.timeline.scene import Scene
-from gpulab.views.timeline.tile import _columns, _curves, _note, written
+from gpulab.views.timeline.tile import columns_of, curves_in, note_of, written
 from gpulab.views.timeline.tiles import Cut
 
 NOTE_BYTES, MOST_NOTES = 24_000, 400  # of a sheet: the widest boxes get theirs
@@ -30,16 +30,16 @@ def sheet(scene: Scene, level: int, index: int) -> bytes:
     row = np.concatenate(none + [each for each, _ in found])
     place = np.concatenate(none + [each for _, each in found])
     made = Cut(start, end, np.array([start, end]), row, place, ())
-    columns, told = _columns(scene.sides, scene.rows, scene.texts, made)
+    columns, told = columns_of(scene.sides, scene.rows, scene.texts, made)
     told["notes"], columns["note"] = _notes(scene, made, columns["dur"])
     head = {"level": level, "index": index, "start_ns": start, "end_ns": end, "bins": 512, "binned": False}
-    return packed({**head, **told}, columns, [], list(_curves(scene.curves, start, end)))
+    return packed({**head, **told}, columns, [], list(curves_in(scene.curves, start, end)))
 
 
 def _notes(scene: Scene, made: Cut, dur: np.typing.NDArray[np.int64]) -> tuple[list[str], np.typing.NDArray[np.int64]]:
     told, which, room = {"": 0}, np.zeros(len(made.row), np.int64), NOTE_BYTES
     for at in np.argsort(-dur, kind="stable")[:MOST_NOTES].tolist():
-        text = _note(scene.sides, scene.rows, int(made.row[at]), int(made.place[at]))
+        text = note_of(scene.sides, scene.rows, int(made.row[at]), int(made.place[at]))
         if text not in told:
             room -= written(text)
             if room < 0:

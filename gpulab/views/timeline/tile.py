@@ -67,7 +67,7 @@ def tile(
 ) -> bytes:
     """A stretch of time as bytes."""
     start, end = window
-    drawn = list(_curves(curves, start, end))
+    drawn = list(curves_in(curves, start, end))
     room = MOST_BYTES - HEAD_BYTES - sum(CURVE_HEAD_BYTES + POINT_BYTES * len(each[1]) for each in drawn)
     boxes_room = room - NOTE_BYTES
     while True:
@@ -75,7 +75,7 @@ def tile(
         bins = shares(made.layers, made.edges_ns)
         head: dict[str, Any] = {"level": level, "index": index, "start_ns": start, "end_ns": end}
         head |= {"bins": len(made.edges_ns) - 1, "binned": bool(bins)}
-        columns, told = _columns(sides, rows, texts, made)
+        columns, told = columns_of(sides, rows, texts, made)
         taken = len(packed({**head, **told, "notes": [""]}, columns, bins, drawn))
         told["notes"], columns["note"] = _notes(sides, rows, made, MOST_BYTES - taken - 64)
         found = packed({**head, **told}, columns, bins, drawn)
@@ -84,7 +84,8 @@ def tile(
         boxes_room = int(boxes_room * _FEWER)
 
 
-def _curves(curves: Curves, start: int, end: int) -> Iterator[tuple[int, Floats, Floats, Floats]]:
+def curves_in(curves: Curves, start: int, end: int) -> Iterator[tuple[int, Floats, Floats, Floats]]:
+    """Of each curve, its row, and its moments, lowest and highest values in a stretch of time."""
     if not curves:
         return
     most = max(16, min(256, (CURVE_BYTES_MOST // len(curves) - CURVE_HEAD_BYTES) // POINT_BYTES))
@@ -94,7 +95,7 @@ def _curves(curves: Curves, start: int, end: int) -> Iterator[tuple[int, Floats,
             yield row, at, low, high
 
 
-def _columns(
+def columns_of(
     sides: Sequence[Side], rows: Sequence[Boxes | None], texts: NameTexts, made: Cut
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The columns of the boxes, and the names they point to."""
@@ -144,7 +145,7 @@ def _notes(sides: Sequence[Side], rows: Sequence[Boxes | None], made: Cut, room:
     widths = np.array([_width(rows, row, place) for row, place in zip(made.row, made.place, strict=True)], np.int64)
     wide = np.flatnonzero(widths >= least)
     for place in wide[np.argsort(-widths[wide], kind="stable")][:MOST_NOTES].tolist():
-        text = _note(sides, rows, int(made.row[place]), int(made.place[place]))
+        text = note_of(sides, rows, int(made.row[place]), int(made.place[place]))
         if text not in told:
             taken = written(text)
             if taken > room:
@@ -161,7 +162,8 @@ def _width(rows: Sequence[Boxes | None], row: int, place: int) -> int:
     return int(boxes.end_ns[place] - boxes.start_ns[place])
 
 
-def _note(sides: Sequence[Side], rows: Sequence[Boxes | None], row: int, place: int) -> str:
+def note_of(sides: Sequence[Side], rows: Sequence[Boxes | None], row: int, place: int) -> str:
+    """What the card of a box says after its name and length."""
     boxes = rows[row]
     assert boxes is not None
     side = next(each for each in sides if each.group_of(row) is not None)

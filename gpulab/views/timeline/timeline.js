@@ -373,6 +373,7 @@ function mount(el, source) {
   const timeline = new Timeline(el, source);
   return {
     root: timeline.root,
+    focus: () => timeline.stage && timeline.focus(),
     go: (start, end) => timeline.stage && timeline.go(start, end),
     select: (chosen) => timeline.stage && (chosen ? timeline.cursor.select(chosen) : timeline.cursor.unselect()),
     finding: (index) => timeline.stage && timeline.findings.show(index),

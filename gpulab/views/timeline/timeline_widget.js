@@ -41,10 +41,10 @@ class Kernel {
     else asked.resolve(content.form === "tile" ? bytes : JSON.parse(new TextDecoder().decode(bytes)));
   }
 
-  // The header, asked for until one question got through; none is answered where the kernel is gone.
-  header() {
+  // Asked until one question got through; none is answered where the kernel is gone.
+  reached(what) {
     return new Promise((resolve, reject) => {
-      const ask = () => this.ask("header").then(resolve, reject);
+      const ask = () => this.ask(what).then(resolve, reject);
       const timers = ASK_AGAIN_MS.map((delay) => setTimeout(ask, delay));
       ask().finally(() => timers.forEach(clearTimeout));
     });
@@ -53,6 +53,37 @@ class Kernel {
   close() {
     for (const { timer } of this.open.values()) clearTimeout(timer);
     this.open.clear();
+  }
+}
+
+// A button under the picture: the timeline is worked out and drawn once somebody wants it.
+class Offer {
+  constructor(node, accept) {
+    this.button = document.createElement("button");
+    this.button.type = "button";
+    this.button.className = "gpulab-tl-offer";
+    this.button.textContent = "Zoom into it";
+    this.button.dataset.lmSuppressShortcuts = "true";
+    this.button.addEventListener("click", () => {
+      this.button.disabled = true;
+      this.button.textContent = "Working it out";
+      accept(this);
+    });
+    node.prepend(this.button);
+  }
+
+  late(is) {
+    if (this.button.disabled) this.button.textContent = is ? "The kernel does not answer yet" : "Working it out";
+  }
+
+  // What went wrong, and the button again: the next press may have more luck.
+  failed(problem) {
+    this.button.disabled = false;
+    this.button.textContent = `Zoom into it (gpulab: ${problem.message})`;
+  }
+
+  end() {
+    this.button.remove();
   }
 }
 
@@ -115,9 +146,19 @@ function initialize({ model }) {
   const kernel = new Kernel(model);
   const places = new Map(); // node -> { place, since: when it was last in the page }
   const key = model.get("key");
+  const offered = model.get("offered");
   let header = null;
   let timer = null;
 
+  const placed = (node) => (header ? new Place(node, model, kernel, header) : new Offer(node, (offer) => accept(node, offer)));
+  const accept = (node, offer) =>
+    kernel.ask("header").then((told) => {
+      header = told;
+      offer.end();
+      const place = placed(node);
+      places.set(node, { place, since: Date.now() });
+      place.shown.focus();
+    }, (problem) => offer.failed(problem));
   const look = () => {
     timer = null;
     const now = Date.now();
@@ -129,7 +170,7 @@ function initialize({ model }) {
       }
     }
     for (const node of document.querySelectorAll(`[data-gpulab-timeline="${key}"]`))
-      if (!places.has(node)) places.set(node, { place: new Place(node, model, kernel, header), since: now });
+      if (!places.has(node)) places.set(node, { place: placed(node), since: now });
   };
   const soon = () => (timer ??= setTimeout(look, LOOK_MS));
   const observer = new MutationObserver(soon);
@@ -138,13 +179,13 @@ function initialize({ model }) {
   kernel.late = (is) => each((place) => place.late(is));
   model.on("change:go", () => {
     const [start, end] = model.get("go");
-    each((place) => place.shown.go(start, end));
+    each((place) => place.shown?.go(start, end));
   });
-  kernel.header().then((told) => {
+  kernel.reached(offered ? "ready" : "header").then((told) => {
     header = told;
     observer.observe(document.body, { childList: true, subtree: true });
     look();
-  }, () => {}); // no header, no timeline: the picture stays
+  }, () => {}); // no answer, no timeline: the picture stays
   return () => {
     observer.disconnect();
     clearTimeout(timer);

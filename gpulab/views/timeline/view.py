@@ -85,7 +85,7 @@ class TimelineView:
                 raise GpulabError(
                     "This timeline cannot move.", why=f"{problem.name} is not installed", fix="pip install anywidget"
                 ) from problem
-            self._model = TimelineModel(self.scene, self._key, self.keep if self._keep else None)
+            self._model = TimelineModel(lambda: self.scene, self._key, self.keep if self._keep else None)
             self._move()
         return self._model
 

@@ -8,6 +8,7 @@ mailed or reopened shows it, and where no script starts it simply stays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import anywidget
@@ -27,6 +28,7 @@ class TimelineModel(anywidget.AnyWidget):
     _esm = script("timeline_widget.js")
     _css = style()
     key = traitlets.Unicode(help="names the place that the timeline is drawn in").tag(sync=True)
+    offered = traitlets.Bool(help="whether a button stands there until it is pressed").tag(sync=True)
     keeps = traitlets.Bool(help="whether it can be replaced by a picture for good").tag(sync=True)
     go: traitlets.List[int] = traitlets.List(
         help="where Python wants to look: start, end, and how often it has wanted"
@@ -34,9 +36,11 @@ class TimelineModel(anywidget.AnyWidget):
     selected = traitlets.Dict(default_value=None, allow_none=True, help="what was clicked").tag(sync=True)
     window: traitlets.List[float] = traitlets.List(help="what is in view: start and end, in ns").tag(sync=True)
 
-    def __init__(self, scene: Scene, key: str, keep: Callable[[], None] | None = None) -> None:
-        super().__init__(key=key, keeps=keep is not None)
-        self._scene, self._keep = scene, keep
+    def __init__(
+        self, scene: Callable[[], Scene], key: str, keep: Callable[[], None] | None = None, *, offered: bool = False
+    ) -> None:
+        super().__init__(key=key, keeps=keep is not None, offered=offered)
+        self._scene, self._keep = cache(scene), keep  # worked out when it is first asked about
         self.on_msg(self._told)
         reach_during_a_cell(self.comm)
 

@@ -1,0 +1,117 @@
+"""The pictures in docs/, made anew in JupyterLab: each view, in the light theme and wide, in the dark one and narrow.
+
+    python tools/pictures.py docs
+
+The loop is one of gpulab's workloads on a virtual H100, so that any machine makes the same pictures. Look at each of
+them: a picture that says nothing, or is cut off, is a fault of the view.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.browser import Notebook, browser, lab
+
+LIGHT, DARK = ("light", 1100), ("dark", 520)
+COLOURS = 256  # of a picture: letters keep their edges and small marks their colours, in half the bytes
+TRAINING = """
+from torch.utils.data import DataLoader, Dataset
+
+class Images(Dataset):
+    def __len__(self):
+        return 24 * 32
+
+    def __getitem__(self, index):
+        picture = torch.randn(3, 96, 96)
+        return (picture - picture.mean()) / picture.std(), index % 10
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 64, 3), torch.nn.ReLU(), torch.nn.Conv2d(64, 128, 3), torch.nn.ReLU(),
+    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(128, 10),
+).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for images, labels in DataLoader(Images(), batch_size=32):
+    loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+WATCHED = """%%gpuprofile watched
+import time
+from torch.utils.data import DataLoader
+
+for batch in DataLoader([torch.randn(64) for _ in range(4000)], batch_size=8, num_workers=2):
+    time.sleep(0.02)
+"""
+CELLS = (
+    "import torch\nimport gpulab\ntorch.set_num_threads(1)\n%load_ext gpulab",
+    f"%%gpuprofile before --virtual h100{TRAINING}",
+    "%gputimeline before workers=4",
+    "gpulab.charts.ledger(gpulab.runs['before'])",
+    WATCHED,
+)
+SETUP, REPORT, TIMELINE, CHART, LIVE = range(5)
+
+
+def main(folder: Path) -> int:
+    """Make every picture; 0 when all are there."""
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook = nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(text) for text in CELLS], metadata={"kernelspec": kernel}
+        )
+        nbformat.write(notebook, Path(name) / "pictures.ipynb")
+        with lab(Path(name)) as server, browser() as chromium:
+            for theme, width in (LIGHT, DARK):
+                page = chromium.new_context(viewport={"width": width, "height": 2300}).new_page()
+                for what, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
+                    path = folder / f"{what}-{theme}.png"
+                    path.write_bytes(picture)
+                    print(f"{path}: {len(picture) / 1000:.0f} kB")
+                page.close()
+    return 0
+
+
+def taken(notebook: Notebook, theme: str) -> Any:
+    """Each view's name and its picture, in one theme."""
+    if theme == "dark":
+        notebook.command("apputils:change-theme", {"theme": "JupyterLab Dark"})
+    notebook.run(SETUP)
+    report = notebook.run(REPORT).locator(".jp-OutputArea-output").last
+    notebook.cell(REPORT).get_by_role("button", name="Zoom into it").wait_for(timeout=30_000)
+    yield "report", small(report)
+    notebook.run(TIMELINE).locator(".gpulab-tl[data-painted]").wait_for(timeout=30_000)
+    notebook.page.wait_for_timeout(700)
+    yield "timeline", small(notebook.cell(TIMELINE).locator(".gpulab-tl"))
+    chart = notebook.run(CHART).locator(".jp-OutputArea-output").last
+    yield "chart", small(chart)
+    panel = notebook.start(LIVE).locator(".gpulab-live")
+    panel.wait_for(timeout=20_000)
+    notebook.page.wait_for_timeout(6_000)
+    yield "live", small(panel)
+    notebook.close()
+
+
+def small(shown: Any) -> bytes:
+    """The element as a PNG of few colours."""
+    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+    file = io.BytesIO()
+    picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
+        file, "PNG", optimize=True
+    )
+    return file.getvalue()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs")))
