@@ -44,7 +44,8 @@ lab: $(READY)
 	$(PY) -m jupyterlab notebooks
 
 test: $(READY)
-	$(PY) -m pytest
+	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
+	$(PY) -m pytest -m alone
 	$(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	    --nbval-sanitize-with notebooks/sanitize.cfg
 

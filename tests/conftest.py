@@ -23,8 +23,21 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["GPULAB_HISTORY"] = "off"
 
 
+# What records this machine, or waits for a kernel or a browser: beside other tests it would measure those.
+ALONE = {
+    *("test_browser", "test_browser_monitor", "test_capture", "test_experiment"),
+    *("test_live", "test_magics", "test_monitor", "test_planted", "test_probes", "test_sampler", "test_stalls"),
+    *("test_sensors_host", "test_sensors_storage", "test_sensors_threads", "test_sensors_workers"),
+    *("test_virtual_core_waits", "test_virtual_host", "test_virtual_loading", "test_virtual_planted"),
+    *("test_replay", "test_rewrites_batch", "test_virtual_session", "test_workloads"),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run."""
+    """Mark what must run alone; skip, with the reason, what this machine cannot run."""
+    for item in items:
+        if item.path.stem in ALONE:
+            item.add_marker(pytest.mark.alone)
     for marker, reason in (("gpu", _no_gpu), ("browser", _no_browser)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         why = reason() if marked else None

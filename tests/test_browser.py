@@ -151,10 +151,9 @@ def report(path: Path) -> dict[str, str]:
 
 
 def sentence(path: Path) -> str:
-    """The longest line of prose above the ledger, where nothing is folded: what every form of it must show."""
-    above = report(path)["text/plain"].split("\nWhere ")[0]
-    lines = (re.sub(r"\s+", " ", line).strip() for line in above.splitlines())
-    return max((line for line in lines if re.fullmatch(r"[A-Z][\w ,.()%=/:'-]{15,70}\.", line)), key=len)
+    """The line that says where the numbers are from, which is never folded: what every form of it must show."""
+    lines = (re.sub(r"\s+", " ", line).strip() for line in report(path)["text/plain"].splitlines())
+    return next(line for line in lines if line.startswith("Run "))
 
 
 def wait_until_shown(element: Any, text: str) -> None:
