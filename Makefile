@@ -44,10 +44,10 @@ lab: $(READY)
 	$(PY) -m jupyterlab notebooks
 
 test: $(READY)
-	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
-	$(PY) -m pytest -m alone
 	$(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	    --nbval-sanitize-with notebooks/sanitize.cfg
+	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
+	$(PY) -m pytest -m alone
 
 lint: $(READY)
 	$(PY) -m ruff check
