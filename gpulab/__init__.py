@@ -19,7 +19,7 @@ The map of the house; imports point down this list only:
     rules, virtual       what is worth changing; a GPU that is not there
     comparison           two runs, or more
     questions            why, what if, and what came of it, with what this machine taught
-    views                how it looks: text, HTML, pictures, the live panel
+    views                how it looks: text, HTML, pictures, timeline, charts, the live panel
     workloads            small training loops with one planted flaw each
     lessons              two variants run in turn
     magics               %%gpuprofile and its like

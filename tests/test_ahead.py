@@ -13,6 +13,7 @@ from gpulab.replay.prediction import predict, scene
 from gpulab.replay.spelling import chosen
 from gpulab.rules import diagnose
 from gpulab.tables import Kind
+from gpulab.views import report
 
 FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
 
@@ -63,6 +64,11 @@ def test_what_it_is_told_is_about_its_kernels_with_the_gpus_step():
     first = diagnose(run_like(FEW_LARGE, steps=8)).first
     assert first.rule == "no_tf32"
     assert first.gain.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
+
+
+def test_the_report_says_that_the_steps_are_those_of_the_gpu():
+    assert "the host ran ahead" in repr(report(run_like(FEW_LARGE, steps=8)))
+    assert "the host ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))
 
 
 def test_a_step_that_calls_for_no_work_tells_of_no_pace():

@@ -59,7 +59,9 @@ def _steps(steps: Steps) -> str:
         return "no steps were found; the whole run counts as one"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
     burst = f"; they come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
-    return f"{judged} interior of {recorded} recorded, {len(steps)} seen in all; found by {steps.found_by}{burst}"
+    ahead = "; the host ran ahead, so a step is what the GPU took for it" if steps.host is not None else ""
+    found = f"found by {steps.found_by}{burst}{ahead}"
+    return f"{judged} interior of {recorded} recorded, {len(steps)} seen in all; {found}"
 
 
 def _step_time(steps: Steps) -> str:
