@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made import NO_WORKERS, event, host_sample, loader_call, run_of, stepped
+from looked_at import made
 
-from gpulab.tables import Kind
 from gpulab.views import report
 from tests.browser import browser
 
@@ -19,16 +18,6 @@ axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip i
 SERIOUS = ("serious", "critical")
 RECORDED = ("v100_resnet50_workers0", "a100_ddp_8ranks_rank")
 UNFOLD = "() => document.querySelectorAll('details').forEach(each => each.open = true)"
-
-
-def starved(at: float) -> list[Any]:
-    work = [event(Kind.KERNEL, "ampere_sgemm", at + 42, 38), event(Kind.KERNEL, "elementwise", at + 80, 15)]
-    return [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 2), *work]
-
-
-def made() -> Any:
-    samples = [host_sample(at, cpu_frac=0.5) for at in range(0, 600, 100)]
-    return report(run_of(stepped(starved), loaders=[NO_WORKERS], samples=samples))
 
 
 @pytest.fixture(scope="module")

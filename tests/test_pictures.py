@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from layout import faults
-from made import NO_WORKERS, event, host_sample, loader_call, run_of, stepped
+from looked_at import made
 
 from gpulab.intervals import Coverage, merged
-from gpulab.tables import Kind
 from gpulab.views import report
 from gpulab.views.lanes import window
 from tests.browser import browser
@@ -42,16 +41,6 @@ INK = """async ([alt, lanes, lane_px]) => {
   }
   return inked;
 }"""
-
-
-def starved(at: float) -> list[Any]:
-    work = [event(Kind.KERNEL, "ampere_sgemm", at + 42, 38), event(Kind.KERNEL, "elementwise", at + 80, 15)]
-    return [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 2), *work]
-
-
-def made() -> Any:
-    samples = [host_sample(at, cpu_frac=0.5) for at in range(0, 600, 100)]
-    return report(run_of(stepped(starved), loaders=[NO_WORKERS], samples=samples))
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ CPU_PARTS = (
     Part("python", "Python outside PyTorch", False, "long stretches without any PyTorch call"),
 )
 DISPATCHING = ("launch", "runtime", "dispatch", "glue")
-_HOST_KINDS = {
+HOST_KINDS = {  # what the host does in each idle part, in order of priority
     "loader": Kind.LOADER,
     "alloc": Kind.ALLOC,
     "sync": Kind.SYNC,
@@ -180,7 +180,7 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
 
 def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
     """What host threads did, by part, in order of priority; what no part covers is Python outside PyTorch."""
-    layers = [(key, host.of_kind(kind).spans()) for key, kind in _HOST_KINDS.items()]
+    layers = [(key, host.of_kind(kind).spans()) for key, kind in HOST_KINDS.items()]
     return [*layers, ("glue", _glue(host, window))]
 
 

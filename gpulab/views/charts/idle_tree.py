@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.frames import Frame, frame_of
-from gpulab.analysis.ledger import Ledger, Part, host_threads
+from gpulab.analysis.ledger import HOST_KINDS, Ledger, Part, host_threads
 from gpulab.analysis.nesting import innermost
 from gpulab.intervals import Coverage, Ints, Spans, intersect, merged, subtract, union
 from gpulab.rows import Array
@@ -23,15 +23,6 @@ LEAST_FRAC = 0.01  # of all idle time: less is told together with its like
 LEAST_HELD, MOST_HELD = 2, 12  # operators of one part that are told apart
 UNTOLD = -1  # a code for time inside nothing that was recorded
 
-_CALLS = {
-    "loader": Kind.LOADER,
-    "alloc": Kind.ALLOC,
-    "sync": Kind.SYNC,
-    "copy_call": Kind.COPY_CALL,
-    "launch": Kind.LAUNCH,
-    "runtime": Kind.RUNTIME,
-    "dispatch": Kind.OP,
-}
 _HOLDERS = (Kind.OP, Kind.ANNOTATION, Kind.LOADER)
 
 
@@ -73,7 +64,7 @@ class _Host:
         events, self.run = run.event_rows, run
         threads = host_threads(run)
         self.threads = [run.main_thread, *(each for each in threads.tolist() if each != run.main_thread)]
-        kinds = {*_HOLDERS, *_CALLS.values()}
+        kinds = {*_HOLDERS, *HOST_KINDS.values()}
         wanted = np.isin(events["kind"], [int(kind) for kind in kinds]) & np.isin(events["thread"], threads)
         mine = np.flatnonzero(wanted)
         start = events["start_ns"][mine]
@@ -108,8 +99,8 @@ def _held(host: _Host, part: Part, spans: Spans, least_ns: float) -> Iterator[He
 def _by_thread(host: _Host, part: Part, spans: Spans) -> Iterator[tuple[int, Spans]]:
     """The time of a part, each instant with the first thread that was in a call of that kind."""
     left = spans
-    if part.key in _CALLS:
-        calls = host.rows.of_kind(_CALLS[part.key])
+    if part.key in HOST_KINDS:
+        calls = host.rows.of_kind(HOST_KINDS[part.key])
         for thread in host.threads:
             mine = intersect(left, calls.where(calls["thread"] == thread).spans())
             left = subtract(left, mine)
