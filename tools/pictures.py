@@ -1,4 +1,4 @@
-"""The pictures in docs/, made anew in JupyterLab: each view, in the light theme and wide, in the dark one and narrow.
+"""The pictures in docs/, made anew in JupyterLab: each view, in the light theme and the dark, wide and narrow.
 
     python tools/pictures.py docs
 
@@ -9,6 +9,7 @@ them: a picture that says nothing, or is cut off, is a fault of the view.
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.browser import Notebook, browser, lab
 
-LIGHT, DARK = ("light", 1100), ("dark", 520)
+WIDTHS = {"wide": 1100, "narrow": 520}
 COLOURS = 256  # of a picture: letters keep their edges and small marks their colours, in half the bytes
 TRAINING = """
 from torch.utils.data import DataLoader, Dataset
@@ -57,10 +58,11 @@ CELLS = (
     "import torch\nimport gpulab\ntorch.set_num_threads(1)\n%load_ext gpulab",
     f"%%gpuprofile before --virtual h100{TRAINING}",
     "%gputimeline before workers=4",
+    "%gpuwhatif before workers=4",
     "gpulab.charts.ledger(gpulab.runs['before'])",
     WATCHED,
 )
-SETUP, REPORT, TIMELINE, CHART, LIVE = range(5)
+SETUP, REPORT, TIMELINE, WHATIF, CHART, LIVE = range(6)
 
 
 def main(folder: Path) -> int:
@@ -73,10 +75,10 @@ def main(folder: Path) -> int:
         )
         nbformat.write(notebook, Path(name) / "pictures.ipynb")
         with lab(Path(name)) as server, browser() as chromium:
-            for theme, width in (LIGHT, DARK):
-                page = chromium.new_context(viewport={"width": width, "height": 2300}).new_page()
+            for theme, width in itertools.product(("light", "dark"), WIDTHS):
+                page = chromium.new_context(viewport={"width": WIDTHS[width], "height": 2300}).new_page()
                 for what, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
-                    path = folder / f"{what}-{theme}.png"
+                    path = folder / f"{what}-{theme}-{width}.png"
                     path.write_bytes(picture)
                     print(f"{path}: {len(picture) / 1000:.0f} kB")
                 page.close()
@@ -94,6 +96,7 @@ def taken(notebook: Notebook, theme: str) -> Any:
     notebook.run(TIMELINE).locator(".gpulab-tl[data-painted]").wait_for(timeout=30_000)
     notebook.page.wait_for_timeout(700)
     yield "timeline", small(notebook.cell(TIMELINE).locator(".gpulab-tl"))
+    yield "whatif", small(notebook.run(WHATIF).locator(".jp-OutputArea-output").last)
     chart = notebook.run(CHART).locator(".jp-OutputArea-output").last
     yield "chart", small(chart)
     panel = notebook.start(LIVE).locator(".gpulab-live")
