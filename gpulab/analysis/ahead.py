@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpulab.analysis.delays import calls_of
+from gpulab.analysis.work import device_work
 from gpulab.intervals import Ints
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS
 
 LEAST_STEPS = 4
 AHEAD = 1.1  # the GPU's pace over the host's; where one waits for the other they differ by less
@@ -40,18 +41,12 @@ def paced(run: Run, start_ns: Ints, end_ns: Ints) -> Paced | None:
 
 def _done_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
     """When the work that each step called for was done; None where a step called for none, as then nothing is told."""
-    events = run.event_rows
-    kind, correlation = events["kind"], events["correlation"]
-    calls = np.flatnonzero(np.isin(kind, RUNTIME_KINDS) & (correlation >= 0))
-    work = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (correlation >= 0))
-    if not len(calls) or not len(work):
-        return None
-    order = calls[np.argsort(correlation[calls], kind="stable")]
-    place = np.minimum(np.searchsorted(correlation[order], correlation[work]), len(order) - 1)
-    known = correlation[order][place] == correlation[work]
-    called_ns, work = events["start_ns"][order[place[known]]], work[known]
+    work = device_work(run)
+    call = calls_of(work)
+    work, call = work.where(call >= 0), call[call >= 0]
+    called_ns = run.event_rows["start_ns"][call]
     step = np.searchsorted(start_ns, called_ns, side="right") - 1
     inside = (step >= 0) & (called_ns < end_ns[np.maximum(step, 0)])
     done = np.full(len(start_ns), -1, np.int64)
-    np.maximum.at(done, step[inside], (events["start_ns"] + events["dur_ns"])[work[inside]])
+    np.maximum.at(done, step[inside], work.end_ns[inside])
     return np.maximum.accumulate(done) if (done >= 0).all() else None

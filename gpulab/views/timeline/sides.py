@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpulab.analysis.delays import calls_of
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.steps import Steps
+from gpulab.analysis.work import device_work
 from gpulab.intervals import Coverage, Ints
 from gpulab.run import Run
-from gpulab.tables import RUNTIME_KINDS, Kind
+from gpulab.tables import Kind
 from gpulab.views.timeline.curves import curves
 from gpulab.views.timeline.groups import Boxes, Codes, Group, Names
 from gpulab.views.timeline.rows import Drawn, groups, rows_of_events
@@ -114,23 +116,12 @@ def side(
 
 
 def _partners(run: Run) -> Codes:
-    """For each event the one at the other end of its launch."""
-    rows = run.event_rows
-    kind, joins = rows["kind"], rows["correlation"]
-    found = np.full(len(rows), -1, np.int32)
-    known = joins >= 0
-    calls = np.flatnonzero(known & (kind >= min(RUNTIME_KINDS)) & (kind <= max(RUNTIME_KINDS)))
-    work = np.flatnonzero(known & (kind >= Kind.KERNEL))
-    if len(calls) and len(work):
-        work = work[np.argsort(rows["start_ns"][work], kind="stable")]
-        for mine, theirs in ((work, calls), (calls, work)):
-            found[mine] = _first_of(joins[mine], theirs, joins[theirs])
-    return found
-
-
-def _first_of(wanted: Ints, events: Ints, joins: Ints) -> Ints:
-    """For each number wanted, the first of the events that has it; -1: none."""
-    order = np.argsort(joins, kind="stable")
-    place = np.minimum(np.searchsorted(joins[order], wanted), len(order) - 1)
-    found: Ints = np.where(joins[order][place] == wanted, events[order[place]], -1)
+    """For each event the one at the other end of its launch; of a call that started several, the first."""
+    found = np.full(len(run.event_rows), -1, np.int32)
+    work = device_work(run)
+    call = calls_of(work)
+    work, call = work.where(call >= 0), call[call >= 0]
+    found[work.event] = call
+    latest_first = np.argsort(-work.start_ns, kind="stable")
+    found[call[latest_first]] = work.event[latest_first]  # the last one written stays
     return found
