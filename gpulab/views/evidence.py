@@ -14,7 +14,7 @@ from gpulab.analysis.steps import Steps
 from gpulab.intervals import Coverage, Spans, intersect
 from gpulab.rules.finding import Diagnosis, Finding
 from gpulab.views.lanes import Lane, Window, host_and_device, shading
-from gpulab.views.picture import LEGEND, svg, ticks
+from gpulab.views.picture import LEGEND, legend, svg, ticks
 from gpulab.views.sheet import Timeline
 from gpulab.views.wording import duration, percent, scale, sentence
 
@@ -49,7 +49,7 @@ def evidence(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
         lane_px=LANE_PX,
         steps=(),
         ticks=ticks(shown),
-        legend=_legend(beside, ledger, shown),
+        legend=legend(ledger, beside, shown, WORTH_A_KEY_FRAC),
         alt=_words(beside, ledger, shown, seen, _where(diagnosis.steps, shown)),
     )
 
@@ -113,12 +113,6 @@ def _windows(
 def _within(lane: Lane, shown: Window) -> tuple[tuple[str, Spans], ...]:
     parts = ((key, shading(spans, shown)) for key, spans in lane.parts)
     return tuple((key, spans) for key, spans in parts if len(spans.start_ns))
-
-
-def _legend(drawn: tuple[Lane, ...], ledger: Ledger, shown: Window) -> tuple[tuple[str, str], ...]:
-    least_ns = WORTH_A_KEY_FRAC * (shown.end_ns - shown.start_ns)
-    seen = {key for lane in drawn for key, spans in lane.parts if spans.total_ns >= least_ns}
-    return tuple((part.key, LEGEND.get(part.key, part.label)) for part in ledger.parts if part.key in seen)
 
 
 def _where(steps: Steps, shown: Window) -> str:

@@ -9,7 +9,8 @@ from gpulab.capture.live import Live, WorkerNow
 from gpulab.sensors import GpuReading
 from gpulab.views.alert import THRESHOLD_FRAC, Watcher
 from gpulab.views.phases import legend, letter
-from gpulab.views.tiles import INTERRUPT, UNKNOWN, Bar, Glance, Share, Tile, clock, percent, size, watts
+from gpulab.views.tiles import INTERRUPT, Bar, Glance, Share, Tile, clock, size, watts
+from gpulab.views.wording import UNKNOWN, percent
 
 TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
 MANY_GPUS = 3  # from here on, one tile a GPU

@@ -44,7 +44,7 @@ def picture(diagnosis: Diagnosis) -> Timeline | None:
         lane_px=LANE_PX,
         steps=_step_marks(steps, shown),
         ticks=ticks(shown),
-        legend=_legend(ledger, drawn, shown),
+        legend=legend(ledger, drawn, shown),
         alt=_alt(ledger, steps, shown),
         shaded="shaded: what the first finding is about" if first and len(shade.start_ns) else "",
         table=table,
@@ -192,9 +192,11 @@ def _round_up(least: float) -> float:
     return float(next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)))
 
 
-def _legend(ledger: Ledger, drawn: tuple[Lane, ...], shown: Window) -> tuple[tuple[str, str], ...]:
-    """What the colours in the picture mean, in the order of the ledger."""
-    least_ns = WORTH_A_KEY_FRAC * (shown.end_ns - shown.start_ns)
+def legend(
+    ledger: Ledger, drawn: tuple[Lane, ...], shown: Window, least_frac: float = WORTH_A_KEY_FRAC
+) -> tuple[tuple[str, str], ...]:
+    """What the colours in the picture mean, in the order of the ledger; those with less than a share are left out."""
+    least_ns = least_frac * (shown.end_ns - shown.start_ns)
     seen = {key for lane in drawn for key, spans in lane.parts if shading(spans, shown).total_ns >= least_ns}
     return tuple((part.key, LEGEND.get(part.key, part.label)) for part in ledger.parts if part.key in seen)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-UNKNOWN = "not measured"
+from gpulab.views.wording import UNKNOWN, percent
+
 INTERRUPT = "to stop: the interrupt button"
 
 
@@ -91,11 +92,6 @@ class Glance:
         tiles = (f"{tile.label} {tile.value}" for tile in self.tiles)
         words = ", ".join((f"gpulab, run {self.name}: {self.phase}", *self.progress, self.elapsed, *tiles))
         return f"{words}. {self.alert[0].upper()}{self.alert[1:]}" if self.alert else words
-
-
-def percent(frac: float | None) -> str:
-    """A share in percent; unknown stays unknown."""
-    return UNKNOWN if frac is None else f"{100 * frac:.0f} %"
 
 
 def watts(power_w: float | None) -> str:

@@ -65,13 +65,18 @@ class Scene:
         """What a page must know once."""
         return heading(self.diagnosis, self.sides, self.span_ns, self.deepest)
 
-    def tile(self, level: int, index: int) -> bytes:
-        """One tile, at most 48 kB. Raises ValueError for one that does not exist."""
+    def stretch(self, level: int, index: int) -> tuple[int, int]:
+        """From when to when a tile reaches. Raises ValueError for one that does not exist."""
         width = self.tile_ns(level) if 0 <= level <= MOST_LEVELS else 0
         start, end = index * width, min((index + 1) * width, max(1, self.span_ns))
         if not width or index < 0 or end <= start:
             raise ValueError(f"there is no tile {index} of level {level}")
-        return tile(self.sides, self.rows, self.curves, self.texts, level, index, (start, end))
+        return start, end
+
+    def tile(self, level: int, index: int) -> bytes:
+        """One tile, at most 48 kB. Raises ValueError for one that does not exist."""
+        stretch = self.stretch(level, index)
+        return tile(self.sides, self.rows, self.curves, self.texts, level, index, stretch)
 
     def search(self, text: str, most: int = 50) -> dict[str, Any]:
         """Where a name holds this text, in whatever case: kernels first, then by total time."""

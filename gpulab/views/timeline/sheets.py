@@ -14,13 +14,13 @@ NOTE_BYTES, MOST_NOTES = 24_000, 400  # of a sheet: the widest boxes get theirs
 
 def boxes_within(scene: Scene, level: int, index: int) -> int:
     """How many boxes reach into this stretch."""
-    start, end = _window(scene, level, index)
+    start, end = scene.stretch(level, index)
     return sum(len(row.reaching(start, end)) for row in scene.rows if row is not None and len(row))
 
 
 def sheet(scene: Scene, level: int, index: int) -> bytes:
     """All boxes that reach into this stretch, and its curves."""
-    start, end = _window(scene, level, index)
+    start, end = scene.stretch(level, index)
     none = [np.empty(0, np.int64)]
     found = [
         (np.full(len(places), number), places)
@@ -47,8 +47,3 @@ def _notes(scene: Scene, made: Cut, dur: np.typing.NDArray[np.int64]) -> tuple[l
             told[text] = len(told)
         which[at] = told[text]
     return list(told), which
-
-
-def _window(scene: Scene, level: int, index: int) -> tuple[int, int]:
-    width = scene.tile_ns(level)
-    return index * width, min((index + 1) * width, max(1, scene.span_ns))

@@ -10,8 +10,8 @@ import numpy as np
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.steps import Steps
 from gpulab.intervals import nothing
-from gpulab.views.lanes import Lane, Window, lanes, shading
-from gpulab.views.picture import LANE_PX, LEGEND, WORTH_A_KEY_FRAC, svg, ticks
+from gpulab.views.lanes import Window, lanes
+from gpulab.views.picture import LANE_PX, legend, svg, ticks
 from gpulab.views.provenance import origin
 from gpulab.views.sheet import Block, Facts, Line, Mark, Row, Section, Sheet, Table, Timeline
 from gpulab.views.timeline.sides import Side
@@ -74,7 +74,7 @@ def _picture(side: Side, accounts: Ledger, told: Mapping[str, Any], start_ns: in
         lane_px=LANE_PX,
         steps=_marks(steps, shown),
         ticks=ticks(shown),
-        legend=_legend(accounts, drawn, shown),
+        legend=legend(accounts, drawn, shown),
         alt=_alt(told, steps, shown),
         table=_table(told, end_ns - start_ns),
     )
@@ -91,12 +91,6 @@ def _marks(steps: Steps, shown: Window) -> tuple[Mark, ...]:
         length = duration(int(steps.end_ns[each] - steps.start_ns[each]))
         marks.append(Mark(at, until, f"step {each + 1}: {length}" if until - at > 0.1 else f"{each + 1}"))
     return tuple(marks)
-
-
-def _legend(accounts: Ledger, drawn: tuple[Lane, ...], shown: Window) -> tuple[tuple[str, str], ...]:
-    least_ns = WORTH_A_KEY_FRAC * (shown.end_ns - shown.start_ns)
-    seen = {key for lane in drawn for key, spans in lane.parts if shading(spans, shown).total_ns >= least_ns}
-    return tuple((part.key, LEGEND.get(part.key, part.label)) for part in accounts.parts if part.key in seen)
 
 
 def _alt(told: Mapping[str, Any], steps: Steps, shown: Window) -> str:
