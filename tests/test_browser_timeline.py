@@ -25,7 +25,6 @@ SETUP = """
 import json, time
 from pathlib import Path
 import matplotlib.pyplot as plt
-from IPython.display import display, update_display
 from tests.made_large import judged, large_run
 from gpulab.intervals import covered_ns
 from gpulab.views.timeline.scene import scene
@@ -46,14 +45,8 @@ spans = {part.label: found.ledger.spans[part.key] for part in found.ledger.parts
 times = {name: int(covered_ns(each, *view.window)) for name, each in spans.items()}
 print(json.dumps({"window": view.window, **times}))
 """
-KEEP = """
-def keep(bundle):
-    update_display(bundle, raw=True, display_id="kept")
-kept = TimelineView(view.scene).keeping(keep)
-display(kept, display_id="kept");
-"""
-CELLS = (SETUP, "view", BUSY, LEDGER, "print(json.dumps(view.selected))", KEEP, "view.show('starving')")
-SETUP_CELL, VIEW_CELL, BUSY_CELL, LEDGER_CELL, SELECTED_CELL, KEEP_CELL, SHOW_CELL = range(7)
+CELLS = (SETUP, "view", BUSY, LEDGER, "print(json.dumps(view.selected))", "view.show('starving')")
+SETUP_CELL, VIEW_CELL, BUSY_CELL, LEDGER_CELL, SELECTED_CELL, SHOW_CELL = range(6)
 
 
 @pytest.fixture(scope="module")
@@ -266,18 +259,6 @@ def test_python_moves_it_to_the_evidence_of_a_finding(shown):
     shown.page.wait_for_timeout(300)  # the window is told a moment later
     start, end = shown.printed(LEDGER_CELL)["window"]
     assert 3_000_000 < end - start < 6_000_000, "one wait of 3 ms and what is around it"
-
-
-def test_keep_leaves_the_picture_of_the_window_in_its_place(shown):
-    cell = shown.notebook.run(KEEP_CELL)
-    cell.locator(".gpulab-tl").wait_for()
-    cell.locator(".gpulab-tl-stage").focus()
-    shown.press("Home")
-    shown.page.wait_for_timeout(1500)
-    cell.get_by_role("button", name="keep").click()
-    cell.locator(".gpulab-tl").wait_for(state="detached")
-    cell.locator("img").first.wait_for(state="visible")
-    assert "All of large" in cell.inner_text()
 
 
 def test_the_saved_notebook_holds_the_picture_and_little_more(shown, tell):

@@ -26,7 +26,6 @@ Object.assign(window, { asked: [], chosen: [], brushed: [], windows: [], flying:
 const source = {
   header: await said("/header"),
   offline: new URLSearchParams(location.search).has("offline"),
-  keep: null,
   async tile(level, index) {
     asked.push(`${level}/${index}`);
     most = Math.max(most, ++flying);

@@ -8,7 +8,6 @@ import json
 import re
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from gpulab.views.timeline.page import MOST_BYTES, page
 from gpulab.views.timeline.scene import Scene, scene
 from gpulab.views.timeline.script import script
 from gpulab.views.timeline.sheets import boxes_within, sheet
-from tests.browser import browser
 from tests.made import MS, event, run_of, stepped
 from tests.made_large import HOSTILE, RARE, judged, large_run
 
@@ -37,12 +35,6 @@ def made() -> Scene:
 @pytest.fixture(scope="module")
 def html(made: Scene) -> str:
     return page(made, REPORT)
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened
 
 
 def data_of(html: str) -> dict[str, Any]:

@@ -81,7 +81,6 @@ class Timeline {
     this.brushButton.setAttribute("aria-pressed", "false");
     button(tools, "table", "the lane under the cursor as a table (t)", () => this.table.show());
     button(tools, "?", "the keys (?)", () => this.help.show()).setAttribute("aria-label", "keys");
-    if (this.source.keep) button(tools, "keep", "keep this timeline in the saved notebook", () => this.source.keep());
   }
 
   buildStage(frame) {

@@ -20,7 +20,6 @@ function begin() {
     card: async () => null,
     selected: () => {},
     window: () => {},
-    keep: null,
   });
   said.textContent = data.whole
     ? "This file holds every event of the run."

@@ -119,7 +119,6 @@ class Place {
       card: (row, id) => this.heard(kernel.ask("card", { row, box: id })),
       selected: told("selected"),
       window: (start, end) => tell([start, end]),
-      keep: model.get("keeps") ? () => model.send({ kind: "keep" }) : null,
     };
   }
 

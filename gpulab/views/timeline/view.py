@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,6 @@ class TimelineView:
         self._key = uuid4().hex
         self._model: TimelineModel | None = None
         self._asked: tuple[int, int] | None = None
-        self._keep: Callable[[Bundle], None] | None = None
 
     def __repr__(self) -> str:
         return repr(self.static())
@@ -85,7 +83,7 @@ class TimelineView:
                 raise GpulabError(
                     "This timeline cannot move.", why=f"{problem.name} is not installed", fix="pip install anywidget"
                 ) from problem
-            self._model = TimelineModel(lambda: self.scene, self._key, self.keep if self._keep else None)
+            self._model = TimelineModel(lambda: self.scene, self._key)
             self._move()
         return self._model
 
@@ -151,23 +149,6 @@ class TimelineView:
         return written(
             path, in_lines(page(self.scene, report(self.scene.diagnosis)._repr_html_(), timeline_first=True))
         )
-
-    def keeping(self, keep: Callable[[Bundle], None]) -> TimelineView:
-        """Offer a button that ends the timeline; `keep` is given the picture of the window, to show in its place."""
-        self._keep = keep
-        return self
-
-    def keep(self) -> None:
-        """End the timeline: the picture of the window in view takes its place, if there is one who can put it there."""
-        shown = self.static()
-        bundle = {"text/plain": repr(shown), "text/html": fragment(shown.sheet)}
-        self._asked = self.window
-        model, self._model = self._model, None
-        self._key = uuid4().hex
-        if self._keep is not None:
-            self._keep(bundle)
-        if model is not None:
-            model.close()
 
     def _woken(self) -> bool:
         try:

@@ -23,24 +23,21 @@ if TYPE_CHECKING:
 
 
 class TimelineModel(anywidget.AnyWidget):
-    """A scene that a front end can ask; `timeline_widget.js` sends {"kind": "ask", ...} and {"kind": "keep"}."""
+    """A scene that a front end can ask; `timeline_widget.js` sends {"kind": "ask", ...}."""
 
     _esm = script("timeline_widget.js")
     _css = style()
     key = traitlets.Unicode(help="names the place that the timeline is drawn in").tag(sync=True)
     offered = traitlets.Bool(help="whether a button stands there until it is pressed").tag(sync=True)
-    keeps = traitlets.Bool(help="whether it can be replaced by a picture for good").tag(sync=True)
     go: traitlets.List[int] = traitlets.List(
         help="where Python wants to look: start, end, and how often it has wanted"
     ).tag(sync=True)
     selected = traitlets.Dict(default_value=None, allow_none=True, help="what was clicked").tag(sync=True)
     window: traitlets.List[float] = traitlets.List(help="what is in view: start and end, in ns").tag(sync=True)
 
-    def __init__(
-        self, scene: Callable[[], Scene], key: str, keep: Callable[[], None] | None = None, *, offered: bool = False
-    ) -> None:
-        super().__init__(key=key, keeps=keep is not None, offered=offered)
-        self._scene, self._keep = cache(scene), keep  # worked out when it is first asked about
+    def __init__(self, scene: Callable[[], Scene], key: str, *, offered: bool = False) -> None:
+        super().__init__(key=key, offered=offered)
+        self._scene = cache(scene)  # worked out when it is first asked about
         self.on_msg(self._told)
         reach_during_a_cell(self.comm)
 
@@ -54,8 +51,6 @@ class TimelineModel(anywidget.AnyWidget):
 
     def _told(self, _: object, content: Question, __: object) -> None:
         """The front end speaks, in whatever thread; it may do so while a cell runs."""
-        if content.get("kind") == "keep" and self._keep is not None:
-            self._keep()
-        elif content.get("kind") == "ask":
+        if content.get("kind") == "ask":
             told, buffers = answer(self._scene, content)
             self.send(told, buffers)
