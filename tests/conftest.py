@@ -63,6 +63,26 @@ def _no_browser() -> str | None:
     return None if found else "Chromium is not installed (apt-get install chromium)"
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A Chromium for the tests of a file."""
+    from tests.browser import browser
+
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture(
+    scope="module", params=[(w, c) for w in (480, 1100) for c in ("light", "dark")], ids=lambda p: f"{p[1]}-{p[0]}"
+)
+def any_page(request: pytest.FixtureRequest, chromium: Any) -> Iterator[Any]:
+    """An empty page, narrow and wide, light and dark; nothing in it moves by itself."""
+    width, scheme = request.param
+    opened = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce")
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of recorded traces beside the repository, or the one GPULAB_SHARED names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 from looked_at import made
 
 from gpulab.views import report
-from tests.browser import browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")
@@ -20,20 +19,9 @@ RECORDED = ("v100_resnet50_workers0", "a100_ddp_8ranks_rank")
 UNFOLD = "() => document.querySelectorAll('details').forEach(each => each.open = true)"
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture(
-    scope="module", params=[(w, c) for w in (480, 1100) for c in ("light", "dark")], ids=lambda p: f"{p[1]}-{p[0]}"
-)
-def page(request: pytest.FixtureRequest, chromium: Any) -> Iterator[Any]:
-    width, scheme = request.param
-    opened = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce")
-    yield opened
-    opened.close()
+@pytest.fixture
+def page(any_page: Any) -> Any:
+    return any_page
 
 
 @pytest.fixture(scope="module", params=["made", *RECORDED])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Lab, Notebook, browser, lab
+from tests.browser import Lab, Notebook, lab
 from tests.kernel import ROOT
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -48,12 +48,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[Lab]:
     with lab(folder) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from looked_at import made
 from gpulab.intervals import Coverage, merged
 from gpulab.views import report
 from gpulab.views.lanes import window
-from tests.browser import browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -43,20 +42,9 @@ INK = """async ([alt, lanes, lane_px]) => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture(
-    scope="module", params=[(w, c) for w in (480, 1100) for c in ("light", "dark")], ids=lambda p: f"{p[1]}-{p[0]}"
-)
-def page(request: pytest.FixtureRequest, chromium: Any) -> Iterator[Any]:
-    width, scheme = request.param
-    opened = chromium.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    yield opened
-    opened.close()
+@pytest.fixture
+def page(any_page: Any) -> Any:
+    return any_page
 
 
 @pytest.fixture(scope="module")
