@@ -237,6 +237,22 @@ def test_gpucompare_of_three_runs_tells_what_each_change_gave(live):
     assert all(name in reply.value for name in ("one", "two", "three"))
 
 
+def predicted(reply):
+    return [line for line in reply.value.splitlines() if line.startswith("Predicted")]
+
+
+def test_gpucompare_holds_the_measurement_against_the_change_that_was_made(live):
+    steady = LOOP.replace("    optimizer.zero_grad()", "    time.sleep(0.01)\n    optimizer.zero_grad()")
+    for name in ("one", "two"):
+        live.run(f"%%gpuprofile {name}\nimport time\n" + steady)
+    reply = live.run("%gpucompare one two batch=x2")
+    assert reply.status == "ok", reply.traceback
+    assert predicted(reply) != predicted(live.run("%gpucompare one two"))
+    refused = live.run("%gpucompare one two two batch=x2")
+    assert refused.content["ename"] == "UsageError"
+    assert "batch=x2 is predicted between two runs; here are 3" in refused.content["evalue"]
+
+
 def test_gpuwhatif_predicts_of_the_run_it_names_or_of_the_last(live):
     # Long enough for its median step to be known on a machine with other users too.
     live.run("%%gpuprofile one\n" + LOOP.replace("range(40)", "range(600)"))
@@ -319,6 +335,12 @@ def test_tab_completes_the_names_of_the_magics(live):
 def test_other_lines_complete_as_ever(live):
     live.run("zeppelin = 1")
     assert live.complete("zepp") == ["zeppelin"]
+
+
+def test_a_change_is_offered_after_the_two_runs_it_lies_between(monkeypatch):
+    monkeypatch.setattr("gpulab.magics.completion.runs", ["one", "two"])
+    assert "workers=" in following("gpucompare", ["one", "two"])
+    assert "workers=" not in following("gpucompare", ["one"])
 
 
 def test_an_option_is_offered_once():

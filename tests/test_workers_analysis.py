@@ -87,6 +87,16 @@ def test_crowding_is_told_by_rates_over_the_loop():
     assert told.read_bytes_per_s is None
 
 
+def test_what_is_read_once_is_no_rate_of_reading():
+    def reading(read):
+        samples = [host_sample(at, read_bytes=read(at)) for at in range(0, 1000, 50)]
+        return asked(contention, from_workers(samples=samples)).read_bytes_per_s
+
+    assert reading(lambda at: 3e3 * at) == pytest.approx(3e6), "in every part of the loop"
+    assert reading(lambda at: 9e6 if at > 100 else 0.0) == 0, "a library, loaded in the first step"
+    assert reading(lambda at: 12e6 if at > 600 else 0.0) == 0
+
+
 def test_without_samples_or_cores_nothing_is_known_of_crowding():
     assert asked(contention, from_workers(samples=[])) is None
     assert asked(contention, from_workers(cores=None)) is None

@@ -13,6 +13,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 
 _LEAST_S = 0.3  # of samples; over less, a rate says little
+_QUARTERS = 4
 IDLE_THREADS = 3  # of a worker that computes on one thread: itself, its queue's feeder, and one that watches
 
 
@@ -27,7 +28,7 @@ class Contention:
     throttled_frac: float | None  # time held back by the quota, all cores together, over the time
     cores_frac: float | None  # load of all cores, by whatever ran on them
     iowait_cores: float | None  # so many cores were idle with a read outstanding
-    read_bytes_per_s: float | None  # that the main process read from storage
+    read_bytes_per_s: float | None  # that the main process read from storage, throughout
 
 
 def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
@@ -47,7 +48,7 @@ def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
         throttled_frac=rate(samples, "throttled_s"),
         cores_frac=None if np.isnan(loads).all() else float(np.nanmedian(loads)),
         iowait_cores=None if np.isnan(waits).all() else float(np.nanmean(waits)) * (run.machine.cores or cores),
-        read_bytes_per_s=rate(samples, "read_bytes"),
+        read_bytes_per_s=steady_rate(samples, "read_bytes"),
     )
 
 
@@ -67,6 +68,16 @@ def rate(samples: Rows, column: str) -> float | None:
     seconds = (samples["at_ns"][told[-1]] - samples["at_ns"][told[0]]) / 1e9
     grown = float(samples[column][told[-1]] - samples[column][told[0]])
     return grown / seconds if seconds >= _LEAST_S else None
+
+
+def steady_rate(samples: Rows, column: str) -> float | None:
+    """As `rate`, but the median of the loop's quarters: what grows once, as when a library is loaded, is no rate."""
+    if rate(samples, column) is None:
+        return None
+    told = ~np.isnan(samples[column])
+    at, value = samples["at_ns"][told], samples[column][told]
+    edges = np.linspace(at[0], at[-1], _QUARTERS + 1)
+    return float(np.median(np.diff(np.interp(edges, at, value)) / np.diff(edges))) * 1e9
 
 
 def _per(one: float | None, other: float | None) -> float | None:

@@ -37,7 +37,7 @@ REPORT = (argument("name", nargs="?", metavar="NAME", help="a run; the last one 
 COMPARE = (
     argument("before", nargs="?", metavar="BEFORE", help="the run to measure against"),
     argument("after", nargs="?", metavar="AFTER", help="the run after the change"),
-    argument("more", nargs="*", metavar="MORE", help="runs after further changes: what each of them gave is shown"),
+    argument("more", nargs="*", metavar="MORE", help="runs after further changes; or what was changed: workers=2"),
     _HELP,
 )
 WHATIF = (

@@ -122,8 +122,9 @@ class GpuProfileMagics(Magics):
     def gpucompare(self, line: str) -> Any:
         """Compare runs: step times, ledgers, kernels, what was resolved, and whether it is more than noise.
 
-        %gpucompare BEFORE AFTER      what changed, predicted beside measured
-        %gpucompare A B C [...]       what each change of several gave
+        %gpucompare BEFORE AFTER              what changed, predicted beside measured
+        %gpucompare BEFORE AFTER workers=2    the same, where this was changed and not what the first finding proposes
+        %gpucompare A B C [...]               what each change of several gave
         """
         asked = parsed(self.gpucompare, line)
         if asked.help:
@@ -132,8 +133,15 @@ class GpuProfileMagics(Magics):
             raise UsageError(
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
             )
-        before, after, *more = (runs[name] for name in (asked.before, asked.after, *asked.more))
-        return views.comparison(questions.compare(before, after, *more))
+        changes = [word for word in asked.more if word not in runs and is_change(word)]
+        before, after, *more = (runs[name] for name in (asked.before, asked.after, *asked.more) if name not in changes)
+        if changes and more:
+            raise UsageError(f"{' '.join(changes)} is predicted between two runs; here are {2 + len(more)}")
+        return views.comparison(
+            questions.compare(before, after, rewrites=" ".join(changes))
+            if changes
+            else questions.compare(before, after, *more)
+        )
 
     @accepts(*WHATIF)
     @line_magic

@@ -61,7 +61,7 @@ def following(magic: str, before: list[str]) -> list[str]:
     names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED.get(magic, 0) else []
     if magic == "gpuwhy" and not before:
         names = [*(rule.name for rule in RULES), *(rewrite.name for rewrite in REWRITES)]
-    if magic == "gpuwhatif":
+    if magic == "gpuwhatif" or (magic == "gpucompare" and len(named) == 2):
         taken = {word.partition("=")[0] for word in before}
         names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in taken]
     return [*names, *(word for word in choices if word not in used)]
