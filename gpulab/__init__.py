@@ -21,7 +21,7 @@ The map of the house; imports point down this list only:
     questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, timeline, charts, the live panel
     workloads            small training loops with one planted flaw each
-    lessons              two variants run in turn
+    lessons              two variants run in turn; what the notebooks of the course call
     magics               %%gpuprofile and its like
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpulab import virtual
     from gpulab.capture import profile, runs, step
     from gpulab.files import load, save
-    from gpulab.lessons import experiment
+    from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
     from gpulab.views import charts
     from gpulab.views.info import info
@@ -55,6 +55,7 @@ __all__ = [
     "diagnose",
     "experiment",
     "info",
+    "lab",
     "load",
     "monitor",
     "profile",
@@ -74,6 +75,7 @@ _HOMES = {
     "diagnose": "gpulab.questions",
     "experiment": "gpulab.lessons",
     "info": "gpulab.views",
+    "lab": "gpulab.lessons",
     "load": "gpulab.files",
     "monitor": "gpulab.views.monitor",
     "profile": "gpulab.capture",

@@ -30,7 +30,8 @@ LAYERS = (
     ("comparison",),
     ("questions",),
     ("views",),
-    ("workloads", "lessons"),
+    ("workloads", "datasets"),
+    ("lessons",),
     ("magics",),
     ("__init__",),
 )
@@ -42,15 +43,15 @@ DOORS = {("run", "__init__"), ("virtual.__init__", "views")}
 
 # Where a library may be imported: a group, or one module of it.
 HOMES = {
-    "torch": ("capture", "virtual", "workloads"),
+    "torch": ("capture", "virtual", "workloads", "lessons.labs"),
     "pynvml": ("sensors.nvml",),
     "IPython": ("magics",),
     "matplotlib": ("views",),
     "ipywidgets": ("views",),
     "anywidget": ("views",),
-    "PIL": ("workloads",),
+    "PIL": ("workloads", "datasets", "lessons.labs"),
     "tqdm": ("files",),
-    "platformdirs": ("files",),
+    "platformdirs": ("files", "datasets"),
 }
 # Imported only inside functions, so that who does not need them does not wait for them.
 LAZY = ("torch", "pandas", "pyarrow", "matplotlib", "PIL", "tqdm")
@@ -68,6 +69,7 @@ PUBLIC = (
     "diagnose",
     "experiment",
     "info",
+    "lab",
     "load",
     "monitor",
     "profile",

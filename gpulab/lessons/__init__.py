@@ -1,12 +1,20 @@
-"""What the notebooks call to try a thing out, not only to watch it.
+"""What the notebooks call: experiments to run, and lessons that ask, measure, claim and sum up.
 
-trials     two variants run in turn and compared: experiment
-equality   whether both gave the same result
+trials, equality     two variants run in turn and compared: experiment; whether both gave the same result
+lesson, course       a lesson as data; all of them, one module for each notebook
+laboratory           Lab: a lesson as it is being done; lab() opens one
+asked, verdicts      questions and what is said to an answer; claims, sameness, scores
+card                 what was learnt, to keep
+said, sources        text that is the same on every machine; where a number comes from
+regions              fixes and blanks in a cell, and the cell as it was without them
+labs                 what the notebooks import: data sets, counters, small models
 """
 
 from __future__ import annotations
 
 from gpulab.lessons.equality import Equality
+from gpulab.lessons.laboratory import Lab, lab
+from gpulab.lessons.sources import COUNTED, GIVEN, MEASURED, SIMULATED
 from gpulab.lessons.trials import Experiment, experiment
 
-__all__ = ["Equality", "Experiment", "experiment"]
+__all__ = ["COUNTED", "GIVEN", "MEASURED", "SIMULATED", "Equality", "Experiment", "Lab", "experiment", "lab"]

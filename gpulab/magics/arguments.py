@@ -15,6 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.errors import RunError
+from gpulab.virtual.here import AUTO, USUAL, cuda_here
 from gpulab.virtual.specs import spec
 
 LEVELS = ("sensors", "trace", "deep")
@@ -27,7 +28,9 @@ _RECORD = (
     argument("-o", "--out", metavar="VAR", help="variable to which the finished run is bound"),
     argument("-l", "--level", choices=LEVELS, metavar="LEVEL", help="sensors, trace (usual) or deep (stacks, memory)"),
     argument("-n", "--steps", type=int, metavar="N", help="steps to record; as many as a verdict needs if left out"),
-    argument("-g", "--virtual", metavar="GPU", help="a GPU to play, as h100: CUDA code runs and is estimated"),
+    argument(
+        "-g", "--virtual", metavar="GPU", help="a GPU to play, as h100: CUDA code runs; auto: where there is none"
+    ),
     argument("--no-live", dest="live", action="store_false", help="show nothing before the report"),
     argument("-s", "--save", metavar="FILE", help="also save the run (.gpulab) or the report (.html)"),
     _HELP,
@@ -103,20 +106,23 @@ def request(magic: Callable[..., Any], line: str) -> Request:
     if asked.steps is not None and asked.steps < 1:
         raise UsageError(f"--steps {asked.steps}: at least one step is needed")
     if asked.virtual is not None:
-        _playable(asked)
+        asked = _playable(asked)
     if asked.save is None:
         return asked
     return Request(**{**vars(asked), "save": _writable(str(asked.save))})
 
 
-def _playable(asked: Request) -> None:
-    """Raise UsageError for a GPU that is not known, and for what has no meaning with one."""
+def _playable(asked: Request) -> Request:
+    """The same, without a GPU to play where "auto" finds a real one; UsageError where it cannot be played."""
     if asked.level is not None or asked.steps is not None:
         raise UsageError("--virtual takes no --level and no --steps: what is estimated is told of every step")
+    if asked.virtual == AUTO:
+        return Request(**{**vars(asked), "virtual": None if cuda_here() else USUAL})
     try:
         spec(asked.virtual or "")
     except RunError as error:
         raise UsageError(f"--virtual {asked.virtual}: {error}") from None
+    return asked
 
 
 def split_statement(line: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, TIMELINE, WH
 from gpulab.magics.monitoring import MONITOR
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
+from gpulab.virtual.here import AUTO
 from gpulab.virtual.specs import SPECS
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
@@ -53,7 +54,7 @@ def following(magic: str, before: list[str]) -> list[str]:
     if choices.get(last):
         return list(choices[last])
     if last == "--virtual":
-        return [each.name.lower().replace(" ", "-") for each in SPECS]
+        return [AUTO, *(each.name.lower().replace(" ", "-") for each in SPECS)]
     if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
     used = {short.get(word, word) for word in before}

@@ -1,0 +1,79 @@
+"""How a question is put, answered and resolved, as something to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpulab.lessons.lesson import Choice, Hints, Question
+from gpulab.lessons.said import Said, said
+from gpulab.views.sheet import Answer, Block, Facts, Line, Section
+
+_HINT = ("Hint 1: where to look", "Hint 2: which counter", "Hint 3: the line")
+
+
+def put(question: Question) -> Said:
+    """The question with its choices, before the measurement."""
+    how = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then run on.'
+    return said(
+        f"gpulab: question {question.key}",
+        (Line(f"{question.key}: {question.ask}"), *_choices(question)),
+        (Line(how, soft=True), *_hints(question.hints)),
+    )
+
+
+def noted(question: Question, chosen: Choice) -> Said:
+    """An answer was given; what is right comes with the measurement."""
+    return said(f"gpulab: question {question.key}", (Line(f"{question.key}: you say {chosen.key}) {chosen.text}"),))
+
+
+def resolved(question: Question, right: Choice | None, chosen: Choice | None, figure: str) -> Said:
+    """What is right and why; then, apart from what CI compares, what was predicted and measured."""
+    if right is None:
+        steady: tuple[Block, ...] = (Line(f"{question.key}: nothing was measured yet; run the cell before this one"),)
+        return said(f"gpulab: question {question.key}", steady)
+    steady = (Answer(claim=f"{question.key}: {right.key}) {right.text}", leading=False), *_because(question))
+    facts = [("you predicted", f"{chosen.key}) {chosen.text}" if chosen else "nothing")]
+    facts += [("measured", figure)] if figure else []
+    told = [Line(chosen.told)] if chosen and chosen.told else []
+    return said(f"gpulab: question {question.key}", steady, (Facts(tuple(facts)), *told))
+
+
+def checked(question: Question, value: Any) -> tuple[bool, Said]:
+    """Whether an answer is right, and what to say to it: the reason, also where it is wrong."""
+    title = f"gpulab: question {question.key}"
+    ask = (Line(f"{question.key}: {question.ask}"), *_choices(question))
+    if value is None:
+        return False, said(title, (*ask, Line(f"{question.key}: not answered yet")), _hints(question.hints))
+    wrong, told = _wrong(question, value)
+    if wrong:
+        line = Line(f"{question.key}: not yet: {told}")
+        return False, said(title, (*ask, line), _hints(question.hints))
+    steady = (*ask, Answer(claim=f"{question.key}: right. {told}".rstrip(), leading=False), *_because(question))
+    return True, said(title, steady)
+
+
+def hint(question_key: str, hints: Hints | None, level: int) -> Said:
+    """One of three hints, each telling more."""
+    if hints is None:
+        return said("gpulab: hint", (Line(f"{question_key}: there is no hint; the text above it has all it takes"),))
+    return said("gpulab: hint", (Line(f"{question_key}, {_HINT[level - 1].lower()}: {hints[level - 1]}"),))
+
+
+def _wrong(question: Question, value: Any) -> tuple[bool, str]:
+    if question.judge is not None:
+        problem = question.judge(value)
+        return problem is not None, problem or ""
+    chosen = question.choice(value)
+    return chosen.key != question.right, chosen.told or ("" if chosen.key == question.right else chosen.text)
+
+
+def _choices(question: Question) -> tuple[Block, ...]:
+    return (Facts(tuple((f"{one.key})", one.text) for one in question.choices)),) if question.choices else ()
+
+
+def _because(question: Question) -> tuple[Block, ...]:
+    return (Line(question.because),) if question.because else ()
+
+
+def _hints(hints: Hints | None) -> tuple[Block, ...]:
+    return tuple(Section(title, (Line(text),), folded=True) for title, text in zip(_HINT, hints or (), strict=False))

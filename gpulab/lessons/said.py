@@ -1,0 +1,24 @@
+"""Said: what a lesson answers. Its text is the same on every machine; what a clock measured is in its HTML alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulab.views.sheet import Block, Sheet
+from gpulab.views.text import text
+from gpulab.views.view import View
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Said(View):
+    """A sheet whose text says less than its HTML: what a clock measured is in the HTML alone."""
+
+    steady: tuple[Block, ...] = ()
+
+    def __repr__(self) -> str:
+        return text(Sheet(self.sheet.title, self.steady))
+
+
+def said(title: str, steady: tuple[Block, ...], more: tuple[Block, ...] = ()) -> Said:
+    """A view of `steady`, in its HTML followed by `more`."""
+    return Said(Sheet(title, (*steady, *more)), steady=steady)

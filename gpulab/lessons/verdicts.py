@@ -1,0 +1,69 @@
+"""Verdicts: whether a claim holds, whether two results are the same, and whether a count reached par."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpulab.lessons.equality import Equality
+from gpulab.lessons.lesson import Par
+from gpulab.lessons.said import Said, said
+from gpulab.views.sheet import Answer, Facts, Line
+
+HOLDS, FAILS = "HOLDS", "FAILS"
+UNEQUAL = "the two do not give the same result, so a comparison of what they cost would mean nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What an experiment shows, whether it does so here, and the figures."""
+
+    sentence: str
+    holds: bool
+    source: str
+    before: float | None = None
+    after: float | None = None
+    unit: str = ""
+
+    @property
+    def line(self) -> str:
+        """The one line that CI compares."""
+        return f"{HOLDS if self.holds else FAILS}  {self.sentence}  [{self.source}]"
+
+    @property
+    def figures(self) -> str:
+        """Before and after, as far as told."""
+        told = [figure(each, self.unit) for each in (self.before, self.after) if each is not None]
+        return " -> ".join(told)
+
+
+def figure(value: float, unit: str) -> str:
+    """A number with its unit: 0.67 as "67 %" where the unit is "%", else with three digits."""
+    if unit == "%":
+        return f"{100 * value:.0f} %"
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{number} {unit}".rstrip()
+
+
+def claimed(claim: Claim) -> Said:
+    """A claim as it is shown: its line, and the figures beside it."""
+    more = (Facts((("before -> after" if claim.after is not None else "measured", claim.figures),)),)
+    return said("gpulab: a claim", (Line(claim.line),), more if claim.figures else ())
+
+
+def sameness(equal: Equality | None, problem: str = "") -> Said:
+    """Whether two variants gave the same result; `problem`: how they differ."""
+    if equal is None:
+        return said("gpulab: not the same", (Line(f"DIFFERENT  {problem}"),))
+    return said(
+        "gpulab: the same", (Line("SAME  both variants give the same result"),), (Line(equal.words, soft=True),)
+    )
+
+
+def scored(par: Par, count: int | None) -> Said:
+    """A count beside par, and what to do where it was not reached."""
+    title = f"gpulab: score {par.key}"
+    if count is None:
+        return said(title, (Line(f"{par.key}: not done yet; par is {par.par:,} {par.what}"),))
+    reached = par.reached(count)
+    told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {'reached' if reached else 'not yet'}"
+    return said(title, (Answer(claim=told, leading=False),))

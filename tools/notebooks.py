@@ -1,0 +1,186 @@
+"""The notebooks of the course, from their texts: built, run, checked, and sabotaged.
+
+    python tools/notebooks.py build 05 07     notebooks/text/*.py to notebooks/*.ipynb, run, outputs kept
+    python tools/notebooks.py text 05         the other way: a notebook that was edited in JupyterLab to its text
+    python tools/notebooks.py check           what is wrong with any of them
+    python tools/notebooks.py sabotage        run with every fix taken out: each claim must fail
+
+The text (jupytext, py:percent) is what people write and review. A cell's first tag is its role. Outputs are written
+by `build` alone, at size tiny, so that nbval can compare them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpulab.lessons import regions
+from tools import nblint
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+TEXTS = FOLDER / "text"
+IGNORED = ("device", "measure", "card")  # roles whose output no two runs share
+MOST_HTML = 20_000  # characters; of a longer output the text is kept, which says the same
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+    "jupytext": {"formats": "ipynb,text//py:percent", "cell_metadata_filter": "tags,-all"},
+}
+# What a run in CI must neither read nor write, and what makes two runs alike.
+QUIET = {
+    "GPULAB_SIZE": "tiny",
+    "GPULAB_HISTORY": "off",
+    "GPULAB_PROGRESS": "off",
+    "PYTHONHASHSEED": "0",
+    "TQDM_DISABLE": "1",
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """One of build, text, check and sabotage; 0 when all is well."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("what", choices=("build", "text", "check", "sabotage"))
+    parser.add_argument("numbers", nargs="*", help="of notebooks, as 05; all of them if left out")
+    asked = parser.parse_args(arguments)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    todo: dict[str, Callable[[list[str]], int]] = {"build": build, "text": texts, "check": check, "sabotage": sabotage}
+    return todo[asked.what](asked.numbers)
+
+
+def build(numbers: list[str]) -> int:
+    """Notebooks from their texts, run, with what they put out."""
+    for text in _chosen(TEXTS, "*.py", numbers):
+        notebook = from_text(text)
+        began = time.perf_counter()
+        _run(notebook)
+        for cell in notebook.cells:
+            _tidy(cell)
+        path = FOLDER / f"{text.stem}.ipynb"
+        path.write_text(canonical(notebook), encoding="utf-8")
+        spent_s = time.perf_counter() - began
+        print(f"{path.name}: {spent_s:.0f} s, {path.stat().st_size / 1000:.0f} kB")
+    return check(numbers)
+
+
+def texts(numbers: list[str]) -> int:
+    """The texts of notebooks."""
+    for path in _chosen(FOLDER, "*.ipynb", numbers):
+        (TEXTS / f"{path.stem}.py").write_text(to_text(nbformat.read(path, as_version=4)), encoding="utf-8")
+    return 0
+
+
+def check(numbers: list[str]) -> int:
+    """Print what is wrong with the notebooks; 1 if anything is."""
+    problems = [
+        f"{path.name}: {problem}" for path in _chosen(FOLDER, "*.ipynb", numbers) for problem in nblint.problems(path)
+    ]
+    print("\n".join(problems) or "no problem found")
+    return 1 if problems else 0
+
+
+def sabotage(numbers: list[str]) -> int:
+    """Run every notebook with its fixes taken out, and count the claims that notice; 1 unless all do."""
+    missed = 0
+    for path in _chosen(FOLDER, "*.ipynb", numbers):
+        notebook = nbformat.read(path, as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.source = regions.sabotaged(cell.source)
+        _run(notebook, through_errors=True)
+        told = list(verdicts(notebook))
+        held = [line for line in told if not line.startswith("FAILS")]
+        missed += len(held)
+        print(f"{path.stem}: {len(told)} claims, {len(told) - len(held)} failed when sabotaged", flush=True)
+        for line in held:
+            print(f"    did not notice: {line}")
+    return 1 if missed else 0
+
+
+def verdicts(notebook: Any) -> Iterator[str]:
+    """What each claim of a notebook that was run says; a claim that raised says so."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "claim" in cell.metadata.get("tags", []):
+            texts = [each.data.get("text/plain", "") for each in cell.outputs if "data" in each]
+            lines = [line for text in texts for line in text.split("\n")]
+            verdict = [line for line in lines if line.startswith(("HOLDS", "FAILS"))]
+            errors = [f"{each.ename}: {each.evalue}" for each in cell.outputs if each.output_type == "error"]
+            yield (verdict or errors or [f"says nothing: {cell.source.splitlines()[0]}"])[0]
+
+
+def from_text(path: Path) -> Any:
+    """A notebook without outputs: its cells have the same ids whenever they have the same text."""
+    notebook = jupytext.read(path, fmt="py:percent")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        place = seen[cell.source] = seen.get(cell.source, -1) + 1
+        cell.id = hashlib.sha1(f"{path.stem} {place} {cell.source}".encode(), usedforsecurity=False).hexdigest()[:8]
+        tags = list(cell.metadata.get("tags", []))
+        if cell.cell_type == "code" and tags and tags[0] in IGNORED and "nbval-ignore-output" not in tags:
+            tags.append("nbval-ignore-output")
+        cell.metadata = nbformat.from_dict({"tags": tags} if cell.cell_type == "code" else READ_ONLY)
+    return notebook
+
+
+READ_ONLY = {"editable": False, "deletable": False}  # a learner cannot break the text
+
+
+def to_text(notebook: Any) -> str:
+    """The text of a notebook: roles stay, the tags that follow from them do not."""
+    for cell in notebook.cells:
+        tags = [tag for tag in cell.metadata.get("tags", []) if tag != "nbval-ignore-output"]
+        cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
+    notebook.metadata = nbformat.from_dict(
+        {"jupytext": {"cell_metadata_filter": "tags,-all", "notebook_metadata_filter": "-all"}}
+    )
+    return str(jupytext.writes(notebook, fmt="py:percent"))
+
+
+def canonical(notebook: Any) -> str:
+    """A notebook as it is stored: one way to write it, so that a difference is a difference."""
+    return json.dumps(nbformat.from_dict(notebook), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+
+
+def _run(notebook: Any, *, through_errors: bool = False) -> None:
+    """Every cell, in the folder of the notebooks, as JupyterLab would."""
+    NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        record_timing=False,
+        allow_errors=through_errors,
+        resources={"metadata": {"path": str(FOLDER)}},
+        extra_arguments=["--log-level=ERROR"],  # the kernel warns of its own transport, which is loopback here
+    ).execute()
+    notebook.metadata.pop("widgets", None)
+
+
+def _tidy(cell: Any) -> None:
+    """Leave out of a cell's outputs what is large and said in its text as well."""
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        if "text/plain" in data and len(data.get("text/html", "")) > MOST_HTML:
+            del data["text/html"]
+
+
+def _chosen(folder: Path, pattern: str, numbers: list[str]) -> list[Path]:
+    found = sorted(folder.glob(pattern))
+    return [path for path in found if not numbers or path.stem.partition("_")[0] in numbers or path.stem in numbers]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
