@@ -21,6 +21,7 @@ The map of the house; imports point down this list only:
     questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, timeline, charts, the live panel
     workloads            small training loops with one planted flaw each
+    datasets             small data, made and kept in a folder
     lessons              two variants run in turn; what the notebooks of the course call
     magics               %%gpuprofile and its like
 """
