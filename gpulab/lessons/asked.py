@@ -6,7 +6,7 @@ from typing import Any
 
 from gpulab.lessons.lesson import Choice, Hints, Question
 from gpulab.lessons.said import Said, said
-from gpulab.views.sheet import Answer, Block, Facts, Line, Section
+from gpulab.views.sheet import Block, Facts, Line, Section
 
 _HINT = ("Hint 1: where to look", "Hint 2: which counter", "Hint 3: the line")
 
@@ -31,7 +31,7 @@ def resolved(question: Question, right: Choice | None, chosen: Choice | None, fi
     if right is None:
         steady: tuple[Block, ...] = (Line(f"{question.key}: nothing was measured yet; run the cell before this one"),)
         return said(f"gpulab: question {question.key}", steady)
-    steady = (Answer(claim=f"{question.key}: {right.key}) {right.text}", leading=False), *_because(question))
+    steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_because(question))
     facts = [("you predicted", f"{chosen.key}) {chosen.text}" if chosen else "nothing")]
     facts += [("measured", figure)] if figure else []
     told = [Line(chosen.told)] if chosen and chosen.told else []
@@ -48,7 +48,7 @@ def checked(question: Question, value: Any) -> tuple[bool, Said]:
     if wrong:
         line = Line(f"{question.key}: not yet: {told}")
         return False, said(title, (*ask, line), _hints(question.hints))
-    steady = (*ask, Answer(claim=f"{question.key}: right. {told}".rstrip(), leading=False), *_because(question))
+    steady = (*ask, Line(f"{question.key}: right. {told}".rstrip()), *_because(question))
     return True, said(title, steady)
 
 
@@ -68,7 +68,7 @@ def _wrong(question: Question, value: Any) -> tuple[bool, str]:
 
 
 def _choices(question: Question) -> tuple[Block, ...]:
-    return (Facts(tuple((f"{one.key})", one.text) for one in question.choices)),) if question.choices else ()
+    return (Facts(tuple((one.key, one.text) for one in question.choices)),) if question.choices else ()
 
 
 def _because(question: Question) -> tuple[Block, ...]:

@@ -14,9 +14,10 @@ class Said(View):
     """A sheet whose text says less than its HTML: what a clock measured is in the HTML alone."""
 
     steady: tuple[Block, ...] = ()
+    line: str = ""  # all of the text, where it must stay one line
 
     def __repr__(self) -> str:
-        return text(Sheet(self.sheet.title, self.steady))
+        return self.line or text(Sheet(self.sheet.title, self.steady))
 
 
 def said(title: str, steady: tuple[Block, ...], more: tuple[Block, ...] = ()) -> Said:

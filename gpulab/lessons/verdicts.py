@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Par
 from gpulab.lessons.said import Said, said
-from gpulab.views.sheet import Answer, Facts, Line
+from gpulab.views.sheet import Facts, Line, Sheet
 
 HOLDS, FAILS = "HOLDS", "FAILS"
 UNEQUAL = "the two do not give the same result, so a comparison of what they cost would mean nothing"
@@ -47,7 +47,8 @@ def figure(value: float, unit: str) -> str:
 def claimed(claim: Claim) -> Said:
     """A claim as it is shown: its line, and the figures beside it."""
     more = (Facts((("before -> after" if claim.after is not None else "measured", claim.figures),)),)
-    return said("gpulab: a claim", (Line(claim.line),), more if claim.figures else ())
+    shown = Sheet("gpulab: a claim", (Line(claim.line), *(more if claim.figures else ())))
+    return Said(shown, line=claim.line)
 
 
 def sameness(equal: Equality | None, problem: str = "") -> Said:
@@ -66,4 +67,4 @@ def scored(par: Par, count: int | None) -> Said:
         return said(title, (Line(f"{par.key}: not done yet; par is {par.par:,} {par.what}"),))
     reached = par.reached(count)
     told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {'reached' if reached else 'not yet'}"
-    return said(title, (Answer(claim=told, leading=False),))
+    return said(title, (Line(told),))

@@ -62,6 +62,21 @@ LESSON = Lesson(
             ),
         ),
         Question(
+            key="gain",
+            ask="Two workers fetch batches while the model trains. How many times as fast is a step?",
+            choices=(
+                Choice(key="a", text="as fast as before", below=1.2, told="Two reads that wait can wait together."),
+                Choice(key="b", text="up to three times", below=3.2, told="Two workers fetch twice as much at once."),
+                Choice(key="c", text="ten times", told="Two workers fetch twice as much at once, not ten times."),
+            ),
+            because="Two workers fetch two batches at once, and the model no longer adds its own time to theirs.",
+            hints=(
+                "How many batches are fetched at once, before and after?",
+                "Compare 16 reads in turn by one process with 16 reads by each of two.",
+                "The line num_workers=2 says how many processes read.",
+            ),
+        ),
+        Question(
             key="parts",
             ask="Which sentence does the ledger of the report bear out?",
             choices=(

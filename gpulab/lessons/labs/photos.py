@@ -1,0 +1,45 @@
+"""Photographs on a file server: files that are read, waited for, decoded, cropped and flipped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CROP = 64  # pixels a side
+WAIT_S = 0.004  # for the file server's answer
+
+
+class Photos:
+    """A dataset of `length` items from a few JPEG files; the class of file i is i modulo ten.
+
+    Chance hangs on the index alone, so that the same items come out whoever loads them.
+    """
+
+    def __init__(self, files: Sequence[Path], length: int, *, wait_s: float = WAIT_S) -> None:
+        self.files, self.length, self.wait_s = tuple(files), length, wait_s
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        import torch
+        from PIL import Image
+
+        time.sleep(self.wait_s)  # the file server answers
+        which = index % len(self.files)
+        chance = np.random.default_rng(index)
+        with Image.open(self.files[which]) as image:
+            side = int(chance.integers(image.width // 2, image.width + 1))
+            left, top = chance.integers(0, image.width - side + 1, 2).tolist()
+            crop = image.convert("RGB").resize((CROP, CROP), box=(left, top, left + side, top + side))
+        pixels = np.asarray(crop, np.float32) / 255
+        if chance.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), which % 10
