@@ -204,7 +204,7 @@ def _pinned(seen: Evidence) -> str:
             "# what the loop makes of a batch is not pinned any more: pin it, then copy it\n"
             'inputs = inputs.pin_memory().to("cuda", non_blocking=True)'
         )
-    if setup is None and seen.run.source.how == "measured":
+    if setup is None and seen.run.source.how in ("measured", "virtual"):  # such a run knows every loader there was
         return "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data are made\n\n" + loop
     return f"{rebuilt(seen, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
 

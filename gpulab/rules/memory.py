@@ -34,6 +34,8 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
     share = seen.ledger.share("alloc")
     if found is None or not found.asked or (share < THRASH_WORTH_FRAC and not found.retries):
         return None
+    if not found.freed and not found.retries:
+        return None  # asked and never given back: memory grows, which is another cause
     if (doubt := _who_asks(seen, found)) is not None:
         return doubt
     exposed_ns = seen.ledger.median_ns("alloc")
