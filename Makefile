@@ -1,6 +1,7 @@
 # make demo     set up what is needed and run the first notebook headless; says what it found
 # make lab      open the notebooks in JupyterLab
 # make test     all tests, the browser's where Chromium is there, and every notebook against its stored outputs
+# make sabotage every notebook with its fixes taken out: each claim must fail
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
 # make bench-diagnosis  how often the diagnosis is right and its predictions hold (half an hour)
@@ -20,10 +21,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
+.PHONY: setup demo lab test sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test bench bench-compare gpu-check: export GPULAB_HISTORY := off
+demo test sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
+demo test sabotage: export GPULAB_PROGRESS := off
+# Notebooks are stored as they are at this size.
+test sabotage: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
@@ -44,10 +48,13 @@ lab: $(READY)
 	$(PY) -m jupyterlab notebooks
 
 test: $(READY)
-	$(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
-	    --nbval-sanitize-with notebooks/sanitize.cfg
+	PYTHONHASHSEED=0 $(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
+	    --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
 	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
 	$(PY) -m pytest -m alone
+
+sabotage: $(READY)
+	$(PY) tools/notebooks.py sabotage
 
 lint: $(READY)
 	$(PY) -m ruff check

@@ -24,6 +24,7 @@ The map of the house; imports point down this list only:
     datasets             small data, made and kept in a folder
     lessons              two variants run in turn; what the notebooks of the course call
     magics               %%gpuprofile and its like
+    __main__             python -m gpulab: the course, and the file for nbval
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ LAYERS = (
     ("lessons",),
     ("magics",),
     ("__init__",),
+    ("__main__",),
 )
 HEIGHT = {group: height for height, row in enumerate(LAYERS) for group in row}
 

@@ -79,12 +79,13 @@ def test_every_library_the_package_imports_is_one_it_asks_for():
                 assert top in modules or top in COME_WITH, f"{path.relative_to(ROOT)} imports {top}"
 
 
-def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
+def test_the_wheel_holds_the_whole_package_with_the_course_and_nothing_else(tmp_path):
     pytest.importorskip("hatchling", reason="hatchling builds the wheel (pip install -e '.[dev]')")
     build = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = tmp_path.glob("gpulab-*.whl")
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = (path for path in (ROOT / "gpulab").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    assert inside == {path.relative_to(ROOT).as_posix() for path in package}
+    course = {f"gpulab/lessons/notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course
     assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live.js"} <= inside

@@ -2,6 +2,7 @@
 
     python tools/notebooks.py build 05 07     notebooks/text/*.py to notebooks/*.ipynb, run, outputs kept
     python tools/notebooks.py text 05         the other way: a notebook that was edited in JupyterLab to its text
+    python tools/notebooks.py index           the index and the README's table, from the lessons
     python tools/notebooks.py check           what is wrong with any of them
     python tools/notebooks.py sabotage        run with every fix taken out: each claim must fail
 
@@ -15,9 +16,12 @@ import argparse
 import hashlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from nbclient import NotebookClient
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab.lessons import regions
+from gpulab.lessons.contents import paths, table
 from tools import nblint
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -39,6 +44,9 @@ METADATA = {
     "language_info": {"name": "python"},
     "jupytext": {"formats": "ipynb,text//py:percent", "cell_metadata_filter": "tags,-all"},
 }
+READ_ONLY = {"editable": False, "deletable": False}  # a learner cannot break the text
+INDEX = "index"
+BEGINS, ENDS = "<!-- the course: python tools/notebooks.py index -->", "<!-- the end of the course -->"
 # What a run in CI must neither read nor write, and what makes two runs alike.
 QUIET = {
     "GPULAB_SIZE": "tiny",
@@ -50,20 +58,20 @@ QUIET = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """One of build, text, check and sabotage; 0 when all is well."""
+    """What is asked for; 0 when all is well."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("what", choices=("build", "text", "check", "sabotage"))
+    parser.add_argument("what", choices=tuple(TODO))
     parser.add_argument("numbers", nargs="*", help="of notebooks, as 05; all of them if left out")
     asked = parser.parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    todo: dict[str, Callable[[list[str]], int]] = {"build": build, "text": texts, "check": check, "sabotage": sabotage}
-    return todo[asked.what](asked.numbers)
+    return TODO[asked.what](asked.numbers)
 
 
 def build(numbers: list[str]) -> int:
     """Notebooks from their texts, run, with what they put out."""
     for text in _chosen(TEXTS, "*.py", numbers):
+        formatted(text)
         notebook = from_text(text)
         began = time.perf_counter()
         _run(notebook)
@@ -83,31 +91,51 @@ def texts(numbers: list[str]) -> int:
     return 0
 
 
+def index(numbers: list[str]) -> int:
+    """The tables of the index notebook and of the README, from the lessons."""
+    for path, links, before in ((TEXTS / f"{INDEX}.py", "", "# "), (FOLDER.parent / "README.md", "notebooks/", "")):
+        path.write_text(with_course(path.read_text(encoding="utf-8"), links, before), encoding="utf-8")
+    return 0
+
+
+def with_course(text: str, links: str, before: str) -> str:
+    """A page with the lessons and paths as they are now, between its two marks; every line begins with `before`."""
+    head, rest = text.split(BEGINS)
+    told = f"{BEGINS}\n\n{table(links)}\n\n{paths(links)}\n\n{ENDS}"
+    lines = told.split("\n")
+    return head + "\n".join([lines[0], *(f"{before}{line}".rstrip() for line in lines[1:])]) + rest.split(ENDS)[1]
+
+
 def check(numbers: list[str]) -> int:
     """Print what is wrong with the notebooks; 1 if anything is."""
-    problems = [
-        f"{path.name}: {problem}" for path in _chosen(FOLDER, "*.ipynb", numbers) for problem in nblint.problems(path)
-    ]
+    problems = [f"{path.name}: {problem}" for path in _lessons(numbers) for problem in nblint.problems(path)]
     print("\n".join(problems) or "no problem found")
     return 1 if problems else 0
 
 
 def sabotage(numbers: list[str]) -> int:
     """Run every notebook with its fixes taken out, and count the claims that notice; 1 unless all do."""
-    missed = 0
-    for path in _chosen(FOLDER, "*.ipynb", numbers):
-        notebook = nbformat.read(path, as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.source = regions.sabotaged(cell.source)
-        _run(notebook, through_errors=True)
-        told = list(verdicts(notebook))
-        held = [line for line in told if not line.startswith("FAILS")]
-        missed += len(held)
-        print(f"{path.stem}: {len(told)} claims, {len(told) - len(held)} failed when sabotaged", flush=True)
-        for line in held:
-            print(f"    did not notice: {line}")
-    return 1 if missed else 0
+    total, noticed = 0, 0
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        paths_of = _lessons(numbers)
+        for path, told in zip(paths_of, pool.map(_sabotaged, paths_of), strict=True):
+            held = [line for line in told if not line.startswith("FAILS")]
+            total, noticed = total + len(told), noticed + len(told) - len(held)
+            print(f"{path.stem}: {len(told)} claims, {len(told) - len(held)} failed when sabotaged", flush=True)
+            for line in held:
+                print(f"    did not notice: {line}", flush=True)
+    print(f"{total} claims, {noticed} failed when sabotaged")
+    return 0 if noticed == total else 1
+
+
+def _sabotaged(path: Path) -> list[str]:
+    """What the claims of a notebook say without its fixes."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source = regions.sabotaged(cell.source)
+    _run(notebook, through_errors=True)
+    return list(verdicts(notebook))
 
 
 def verdicts(notebook: Any) -> Iterator[str]:
@@ -136,7 +164,14 @@ def from_text(path: Path) -> Any:
     return notebook
 
 
-READ_ONLY = {"editable": False, "deletable": False}  # a learner cannot break the text
+def formatted(text: Path) -> None:
+    """Format the cells of a text, and write it as jupytext does."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{text.stem}.ipynb"
+        nbformat.write(from_text(text), path)
+        settings = FOLDER.parent / "pyproject.toml"
+        subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", "--config", settings, path], check=True)
+        text.write_text(to_text(nbformat.read(path, as_version=4)), encoding="utf-8")
 
 
 def to_text(notebook: Any) -> str:
@@ -181,6 +216,18 @@ def _chosen(folder: Path, pattern: str, numbers: list[str]) -> list[Path]:
     found = sorted(folder.glob(pattern))
     return [path for path in found if not numbers or path.stem.partition("_")[0] in numbers or path.stem in numbers]
 
+
+def _lessons(numbers: list[str]) -> list[Path]:
+    return [path for path in _chosen(FOLDER, "*.ipynb", numbers) if path.stem != INDEX]
+
+
+TODO: dict[str, Callable[[list[str]], int]] = {
+    "build": build,
+    "text": texts,
+    "index": index,
+    "check": check,
+    "sabotage": sabotage,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,8 @@ trials, equality     two variants run in turn and compared: experiment; whether 
 lesson, course       a lesson as data; all of them, one module for each notebook
 laboratory           Lab: a lesson as it is being done; lab() opens one
 asked, verdicts      questions and what is said to an answer; claims, sameness, scores
-card                 what was learnt, to keep
+card, contents       what was learnt, to keep; the course at a glance, and how far one got
+handout              the course, in a folder of the learner
 said, sources        text that is the same on every machine; where a number comes from
 regions              fixes and blanks in a cell, and the cell as it was without them
 labs                 what the notebooks import: data sets, counters, small models
@@ -12,9 +13,21 @@ labs                 what the notebooks import: data sets, counters, small model
 
 from __future__ import annotations
 
+from gpulab.lessons.contents import progress
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.laboratory import Lab, lab
 from gpulab.lessons.sources import COUNTED, GIVEN, MEASURED, SIMULATED
 from gpulab.lessons.trials import Experiment, experiment
 
-__all__ = ["COUNTED", "GIVEN", "MEASURED", "SIMULATED", "Equality", "Experiment", "Lab", "experiment", "lab"]
+__all__ = [
+    "COUNTED",
+    "GIVEN",
+    "MEASURED",
+    "SIMULATED",
+    "Equality",
+    "Experiment",
+    "Lab",
+    "experiment",
+    "lab",
+    "progress",
+]

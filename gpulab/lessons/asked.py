@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpulab.lessons.lesson import Choice, Hints, Question
 from gpulab.lessons.said import Said, said
-from gpulab.views.sheet import Block, Facts, Line, Section
+from gpulab.views.choices import choosable
+from gpulab.views.html import fragment
+from gpulab.views.sheet import Block, Facts, Line, Section, Sheet
 
 _HINT = ("Hint 1: where to look", "Hint 2: which counter", "Hint 3: the line")
 
 
-def put(question: Question) -> Said:
-    """The question with its choices, before the measurement."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Put(Said):
+    """A question with its choices, which are buttons while somebody looks; its hints stay under them."""
+
+    place: Callable[[str], str] = str  # makes buttons of the HTML of question and choices
+    hints: tuple[Block, ...] = ()
+
+    @cached_property
+    def _html(self) -> str:
+        hints = fragment(Sheet(f"{self.sheet.title}, hints", self.hints)) if self.hints else ""
+        return self.place(fragment(self.sheet)) + hints
+
+
+def put(question: Question, chosen: str, told: Callable[[str], None]) -> Put:
+    """The question, before the measurement; `told` is given the letter of a button that is pressed."""
+    asked = f"{question.key}: {question.ask}"
+    steady = (Line(asked), *_choices(question))
     how = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then run on.'
-    return said(
-        f"gpulab: question {question.key}",
-        (Line(f"{question.key}: {question.ask}"), *_choices(question)),
-        (Line(how, soft=True), *_hints(question.hints)),
+    choices = [(one.key, one.text) for one in question.choices]
+    return Put(
+        Sheet(f"gpulab: question {question.key}", (*steady, Line(how, soft=True))),
+        steady=steady,
+        place=lambda html: choosable(html, asked, choices, chosen, told),
+        hints=_hints(question.hints),
     )
 
 

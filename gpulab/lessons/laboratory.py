@@ -15,7 +15,7 @@ from gpulab.lessons import asked
 from gpulab.lessons.card import device_card, summary
 from gpulab.lessons.course import lesson
 from gpulab.lessons.equality import equality
-from gpulab.lessons.lesson import Choice, Lesson
+from gpulab.lessons.lesson import Choice, Lesson, Question
 from gpulab.lessons.said import Said
 from gpulab.lessons.sources import MEASURED, Sourced, named
 from gpulab.lessons.verdicts import UNEQUAL, Claim, claimed, figure, sameness, scored
@@ -100,14 +100,18 @@ class Lab:
             yield
 
     def predict(self, key: str) -> Said:
-        """Put a question, before what it asks for is measured."""
-        return asked.put(self.lesson.asked(key))
+        """Put a question, before what it asks for is measured; press a button, or call `answer`."""
+        question, chosen = self.lesson.asked(key), self._predicted.get(key)
+        return asked.put(question, chosen.key if chosen else "", lambda letter: self._choose(question, letter))
 
     def answer(self, key: str, choice: str) -> Said:
         """Predict, by the letter of a choice. Raises GpulabError for a letter that there is not."""
         question = self.lesson.asked(key)
-        self._predicted[key] = question.choice(choice)
+        self._choose(question, choice)
         return asked.noted(question, self._predicted[key])
+
+    def _choose(self, question: Question, letter: str) -> None:
+        self._predicted[question.key] = question.choice(letter)
 
     def reveal(self, key: str, measured: float | None = None, unit: str = "") -> Said:
         """What is right, beside what was predicted; works without a prediction too.

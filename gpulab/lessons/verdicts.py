@@ -55,9 +55,7 @@ def sameness(equal: Equality | None, problem: str = "") -> Said:
     """Whether two variants gave the same result; `problem`: how they differ."""
     if equal is None:
         return said("gpulab: not the same", (Line(f"DIFFERENT  {problem}"),))
-    return said(
-        "gpulab: the same", (Line("SAME  both variants give the same result"),), (Line(equal.words, soft=True),)
-    )
+    return said("gpulab: the same", (Line("SAME  both give the same result"),), (Line(equal.words, soft=True),))
 
 
 def scored(par: Par, count: int | None) -> Said:

@@ -1,0 +1,129 @@
+"""Which paragraph of which article is taught where: docs/coverage.md, from docs/coverage.tsv and the lessons.
+
+    python tools/coverage.py
+
+A line of the table names places as ARTICLE:LINE or ARTICLE:FIRST-LAST (articles as numbered in `ARTICLES`), what is
+said there, and the experiments that teach it; "-" for what teaches nothing. A range covers every line in it that is
+not blank. Experiments of lessons that are still to be written are listed as waiting.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpulab.lessons.course import lessons
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+ARTICLES = (
+    "Seven reasons for low GPU utilisation (Spanish)",
+    "GPU utilisation while a model trains (Chinese)",
+    "Seven reasons for low GPU utilisation (Korean)",
+    "Maximise GPU utilisation for model training (English)",
+    "How to raise the utilisation of your GPU (Portuguese)",
+)
+# The second half of the course: what its experiments will belong to.
+WAITING = {
+    "02": "GPU architecture and CUDA",
+    "04": "large batches and quality",
+    "06": "formats and preprocessing",
+    "10": "memory savers",
+    "11": "architectures and hyperparameters",
+    "13": "access patterns",
+    "14": "attention kernels",
+    "15": "distributed communication",
+    "16": "resources and scheduling",
+    "17": "monitoring and profiling",
+    "19": "cost and energy",
+}
+_PLACE = re.compile(r"(\d):(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Lines of an article, the first and the last counted."""
+
+    article: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Taught:
+    """A topic, where articles speak of it, and the experiments that teach it."""
+
+    places: tuple[Place, ...]
+    topic: str
+    experiments: tuple[str, ...]
+
+
+def topics(path: Path = DOCS / "coverage.tsv") -> tuple[Taught, ...]:
+    """The table. Raises ValueError for a line that cannot be read."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+        places, topic, experiments = line.split("\t")
+        told = () if experiments == "-" else tuple(experiments.split())
+        found.append(Taught(tuple(map(_place, places.split())), topic, told))
+    return tuple(found)
+
+
+def _place(text: str) -> Place:
+    told = _PLACE.fullmatch(text)
+    if told is None:
+        raise ValueError(f"{text!r} is no place in an article; write 3:47-51")
+    return Place(int(told[1]), int(told[2]), int(told[3] or told[2]))
+
+
+def unassigned(article: int, text: str) -> list[int]:
+    """Numbers of the lines of an article, from 1, that are not blank and in no topic."""
+    covered = {
+        line
+        for each in topics()
+        for place in each.places
+        if place.article == article
+        for line in range(place.first, place.last + 1)
+    }
+    return [number for number, line in enumerate(text.splitlines(), 1) if line.strip() and number not in covered]
+
+
+def page() -> str:
+    """The Markdown page: what is taught now, by article; then what waits."""
+    parts = [
+        "# What the course teaches of the articles\n",
+        "Each paragraph of five articles on low GPU utilisation, and the experiment that teaches or tests it; "
+        "`python tools/coverage.py` writes this page from `coverage.tsv` and the lessons.\n",
+    ]
+    for number, title in enumerate(ARTICLES):
+        parts += [f"## {title}\n", "| lines | what is said | experiments |", "|---|---|---|", *_rows(number), ""]
+    parts += ["## Waiting for the second half\n", "| lesson | experiments that articles ask for |", "|---|---|"]
+    parts += [f"| {number} {title} | {', '.join(_asked(number))} |" for number, title in WAITING.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _rows(article: int) -> Iterator[str]:
+    mine = [(place, each) for each in topics() for place in each.places if place.article == article]
+    for place, each in sorted(mine, key=lambda pair: pair[0].first):
+        lines = str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
+        yield f"| {lines} | {each.topic} | {', '.join(map(_linked, each.experiments)) or 'left out'} |"
+
+
+def _linked(experiment: str) -> str:
+    number = experiment.partition(".")[0]
+    for one in lessons():
+        if one.number == number:
+            return f"[{experiment}](../notebooks/{one.id}.ipynb)"
+    return f"{experiment} (waits)"
+
+
+def _asked(number: str) -> list[str]:
+    asked = {one for each in topics() for one in each.experiments if one.startswith(f"{number}.")}
+    return sorted(asked, key=lambda each: int(each.partition(".")[2]))
+
+
+if __name__ == "__main__":
+    (DOCS / "coverage.md").write_text(page(), encoding="utf-8")
