@@ -115,9 +115,9 @@ if L.device == "cpu":
 dataset = Photos(datasets.images(40), length=16 * L.pick(tiny=50, lab=60, full=200))
 print(inspect.getsource(Photos.__getitem__))
 
+
 # %% [markdown]
 # The model and the loop are ordinary PyTorch. Nothing in them knows that it will be profiled.
-
 
 # %% tags=["given"]
 def make_model():

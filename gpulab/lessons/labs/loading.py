@@ -95,7 +95,7 @@ class Names:
 
     def __init__(self, count: int, *, packed: bool) -> None:
         names = [f"folder-{index % 1000:04d}/photo-of-the-data-set-{index:08d}.jpg" for index in range(count)]
-        self.names: Sequence[Any] = np.array(names, dtype=np.bytes_) if packed else names
+        self.names: Any = np.array(names, dtype=np.bytes_) if packed else names
 
     def __len__(self) -> int:
         return len(self.names)

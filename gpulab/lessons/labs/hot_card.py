@@ -1,0 +1,154 @@
+"""A graphics card on paper that warms up, with the sensors that a driver has: how heat and power hold clocks down.
+
+Heat flows out in proportion to how much warmer than the room the card is; power grows with load and clock; a governor
+lowers the clock while the card is too hot or draws too much, and raises it again. Nothing in it was measured: it is a
+first-order model with round numbers, good for learning to read the sensors and for nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpulab.run import Gpu, Machine, Recording, Run, Source
+from gpulab.tables import GPU_SAMPLES, MARKS, MarkKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TICK_S = 0.1  # of the model
+ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # too hot from here on, cool enough below
+SETTLES_S = 8.0  # in which two thirds of a change of temperature are done
+IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
+FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's moves, each tick
+STEP_S = 0.5  # a training step at full load and full clock
+POWER, HEAT = 0x4, 0x20  # NVML's reasons for a lower clock: the power limit; software that keeps the card cool
+
+Phase = tuple[float, float]  # seconds, load 0-1
+LOADS: tuple[Phase, ...] = ((10.0, 0.2), (50.0, 1.0), (30.0, 0.2))
+
+
+@dataclass(kw_only=True)
+class Card:
+    """The card at one moment; `tick` moves it on."""
+
+    warms_c_per_w: float  # by how much each watt warms it in the long run: 0.07 with clean fans, more with dust
+    cap_w: float = CAP_W
+    at_s: float = 0.0
+    temperature_c: float = ROOM_C + 10
+    clock_mhz: float = FULL_MHZ
+    reason: int = 0
+    held_s: dict[int, float] = field(default_factory=lambda: {POWER: 0.0, HEAT: 0.0})
+
+    def watts(self, load: float) -> float:
+        """Power now: voltage falls with the clock, so it grows faster than the clock does."""
+        return IDLE_W + DYNAMIC_W * load * math.pow(self.clock_mhz / FULL_MHZ, 2.5)
+
+    def tick(self, load: float) -> None:
+        """A tenth of a second at this load."""
+        power_w = self.watts(load)
+        self.temperature_c += (ROOM_C + self.warms_c_per_w * power_w - self.temperature_c) * TICK_S / SETTLES_S
+        hot, greedy = self.temperature_c >= HOT_C, power_w > self.cap_w
+        cool, frugal = self.temperature_c < COOL_C, power_w < 0.97 * self.cap_w
+        if hot or greedy:
+            self.reason = HEAT if hot else POWER
+            self.clock_mhz = max(LEAST_MHZ, self.clock_mhz - DOWN_MHZ)
+        elif cool and frugal and self.clock_mhz < FULL_MHZ:
+            self.clock_mhz = min(FULL_MHZ, self.clock_mhz + UP_MHZ)
+        if self.clock_mhz >= FULL_MHZ:
+            self.reason = 0
+        if self.reason:
+            self.held_s[self.reason] += TICK_S
+        self.at_s += TICK_S
+
+
+def watched_card(
+    *,
+    name: str,
+    warms_c_per_w: float = 0.07,
+    cap_w: float = CAP_W,
+    loads: Sequence[Phase] = LOADS,
+    every_s: float = 1.0,
+) -> Run:
+    """A run of sensor readings, one every `every_s`, of such a card under these loads, with the steps it got done."""
+    card = Card(warms_c_per_w=warms_c_per_w, cap_w=cap_w)
+    readings: list[dict[str, float]] = []
+    ended_ns: list[int] = []
+    done = 0.0  # of the step that is under way
+    for seconds, load in loads:
+        for _ in range(round(seconds / TICK_S)):
+            ticks = round(card.at_s / TICK_S)
+            if ticks % round(every_s / TICK_S) == 0:
+                readings.append(_reading(card, load))
+            card.tick(load)
+            done += load * card.clock_mhz / FULL_MHZ * TICK_S / STEP_S
+            if done >= 1:
+                ended_ns.append(round(card.at_s * 1e9))
+                done -= 1
+    return _run(name, cap_w, readings, ended_ns, round(card.at_s * 1e9))
+
+
+def held_down(run: Run, reason: int) -> tuple[float, float] | None:
+    """The first and the last second at which the sensors give this reason for a lower clock; None: never."""
+    samples = run.gpu_samples
+    bits = samples["throttle_bits"].to_numpy(np.int64)
+    at_s = samples["at_ns"].to_numpy()[bits & reason != 0] / 1e9
+    return (float(at_s[0]), float(at_s[-1])) if len(at_s) else None
+
+
+def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
+    """What the sensors of several cards said at these seconds: a row for each second, columns for each card."""
+    import pandas as pd
+
+    shown = {
+        "util_frac": "utilisation",
+        "sm_clock_mhz": "MHz",
+        "power_w": "W",
+        "temperature_c": "degrees C",
+        "throttle_bits": "reason",
+        "thermal_held_s": "held by heat, s",
+        "power_held_s": "by power, s",
+    }
+    tables = []
+    for run in runs:
+        samples = run.gpu_samples.assign(second=lambda read: (read["at_ns"] // 1_000_000_000).astype(int))
+        tables.append(samples.set_index("second").loc[list(at_s), list(shown)].rename(columns=shown).round(1))
+    return pd.concat(tables, axis=1, keys=[run.name for run in runs])
+
+
+def _reading(card: Card, load: float) -> dict[str, float]:
+    """What the driver would tell."""
+    return {
+        "at_ns": round(card.at_s * 1e9),
+        "late_ns": 0,
+        "device": 0,
+        "util_frac": 1.0 if load >= 1 else load,
+        "power_w": card.watts(load),
+        "sm_clock_mhz": card.clock_mhz,
+        "temperature_c": card.temperature_c,
+        "throttle_bits": card.reason,
+        "power_held_s": card.held_s[POWER],
+        "thermal_held_s": card.held_s[HEAT],
+    }
+
+
+def _run(name: str, cap_w: float, readings: Sequence[dict[str, float]], ended_ns: Sequence[int], span_ns: int) -> Run:
+    absent = {column.name: float("nan") for column in GPU_SAMPLES.columns}
+    columns = {key: [{**absent, **each}[key] for each in readings] for key in absent}
+    steps = {column.name: [-1] * len(ended_ns) for column in MARKS.columns}
+    steps |= {"kind": [int(MarkKind.USER)] * len(ended_ns), "start_ns": list(ended_ns), "end_ns": list(ended_ns)}
+    steps |= {"yielded": [True] * len(ended_ns)}
+    gpu = Gpu(index=0, name="made card", power_limit_w=cap_w, power_default_w=CAP_W, sm_clock_max_mhz=FULL_MHZ)
+    return Run(
+        name=name,
+        source=Source(how="virtual", device="made card"),
+        machine=Machine(gpus=(gpu,)),
+        span_ns=span_ns,
+        recording=Recording(level="sensors"),
+        gpu_rows=GPU_SAMPLES.rows(columns),
+        mark_rows=MARKS.rows(steps),
+    )

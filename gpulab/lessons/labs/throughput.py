@@ -1,0 +1,83 @@
+"""What a recorded loop gives a second, and how its kernels use the GPU; and what a step costs the CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.analysis.interior import interior
+from gpulab.analysis.ledger import ledger
+from gpulab.analysis.steps import steps
+from gpulab.errors import RunError
+from gpulab.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A typical step of a run on a GPU."""
+
+    per_s: float  # samples
+    step_ns: float
+    kernels: float  # that one step launches
+    kernel_ns: float  # what they take together
+    filled_frac: float  # of the multiprocessors, how many have a thread block to work on, by kernel time, at most
+
+    @property
+    def busy_frac(self) -> float:
+        """The share of the step in which a kernel runs, 0-1."""
+        return min(1.0, self.kernel_ns / self.step_ns)
+
+    @property
+    def each_ns(self) -> float:
+        """What one kernel takes, on average."""
+        return self.kernel_ns / self.kernels
+
+    def __str__(self) -> str:
+        return (
+            f"{self.per_s:>9,.0f} samples/s, {self.kernels:4.0f} kernels a step of {self.each_ns / 1000:7.1f} us, "
+            f"GPU busy {100 * self.busy_frac:3.0f} %, of its multiprocessors {100 * self.filled_frac:3.0f} % at most"
+        )
+
+
+def seen(run: Run, samples: int = 1) -> Seen:
+    """What a run shows of a step with so many samples. Raises RunError for one without kernels in whole steps."""
+    found = steps(run)
+    told = ledger(run, found)
+    kernels = interior(run, found, told) if told is not None else None
+    if kernels is None or not found.step_ns:
+        raise RunError(
+            f"Run {run.name} does not tell how a GPU is used.",
+            why="it has no kernels in whole steps",
+            fix="record CUDA code, with an optimizer that steps or gpulab.step() at the end of each step",
+        )
+    # Not those that reach in from the step before: as many as begin in a step belong to it.
+    window = kernels.window
+    begun = (kernels.start_ns >= window.start_ns[0]) & (kernels.start_ns < window.end_ns[-1])
+    took_ns = kernels["dur_ns"][begun].astype(np.float64)
+    blocks = run.grid_rows.spread("grid", len(run.event_rows))[kernels.event][begun]
+    total = (kernels.gpu.multiprocessors if kernels.gpu else None) or 1
+    filled = np.clip(blocks / total, 0.0, 1.0)
+    return Seen(
+        per_s=samples * 1e9 / found.step_ns,
+        step_ns=float(found.step_ns),
+        kernels=len(took_ns) / kernels.many,
+        kernel_ns=float(took_ns.sum()) / kernels.many,
+        filled_frac=float((filled * took_ns).sum() / took_ns.sum()),
+    )
+
+
+def fastest_s(step: Callable[[], object], repeats: int) -> float:
+    """Seconds of the CPU that the fastest of so many calls takes, after one that warms up.
+
+    Seconds worked, not seconds passed: what other programs do meanwhile is no part of it.
+    """
+    step()
+    taken_s = []
+    for _ in range(repeats):
+        began = time.process_time()
+        step()
+        taken_s.append(time.process_time() - began)
+    return min(taken_s)

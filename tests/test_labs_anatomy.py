@@ -1,0 +1,200 @@
+"""What notebook 09 stands on: counters of memory, programs that run out of it, and two allocators."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpulab  # noqa: E402  (after the skip)
+from gpulab.lessons.equality import equality  # noqa: E402
+from gpulab.lessons.labs import anatomy, fragments, oom  # noqa: E402
+from gpulab.virtual.room.allocator import rounded_bytes  # noqa: E402
+
+MIB = 2**20
+
+
+def layers(count: int, act: type = torch.nn.GELU, width: int = 64) -> torch.nn.Sequential:
+    return torch.nn.Sequential(*[each for _ in range(count) for each in (torch.nn.Linear(width, width), act())])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("act", "each"), [(torch.nn.GELU, 2), (torch.nn.ReLU, 1)])
+def test_what_is_kept_for_backward_is_counted_once_and_without_weights(device, act, each):
+    # Linear keeps its input and GELU its own; ReLU keeps its output, which is the next layer's input.
+    with torch.device(device):
+        model, x = layers(3, act), torch.empty(32, 64)
+        kept = anatomy.saved_bytes(lambda: model(x), model)
+    one = 32 * 64 * 4
+    assert kept == 3 * each * one + (one if each == 1 else 0)
+    assert anatomy.saved_bytes(lambda: model(x)) == kept + sum(w.numel() * 4 for w in list(model.parameters())[2::2])
+
+
+def test_nothing_is_kept_without_gradients_and_all_of_it_in_eval():
+    model, x = layers(2), torch.ones(4, 64)
+    kept = anatomy.saved_bytes(lambda: model(x), model)
+    assert kept == anatomy.saved_bytes(lambda: model.eval()(x), model) > 0
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            assert anatomy.saved_bytes(lambda: model(x), model) == 0
+
+
+def test_allocations_are_counted_and_what_works_in_place_makes_none():
+    x = torch.ones(1000)
+    with anatomy.allocations() as apart:
+        torch.relu(x * 2 + 1)
+    with anatomy.allocations() as within:
+        x.mul_(2).add_(1).relu_()
+        x.view(10, 100)
+    assert (apart.count, apart.bytes) == (3, 12000)
+    assert (within.count, within.bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("power", [0, 1, 2, 1.5])
+def test_the_exponent_of_a_power_is_found(power):
+    assert anatomy.exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
+
+
+def test_rises_leave_the_first_readings_out():
+    assert anatomy.rises([0, 9, 20, 21, 23, 26]) == [2, 3]
+
+
+# Programs.
+
+
+@pytest.mark.parametrize("name", ["detach", "fused", "parts", "recompute"])
+def test_remedies_that_are_free_of_rounding_train_the_same(name):
+    program = oom.small(oom.Program(batch=4, fused=False, looks=True))
+    before, after = oom.train(program, "cpu"), oom.train(oom.mended(program, [name]), "cpu")
+    assert equality(before, after).checked
+
+
+def test_half_precision_trains_nearly_the_same_and_another_optimizer_does_not():
+    program = oom.small(oom.Program())
+    before = oom.train(program, "cpu")
+    assert equality(before, oom.train(oom.mended(program, ["half"]), "cpu"), 0.05).checked
+    assert not equality(before, before).largest_frac
+    with pytest.raises(gpulab.GpulabError):
+        equality(before, oom.train(oom.mended(program, ["state"]), "cpu"))
+
+
+def test_states_are_what_a_virtual_card_counts():
+    program = oom.Program(width=512, layers=2)
+    for other, most in ((program, 4), (oom.mended(program, ["state"]), 3)):
+        weights = sum(each.numel() for each in oom._blocks(program).parameters())
+        assert oom.states_bytes(other) == 4 * weights * most
+    with gpulab.virtual_gpu("l4", "states"):
+        held = oom.train(program)
+        parts = torch.cuda.memory_allocated() - sum(rounded_bytes(each.numel() * 4) for each in held["losses"])
+    assert parts < 4 * weights * 4  # what training holds is gone, but for the losses and two gradients
+
+
+def test_the_tree_leads_each_case_to_what_trying_all_of_them_finds():
+    _, remedies = oom.walked(oom.fault("long"))
+    program = oom.CASES["long"]
+    first = next(each for each in remedies if oom.fits(oom.mended(program, [each])))
+    assert first == oom.cheapest(program) == "fused"
+
+
+def seen(**changes):
+    usual = {
+        "steps": 0, "slope_bytes": 0, "states_bytes": 1, "room_bytes": 10, "half": False, "fused": False, "batch": 4,
+    }  # fmt: skip
+    return oom.Facts(**{**usual, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedies"),
+    [
+        ({"steps": 5, "slope_bytes": 100, "states_bytes": 11}, ("detach",)),
+        ({"steps": 5}, ()),
+        ({"states_bytes": 11}, ("state",)),
+        ({}, ("half", "fused", "parts", "recompute")),
+        ({"half": True, "batch": 1}, ("fused", "recompute")),
+        ({"half": True, "fused": True, "batch": 1}, ("recompute",)),
+    ],
+)
+def test_the_tree_asks_in_its_order(changes, remedies):
+    path, found = oom.walked(seen(**changes))
+    assert found == remedies
+    assert 2 <= len(path) <= 3
+
+
+def test_two_reasons_need_two_remedies():
+    assert not oom.fits(oom.mended(oom.BOTH, ["state"]))
+    assert oom.fits(oom.mended(oom.BOTH, ["state", "parts"]))
+
+
+# Allocators.
+
+ALLOCATORS = (fragments.FixedSegments, fragments.GrowingSegment)
+
+
+def chance(seed: int, count: int = 300) -> list[fragments.Request]:
+    drawn, live, found = random.Random(seed), [], []
+    for number in range(count):
+        if live and drawn.random() < 0.45:
+            found.append((live.pop(drawn.randrange(len(live))), -1))
+        else:
+            live.append(number)
+            found.append((number, drawn.choice([100, 3000, MIB, 3 * MIB, 17 * MIB + 5])))
+    return found
+
+
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("seed", range(5))
+def test_no_allocator_holds_less_than_it_gives_out_or_more_than_the_card(kind, seed):
+    card = 200 * MIB
+    told = fragments.play(chance(seed), kind(card))
+    assert told.given_bytes <= told.held_bytes <= card
+    assert told.stranded_bytes == told.held_bytes - told.given_bytes
+    assert (told.refused_bytes is None) == (told.done == len(chance(seed)))
+
+
+@pytest.mark.parametrize("kind", ALLOCATORS)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_free_piece_can_be_had_and_no_larger_one(kind, seed):
+    for extra, served in ((0, True), (2 * MIB, False)):
+        allocator = kind(200 * MIB)
+        fragments.play(chance(seed, 100), allocator)
+        free = allocator.largest_free_bytes // (2 * MIB) * 2 * MIB
+        if free <= 10 * MIB:
+            continue
+        told = fragments.play([(10**6, free + extra)], allocator)
+        assert (told.refused_bytes is None) == served
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
+    allocator = fragments.GrowingSegment(150 * MIB)
+    for number, size in chance(seed):
+        try:
+            allocator.give_back(number) if size < 0 else allocator.ask(number, size)
+        except (fragments.Full, KeyError):
+            continue
+        for stretch in allocator._kinds.values():
+            assert all(a[1] <= b[0] for a, b in zip(stretch.used, stretch.used[1:], strict=False))
+            assert stretch.needed_pages <= stretch.pages
+
+
+def test_a_growing_segment_uses_what_lies_between():
+    # Three times 100 MiB for a moment and 72 MiB to keep: fixed segments are left with three holes of 28 MiB.
+    asked = [each for n in range(0, 6, 2) for each in ((n, 100 * MIB), (n, -1), (n + 1, 72 * MIB))]
+    fixed = fragments.play([*asked, (9, 60 * MIB)], fragments.FixedSegments(300 * MIB))
+    assert (fixed.refused_bytes, fixed.held_bytes, fixed.largest_free_bytes) == (60 * MIB, 300 * MIB, 28 * MIB)
+    growing = fragments.play([*asked, (9, 60 * MIB)], fragments.GrowingSegment(300 * MIB))
+    assert (growing.refused_bytes, growing.given_bytes, growing.largest_free_bytes) == (None, 276 * MIB, 24 * MIB)
+
+
+def test_what_a_virtual_run_asked_for_is_read_back():
+    with gpulab.virtual_gpu("l4", "asked") as gpu:
+        kept = torch.empty(3 * MIB, device="cuda")
+        gone = torch.empty(MIB, device="cuda")
+        del gone
+        again = torch.empty(MIB // 2, device="cuda")
+        assert kept.numel() > again.numel()
+    requests = fragments.requests_of(gpu.run)
+    assert [size for _, size in requests][:4] == [12 * MIB, 4 * MIB, -1, 2 * MIB]
+    assert requests[2][0] == requests[1][0]

@@ -1,0 +1,224 @@
+"""Notebook 07's code: what is read from runs, the sums, the race, and the machines that are made up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.profiler import record_function
+
+from gpulab.lessons.labs import copying, races, topology
+from gpulab.run import Run
+from gpulab.virtual.host import Host
+from gpulab.virtual.session import VirtualGpu
+
+SMALL, LARGE = 4096, 1 << 22
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    """Copies of two sizes from both kinds of memory, a read, and what only looks like one."""
+    with VirtualGpu("h100", "copies", host=Host.usual()) as gpu:
+        for pinned in (False, True):
+            memory = torch.empty(LARGE, dtype=torch.uint8, pin_memory=pinned)
+            for size in (SMALL, LARGE):
+                for _ in range(2):
+                    there = memory[:size].to("cuda", non_blocking=True)
+                    torch.cuda.synchronize()
+        with record_function("reads"):
+            there.sum().item()
+        with record_function("reads not"):
+            there.sum().detach()
+        with record_function("reads"):
+            float(there.sum())
+    assert gpu.run is not None
+    return gpu.run
+
+
+def test_every_copy_is_told_once(run: Run) -> None:
+    there = [each for each in copying.copied(run) if each.to_device]
+    assert [each.bytes for each in there] == [SMALL, SMALL, LARGE, LARGE] * 2
+    assert [each.pinned for each in there] == [False] * 4 + [True] * 4
+    assert sum(not each.to_device for each in copying.copied(run)) == 2  # the values that were read
+    assert len(copying.copied(run, LARGE)) == 4
+
+
+def test_who_is_held_goes_by_the_memory(run: Run) -> None:
+    pageable, _, pinned, _ = copying.copied(run, LARGE)
+    assert pageable.held_ns >= pageable.copying_ns
+    assert pinned.held_ns < pinned.copying_ns
+    for each in copying.copied(run):
+        assert each.arrived_ns >= each.copying_ns > 0
+
+
+def test_a_curve_rises_and_its_knee_is_where_half_is_reached(run: Run) -> None:
+    for pinned in (False, True):
+        rates = copying.curve(run, pinned)
+        assert list(rates) == [SMALL, LARGE]
+        assert rates[SMALL] < rates[LARGE]
+    assert copying.knee_bytes(copying.curve(run, True)) == LARGE
+    assert copying.knee_bytes({1: 1.0, 4: 5.0, 16: 9.0, 64: 10.0}) == 4
+    assert copying.knee_bytes({1: 1.0, 4: 5.0}, frac=0.1) == 1
+
+
+def test_waits_are_counted_by_range(run: Run) -> None:
+    assert copying.waits(run) == {"reads": 2, "reads not": 0}
+    assert copying.range_ms(run, "reads") > 0
+    assert copying.range_ms(run, "nothing of the kind") == 0
+
+
+def test_pinning_in_the_loop_is_the_main_threads() -> None:
+    batch = torch.ones(1024, 1024)
+    with VirtualGpu("h100", "fresh", host=Host.usual()) as gpu:
+        for _ in range(3):
+            batch.pin_memory().to("cuda", non_blocking=True)
+    assert gpu.run is not None
+    fresh = copying.moved(gpu.run, 4 << 20)
+    assert fresh.pinning_ms > 0
+    assert fresh.there_ms == fresh.pinning_ms + max(fresh.held_ms, fresh.copying_ms)
+    with VirtualGpu("h100", "plain", host=Host.usual()) as gpu:
+        for _ in range(3):
+            batch.to("cuda")
+    assert gpu.run is not None
+    assert copying.moved(gpu.run, 4 << 20).pinning_ms == 0
+
+
+def test_reads_are_counted_and_nothing_else() -> None:
+    number = torch.tensor(2.0)
+    with copying.counted("aten::_local_scalar_dense") as count:
+        number.item(), float(number), bool(number > 1), number.detach(), number + 1
+    assert count.calls == 3
+    number.item()
+    assert count.calls == 3
+
+
+def test_a_step_has_a_length_only_where_there_are_steps() -> None:
+    with VirtualGpu("h100", "steps", host=Host.usual()) as gpu:
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(5):
+            (weight @ weight).sum().backward()
+            optimizer.step()
+    assert gpu.run is not None
+    assert copying.step_ms(gpu.run) > 0
+
+
+def test_the_ways_of_a_batch() -> None:
+    size, host, link = 100_000_000, 5e9, 50e9
+    told = {way: copying.route_ms(size, way, host, link) for way in copying.ROUTES}
+    assert told["plain"] == pytest.approx(20.0)  # the slower of the two, as they go hand in hand
+    assert told["ahead"] == pytest.approx(2.0)
+    assert told["kept"] == pytest.approx(22.0)
+    assert told["fresh"] == pytest.approx(22.0 + 61 * size / 2**29)
+    for rate in (1e9, 20e9, 200e9):  # in whatever memory: whoever pins first can never be before who does not
+        assert copying.route_ms(size, "kept", rate) > copying.route_ms(size, "plain", rate)
+
+
+def in_lanes(copies: list[float], computes: list[float]) -> float:
+    """An oracle in ticks: two engines that look for work at every tick; one batch may lie ready."""
+    now, copied, computed, copying_left, computing_left = 0, 0, 0, 0.0, 0.0
+    begun = 0
+    while computed < len(copies):
+        if not computing_left and begun < copied:
+            computing_left, begun = computes[begun], begun + 1
+        if not copying_left and copied < len(copies) and copied <= begun:
+            copying_left = copies[copied]
+        now += 1
+        if copying_left:
+            copying_left -= 1
+            copied += not copying_left
+        if computing_left:
+            computing_left -= 1
+            computed += not computing_left
+    return now
+
+
+def test_two_lanes_take_as_long_as_the_longer() -> None:
+    assert copying.makespan_ms([1] * 5, [2] * 5, ahead=False) == 15
+    assert copying.makespan_ms([1] * 5, [2] * 5, ahead=True) == 1 + 5 * 2
+    assert copying.makespan_ms([3] * 5, [2] * 5, ahead=True) == 5 * 3 + 2
+    chance = np.random.default_rng(1)
+    for _ in range(40):
+        copies, computes = ([float(each) for each in chance.integers(1, 9, 12)] for _ in range(2))
+        ahead = copying.makespan_ms(copies, computes, ahead=True)
+        assert ahead == in_lanes(copies, computes)
+        assert max(sum(copies), sum(computes)) <= ahead <= copying.makespan_ms(copies, computes, ahead=False)
+
+
+def test_ready_batches_and_the_copies_of_a_cpu() -> None:
+    ready = copying.Ready(2, 3, 4)
+    assert len(ready) == 2
+    assert ready[0].shape == (3, 4)
+    assert len(list(ready)) == 2  # type: ignore[call-overload]
+    assert copying.host_copy_gb_per_s(1 << 16) > 0
+
+
+RIGHT = np.arange(1, 101, dtype=np.float32)  # 400 bytes
+
+
+@pytest.mark.parametrize(("queue_us", "at_us", "arrived"), [(0, 0, 0), (0, 2, 50), (0, 4, 100), (3, 4, 25), (9, 9, 0)])
+def test_a_copy_fills_its_buffer_from_front_to_back(queue_us: float, at_us: float, arrived: int) -> None:
+    gpu = races.Gpu(bytes_per_us=100)  # the copy takes 4 us
+    host = gpu.pinned(100)
+    gpu.compute(queue_us)
+    gpu.fetch(host, RIGHT)
+    gpu.work(at_us)
+    found = gpu.read(host)
+    assert races.wrong(found, RIGHT) == 100 - arrived
+    assert (found[:arrived] == RIGHT[:arrived]).all()
+    assert not found[arrived:].any()
+
+
+def test_a_wait_is_for_what_came_before_it_alone() -> None:
+    gpu = races.Gpu(bytes_per_us=100)
+    host = gpu.pinned(100)
+    gpu.compute(10)
+    gpu.fetch(host, RIGHT)
+    done = gpu.record()
+    gpu.compute(1000)
+    assert not done.done
+    done.wait()
+    assert done.done
+    assert gpu.now_us == 14
+    assert races.wrong(gpu.read(host), RIGHT) == 0
+    gpu.fetch(host, -RIGHT)  # the buffer is used again: the old values stay until the new ones come
+    assert races.wrong(gpu.read(host), RIGHT) == 0
+    gpu.record().wait()
+    assert races.wrong(gpu.read(host), -RIGHT) == 0
+    assert gpu.now_us == 1018
+    done.wait()
+    assert gpu.now_us == 1018  # it is over: nothing to wait for
+
+
+def test_a_race_refuses_nonsense() -> None:
+    with pytest.raises(ValueError, match="carry"):
+        races.Gpu(bytes_per_us=0)
+    gpu = races.Gpu()
+    with pytest.raises(ValueError, match="do not fit"):
+        gpu.fetch(gpu.pinned(3), [1.0])
+
+
+def test_the_made_up_machines_have_the_faults_they_were_given() -> None:
+    ways = {name: topology.read(text) for name, text in topology.MACHINES.items()}
+    assert {name: way.faults for name, way in ways.items()} == {"a": (), "b": ("lanes",), "c": ("node",)}
+    whole, quarter = ways["a"].gb_per_s, ways["b"].gb_per_s
+    assert whole is not None
+    assert quarter is not None
+    assert whole == pytest.approx(4 * quarter)
+    assert ways["a"].gpu_cores == frozenset(range(32))
+
+
+def test_what_is_missing_is_said() -> None:
+    text = topology.MACHINES["a"]
+    with pytest.raises(ValueError, match="link is set"):
+        topology.read(text.replace("Link Width", "Something"))
+    with pytest.raises(ValueError, match="cores of the process"):
+        topology.read(text.replace("affinity list", "something"))
+    with pytest.raises(ValueError, match="beside GPU 3"):
+        topology.read(text.replace("-q -i 0", "-q -i 3"))
+    other = topology.read(text.replace("-q -i 0", "-q -i 1"))
+    assert other.gpu_cores == frozenset(range(32, 64))
+    assert other.faults == ("node",)
+    slower = topology.read(text.replace("Current               : 5", "Current               : 3"))
+    assert slower.faults == ("generation",)
+    assert topology.cores("0-2,7,9-9") == {0, 1, 2, 7, 9}

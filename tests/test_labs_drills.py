@@ -1,0 +1,236 @@
+"""The drills of lesson 20: the twelve are what they say, nothing in them tells it, and counters and trees are exact."""
+
+import re
+import zipfile
+
+import pytest
+
+import gpulab
+from gpulab.errors import GpulabError
+from gpulab.lessons.course import lesson
+from gpulab.lessons.labs import drills, trees
+from gpulab.lessons.labs.drill_cases import ACTIONS, CASES, CAUSES
+from gpulab.lessons.labs.drill_counters import COUNTERS, counters
+from gpulab.lessons.labs.drill_evidence import catalogue, evidence, revealed, words
+from gpulab.lessons.labs.recall import Deck, days_asked
+
+FILES = sorted(drills.FOLDER.glob("*.gpulab"))
+BESIDE = ("beside1", "memory1", "memory2", "memory3")
+TELLTALE = r"gpulab|workloads|RemoteImages|Documents|/home/|/work|/tmp|\b(?!train\b)\w+\.py\b"
+numbered = pytest.mark.parametrize("each", CASES, ids=lambda each: each.key)
+
+
+def right_answer(each):
+    return each.cause, each.action, each.excluded_by[0]
+
+
+# What lies in the folder.
+
+
+def test_the_files_are_small_and_each_is_used():
+    assert all(path.stat().st_size <= 60_000 for path in FILES)
+    assert sum(path.stat().st_size for path in FILES) <= 600_000
+    cases = {f"case{each.number:02}" for each in CASES}
+    mended = {f"{name}_mended" for name in cases} - {"case04_mended", "case11_mended"}
+    assert {path.stem for path in FILES} == cases | mended | set(BESIDE)
+    told = (drills.FOLDER / "README.md").read_text(encoding="utf-8")
+    assert all(path.stem.removesuffix("_mended") in told for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_nothing_in_a_file_gives_the_answer_away(path):
+    with zipfile.ZipFile(path) as archive:
+        said = archive.read("run.json").decode().replace('"gpulab run"', "")  # the name of the format
+    run = gpulab.load(path)
+    vocabulary = [
+        word
+        for field in ("event_rows", "host_rows", "stall_rows", "holder_rows")
+        for column in getattr(run, field).columns.values()
+        for word in getattr(column, "vocabulary", ())
+    ]
+    assert not [text for text in (said, *vocabulary) if re.search(TELLTALE, text)]
+    assert run.source.how in ("recorded", "virtual")
+    assert run.began_ns is None
+
+
+# The answers.
+
+
+def test_twelve_cases_have_twelve_causes_and_twelve_first_actions():
+    assert [each.number for each in CASES] == list(range(1, 13))
+    assert len({each.cause for each in CASES}) == len({each.action for each in CASES}) == 12
+    for each in CASES:
+        assert {each.cause, each.rival} <= set(CAUSES)
+        assert each.action in ACTIONS
+        assert set(each.excluded_by) <= set(COUNTERS)
+        assert each.cause not in each.called
+
+
+@numbered
+def test_the_planted_cause_is_named_first_and_is_gone_in_the_mended_run(each):
+    assert gpulab.diagnose(drills.case(each.number)).first.rule == each.cause
+    if each.cause != "device_bound":
+        left = {finding.rule for finding in gpulab.diagnose(drills.mended(each.number)).findings}
+        assert each.cause not in left
+
+
+@numbered
+def test_every_accepted_counter_tells_the_rival_apart_in_a_run_that_has_it(each):
+    rival = next((drills.case(one.number) for one in CASES if f"case{one.number:02}" == each.rival_file), None)
+    assert gpulab.diagnose(rival or drills.beside(each.rival_file)).first.rule == each.rival
+    for name in each.excluded_by:
+        assert drills.told_apart(drills.reads(each.number)[name], drills.reads(each.rival_file)[name])
+
+
+@numbered
+def test_an_answer_is_judged_word_by_word(each):
+    cause, action, counter = right_answer(each)
+    assert each.problem((cause, action, counter)) is None
+    other = "starving" if cause != "starving" else "unfused"
+    assert each.problem((other, action, counter)) == "look again at the cause"
+    assert each.right((other, action, counter)) == (False, True, True)
+    assert "there is no counter" in each.problem((cause, action, "horoscope"))
+    assert each.problem("starving") == each.problem((cause, action)) is not None
+    assert f"excludes {each.rival}" in lesson("20").asked(each.key).ask
+
+
+def test_words_are_counted_once_all_twelve_are_answered():
+    answers = {each.key: right_answer(each) for each in CASES}
+    assert drills.right_picks(answers) == 36
+    assert drills.right_picks({**answers, "case7": ("starving", "pin memory", "to_gpu")}) == 35
+    assert drills.right_picks({**answers, "case7": None}) is None
+    assert drills.right_picks({}) is None
+
+
+# The counters, against the report's own figures and against the ledger.
+
+
+@numbered
+def test_shares_are_those_of_the_ledger_and_absent_is_not_zero(each):
+    told, accounts = drills.reads(each.number), gpulab.diagnose(drills.case(each.number)).ledger
+    for name, parts in {"loader": ("loader",), "python": ("python",), "copies": ("copies",)}.items():
+        assert told[name] is None or told[name] == pytest.approx(accounts.frac(*parts))
+    on_gpu = accounts.device == "gpu"
+    assert all((told[name] is not None) == on_gpu for name in ("copies", "to_gpu", "to_host", "matrix", "filled"))
+    assert (told["worker_cpu"] is not None) == (each.cause == "heavy_items")
+    shares = set(COUNTERS) - {"to_gpu", "to_host", "growth", "worker_cpu"}
+    assert all(0 <= told[name] <= 1 for name in shares if told[name] is not None)
+
+
+def test_bytes_are_those_that_the_loops_move():
+    assert drills.reads(2)["to_host"] == 16384 * 2048 * 2  # predictions in bfloat16
+    assert drills.reads(7)["to_gpu"] == 16384 * 8192 * 2  # a batch in bfloat16
+    assert drills.reads(2)["to_gpu"] == drills.reads(7)["to_host"] == 0
+    assert counters(drills.mended(7))["to_gpu"] == 0  # pinned
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "apart"),
+    [(0.8, 0.4, True), (0.8, 0.41, False), (0.0, 0.0, False), (0.0, 1.0, True), (None, 0.0, True), (None, None, False)],
+)
+def test_told_apart_means_twice_as_much(one, other, apart):
+    assert drills.told_apart(one, other) is drills.told_apart(other, one) is apart
+
+
+# Advice that is simpler.
+
+
+def test_utilisation_alone_is_right_twice():
+    advice = {each.number: "start workers" if drills.reads(each.number)["busy"] < 0.5 else "leave it" for each in CASES}
+    assert [each.number for each in CASES if advice[each.number] == each.action] == [1, 11]
+    assert sorted(advice.values()) == ["leave it"] * 6 + ["start workers"] * 6
+
+
+# The trees.
+
+
+def test_the_tree_of_utilisation_ends_at_what_was_planted():
+    walks = {each.number: trees.walk(trees.UTILISATION, drills.reads(each.number)) for each in CASES}
+    assert all(walks[each.number].leaf.name == each.cause for each in CASES)
+    assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
+    assert trees.walk(trees.UTILISATION, drills.reads("beside1")).leaf.name == "few_workers"
+    assert {leaf.name for leaf in trees.leaves(trees.UTILISATION)} == set(CAUSES)
+
+
+def test_the_tree_of_memory_ends_where_each_run_belongs():
+    runs = {**{name: drills.beside(name) for name in BESIDE[1:]}, "leak": drills.case(10)}
+    reached = {name: trees.walk(trees.OUT_OF_MEMORY, trees.memory_facts(run)).leaf.name for name, run in runs.items()}
+    assert reached == {"memory1": "activations", "memory2": "states", "memory3": "long_sample", "leak": "leak"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "leaf"),
+    [
+        ({"first_step": True, "others": True}, "neighbour"),
+        ({"first_step": False, "grows": True, "evaluating": True}, "evaluation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
+    ],
+)
+def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
+    walked = trees.walk(trees.OUT_OF_MEMORY, facts)
+    assert walked.leaf.name == leaf
+    assert walked.reads == set(facts)
+    assert repr(walked).endswith(f"-> {leaf}: {walked.leaf.do}")
+
+
+def test_a_fact_that_is_missing_is_asked_for():
+    with pytest.raises(GpulabError, match="Does the first step fail"):
+        trees.walk(trees.OUT_OF_MEMORY, {})
+
+
+def test_states_are_four_times_the_parameters_with_adam():
+    parameters = 8 * (12288 * 12288 + 12288) * 4
+    assert trees.states_bytes(drills.beside("memory2")) == 4 * parameters
+    assert trees.states_bytes(drills.beside("memory2"), copies=2) == 2 * parameters
+
+
+# The learner's own triage.
+
+
+def test_a_triage_is_marked_by_causes_and_counters_read():
+    done = drills.triaged(lambda read: "starving" if read("loader") + read("loader") > 1 else "unfused")
+    assert (done.right, done.counters_read) == (2, 12)
+    assert drills.triaged(None) is None
+    assert drills.triaged(lambda read: str(read("matrix"))).named[0] == "0.0"  # absent on a CPU
+    with pytest.raises(GpulabError, match="no counter 'stars'"):
+        drills.triaged(lambda read: str(read("stars")))
+
+
+# Asked again.
+
+
+def test_gaps_grow_while_an_answer_is_known_and_begin_anew_when_it_is_missed():
+    assert days_asked(30) == (0, 1, 4, 11)
+    assert days_asked(60) == (0, 1, 4, 11, 32, 53)
+    deck = Deck().answered("one", True, 0).answered("two", False, 0).answered("one", True, 1)
+    assert deck.due(1) == ("two",)
+    assert deck.due(4) == ("two", "one")
+    assert deck.answered("one", False, 4).due(5) == ("two", "one")
+
+
+# What is shown before an answer.
+
+
+@numbered
+def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each):
+    shown = repr(evidence(each.number))
+    verdict = gpulab.diagnose(drills.case(each.number)).verdict
+    assert each.called in shown
+    assert verdict not in shown
+    assert "shaded" not in evidence(each.number)._repr_html_()
+    assert not revealed(each.key, None)
+    assert not revealed(each.key, ("unfused", "leave it", "busy"))
+    (report,) = revealed(each.key, right_answer(each))
+    assert report.diagnosis.verdict == verdict
+
+
+def test_lists_hold_every_word():
+    shown = repr(words())
+    assert all(f"{word}:" in shown for word in (*CAUSES, *ACTIONS, *COUNTERS))
+    assert all(each.called in repr(catalogue()) for each in CASES)
+
+
+def test_there_is_no_run_of_another_name():
+    with pytest.raises(GpulabError, match="no recorded run 'case13'"):
+        drills.case(13)

@@ -1,0 +1,203 @@
+"""What the notebook on data loading imports: exact counts, an oracle that goes tick by tick, and laws of queues."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from gpulab.lessons.labs import caching, loading, packing, queues
+
+COSTS = {
+    "bursty": queues.bursty(60, 10, 110, 16),
+    "even": [16.0] * 40,
+    "wild": [float(each) for each in np.random.default_rng(0).integers(1, 60, 50)],
+}
+
+
+def ticked(costs_ms: Sequence[float], step_ms: int, workers: int, prefetch: int) -> list[int]:
+    """What each step waits, found by going through the time millisecond by millisecond."""
+    queued: list[list[int]] = [[] for _ in range(workers)]
+    left: list[float] = [0.0] * workers
+    ready: set[int] = set()
+    waits = [0] * len(costs_ms)
+    asked = taken = clock = training = 0
+
+    def ask() -> None:
+        nonlocal asked
+        if asked < len(costs_ms):
+            queued[asked % workers].append(asked)
+            asked += 1
+
+    for _ in range(workers * prefetch):
+        ask()
+    while taken < len(costs_ms):
+        if not training and taken in ready:
+            taken += 1
+            training = step_ms
+            ask()
+        for worker, queue in enumerate(queued):
+            if queue:
+                left[worker] += 1
+                if left[worker] == costs_ms[queue[0]]:
+                    ready.add(queue.pop(0))
+                    left[worker] = 0
+        if training:
+            training -= 1
+        else:
+            waits[taken] += 1
+        clock += 1
+        assert clock < 100_000
+    return waits
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (1, 2), (1, 6), (2, 1), (2, 2), (3, 4)])
+@pytest.mark.parametrize("step_ms", [7, 20])
+def test_a_loader_on_paper_waits_as_one_that_is_gone_through_tick_by_tick(
+    name: str, workers: int, prefetch: int, step_ms: int
+) -> None:
+    told = queues.fed(COSTS[name], step_ms, workers=workers, prefetch=prefetch)
+    assert list(told.waits_ms) == ticked(COSTS[name], step_ms, workers, prefetch)
+    assert told.wall_ms == pytest.approx(sum(told.waits_ms) + step_ms * len(COSTS[name]))
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_more_batches_ahead_never_make_it_slower_and_never_beat_the_two_bounds(name: str) -> None:
+    costs = COSTS[name]
+    for workers in (1, 2, 4):
+        walls = [queues.fed(costs, 20, workers=workers, prefetch=each).wall_ms for each in (1, 2, 4, 8, 64)]
+        assert walls == sorted(walls, reverse=True)
+        assert walls[-1] >= max(sum(costs) / workers, 20 * len(costs))
+
+
+def test_without_workers_every_step_waits_for_its_whole_batch() -> None:
+    told = queues.fed([5.0, 7.0, 9.0], 10, workers=0)
+    assert told.waits_ms == (5.0, 7.0, 9.0)
+    assert (told.stalls, told.wall_ms, told.wait_frac) == (2, 51, 21 / 51)
+
+
+def test_the_stream_of_the_exercise_needs_six_batches_ahead() -> None:
+    costs = queues.bursty(100, 10, 110, 16)
+    assert costs.count(110) == 6
+    assert [queues.fed(costs, 20, workers=1, prefetch=each).stalls for each in (2, 5, 6, 7)] == [6, 6, 0, 0]
+    assert queues.fed(costs, 15, workers=1, prefetch=100).stalls > 0
+
+
+def test_an_item_that_computes_uses_the_cpu_time_it_declares() -> None:
+    began = time.thread_time()
+    loading.Computing(1, cpu_s=0.02)[0]
+    assert 0.02 <= time.thread_time() - began < 0.04
+
+
+def test_both_kinds_of_item_give_the_same_pictures() -> None:
+    waiting, computing = loading.Waiting(20, 0), loading.Computing(20, 0)
+    for index in (0, 7, 19):
+        one, label = waiting[index]
+        other, same = computing[index]
+        assert torch.equal(one, other)
+        assert label == same == index % loading.CLASSES
+        assert one.shape == (3, loading.SIDE, loading.SIDE)
+        assert one.dtype == torch.float32
+
+
+def test_items_at_once_follow_from_rate_and_cost() -> None:
+    told = loading.Fetched(items=100, wall_s=0.5, cost_s=0.02)
+    assert (told.per_s, told.at_once) == (200, pytest.approx(4))
+
+
+def test_one_reader_is_never_at_two_items_at_once() -> None:
+    assert loading.by_threads(loading.Waiting(10, 0.005), 1).at_once <= 1
+    assert loading.drained(DataLoader(loading.Waiting(16, 0.002), batch_size=4)).at_once <= 1  # type: ignore[arg-type]
+
+
+def test_one_thread_that_waits_for_all_needs_no_other_and_no_loop_of_its_caller() -> None:
+    before = threading.active_count()
+    told = loading.by_one_thread(loading.Waiting(40, 0.01), at_once=20)
+    assert told.items == 40
+    assert 1 < told.at_once <= 20
+    assert threading.active_count() == before
+
+
+def test_an_index_is_opened_once_in_each_process() -> None:
+    data = loading.Indexed(8, open_s=0.05, wait_s=0)
+    seen = loading.epochs(DataLoader(data, batch_size=4), 2)  # type: ignore[arg-type]
+    assert seen.processes == 1
+    assert data[0] == os.getpid()
+    assert seen.gaps_s[0] >= 0.05
+    assert seen.later_gap_s == seen.gaps_s[1]
+
+
+def test_names_are_the_same_in_a_list_and_packed() -> None:
+    listed, packed = loading.Names(100, packed=False), loading.Names(100, packed=True)
+    assert [str(each, "ascii") for each in packed.names] == list(listed.names)
+    assert len(listed) == len(packed) == 100
+    assert listed.__getitems__([0, 5])[0] > 0
+
+
+@pytest.mark.parametrize("cache", ["none", "ram", "disk"])
+def test_a_cache_changes_what_is_read_and_not_what_is_given(cache: str, tmp_path: Path) -> None:
+    kept = {"none": None, "ram": caching.Ram(), "disk": caching.Disk(tmp_path)}[cache]
+    store, plain = caching.Remote(12, kept, wait_s=0), caching.Remote(12, wait_s=0)
+    loader = DataLoader(store, batch_size=4)  # type: ignore[arg-type]
+    assert caching.reads(loader, 3) == ([12, 12, 12] if cache == "none" else [12, 0, 0])
+    assert [store[index][0] for index in range(12)] == [plain[index][0] for index in range(12)]
+
+
+def test_a_cache_on_disk_holds_whole_items_under_their_own_names(tmp_path: Path) -> None:
+    caching.reads([[0, torch.tensor([caching.Remote(3, caching.Disk(tmp_path), wait_s=0)[2][1]])]], 1)
+    assert [each.name for each in tmp_path.iterdir()] == ["000002.f32"]
+    assert (tmp_path / "000002.f32").stat().st_size == caching.ITEM_BYTES
+
+
+def test_the_mean_wait_lies_between_hit_and_miss() -> None:
+    assert caching.mean_wait_ms(0, 1, 20) == 20
+    assert caching.mean_wait_ms(1, 1, 20) == 1
+    assert caching.mean_wait_ms(0.5, 1, 20) == pytest.approx(10.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("rows")
+    packing.write(made, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
+    return made
+
+
+@pytest.mark.parametrize(("reader", "opens"), [(packing.from_files, 50), (packing.from_map, 3), (packing.from_tar, 1)])
+def test_each_way_of_reading_gives_the_same_rows_in_its_own_number_of_opens(
+    reader: packing.Reader, opens: int, folder: Path
+) -> None:
+    order = np.random.default_rng(1).permutation(50).tolist()
+    told = packing.measured(reader, folder, order)
+    assert told.opens == opens
+    assert told.total == pytest.approx(float(np.load(folder / "rows.npy").sum()), rel=1e-4)
+    assert told.elsewhere_s(0.01) == pytest.approx(told.wall_s + 0.01 * opens)
+
+
+def test_only_opens_under_the_folder_are_counted_and_only_meanwhile(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    with packing.opens(folder) as opened, packing.opens(tmp_path) as beside:
+        other.write_text("a")
+        packing.single(folder, 0).read_bytes()
+        os.close(os.open(packing.single(folder, 1), os.O_RDONLY))
+    packing.single(folder, 2).read_bytes()
+    assert [Path(each).name for each in opened.paths] == ["row-000000.f32", "row-000001.f32"]
+    assert (opened.count, beside.count) == (2, 1)
+
+
+def test_what_was_tried_is_counted_and_checked(folder: Path) -> None:
+    orders = [list(range(50)), list(range(49, -1, -1))]
+    by_files = packing.tried(lambda where, some: [packing.from_files(where, each) for each in some], folder, orders)
+    assert by_files == packing.Feeding(opens=100, held_mb=1, right=True)
+    wrong = packing.tried(lambda where, some: [0.0 for _ in some], folder, orders)
+    assert (wrong.opens, wrong.right) == (0, False)
+    assert not packing.tried(lambda where, some: [0.0], folder, orders).right
+    hoarding = packing.tried(lambda where, some: [float(np.ones(400_000).sum()) for _ in some], folder, orders)
+    assert hoarding.held_mb == 4

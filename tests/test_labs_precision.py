@@ -1,0 +1,229 @@
+"""What notebook 08 counts, against sums done by hand, exhaustive search and runs of its own."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.lessons.course import lesson
+from gpulab.lessons.labs import halves, precision
+
+LESSON = lesson("08")
+
+
+def chain(width: int = 32, layers: int = 5) -> nn.Sequential:
+    return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)])
+
+
+# Bytes kept for backward
+
+
+def test_linear_and_gelu_keep_an_input_each_and_half_of_it_in_bfloat16() -> None:
+    model, inputs = chain(), torch.randn(24, 32)
+    each = 24 * 32
+    wide = precision.kept(model, inputs)
+    assert (wide.activation_bytes, wide.weight_bytes) == (2 * 5 * each * 4, 0)
+    narrow = precision.kept(model, inputs, torch.bfloat16)
+    assert narrow.activation_bytes * 2 == wide.activation_bytes
+    assert narrow.weight_bytes == 4 * 32 * 32 * 2  # the first layer's weight is not needed: its input wants no gradient
+
+
+def test_each_memory_is_counted_once() -> None:
+    class Twice(nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            wide = given * torch.ones(3, requires_grad=True)  # keeps what it multiplied by
+            return wide * wide  # keeps the same memory twice
+
+    assert precision.kept(Twice(), torch.randn(10, 3)).activation_bytes == 2 * 10 * 3 * 4
+
+
+def test_places_that_pooling_remembers_do_not_halve() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.MaxPool1d(4))
+    inputs = torch.randn(16, 8)
+    places = 16 * 2 * 8
+    wide, narrow = precision.kept(model, inputs), precision.kept(model, inputs, torch.bfloat16)
+    assert wide.activation_bytes - places == 2 * (narrow.activation_bytes - places)
+
+
+# Operators
+
+
+def test_operators_are_counted_by_name() -> None:
+    given = torch.ones(3)
+    assert precision.dispatched(lambda: (given + given).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
+
+
+def test_autocast_adds_casts_and_nothing_else() -> None:
+    model, inputs = chain(16, 3), torch.randn(4, 16)
+
+    def step(dtype: torch.dtype | None) -> None:
+        with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model(inputs).float().sum()
+        loss.backward()
+
+    before, after = precision.dispatched(lambda: step(None)), precision.dispatched(lambda: step(torch.bfloat16))
+    added = sum(after.values()) - sum(before.values())
+    assert added == after["aten._to_copy"] - before.get("aten._to_copy", 0) > 0
+
+
+def test_wide_numbers_are_those_of_four_bytes_and_more() -> None:
+    small, whole = torch.ones(6, dtype=torch.float16), torch.ones(6, dtype=torch.int64)
+    assert precision.wide_elements(lambda: small + small) == 0
+    assert precision.wide_elements(lambda: whole + whole) == 0
+    assert precision.wide_elements(lambda: small.float()) == 6
+    assert precision.wide_elements(lambda: small.double() * 2) == 12
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, gpulab.Run]:
+    runs = {}
+    for name, dtype in {"wide": None, "narrow": torch.bfloat16}.items():
+        with gpulab.virtual_gpu("h100", f"labs precision {name}") as gpu:
+            with torch.device("cuda"):
+                model = nn.Sequential(nn.Linear(1024, 4096), nn.BatchNorm1d(4096), nn.ReLU(), nn.MaxPool1d(4))
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            inputs = torch.randn(32768, 1024, device="cuda")
+            for _ in range(8):
+                with torch.autocast("cuda", dtype=torch.bfloat16, enabled=dtype is not None):
+                    loss = model(inputs).float().sum()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert gpu.run is not None
+        runs[name] = gpu.run
+    return runs
+
+
+def test_layers_are_told_by_their_sizes(recorded: dict[str, gpulab.Run]) -> None:
+    wide, narrow = precision.layers(recorded["wide"]), precision.layers(recorded["narrow"])
+    assert set(wide) == set(narrow) == set(precision.LAYERS)
+    assert wide["ReLU"].bytes == 2 * 32768 * 4096 * 4
+    for name in (*precision.PRODUCTS, *precision.PASSES):
+        assert wide[name].bytes / narrow[name].bytes == pytest.approx(2, rel=0.01)
+    assert wide["optimizer"].bytes == narrow["optimizer"].bytes
+    assert wide["linear, forward"].ms / narrow["linear, forward"].ms > 5
+    assert wide["ReLU"].ms / narrow["ReLU"].ms == pytest.approx(2, rel=0.1)
+
+
+def test_a_step_takes_its_kernels_and_its_share_of_the_peak(recorded: dict[str, gpulab.Run]) -> None:
+    wide, narrow = recorded["wide"], recorded["narrow"]
+    assert precision.kernels_per_step(narrow) > precision.kernels_per_step(wide)
+    assert precision.step_ms(wide) > precision.step_ms(narrow)
+    by_hand = 1e12 / (precision.step_ms(wide) / 1e3) / 989e12
+    assert precision.half_peak_frac(wide, 1e12) == pytest.approx(by_hand)
+
+
+def test_a_run_without_a_gpu_has_neither() -> None:
+    with gpulab.profile("labs precision on the cpu"):
+        torch.ones(4) + 1
+    run = gpulab.runs["labs precision on the cpu"]
+    for asked in (precision.kernels_per_step, lambda run: precision.half_peak_frac(run, 1.0)):
+        with pytest.raises(RunError):
+            asked(run)
+
+
+# Sixteen bits
+
+
+def test_the_least_of_float16_decides_which_gradients_vanish() -> None:
+    """The notebook's numbers: half of the least float16 is rounded up to it, and all below it to zero."""
+    least = float(np.nextafter(np.float16(0), np.float16(1)))
+    assert torch.tensor([0.51 * least, 0.49 * least]).half().tolist() == [pytest.approx(least), 0.0]
+    features, defect = halves.defects(2**18, 0.005)
+    assert 0.004 < defect.mean() < 0.006
+    expected = torch.sigmoid(halves.detector(0.005)(features).squeeze(1))
+    assert (expected / 2**18).median() < 0.9 * least / 2
+    assert least < 0.995 / 2**18  # of a defect: it stays
+
+
+def test_the_detector_begins_by_expecting_the_share_there_is() -> None:
+    features, _ = halves.defects(4096, 0.02, seed=3)
+    for seed in (0, 1):
+        assert torch.sigmoid(halves.detector(0.02, seed)(features)).mean().item() == pytest.approx(0.02, rel=0.15)
+    assert torch.equal(halves.detector(0.02)(features), halves.detector(0.02)(features))
+
+
+def test_products_land_in_sixteen_bits_on_both_devices_and_the_range_is_kept_on_a_gpu() -> None:
+    with gpulab.virtual_gpu("h100", "labs precision lists"):
+        told = {dtype: halves.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
+    here = halves.landings("cpu", torch.bfloat16)
+    for dtype, found in told.items():
+        assert list(found) == list(halves.ASKED)
+        assert {found[name] for name in ("matmul", "linear", "relu", "add")} == {str(dtype).removeprefix("torch.")}
+        assert {found[name] for name in halves.ASKED[4:]} == {"float32"}
+    assert here["matmul"] == "bfloat16"
+
+
+def normalised_narrow(x: torch.Tensor) -> torch.Tensor:
+    return x / x.pow(2).mean(dim=-1, keepdim=True).sqrt()
+
+
+def normalised_wide(x: torch.Tensor) -> torch.Tensor:
+    wide = x.float()
+    return (wide / wide.pow(2).mean(dim=-1, keepdim=True).sqrt()).half()
+
+
+def normalised(x: torch.Tensor) -> torch.Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return x * (x.shape[-1] ** 0.5 / norm).half()
+
+
+def test_the_judge_counts_what_a_right_answer_writes() -> None:
+    assert halves.judged(normalised) == (3 * halves.ROWS, "")
+    assert 3 * halves.ROWS <= halves.WIDE_PAR == LESSON.par("normalise").par
+    count, problem = halves.judged(normalised_wide)
+    assert problem == ""
+    assert count is not None
+    assert count > halves.ROWS * halves.COLUMNS > 100 * halves.WIDE_PAR
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (normalised_narrow, "inf or nan"),
+        (lambda x: x, "off by more"),
+        (lambda x: x / x.abs().amax(dim=-1, keepdim=True), "off by more"),
+        (lambda x: normalised(x).float(), "no float16 tensor"),
+        (lambda x: normalised(x)[:10], "no float16 tensor"),
+        (lambda x: None, "no float16 tensor"),
+        (lambda x: x.mul_(1), "off by more"),
+        (lambda x: x.copy_(normalised(x)), "changes the rows"),
+    ],
+)
+def test_the_judge_says_what_is_wrong(wrong: object, why: str) -> None:
+    count, problem = halves.judged(wrong)  # type: ignore[arg-type]
+    assert count is None
+    assert re.search(why, problem)
+
+
+def test_keras_is_asked_only_where_it_is() -> None:
+    told = halves.keras_types()
+    assert told is None or (told["compute"], told["variables"]) == ("float16", "float32")
+
+
+# The lesson
+
+
+def test_every_question_has_a_reason_and_something_to_say_to_each_answer() -> None:
+    for each in LESSON.questions:
+        assert each.because
+        assert each.hints
+        assert all(one.told for one in each.choices)
+        assert each.right or all(one.below is not None for one in each.choices[:-1])
+    assert [one.number for one in LESSON.experiments] == [f"08.{number}" for number in range(1, 12)]
+
+
+@pytest.mark.parametrize(("key", "measured", "right"), [("ladder", 5.4, "b"), ("half", 0.5, "b"), ("batch", 2.0, "c")])
+def test_what_was_measured_decides(key: str, measured: float, right: str) -> None:
+    found = LESSON.asked(key).right_for(measured)
+    assert found is not None
+    assert found.key == right
