@@ -434,7 +434,7 @@ if not on_gpu:
 side, calls, kind = (8192, 14, torch.bfloat16) if on_gpu else (512, 2, torch.float32)
 square = torch.ones(side, side, device=L.device, dtype=kind)
 settle = torch.cuda.synchronize if on_gpu else lambda: None
-wait_s = 0.1
+wait_s = 0.03
 rounds = L.pick(tiny=16, lab=40, full=40)
 for _ in range(rounds):
     # <fix>

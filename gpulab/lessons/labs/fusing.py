@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # and computes nothing
 _BOOKKEEPING = ("_record_function_enter_new", "_record_function_exit", "lift_fresh", "detach")
 _CALLS = 30  # timed of each variant
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,24 +145,53 @@ def break_even(first_call_s: float, before_ms: float, after_ms: float) -> int:
     return ceil(1e3 * first_call_s / (before_ms - after_ms))
 
 
-def compiled(function: Callable[[Tensor], Tensor], sample: Tensor) -> Compiled:
-    """Compile a function with torch.compile and time it: seconds to a minute; on a CPU it takes a C++ compiler."""
+_KNOWN: dict[tuple[object, int, str], Compiled] = {}
+
+
+def compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
+    """Compile a function of so many numbers with torch.compile and time it: seconds to a minute, once in a process.
+
+    On a CPU it takes a C++ compiler. Compiled again, the function would be found where it was loaded: what is told
+    then is the first time.
+    """
+    key = (function.__code__, count, device)
+    if key not in _KNOWN:
+        _KNOWN[key] = _compiled(function, count, device)
+    return _KNOWN[key]
+
+
+def _compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
     import torch
     from torch._inductor import metrics
 
     torch._dynamo.reset()
     metrics.reset()
-    quick = torch.compile(function)
-    began = time.perf_counter()
-    quick(sample)
-    _settle(sample)
-    first_call_s = time.perf_counter() - began
+    quick, sample = torch.compile(function), torch.ones(count, device=device)
+    with _nothing_kept():
+        began = time.perf_counter()
+        quick(sample)
+        _settle(sample)
+        first_call_s = time.perf_counter() - began
     return Compiled(
         first_call_s=first_call_s,
         before_ms=_typical_ms(function, sample),
         after_ms=_typical_ms(quick, sample),
         kernels=metrics.generated_kernel_count,
     )
+
+
+@contextlib.contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """Let the compiler find nothing that it compiled another time, and keep nothing."""
+    before = os.environ.get(_CACHE)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[_CACHE] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop(_CACHE)
+            if before is not None:
+                os.environ[_CACHE] = before
 
 
 def _typical_ms(function: Callable[[Tensor], Tensor], sample: Tensor) -> float:
