@@ -148,9 +148,10 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     def check() -> None:
         assert [path.name for path in here.iterdir()] == [], "files in the working directory"
-        assert [path.name for path in spare.iterdir() if not _of_torch(path.name)] == [], "temporary files"
         _, running = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - children, timeout=5)
         assert not running, "processes"
+        # After the processes: each removes its own when it ends.
+        assert [path.name for path in spare.iterdir() if not _of_torch(path.name)] == [], "temporary files"
         after = _process_state()
         changed = {what: (value, after.get(what)) for what, value in before.items() if value != after.get(what)}
         added = {what: (None, value) for what, value in after.items() if what not in before and "torch" not in what}
