@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.profiler import record_function
 
-from gpulab.lessons.labs import copying, races, topology
+from gpulab.errors import RunError
+from gpulab.lessons.labs import copying, races, throughput, topology
 from gpulab.run import Run
 from gpulab.virtual.host import Host
 from gpulab.virtual.session import VirtualGpu
@@ -100,7 +101,12 @@ def test_a_step_has_a_length_only_where_there_are_steps() -> None:
             (weight @ weight).sum().backward()
             optimizer.step()
     assert gpu.run is not None
-    assert copying.step_ms(gpu.run) > 0
+    assert throughput.step_ms(gpu.run) > 0
+    with VirtualGpu("h100", "no steps", host=Host.usual()) as gpu:
+        pass
+    assert gpu.run is not None
+    with pytest.raises(RunError):
+        throughput.step_ms(gpu.run)
 
 
 def test_the_ways_of_a_batch() -> None:

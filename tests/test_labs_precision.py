@@ -12,7 +12,7 @@ from torch import nn
 import gpulab
 from gpulab.errors import RunError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import halves, precision
+from gpulab.lessons.labs import halves, precision, throughput
 
 LESSON = lesson("08")
 
@@ -116,9 +116,9 @@ def test_layers_are_told_by_their_sizes(recorded: dict[str, gpulab.Run]) -> None
 
 def test_a_step_takes_its_kernels_and_its_share_of_the_peak(recorded: dict[str, gpulab.Run]) -> None:
     wide, narrow = recorded["wide"], recorded["narrow"]
-    assert precision.kernels_per_step(narrow) > precision.kernels_per_step(wide)
-    assert precision.step_ms(wide) > precision.step_ms(narrow)
-    by_hand = 1e12 / (precision.step_ms(wide) / 1e3) / 989e12
+    assert throughput.kernels_per_step(narrow) > throughput.kernels_per_step(wide)
+    assert throughput.step_ms(wide) > throughput.step_ms(narrow)
+    by_hand = 1e12 / (throughput.step_ms(wide) / 1e3) / 989e12
     assert precision.half_peak_frac(wide, 1e12) == pytest.approx(by_hand)
 
 
@@ -126,7 +126,7 @@ def test_a_run_without_a_gpu_has_neither() -> None:
     with gpulab.profile("labs precision on the cpu"):
         torch.ones(4) + 1
     run = gpulab.runs["labs precision on the cpu"]
-    for asked in (precision.kernels_per_step, lambda run: precision.half_peak_frac(run, 1.0)):
+    for asked in (throughput.kernels_per_step, lambda run: precision.half_peak_frac(run, 1.0)):
         with pytest.raises(RunError):
             asked(run)
 

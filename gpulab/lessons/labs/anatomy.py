@@ -7,34 +7,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gpulab.lessons.labs.operators import Called, saved, watching
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 MIB = 2**20
 
 
 def saved_bytes(run: Callable[[], object], model: nn.Module | None = None) -> int:
-    """What running this keeps for a backward pass: every storage once, and none that the model's weights lie in.
-
-    It counts on any device, also on "meta", where tensors have sizes and no memory.
-    """
-    import torch
-
-    weights = {each.untyped_storage()._cdata for each in (model.parameters() if model is not None else ())}
-    kept: dict[int, Any] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            kept[storage._cdata] = storage  # held, so that no other takes its address
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = run()
-    del result
-    return sum(storage.nbytes() for storage in kept.values())
+    """The bytes that running this keeps for a backward pass; those of the model's weights are not counted."""
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved(run, model))
 
 
 @dataclass
@@ -49,21 +34,16 @@ class Allocations:
 @contextmanager
 def allocations() -> Iterator[Allocations]:
     """Count the storages that operators make within this block, on any device."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     told = Allocations()
 
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            given = _storages((args, kwargs or {}))
-            for size in (size for key, size in _storages(made).items() if key not in given and size):
-                told.count += 1
-                told.bytes += size
-                told.largest[str(func)] = told.largest.get(str(func), 0) + size
-            return made
+    def count(called: Called) -> None:
+        given = _storages((called.args, called.kwargs))
+        for size in (size for key, size in _storages(called.result).items() if key not in given and size):
+            told.count += 1
+            told.bytes += size
+            told.largest[str(called.operator)] = told.largest.get(str(called.operator), 0) + size
 
-    with Counting():
+    with watching(count):
         yield told
 
 

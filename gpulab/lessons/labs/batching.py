@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from gpulab.lessons.labs.operators import Called, watching
+
 MULTIPROCESSORS = 132  # of an H100 or H200 in SXM form
 TILE = 128  # rows and columns of the result that one thread block computes, usually
-_ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # and computes nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +37,18 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backwa
 
 def work_of(code: Callable[[], object]) -> Work:
     """What `code` has the device do, counted as PyTorch hands it out; views and bare allocations are not work."""
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
     names: Counter[str] = Counter()
     arithmetic: list[int] = []
 
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            name = func.overloadpacket.__name__
-            if not func.is_view and name not in _ALLOCATES:
-                names[name] += 1
-                formula = flop_registry.get(func.overloadpacket)
-                arithmetic.append(int(formula(*args, **(kwargs or {}), out_val=out)) if formula else 0)
-            return out
+    def count(called: Called) -> None:
+        if called.is_work:
+            names[called.name] += 1
+            formula = flop_registry.get(called.operator.overloadpacket)
+            arithmetic.append(int(formula(*called.args, **called.kwargs, out_val=called.result)) if formula else 0)
 
-    with Counting():
+    with watching(count):
         code()
     return Work(ops=names.total(), flops=sum(arithmetic), largest_flops=max(arithmetic, default=0), by_name=dict(names))
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.analysis.copies import direction, host_memory
-from gpulab.analysis.steps import Mask, steps
+from gpulab.analysis.steps import Mask
+from gpulab.lessons.labs.operators import Called, watching
 from gpulab.run import Run
 from gpulab.tables import Kind
 
@@ -125,14 +126,6 @@ def _pins_ns(run: Run) -> list[int]:
     return []
 
 
-def step_ms(run: Run) -> float:
-    """The median step of a run."""
-    step_ns = steps(run).step_ns
-    if step_ns is None:
-        raise ValueError(f"run {run.name} has no steps")
-    return step_ns / 1e6
-
-
 @dataclass
 class Counter:
     """How often something was called so far."""
@@ -143,16 +136,12 @@ class Counter:
 @contextmanager
 def counted(operator: str) -> Iterator[Counter]:
     """Count the calls of an operator, as "aten::_local_scalar_dense", within: on the CPU as on a GPU."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     count = Counter()
 
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            count.calls += func._schema.name == operator
-            return func(*args, **(kwargs or {}))
+    def add(called: Called) -> None:
+        count.calls += called.schema == operator
 
-    with Counting():
+    with watching(add):
         yield count
 
 

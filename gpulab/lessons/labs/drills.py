@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpulab.analysis.steps import steps
 from gpulab.errors import GpulabError
 from gpulab.files import load_run
 from gpulab.lessons.labs.drill_cases import ACTIONS, CASES, CAUSES, Case
@@ -32,7 +31,6 @@ __all__ = [
     "mended",
     "reads",
     "right_picks",
-    "step_ms",
     "told_apart",
     "triaged",
 ]
@@ -72,14 +70,6 @@ def _counters(name: str) -> Mapping[str, float | None]:
 def reads(which: int | str) -> Mapping[str, float | None]:
     """All counters of a case by its number, or of another recorded run by its name; worked out once."""
     return _counters(f"case{which:02}" if isinstance(which, int) else which)
-
-
-def step_ms(run: Run) -> float:
-    """A typical step in ms, without the profiler where that was measured. Raises GpulabError where none was found."""
-    found = steps(run).step_ns
-    if found is None:
-        raise GpulabError(f"{run.name} has no steps.", why="it ended before", fix="ask another run")
-    return found / 1e6
 
 
 def told_apart(one: float | None, other: float | None) -> bool:

@@ -8,19 +8,19 @@ import logging
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulab.errors import GpulabError
+from gpulab.lessons.labs.operators import Called, counts, watching
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # and computes nothing
-_BOOKKEEPING = ("_record_function_enter_new", "_record_function_exit", "lift_fresh", "detach")
 _CALLS = 30  # timed of each variant
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -41,39 +41,22 @@ class Traffic:
 
 def traffic(code: Callable[[], object]) -> Traffic:
     """Run a piece of code and count its operators and their bytes; views, bare allocations and bookkeeping are none."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    names: dict[str, int] = {}
+    names: Counter[str] = Counter()
     moved: list[int] = []
 
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            name = func.overloadpacket.__name__
-            if not func.is_view and name not in (*_ALLOCATES, *_BOOKKEEPING):
-                names[name] = names.get(name, 0) + 1
-                moved.append(_bytes((args, kwargs)) + _bytes(out))
-            return out
+    def count(called: Called) -> None:
+        if called.is_work:
+            names[called.name] += 1
+            moved.append(_bytes((called.args, called.kwargs)) + _bytes(called.result))
 
-    with Watch():
+    with watching(count):
         code()
-    return Traffic(operators=sum(names.values()), bytes=sum(moved), by_name=names)
+    return Traffic(operators=names.total(), bytes=sum(moved), by_name=dict(names))
 
 
 def dispatched(code: Callable[[], object]) -> int:
     """Every call that PyTorch's dispatcher sees of a piece of code, its own bookkeeping included."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen: list[object] = []
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Watch():
-        code()
-    return len(seen)
+    return counts(code).total()
 
 
 def _bytes(tree: object) -> int:

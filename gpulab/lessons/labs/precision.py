@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpulab.analysis.interior import interior
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.peaks import peaks_of
 from gpulab.analysis.roofline import sized
 from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
+from gpulab.lessons.labs.operators import Called, counts, saved, watching
+from gpulab.lessons.labs.throughput import step_ms
 from gpulab.run import Run
 
 if TYPE_CHECKING:
@@ -54,34 +55,17 @@ def kept(model: torch.nn.Module, inputs: torch.Tensor, dtype: torch.dtype | None
     """Run a model forward, under autocast where `dtype` is given, and count what it keeps; each memory once."""
     import torch
 
-    seen = {each.untyped_storage().data_ptr() for each in model.parameters()}
-    held: list[torch.Tensor] = []  # an address may not be used again before all are counted
-    sizes = {True: 0, False: 0}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        memory = tensor.untyped_storage()
-        if memory.data_ptr() not in seen:
-            seen.add(memory.data_ptr())
-            held.append(tensor)
-            sizes[tensor.dim() > 0 and tensor.shape[0] == inputs.shape[0]] += memory.nbytes()
-        return tensor
-
     kind = inputs.device.type
-    narrow = torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), narrow:
-        model(inputs)
+    sizes = {True: 0, False: 0}
+    with torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        for tensor in saved(lambda: model(inputs), model):
+            sizes[tensor.dim() > 0 and tensor.shape[0] == inputs.shape[0]] += tensor.untyped_storage().nbytes()
     return Kept(activation_bytes=sizes[True], weight_bytes=sizes[False])
 
 
 def dispatched(step: Callable[[], object]) -> dict[str, int]:
     """The operators that a step dispatches, and how often each."""
-    counts: dict[str, int] = {}
-
-    def count(name: str, result: object) -> None:
-        counts[name] = counts.get(name, 0) + 1
-
-    _watched(step, count)
-    return counts
+    return dict(counts(step))
 
 
 def wide_elements(compute: Callable[[], object]) -> int:
@@ -90,39 +74,18 @@ def wide_elements(compute: Callable[[], object]) -> int:
 
     written = 0
 
-    def count(name: str, result: object) -> None:
+    def count(called: Called) -> None:
         nonlocal written
-        for each in result if isinstance(result, list | tuple) else (result,):
+        for each in called.result if isinstance(called.result, list | tuple) else (called.result,):
             if isinstance(each, torch.Tensor) and each.is_floating_point() and each.element_size() >= 4:
                 written += each.numel()
 
-    _watched(compute, count)
+    with watching(count):
+        compute()
     return written
 
 
-def _watched(body: Callable[[], object], told: Callable[[str, object], None]) -> None:
-    """Run a function, telling of each operator that is dispatched in it by name and result."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
-            told(str(func.overloadpacket), result)
-            return result
-
-    with Watch():
-        body()
-
-
 # Read from a run.
-
-
-def step_ms(run: Run) -> float:
-    """A typical step. Raises RunError for a run without one."""
-    found = steps(run).step_ns
-    if found is None:
-        raise RunError(f"Run {run.name} has no step.", why="none was seen to its end", fix="record more steps")
-    return found / 1e6
 
 
 def half_peak_frac(run: Run, operations: float) -> float:
@@ -138,20 +101,6 @@ def half_peak_frac(run: Run, operations: float) -> float:
             fix="gpulab.analysis.peaks lists the GPUs that are",
         )
     return operations / (step_ms(run) / 1e3) / peaks.half
-
-
-def kernels_per_step(run: Run) -> float:
-    """Pieces of work that the device does in a typical step. Raises RunError for a run without any."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    kernels = None if accounts is None else interior(run, found, accounts)
-    if kernels is None:
-        raise RunError(
-            f"Run {run.name} has no kernels.",
-            why="nothing that a GPU did was recorded in it",
-            fix='record it with `with L.gpu("name"):`',
-        )
-    return len(kernels) / kernels.many
 
 
 def layers(run: Run) -> dict[str, Layer]:

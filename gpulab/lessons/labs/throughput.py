@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.interior import interior
+from gpulab.analysis.interior import Interior, interior
 from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
@@ -42,17 +42,39 @@ class Seen:
         )
 
 
-def seen(run: Run, samples: int = 1) -> Seen:
-    """What a run shows of a step with so many samples. Raises RunError for one without kernels in whole steps."""
+def step_ms(run: Run) -> float:
+    """A typical step, without the profiler where that was measured. Raises RunError for a run without one."""
+    found = steps(run).step_ns
+    if found is None:
+        raise RunError(
+            f"Run {run.name} has no step.", why="none was seen from its begin to its end", fix="record more steps"
+        )
+    return found / 1e6
+
+
+def inside(run: Run) -> Interior:
+    """The kernels of a run's whole recorded steps. Raises RunError for a run without any."""
     found = steps(run)
-    told = ledger(run, found)
-    kernels = interior(run, found, told) if told is not None else None
-    if kernels is None or not found.step_ns:
+    accounts = ledger(run, found)
+    kernels = interior(run, found, accounts) if accounts is not None else None
+    if kernels is None:
         raise RunError(
             f"Run {run.name} does not tell how a GPU is used.",
             why="it has no kernels in whole steps",
             fix="record CUDA code, with an optimizer that steps or gpulab.step() at the end of each step",
         )
+    return kernels
+
+
+def kernels_per_step(run: Run) -> float:
+    """Pieces of work that the GPU does in a typical step. Raises RunError for a run without any."""
+    kernels = inside(run)
+    return len(kernels) / kernels.many
+
+
+def seen(run: Run, samples: int = 1) -> Seen:
+    """What a run shows of a step with so many samples. Raises RunError for one without kernels in whole steps."""
+    kernels, step_ns = inside(run), 1e6 * step_ms(run)
     # Not those that reach in from the step before: as many as begin in a step belong to it.
     window = kernels.window
     begun = (kernels.start_ns >= window.start_ns[0]) & (kernels.start_ns < window.end_ns[-1])
@@ -61,8 +83,8 @@ def seen(run: Run, samples: int = 1) -> Seen:
     total = (kernels.gpu.multiprocessors if kernels.gpu else None) or 1
     filled = np.clip(blocks / total, 0.0, 1.0)
     return Seen(
-        per_s=samples * 1e9 / found.step_ns,
-        step_ns=float(found.step_ns),
+        per_s=samples * 1e9 / step_ns,
+        step_ns=step_ns,
         kernels=len(took_ns) / kernels.many,
         kernel_ns=float(took_ns.sum()) / kernels.many,
         filled_frac=float((filled * took_ns).sum() / took_ns.sum()),
