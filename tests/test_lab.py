@@ -14,6 +14,8 @@ from gpulab.files import learnt
 from gpulab.lessons import COUNTED, laboratory
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 from gpulab.run import Machine
+from gpulab.views import palette
+from gpulab.views.sheet import Verdict
 from tests.made import run_of
 
 HINTS = ("the report", "the wait share", "the line with num_workers")
@@ -161,6 +163,31 @@ def test_a_claim_is_one_line_however_long_and_its_figures_are_in_the_html_alone(
     assert repr(told) == f"HOLDS  {sentence.strip()}  [measured here]"
     assert "67 % -&gt; 24 %" in told._repr_html_()
     assert repr(lab.claim("it does", False, source=COUNTED)) == "FAILS  it does  [counted here]"
+
+
+def test_how_it_turned_out_stands_out_and_what_failed_says_what_to_do(lab):
+    held, failed = (lab.claim("twice as fast", holds)._repr_html_() for holds in (True, False))
+    assert f'background:{palette.GOOD}">HOLDS</span>  twice as fast' in held
+    assert f'background:{palette.BAD}">FAILS</span>  twice as fast' in failed
+    assert "write that first" in failed
+    assert "write that first" not in held
+    assert ">right</span>. Yes" in lab.check("cause", "a")._repr_html_()
+    assert ">not yet</span>: Count them." in lab.check("cause", "b")._repr_html_()
+    assert f'{palette.OPEN}">not answered yet</span>' in lab.check("cause", None)._repr_html_()
+    assert ">reached</span>" in lab.score("opens", 3)._repr_html_()
+    assert ">not yet</span>" in lab.score("opens", 4)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "around"),
+    [
+        ("HOLDS  as fast", "HOLDS", ("", "  as fast")),
+        ("the right side: right. Yes", "right", ("the right side: ", ". Yes")),
+        ("a: 4 opens, par is 3: not yet", "not yet", ("a: 4 opens, par is 3: ", "")),
+    ],
+)
+def test_the_word_that_says_so_is_found_at_the_beginning_or_after_a_colon(text, word, around):
+    assert Verdict(text, word=word).around == around
 
 
 def test_a_claim_names_the_run_its_figures_were_read_from(lab):

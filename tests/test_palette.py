@@ -144,6 +144,11 @@ def test_every_colour_is_seen_on_a_light_page_a_dark_page_and_on_the_paper_of_ch
             assert contrast(told, page) >= 3, (name, page)
 
 
+def test_white_letters_can_be_read_on_what_says_how_it_turned_out():
+    for shade in (palette.GOOD, palette.BAD, palette.OPEN):
+        assert contrast(shade, "#FFFFFF") >= 4.5
+
+
 def test_every_part_of_a_ledger_has_a_colour_of_its_own():
     for parts in (GPU_PARTS, CPU_PARTS):
         colours = [palette.colour(part.key) for part in parts]

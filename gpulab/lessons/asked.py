@@ -11,7 +11,7 @@ from gpulab.lessons.lesson import Choice, Hints, Question
 from gpulab.lessons.said import Said, said
 from gpulab.views.choices import choosable
 from gpulab.views.html import fragment
-from gpulab.views.sheet import Block, Facts, Line, Section, Sheet
+from gpulab.views.sheet import Block, Facts, Line, Section, Sheet, Verdict
 
 _HINT = ("Hint 1: where to look", "Hint 2: which counter", "Hint 3: the line")
 
@@ -65,12 +65,14 @@ def checked(question: Question, value: Any) -> tuple[bool, Said]:
     title = f"gpulab: question {question.key}"
     ask = (Line(f"{question.key}: {question.ask}"), *_choices(question))
     if value is None:
-        return False, said(title, (*ask, Line(f"{question.key}: not answered yet")), _hints(question.hints))
+        line = Verdict(f"{question.key}: not answered yet", word="not answered yet")
+        return False, said(title, (*ask, line), _hints(question.hints))
     wrong, told = _wrong(question, value)
     if wrong:
-        line = Line(f"{question.key}: not yet: {told}")
+        line = Verdict(f"{question.key}: not yet: {told}", word="not yet", good=False)
         return False, said(title, (*ask, line), _hints(question.hints))
-    steady = (*ask, Line(f"{question.key}: right. {told}".rstrip()), *_because(question))
+    line = Verdict(f"{question.key}: right. {told}".rstrip(), word="right", good=True)
+    steady = (*ask, line, *_because(question))
     return True, said(title, steady)
 
 

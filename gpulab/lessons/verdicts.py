@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Par
 from gpulab.lessons.said import Said, said
-from gpulab.views.sheet import Facts, Line, Sheet
+from gpulab.views.sheet import Block, Facts, Line, Sheet, Verdict
 
 HOLDS, FAILS = "HOLDS", "FAILS"
+WHY_NOT = (
+    "It does not hold here, or not yet. Where a cell above waits for your code, write that first. A time can fail on a "
+    "busy machine: run the measurement again."
+)
 UNEQUAL = "the two do not give the same result, so a comparison of what they cost would mean nothing"
 
 
@@ -46,23 +50,29 @@ def figure(value: float, unit: str) -> str:
 
 def claimed(claim: Claim) -> Said:
     """A claim as it is shown: its line, and the figures beside it."""
-    more = (Facts((("before -> after" if claim.after is not None else "measured", claim.figures),)),)
-    shown = Sheet("gpulab: a claim", (Line(claim.line), *(more if claim.figures else ())))
-    return Said(shown, line=claim.line)
+    blocks: list[Block] = [Verdict(claim.line, word=HOLDS if claim.holds else FAILS, good=claim.holds)]
+    if claim.figures:
+        blocks.append(Facts((("before -> after" if claim.after is not None else "measured", claim.figures),)))
+    if not claim.holds:
+        blocks.append(Line(WHY_NOT, soft=True))
+    return Said(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
 
 
 def sameness(equal: Equality | None, problem: str = "") -> Said:
     """Whether two variants gave the same result; `problem`: how they differ."""
     if equal is None:
-        return said("gpulab: not the same", (Line(f"DIFFERENT  {problem}"),))
-    return said("gpulab: the same", (Line("SAME  both give the same result"),), (Line(equal.words, soft=True),))
+        return said("gpulab: not the same", (Verdict(f"DIFFERENT  {problem}", word="DIFFERENT", good=False),))
+    line = Verdict("SAME  both give the same result", word="SAME", good=True)
+    return said("gpulab: the same", (line,), (Line(equal.words, soft=True),))
 
 
 def scored(par: Par, count: int | None) -> Said:
     """A count beside par, and what to do where it was not reached."""
     title = f"gpulab: score {par.key}"
     if count is None:
-        return said(title, (Line(f"{par.key}: not done yet; par is {par.par:,} {par.what}"),))
+        line = f"{par.key}: not done yet; par is {par.par:,} {par.what}"
+        return said(title, (Verdict(line, word="not done yet"),))
     reached = par.reached(count)
-    told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {'reached' if reached else 'not yet'}"
-    return said(title, (Line(told),))
+    word = "reached" if reached else "not yet"
+    told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {word}"
+    return said(title, (Verdict(told, word=word, good=reached),))

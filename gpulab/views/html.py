@@ -13,7 +13,20 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 
-from gpulab.views.palette import ACCENT, ACCENT_PALE, EVIDENCE, MEASURED, NEUTRAL, RULE, SHADE, WASH, colour
+from gpulab.views.palette import (
+    ACCENT,
+    ACCENT_PALE,
+    BAD,
+    EVIDENCE,
+    GOOD,
+    MEASURED,
+    NEUTRAL,
+    OPEN,
+    RULE,
+    SHADE,
+    WASH,
+    colour,
+)
 from gpulab.views.sheet import (
     Answer,
     Bar,
@@ -29,6 +42,7 @@ from gpulab.views.sheet import (
     Sheet,
     Table,
     Timeline,
+    Verdict,
 )
 from gpulab.views.wording import clean, clean_code, percent
 
@@ -71,6 +85,8 @@ def _blocks(blocks: Iterable[Block]) -> str:
 
 
 def _block(block: Block) -> str:
+    if isinstance(block, Verdict):
+        return _verdict(block)
     if isinstance(block, Line):
         return f'<div style="margin:0 0 6px{";" + SMALL + ";" + SOFT if block.soft else ""}">{_safe(block.text)}</div>'
     if isinstance(block, Code):
@@ -100,6 +116,14 @@ def _section(section: Section) -> str:
         f'<div role="heading" aria-level="4" style="margin:20px 0 8px;font-weight:600">{title}</div>'
         f'<div style="margin:0 0 16px">{_blocks(section.blocks)}</div>'
     )
+
+
+def _verdict(verdict: Verdict) -> str:
+    before, after = verdict.around
+    shade = {True: GOOD, False: BAD, None: OPEN}[verdict.good]
+    style = f"padding:1px 7px;border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
+    badge = f'<span style="{style}">{_safe(verdict.word)}</span>'
+    return f'<div style="margin:0 0 6px">{_safe(before)}{badge}{_safe(after)}</div>'
 
 
 def _code(code: str) -> str:

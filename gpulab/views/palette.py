@@ -37,6 +37,7 @@ RULE = "rgba(128,128,128,.35)"  # lines, on any page
 WASH = "rgba(128,128,128,.12)"  # a quiet background, on any page
 ACCENT, ACCENT_PALE = "#0072B2", "#4698D5"  # what is predicted: for sure, and perhaps
 MEASURED = "#BA4600"
+GOOD, BAD, OPEN = "#007A50", "#BA4600", "#6B6B6B"  # behind white letters: it holds, it does not, not tried yet
 EVIDENCE, SHADE = "#D12C7A", "rgba(209,44,122,.22)"  # a mark where evidence is, and a wash behind what it marks
 
 

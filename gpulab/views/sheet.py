@@ -16,6 +16,20 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Verdict(Line):
+    """A sentence in which one word says how it turned out: at its beginning, or after a colon."""
+
+    word: str = ""
+    good: bool | None = None  # None where nothing was tried yet
+
+    @property
+    def around(self) -> tuple[str, str]:
+        """The text before that word, and after it."""
+        at = 0 if self.text.startswith(self.word) else self.text.index(f": {self.word}") + 2
+        return self.text[:at], self.text[at + len(self.word) :]
+
+
+@dataclass(frozen=True)
 class Code:
     """Something to paste."""
 
