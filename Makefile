@@ -11,7 +11,8 @@
 # make bench-replay  how well recorded traces are replayed, and how quickly
 # make bench-load  what loading costs, beside other tools: make bench-load PEERS=a/python/that/has/them
 # make fuzz     ten thousand damaged files, opened: make fuzz COUNT=100000 SEED=7
-# make gpu-check   the tests that need a CUDA GPU
+# make course      every notebook live on what is here: claims that hold, and seconds (make course SIZE=tiny)
+# make gpu-check   the tests that need a CUDA GPU, and the notebooks on it
 #
 # The first of them makes .venv and installs into it; after that a change of pyproject.toml or constraints-dev.txt
 # does. `make test PY=python3` takes an interpreter as it is instead, and installs nothing.
@@ -21,11 +22,11 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
+.PHONY: setup demo lab test course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
-demo test sabotage: export GPULAB_PROGRESS := off
+demo test course sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
+demo test course sabotage gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
 test sabotage: export GPULAB_SIZE := tiny
 
@@ -52,6 +53,9 @@ test: $(READY)
 	    --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
 	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
 	$(PY) -m pytest -m alone
+
+course: $(READY)
+	GPULAB_SIZE=$(or $(SIZE),lab) $(PY) tools/notebooks.py live
 
 sabotage: $(READY)
 	$(PY) tools/notebooks.py sabotage
@@ -88,6 +92,7 @@ fuzz: $(READY)
 gpu-check: $(READY)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'
 	$(PY) -m pytest -m gpu
+	GPULAB_SIZE=full $(PY) tools/notebooks.py live
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -5,6 +5,8 @@
     python tools/notebooks.py index           the index and the README's table, from the lessons
     python tools/notebooks.py check           what is wrong with any of them
     python tools/notebooks.py sabotage        run with every fix taken out: each claim must fail
+    GPULAB_SIZE=lab python tools/notebooks.py live 05   run on what is here, at any size: do its claims hold, and how
+                                              long does it take; what it put out is kept in build/live
 
 The text (jupytext, py:percent) is what people write and review. A cell's first tag is its role. Outputs are written
 by `build` alone, at size tiny, so that nbval can compare them.
@@ -33,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpulab.lessons import regions
 from gpulab.lessons.contents import paths, table
+from gpulab.lessons.course import lesson
 from tools import nblint
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
@@ -128,6 +131,37 @@ def sabotage(numbers: list[str]) -> int:
     return 0 if noticed == total else 1
 
 
+def live(numbers: list[str]) -> int:
+    """Run notebooks on what is here, and say which claims hold and how long it took; 1 unless all hold in time."""
+    kept = FOLDER.parent / "build" / "live"
+    kept.mkdir(parents=True, exist_ok=True)
+    amiss = 0
+    for path in _lessons(numbers):
+        notebook = nbformat.read(path, as_version=4)
+        began = time.perf_counter()
+        _run(notebook, through_errors=True)
+        spent_s = time.perf_counter() - began
+        (kept / path.name).write_text(canonical(notebook), encoding="utf-8")
+        told = list(verdicts(notebook))
+        missed = [line for line in told if not line.startswith("HOLDS")]
+        missed += errors(notebook)
+        minutes = lesson(path.stem).minutes
+        amiss += len(missed) + (spent_s > 60 * minutes)
+        held = sum(line.startswith("HOLDS") for line in told)
+        print(f"{path.stem}: {spent_s:.0f} s of {minutes} minutes, {held} of {len(told)} claims hold", flush=True)
+        for line in missed:
+            print(f"    {line}", flush=True)
+    return 1 if amiss else 0
+
+
+def errors(notebook: Any) -> Iterator[str]:
+    """What was raised in a notebook that was run through its errors; a claim's are among `verdicts`."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error" and "claim" not in cell.metadata.get("tags", []):
+                yield f"{output.ename}: {output.evalue}"
+
+
 def _sabotaged(path: Path) -> list[str]:
     """What the claims of a notebook say without its fixes."""
     notebook = nbformat.read(path, as_version=4)
@@ -145,8 +179,8 @@ def verdicts(notebook: Any) -> Iterator[str]:
             texts = [each.data.get("text/plain", "") for each in cell.outputs if "data" in each]
             lines = [line for text in texts for line in text.split("\n")]
             verdict = [line for line in lines if line.startswith(("HOLDS", "FAILS"))]
-            errors = [f"{each.ename}: {each.evalue}" for each in cell.outputs if each.output_type == "error"]
-            yield (verdict or errors or [f"says nothing: {cell.source.splitlines()[0]}"])[0]
+            raised = [f"{each.ename}: {each.evalue}" for each in cell.outputs if each.output_type == "error"]
+            yield (verdict or raised or [f"says nothing: {cell.source.splitlines()[0]}"])[0]
 
 
 def from_text(path: Path) -> Any:
@@ -227,6 +261,7 @@ TODO: dict[str, Callable[[list[str]], int]] = {
     "index": index,
     "check": check,
     "sabotage": sabotage,
+    "live": live,
 }
 
 if __name__ == "__main__":
