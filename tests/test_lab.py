@@ -232,7 +232,42 @@ def test_the_card_sums_up_and_can_be_kept(lab, tmp_path):
 def test_a_claim_that_is_made_again_replaces_the_one_before(lab):
     lab.claim("it is so", False)
     lab.claim("it is so", True)
-    assert "1 of 1 claim held here" in repr(lab.card())
+    lab.claim("4 files are opened, not 3,000", True)
+    lab.same(1.0, 2.0)
+    lab.claim("3 files are opened, not 3,000", True)
+    assert "1 of 2 claims held here" in repr(lab.card())
+    lab.same(1.0, 1.0)
+    lab.claim("3 files are opened, not 3,000", True)
+    assert "2 of 2 claims held here" in repr(lab.card())
+
+
+def test_predictions_outlive_the_kernel_and_can_be_changed(lab):
+    lab.answer("share", "a")
+    lab.answer("cause", "b")
+    again = laboratory.Lab(LESSON, Machine(), "tiny", "cpu")
+    assert "a) little" in again.reveal("share", 0.1)._repr_html_()
+    again.answer("cause", "a")
+    assert learnt.predicted("99_made") == {"share": "a", "cause": "a"}
+    fewer = replace(LESSON, questions=LESSON.questions[1:])
+    assert "nothing" not in laboratory.Lab(fewer, Machine(), "tiny", "cpu").reveal("cause")._repr_html_()
+    learnt.predict("99_made", {"share": "z"})
+    assert "nothing" in laboratory.Lab(LESSON, Machine(), "tiny", "cpu").reveal("share", 0.1)._repr_html_()
+
+
+def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
+    lab.answer("share", "a")
+    lab.card()
+    lab.answer("share", "b")
+    assert set(learnt.known()) == {"99_made"}
+    assert learnt.predicted("99_made") == {"share": "b"}
+
+
+def test_a_card_says_where_to_go_on():
+    told = " ".join(repr(gpulab.lab("01").card()).split())
+    assert "05 Data loading: is the GPU slow, or is it waiting?" in told
+    assert '"one evening", "training is slow"' in told
+    assert "09 Memory" in told
+    assert 'This was the last lesson of "one evening".' in repr(gpulab.lab("20").card())
 
 
 def test_progress_is_kept_here_and_only_as_counts(lab):
@@ -249,9 +284,10 @@ def test_progress_is_kept_here_and_only_as_counts(lab):
 def test_progress_can_be_turned_off_and_survives_what_is_none_of_ours(lab, monkeypatch, tmp_path):
     file = tmp_path / "odd.json"
     monkeypatch.setenv(learnt.VARIABLE, str(file))
-    for text in ("{", "[1]", json.dumps({"00_start_here": {"date": "x"}, "other": 3})):
+    for text in ("{", "[1]", json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4})):
         file.write_text(text, encoding="utf-8")
         assert learnt.known() == {}
+        assert learnt.predicted("00_start_here") == {}
     lab.card()
     assert set(learnt.known()) == {"99_made"}
     monkeypatch.setenv(learnt.VARIABLE, "off")

@@ -1,15 +1,17 @@
-"""How far a learner got: a small file of theirs, one entry for each lesson.
+"""How far a learner got, and what they predicted: a small file of theirs, one entry for each lesson.
 
 Where it lies: `path()`. The environment variable GPULAB_PROGRESS names another file, or is "off": then nothing is
-kept. It holds counts and dates, nothing of the code.
+kept. It holds counts, dates and the letters of answers, nothing of the code.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
@@ -39,24 +41,47 @@ def path() -> Path | None:
 
 
 def known() -> dict[str, Done]:
-    """What is kept, by lesson; an entry that is none of ours is passed over."""
+    """What was done, by lesson; an entry that is none of ours is passed over."""
+    wanted = {each.name for each in fields(Done)}
+    return {id: Done(**each) for id, each in _kept("done").items() if isinstance(each, dict) and set(each) == wanted}
+
+
+def predicted(id: str) -> dict[str, str]:
+    """The letters that were predicted in a lesson, by question: also before the kernel was started again."""
+    told = _kept("predicted").get(id)
+    if not isinstance(told, dict):
+        return {}
+    return {str(key): letter for key, letter in told.items() if isinstance(letter, str)}
+
+
+def remember(id: str, done: Done) -> Path | None:
+    """Keep what was done of a lesson, and say where; None where nothing is kept.
+
+    What cannot be written is not kept: no lesson is worth less for it.
+    """
+    return _keep("done", {**{name: asdict(each) for name, each in known().items()}, id: asdict(done)})
+
+
+def predict(id: str, letters: Mapping[str, str]) -> Path | None:
+    """Keep what is predicted in a lesson, letters by question, and say where; None where nothing is kept."""
+    return _keep("predicted", {**_kept("predicted"), id: dict(letters)})
+
+
+def _kept(what: str) -> dict[str, Any]:
     where = path()
     try:
         told = json.loads(where.read_text(encoding="utf-8")) if where else {}
     except (OSError, ValueError):
         return {}  # nothing was kept yet, or it cannot be read
-    wanted = {each.name for each in fields(Done)}
-    if not isinstance(told, dict):
-        return {}
-    return {id: Done(**each) for id, each in told.items() if isinstance(each, dict) and set(each) == wanted}
+    part = told.get(what) if isinstance(told, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
-def remember(id: str, done: Done) -> Path | None:
-    """Keep it, and say where; None where none is kept. What cannot be written is not kept: no lesson is worth less."""
+def _keep(what: str, value: Mapping[str, Any]) -> Path | None:
     where = path()
     if where is None:
         return None
-    told = {name: asdict(each) for name, each in {**known(), id: done}.items()}
+    told = {**{each: _kept(each) for each in ("done", "predicted")}, what: value}
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
         where.write_text(json.dumps(told, indent=1, sort_keys=True), encoding="utf-8")

@@ -28,8 +28,10 @@ def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple
     return head, Facts(tuple(facts)), Section("Afterwards you can", tuple(Line(each) for each in lesson.outcomes))
 
 
-def summary(lesson: Lesson, claims: Sequence[Claim], predicted: Sequence[Predicted]) -> tuple[Block, ...]:
-    """What the lesson says, and the learner's own figures."""
+def summary(
+    lesson: Lesson, claims: Sequence[Claim], predicted: Sequence[Predicted], onward: Sequence[str] = ()
+) -> tuple[Block, ...]:
+    """What the lesson says, the learner's own figures, and where to go from here."""
     told = (("symptom", lesson.symptom), ("signature", lesson.signature), ("fix", lesson.fix))
     facts = Facts(tuple((name, text) for name, text in (*told, ("when it does not help", lesson.not_when)) if text))
     held = sum(each.holds for each in claims)
@@ -41,4 +43,6 @@ def summary(lesson: Lesson, claims: Sequence[Claim], predicted: Sequence[Predict
     if predicted:
         table = Table(header=("what was asked", "you predicted", "it was"), rows=tuple(map(Row, predicted)), left=3)
         blocks.append(Section("Your predictions", (table,)))
+    if onward:
+        blocks.append(Section("Go on with", tuple(map(Line, onward))))
     return tuple(blocks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpulab.files import learnt
 from gpulab.lessons.course import PATHS, lesson, lessons
+from gpulab.lessons.lesson import Lesson
 from gpulab.views.sheet import Answer, Row, Sheet, Table
 from gpulab.views.view import View
 from gpulab.views.wording import counted
@@ -27,6 +28,20 @@ def paths(links: str = "") -> str:
         told = ", ".join(f"[{one.number}]({links}{one.id}.ipynb)" for one in steps)
         lines.append(f"- **{name}** ({sum(one.minutes for one in steps)} minutes): {told}")
     return "\n".join(lines)
+
+
+def onward(one: Lesson) -> tuple[str, ...]:
+    """The lessons that come after this one on its paths, each with its minutes, and the paths that end with it."""
+    after: dict[str, list[str]] = {}
+    ends = []
+    for name, numbers in PATHS.items():
+        if one.number in numbers[:-1]:
+            after.setdefault(numbers[numbers.index(one.number) + 1], []).append(name)
+        elif one.number == numbers[-1]:
+            ends.append(f'This was the last lesson of "{name}".')
+    steps = [(lesson(number), ", ".join(f'"{name}"' for name in names)) for number, names in after.items()]
+    told = [f"{each.number} {each.title}: {each.question} ({each.minutes} minutes; path {on})" for each, on in steps]
+    return (*told, *ends)
 
 
 def progress() -> View:

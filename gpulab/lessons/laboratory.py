@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import date
@@ -13,6 +14,7 @@ from gpulab.errors import GpulabError, RunError
 from gpulab.files import learnt
 from gpulab.lessons import asked
 from gpulab.lessons.card import device_card, summary
+from gpulab.lessons.contents import onward
 from gpulab.lessons.course import lesson
 from gpulab.lessons.equality import equality
 from gpulab.lessons.lesson import Choice, Lesson, Question
@@ -26,6 +28,7 @@ from gpulab.virtual.here import USUAL, cuda_here
 
 SIZES = ("tiny", "lab", "full")
 T = TypeVar("T")
+_NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def lab(id: str, size: str | None = None) -> Lab:
@@ -56,7 +59,7 @@ class Lab:
 
     def __init__(self, lesson: Lesson, machine: Machine, size: str, device: str) -> None:
         self.lesson, self.machine, self.size, self.device = lesson, machine, size, device
-        self._predicted: dict[str, Choice] = {}
+        self._predicted = _foretold(lesson)
         self._resolved: dict[str, Choice] = {}
         self._checked: dict[str, bool] = {}
         self._hinted: dict[str, int] = {}
@@ -112,6 +115,7 @@ class Lab:
 
     def _choose(self, question: Question, letter: str) -> None:
         self._predicted[question.key] = question.choice(letter)
+        learnt.predict(self.lesson.id, {key: choice.key for key, choice in self._predicted.items()})
 
     def reveal(self, key: str, measured: float | None = None, unit: str = "") -> Said:
         """What is right, beside what was predicted; works without a prediction too.
@@ -165,10 +169,11 @@ class Lab:
         come from: MEASURED, COUNTED, SIMULATED, or the run they were read from. Where `same` found two results apart,
         no claim about them holds.
         """
+        key = _NUMBER.sub("#", sentence)  # made again, it takes the place of the one before
         if self._differ:
             sentence, holds, self._differ = f"{sentence}: {UNEQUAL}", False, False
         told = Claim(sentence=sentence, holds=bool(holds), source=named(source), before=before, after=after, unit=unit)
-        self._claims[sentence] = told
+        self._claims[key] = told
         return claimed(told)
 
     def score(self, key: str, count: int | None) -> Said:
@@ -193,4 +198,15 @@ class Lab:
             claims=len(claims),
         )
         learnt.remember(self.lesson.id, done)
-        return View(Sheet(f"gpulab: card of lesson {self.lesson.id}", summary(self.lesson, claims, predicted)))
+        blocks = summary(self.lesson, claims, predicted, onward(self.lesson))
+        return View(Sheet(f"gpulab: card of lesson {self.lesson.id}", blocks))
+
+
+def _foretold(lesson: Lesson) -> dict[str, Choice]:
+    """What was predicted in this lesson before the kernel was started again, as far as it is still asked."""
+    letters, found = learnt.predicted(lesson.id), {}
+    for question in lesson.questions:
+        choices = {choice.key: choice for choice in question.choices}
+        if letters.get(question.key) in choices:
+            found[question.key] = choices[letters[question.key]]
+    return found
