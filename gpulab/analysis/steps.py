@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.analysis.ahead import paced
+from gpulab.analysis.queued import capacity, queued_ns
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
@@ -26,7 +27,8 @@ class Steps:
 
     `recorded` steps lie wholly inside a window in which events were recorded; `interior` ones of these are not at
     the edge of that window, and only they are evidence. `plain` steps ran without the profiler and are warm: their
-    median is the real step time. On a virtual GPU there is no profiler, and the interior steps are both.
+    median is the real step time. On a virtual GPU there is no profiler, and the interior steps are both. Steps that
+    took batches which queued up while the profiler stopped are not plain either: `queued` counts them.
 
     Where the host runs ahead of the GPU, the steps are the GPU's, and `by_host` are those of the loop's Python code.
     """
@@ -39,6 +41,7 @@ class Steps:
     found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
     burst: int = 1  # steps come in groups of this size: so many workers finish together
     host: Steps | None = None  # where the host ran ahead: its own steps
+    queued: int = 0  # steps without the profiler that are not plain, as workers had made their batches in a pause
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -129,7 +132,7 @@ def _as_the_gpu_did(run: Run, found: Steps) -> Steps:
         plain = interior
     elif plain.any() and np.median((end - start)[plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
         plain = np.zeros(len(start), bool)  # marks of a host that runs ahead: no GPU is done so soon
-    return Steps(start, end, mine, interior, plain, found.found_by, found.burst, host=found)
+    return Steps(start, end, mine, interior, plain, found.found_by, found.burst, host=found, queued=found.queued)
 
 
 def step_table(run: Run) -> Rows:
@@ -233,12 +236,17 @@ def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
     for pause_start, pause_end in pauses:
         cut |= (end >= pause_start) & (start <= pause_end)
     burst = _burst(run, found_by)
-    # Workers build `prefetch_factor` batches each (2 unless set) before the first step: those come free.
-    settled = np.arange(len(start)) >= WARM_UP + (2 * burst if burst > 1 else 0)
+    # Workers build `prefetch_factor` batches each before the first step: those come free.
+    made_before = max(map(capacity, run.loaders), default=0) if burst > 1 else 0
+    settled = np.arange(len(start)) >= WARM_UP + made_before
     interior = _without_edges(best)
     # Nothing was recorded of a virtual run, it was worked out: no profiler lengthened its steps.
-    plain = interior if run.source.how == "virtual" else ~touched & ~cut & settled & lasted
-    return Steps(start, end, recorded, interior, plain, found_by, burst)
+    if run.source.how == "virtual":
+        return Steps(start, end, recorded, interior, interior, found_by, burst)
+    plain = ~touched & ~cut & settled & lasted
+    taken_ns = queued_ns(run)
+    free = np.searchsorted(taken_ns, end) > np.searchsorted(taken_ns, start)
+    return Steps(start, end, recorded, interior, plain & ~free, found_by, burst, queued=int((plain & free).sum()))
 
 
 def _burst(run: Run, found_by: str) -> int:

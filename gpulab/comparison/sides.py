@@ -133,7 +133,7 @@ def _shared_name(runs: Sequence[Run]) -> str:
 
 def basis(sides: Sequence[Side], *, averaged: bool) -> Basis:
     """Un-profiled steps where every run has them, undisturbed ones where every side has enough of these."""
-    profiled = not all(each.steps.plain.any() for one in sides for each in one.runs)
+    profiled = not all(each.steps.plain_ns is not None for one in sides for each in one.runs)
     upon = Basis(profiled=profiled, centre=Centre.MEAN if averaged else Centre.MEDIAN, calm=True)
     if not all(2 * len(one.used(upon)) >= len(one.runs) for one in sides):
         upon = replace(upon, calm=False)

@@ -67,10 +67,25 @@ def _steps(steps: Steps) -> str:
 def _step_time(steps: Steps) -> str:
     plain = steps.dur_ns[steps.plain]
     if steps.plain_ns is None:
-        return f"without the profiler: {UNKNOWN}, too few such steps; recorded: {duration(steps.traced_ns)}"
+        return f"without the profiler: {UNKNOWN}, {_too_few(steps)}; recorded: {duration(steps.traced_ns)}"
     unit = scale(steps.plain_ns)
     spread = f"{unit.range(float(plain.min()), float(plain.max()))} {unit.unit}"
-    return f"{unit(steps.plain_ns)} without the profiler (median of {len(plain)}, {spread})"
+    return f"{unit(steps.plain_ns)} without the profiler (median of {len(plain)}, {spread}{_left_out(steps)})"
+
+
+def _too_few(steps: Steps) -> str:
+    if not steps.queued:
+        return "too few such steps"
+    return (
+        f"as {counted(steps.queued, 'such step')} took batches that workers had made while the profiler stopped, "
+        "and too few came after; let the loop run for more steps"
+    )
+
+
+def _left_out(steps: Steps) -> str:
+    if not steps.queued:
+        return ""
+    return f"; without {counted(steps.queued, 'step')} whose batches workers had made while the profiler stopped"
 
 
 def _inflation(steps: Steps) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpulab.analysis.contention import in_the_loop, rate
 from gpulab.analysis.loader import Feeding, feeding, loader_events
+from gpulab.analysis.queued import PREFETCHED
 from gpulab.analysis.steps import Steps
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrites.once import once
@@ -17,7 +18,6 @@ from gpulab.tables import MarkKind
 
 LATE_FRAC = 0.05  # workers that hold the model up for less of a step keep up with it
 IDLE = 0.1  # cores that a machine uses without doing anything
-PREFETCHED = 2  # batches a worker builds ahead, unless set otherwise
 SIMULATED = 240  # batches; more change the result by less than one per cent
 MANY = 32  # workers beyond which more make no difference to how evenly batches come
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from gpulab.analysis.queued import PREFETCHED
 from gpulab.replay.rewrites.feeding import CROWD, HANDOVER_LEAST_NS, HANDOVER_NS_PER_BYTE
-from gpulab.replay.rewrites.supply import PREFETCHED
 from gpulab.virtual.tape import Fetch
 
 
