@@ -19,7 +19,7 @@ from gpulab.virtual.doubt import step_ns, step_range_ns
 from gpulab.virtual.log import MAIN, THREADS
 from gpulab.virtual.prices.kernels import kernels
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Copy, Fetch, Hold, Op, Phase, Range, Signal, Stepped, Tensor, Wait, Way
+from gpulab.virtual.tape import Copy, Fetch, Hold, Op, Phase, Range, Signal, Spin, Stepped, Tensor, Wait, Way
 
 H100, T4 = spec("h100"), spec("t4")
 US, MS = 1_000, 1_000_000
@@ -215,6 +215,24 @@ def test_operators_of_the_backward_pass_run_in_autograds_thread_inside_their_nod
     names = events.words("name").to_list()
     assert "autograd::engine::evaluate_function: mm" in names
     assert set(events["thread"][events["kind"] == Kind.OP].tolist()) == {1}
+
+
+@pytest.mark.parametrize("gpu", [H100, T4], ids=lambda each: each.name)
+def test_a_spin_takes_its_cycles_at_the_clock_of_the_gpu_and_the_host_goes_on(gpu):
+    ours = clock(gpu)
+    ours.take(Spin(cycles=gpu.sm_clock_mhz * 1000 * 25, stream=13))
+    assert ours.now_ns < MS
+    told = rows(ours)
+    spun = told.of_kind(Kind.KERNEL)
+    assert (spun["dur_ns"].tolist(), spun["stream"].tolist()) == ([25 * MS], [13])
+    assert not len(told.of_kind(Kind.OP)), "PyTorch wraps it in no operator"
+
+
+def test_a_spin_of_no_cycles_costs_a_launch():
+    ours = clock()
+    for cycles in (0, -5):
+        ours.take(Spin(cycles=cycles))
+    assert (rows(ours).of_kind(Kind.KERNEL)["dur_ns"] == kernels(tiny(), H100)[0].ns // 1).all()
 
 
 def test_ranges_hold_what_was_called_in_them():

@@ -233,3 +233,24 @@ def test_what_was_assumed_is_written_down():
 def test_the_range_that_is_told_holds_the_step_that_is_quoted(run):
     low, high = float(run.facts[STEP_LOW]), float(run.facts[STEP_HIGH])
     assert low < steps(run).step_ns < high
+
+
+def test_cuda_s_own_sleep_takes_gpu_time_in_the_stream_it_is_called_in():
+    with playing("t4") as gpu:
+        cycles = gpu.spec.sm_clock_mhz * 1000 * 10  # ten milliseconds
+        side = torch.cuda.Stream()
+        began, done, beside = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        began.record()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2 * cycles)
+            beside.record()
+        torch.cuda._sleep(cycles)
+        done.record()
+        assert not done.query()
+        torch.cuda.synchronize()
+        took_ms = began.elapsed_time(done), began.elapsed_time(beside)
+        with pytest.raises(TypeError, match="expected 'int'"):
+            torch.cuda._sleep(1.5)
+    assert took_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
+    names = gpu.run.event_rows.of_kind(Kind.KERNEL).words("name")
+    assert all("spin_kernel" in names[row] for row in range(2))

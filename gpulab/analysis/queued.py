@@ -46,7 +46,7 @@ def _of_one(run: Run, calls: Rows, most: int) -> Ints:
     free = np.zeros(len(start), bool)
     waited = _waited(start, end)
     pauses = sorted(run.recording.pauses_ns)
-    for number, (began_ns, ended_ns) in enumerate(pauses):
+    for number, (_, ended_ns) in enumerate(pauses):
         first = int(np.searchsorted(start, ended_ns))
         if not 0 < first < len(start) or epoch[first] != epoch[first - 1]:
             continue  # a new pass begins with an empty queue

@@ -21,8 +21,9 @@ from gpulab.virtual.log import AUTOGRAD, MAIN, Log
 from gpulab.virtual.prices.copies import copy_ns
 from gpulab.virtual.prices.kernel import Kernel, OpClass
 from gpulab.virtual.prices.kernels import kernels
+from gpulab.virtual.prices.spinning import spin_kernel
 from gpulab.virtual.specs import Spec
-from gpulab.virtual.tape import Copy, Fetch, Hold, HostOp, Op, Phase, Range, Record, Signal, Stepped, Wait, Way
+from gpulab.virtual.tape import Copy, Fetch, Hold, HostOp, Op, Phase, Range, Record, Signal, Spin, Stepped, Wait, Way
 
 if TYPE_CHECKING:
     from gpulab.virtual.host import Host
@@ -73,6 +74,7 @@ class Clock:
         self._takes: dict[type, Callable[[Any], None]] = {
             Op: self._op,
             HostOp: self._host_op,
+            Spin: self._spin,
             Copy: self._copy,
             Wait: self._wait,
             Signal: self._signal,
@@ -147,6 +149,10 @@ class Clock:
             if name is not None:
                 row = self.log.host(Kind.OP, name, start, self._now, thread=thread)
                 self.log.shapes(row, op.inputs)
+
+    def _spin(self, spin: Spin) -> None:
+        thread = AUTOGRAD if spin.phase is Phase.BACKWARD else MAIN
+        self._launch(spin_kernel(spin.cycles, self._spec), spin.stream, thread)  # no operator of PyTorch is around it
 
     def _launch(self, kernel: Kernel, stream: int, thread: int) -> None:
         call = "cudaLaunchKernel"

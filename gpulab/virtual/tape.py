@@ -62,6 +62,16 @@ class HostOp:
     python_ns: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spin:
+    """A kernel that does nothing for so many cycles of the multiprocessors' clock: torch.cuda._sleep."""
+
+    cycles: int
+    phase: Phase = Phase.FORWARD
+    stream: int = 7
+    python_ns: int = 0
+
+
 class Way(Enum):
     """From where to where a copy goes."""
 
@@ -145,7 +155,7 @@ class Stepped:
     python_ns: int = 0
 
 
-Record = Op | HostOp | Copy | Wait | Signal | Hold | Range | Fetch | Stepped
+Record = Op | HostOp | Spin | Copy | Wait | Signal | Hold | Range | Fetch | Stepped
 Sink = Callable[[Record], None]
 
 

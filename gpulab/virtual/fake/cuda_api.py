@@ -203,6 +203,13 @@ def _running(recorder: Recorder, streams: Streams) -> dict[str, Any]:
         recorder.wait("cudaDeviceSynchronize")
         recorder.left()
 
+    def sleep(cycles: int) -> None:
+        if not isinstance(cycles, int):
+            raise TypeError("torch.cuda._sleep(): expected 'int'")
+        recorder.entered()
+        recorder.spin(cycles)
+        recorder.left()
+
     return {
         "synchronize": synchronize,
         "Stream": streams.Stream,
@@ -214,7 +221,7 @@ def _running(recorder: Recorder, streams: Streams) -> dict[str, Any]:
         "default_stream": lambda device=None: streams.default,
         "set_stream": streams.make_current,
         "is_current_stream_capturing": lambda: False,
-        "_sleep": lambda cycles: None,
+        "_sleep": sleep,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gpulab.virtual.core_waits import LONG_NS, CoreWaits
 from gpulab.virtual.fake.memo import Outcome
 from gpulab.virtual.fake.seen import seen, tensors_in
-from gpulab.virtual.tape import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Stepped, Wait, Way
+from gpulab.virtual.tape import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Spin, Stepped, Wait, Way
 
 DEFAULT_STREAM = 7  # as traces number it
 SPARED_NS = 2_500  # what a fake tensor's birth and death cost the program beyond an empty call, measured
@@ -145,6 +145,12 @@ class Recorder:
         if not self.muted and threading.get_ident() == self._main:
             inputs = tuple([seen(each) for each in given])
             self._sink(HostOp(name=name, inputs=inputs, ns=ns, phase=self.phase, python_ns=self.own_ns()))
+
+    def spin(self, cycles: int) -> None:
+        """A kernel was launched that only lets time pass."""
+        if not self.muted:
+            own_ns = self.own_ns()
+            self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=own_ns))
 
     def copy(self, name: str, way: Way, size: int, *, pinned: bool = False, non_blocking: bool = False) -> None:
         """A copy between host and GPU; that the host waits for one that may block is the clock's to know."""

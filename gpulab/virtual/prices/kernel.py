@@ -23,6 +23,7 @@ class OpClass(Enum):
     POOL = "pooling and resampling"
     SCATTERED = "indexing, gathering and sorting"
     OPTIMIZER = "optimizer"
+    SPIN = "spinning (torch.cuda._sleep)"
     OTHER = "everything else"
 
 
