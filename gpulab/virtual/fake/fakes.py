@@ -15,11 +15,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpulab.virtual.fake import answers, memo
-from gpulab.virtual.fake.genuine import no_such_device, on_two_devices, outlived, reworded, unsupported, written
+from gpulab.virtual.fake.genuine import (
+    no_such_device,
+    not_a_view,
+    on_two_devices,
+    outlived,
+    reworded,
+    unsupported,
+    written,
+)
 from gpulab.virtual.fake.layouts import mended
 from gpulab.virtual.fake.naming import details, told_name
 from gpulab.virtual.fake.on_zeros import on_zeros
-from gpulab.virtual.fake.operators import composite, counted_flops, launches_nothing, resizes
+from gpulab.virtual.fake.operators import composite, counted_flops, launches_nothing, reshapes, resizes
 from gpulab.virtual.fake.per_thread import of_thread
 from gpulab.virtual.fake.recorder import Recorder
 from gpulab.virtual.fake.seen import longest, seen, tensors_in
@@ -211,6 +219,10 @@ class Fakes:
             if out is NotImplemented:
                 raise unsupported(func.name()) from error
             return out
+        except ValueError:
+            if not func.name().startswith("aten::view"):
+                raise
+            raise not_a_view() from None
         except (RuntimeError, IndexError) as error:
             if "two different devices" in str(error) or "at least two devices" in str(error):
                 raise on_two_devices(func, given) from None
@@ -222,7 +234,7 @@ class Fakes:
         fakes = [each for each in tensors_in(values) if each.device.type == "cuda"]
         made = tensors_in(out if isinstance(out, list | tuple) else (out,))
         name = told_name(func.name().partition(".")[0], args)
-        again = None if resizes(func) else memo.learned(args, out, fakes)
+        again = None if resizes(func) or reshapes(func) else memo.learned(args, out, fakes)
         outcome = memo.Outcome(
             *(again or ((), "", -1)),
             name=name,

@@ -63,6 +63,14 @@ def on_two_devices(func: Any, given: Any) -> RuntimeError:
     )
 
 
+def not_a_view() -> RuntimeError:
+    """For `view` of a tensor that does not lie so; PyTorch's shape rule raises a ValueError."""
+    return RuntimeError(
+        "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
+        "contiguous subspaces). Use .reshape(...) instead."
+    )
+
+
 def no_such_device() -> RuntimeError:
     """For a second GPU where there is one."""
     return RuntimeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +122,17 @@ def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any
             if offset < 0:
                 results.append(torch.empty_strided(sizes, strides, dtype=dtype, device="meta"))
             else:
-                storage = args[0].untyped_storage()
-                results.append(torch.empty(0, dtype=dtype, device="meta").set_(storage, offset, sizes, strides))
+                results.append(_view(args[0], sizes, strides, dtype, offset))
     results = [None if each is None else kind(mode, each, device) for each in results]
     if outcome.how == "one":
         return results[0]
     return results if outcome.how == "list" else tuple(results)
+
+
+def _view(of: Any, sizes: Any, strides: Any, dtype: Any, offset: int) -> Any:
+    """A view is an inference tensor where what it is of is one, wherever it is made; autograd insists on that."""
+    import torch
+
+    inference = of.is_inference()
+    with nullcontext() if inference == torch.is_inference_mode_enabled() else torch.inference_mode(inference):
+        return torch.empty(0, dtype=dtype, device="meta").set_(of.untyped_storage(), offset, sizes, strides)

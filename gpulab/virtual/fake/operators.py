@@ -23,7 +23,7 @@ def launches_nothing(func: Any) -> bool:
     if not schema.is_mutable and any(each.alias_info is not None for each in schema.returns):
         return True
     bare = func.name().partition(".")[0].removeprefix("aten::")
-    return bare in _NOTHING or (schema.is_mutable and bare in _ONLY_SHAPES)
+    return bare in _NOTHING or reshapes(func)
 
 
 _NOTHING = {
@@ -32,6 +32,13 @@ _NOTHING = {
     "_sparse_coo_tensor_unsafe",
 }  # fmt: skip
 _ONLY_SHAPES = {"t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "as_strided_", "swapaxes_", "swapdims_"}
+
+
+@functools.cache
+def reshapes(func: Any) -> bool:
+    """Whether it gives a tensor that exists another shape over the same memory."""
+    bare = func.name().partition(".")[0].removeprefix("aten::")
+    return bool(func._schema.is_mutable) and bare in _ONLY_SHAPES
 
 
 @functools.cache
