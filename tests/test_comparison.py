@@ -380,6 +380,11 @@ def test_nothing_is_kept_of_a_measurement_that_others_disturbed():
 
 def kernels(*steps_of):
     """A run whose every step has these kernels: name, ms, sizes."""
+    return on_gpu(kernels_of(*steps_of))
+
+
+def kernels_of(*steps_of, count=6):
+    """The events of such a run."""
 
     def step(at):
         events = []
@@ -389,7 +394,7 @@ def kernels(*steps_of):
             events += launched(name, at + 1 + 20 * place, dur_ms, number=number, called_ms=at + 20 * place, **shapes)
         return events
 
-    return on_gpu(stepped(step))
+    return stepped(step, count=count)
 
 
 def work(before, after):
@@ -428,6 +433,37 @@ def test_how_often_a_kernel_runs_counts_as_a_change():
     seen = work(kernels(("gemm", 10)), kernels(("gemm", 5), ("gemm", 5)))
     (match,) = seen.matches
     assert (match.status, match.before_count, match.after_count, match.difference_ns) == (CHANGED, 1, 2, 0)
+
+
+def with_copies(*began_ms, called_ms=lambda step: 100 * step + 1, count=6):
+    """A kernel in each step, and copies that each step calls for one of and that begin when they can."""
+    events = kernels_of(("gemm", 10), count=count)
+    for step, at in enumerate(began_ms):
+        events.append(event(Kind.COPY_CALL, "cudaMemcpyAsync", called_ms(step), 0.01, correlation=9000 + step))
+        events.append(event(Kind.MEMCPY, "Memcpy HtoD", at, 2, correlation=9000 + step, stream=13))
+    return on_gpu(events)
+
+
+def test_copies_that_run_ahead_count_in_the_step_that_asked_for_them():
+    """Five begin within the four interior steps of one run, four in the other's; each step asks for one."""
+    in_time = with_copies(*(100 * step + 2 for step in range(6)))
+    ahead = with_copies(3, 101, 199, 297, 395, 499.5, called_ms=lambda step: 99.5 * step)
+    (copies,) = [match for match in work(in_time, ahead).matches if match.name == "Memcpy HtoD"]
+    assert (copies.before_count, copies.after_count, copies.status) == (1, 1, SAME)
+
+
+def test_what_happens_now_and_then_is_no_change_where_it_falls_beside_the_steps_looked_at():
+    never = with_copies(count=12)
+    once = with_copies(552, called_ms=lambda step: 551, count=12)
+    twice = with_copies(552, 653, called_ms=lambda step: 551 + 100 * step, count=12)
+    for before, after in ((never, once), (once, never), (once, twice)):
+        assert [match.status for match in work(before, after).matches] == [SAME, SAME]
+
+
+def test_what_comes_once_more_in_every_step_is_a_change_however_few_the_steps():
+    one, two = {("copy", ""): (1.0, 5.0)}, {("copy", ""): (2.0, 5.0)}
+    assert [match.status for match in paired(one, two, slack=0.5).matches] == [CHANGED]
+    assert [match.status for match in paired({}, one, slack=0.5).matches] == [ADDED]
 
 
 def test_operators_of_a_cpu_are_matched_by_their_own_time():

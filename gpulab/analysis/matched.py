@@ -2,6 +2,8 @@
 
 Matched by name and by the sizes of the inputs where these were recorded, else by the grid. What finds no partner of
 its size but one of its name is matched with that, as of other sizes.
+
+Work of a GPU belongs to the step that called for it: a copy that runs ahead, or behind, counts where it was asked for.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ OTHER_SIZES = "other sizes"
 NOTABLE_COUNT_FRAC = 0.02  # how often, and how long, before it counts as changed
 NOTABLE_NS_FRAC = 0.1  # operators of a CPU differ by 5 % from one run to the next
 NOTABLE_STEP_FRAC = 0.005  # of all work of a step
+MOST_SLACK = 0.5  # once more or less in every step is a change, however few steps there are
 
 Key = tuple[str, str]  # name; sizes or grid, "" where not told
 Tally = Mapping[Key, tuple[float, float]]  # how often and how many ns, per step
@@ -82,14 +85,20 @@ def matched(before: Sequence[Recorded], after: Sequence[Recorded]) -> Matched | 
     devices = {ledger.device for _, _, ledger in (*before, *after)}
     if len(devices) != 1 or not before or not after:
         return None
+    seen = [sum(_seen(steps, ledger) for _, steps, ledger in side) for side in (before, after)]
     return paired(
         *(_mean([tally(*each) for each in side]) for side in (before, after)),
         on="kernels" if devices == {"gpu"} else "operators",
+        slack=min(MOST_SLACK, sum(1 / count for count in seen)),
     )
 
 
-def paired(before: Tally, after: Tally, *, on: str = "kernels") -> Matched:
-    """Each kernel or operator with its like."""
+def paired(before: Tally, after: Tally, *, on: str = "kernels", slack: float = 0.0) -> Matched:
+    """Each kernel or operator with its like.
+
+    `slack`: counts that differ by no more are no change. What comes now and then falls into the steps that are looked
+    at, or beside them: once more or less on each side.
+    """
     shared = before.keys() & after.keys()
     left, right = _by_name(before, shared), _by_name(after, shared)
     rows = [(key, before[key], after[key]) for key in shared]
@@ -102,7 +111,7 @@ def paired(before: Tally, after: Tally, *, on: str = "kernels") -> Matched:
         rows += [(key, before[key], nothing) for key in gone]
         rows += [(key, nothing, after[key]) for key in come]
     step_ns = max(sum(ns for _, ns in side.values()) for side in (before, after)) if rows else 0.0
-    matches = [_match(key, one, other, step_ns) for key, one, other in rows]
+    matches = [_match(key, one, other, step_ns, slack) for key, one, other in rows]
     matches.sort(key=lambda each: (-abs(each.difference_ns), -each.before_ns, each.name, each.sizes))
     return Matched(on=on, matches=tuple(matches))
 
@@ -112,7 +121,7 @@ def tally(run: Run, steps: Steps, ledger: Ledger) -> Tally:
     name, sizes, took = _on_gpu(run, steps) if ledger.device == "gpu" else _on_cpu(run, steps)
     words, details = (run.event_rows.words("name").vocabulary, _vocabulary(run))
     groups = grouped((name.astype(np.int64) + 1) * (len(details) + 1) + sizes, took)
-    count = max(1, len(ledger.step_ns))
+    count = _seen(steps, ledger)
     told: dict[Key, tuple[float, float]] = {}
     for code, times, total in zip(groups.code.tolist(), groups.count.tolist(), groups.total.tolist(), strict=True):
         word, detail = divmod(code, len(details) + 1)
@@ -123,7 +132,9 @@ def tally(run: Run, steps: Steps, ledger: Ledger) -> Tally:
 
 def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     work = device_work(run, main_device(run))
-    work = work.where(_interior(work.start_ns, steps))
+    call = calls_of(work)
+    asked_ns = np.where(call >= 0, run.event_rows["start_ns"][call], work.start_ns)
+    work = work.where(_interior(asked_ns, steps.by_host))
     op = holders(run.event_rows, calls_of(work))
     sizes = _sizes(run, op) if len(run.shape_rows) else _grids(run, work.event)
     return work["name"], sizes, np.asarray(work["dur_ns"], np.int64)
@@ -134,6 +145,12 @@ def _on_cpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     index = index[_interior(run.event_rows["start_ns"][index], steps)]
     ops = run.event_rows.where(index)
     return ops["name"], _sizes(run, index), innermost(ops).per_row_ns(len(ops))
+
+
+def _seen(steps: Steps, ledger: Ledger) -> int:
+    """In how many steps things are counted."""
+    counted = steps.by_host if ledger.device == "gpu" else steps
+    return max(1, int(counted.interior.sum()))
 
 
 def _interior(start_ns: Ints, steps: Steps) -> Array:
@@ -188,11 +205,11 @@ def _total(side: Tally, keys: Sequence[Key]) -> tuple[float, float]:
     return sum(side[key][0] for key in keys), sum(side[key][1] for key in keys)
 
 
-def _match(key: Key, one: tuple[float, float], other: tuple[float, float], step_ns: float) -> Match:
+def _match(key: Key, one: tuple[float, float], other: tuple[float, float], step_ns: float, slack: float) -> Match:
     return Match(
         name=key[0],
         sizes=key[1],
-        status=_status(key, one, other, step_ns),
+        status=_status(key, one, other, step_ns, slack),
         before_count=one[0],
         after_count=other[0],
         before_ns=round(one[1]),
@@ -200,13 +217,14 @@ def _match(key: Key, one: tuple[float, float], other: tuple[float, float], step_
     )
 
 
-def _status(key: Key, one: tuple[float, float], other: tuple[float, float], step_ns: float) -> str:
-    if not other[0]:
-        return REMOVED
-    if not one[0]:
-        return ADDED
-    if key[1] == OTHER_SIZES or abs(other[0] - one[0]) > NOTABLE_COUNT_FRAC * max(one[0], other[0]):
+def _status(key: Key, one: tuple[float, float], other: tuple[float, float], step_ns: float, slack: float) -> str:
+    moved = abs(other[0] - one[0])
+    if moved > slack and not (one[0] and other[0]):
+        return ADDED if other[0] else REMOVED
+    if key[1] == OTHER_SIZES or moved > max(slack, NOTABLE_COUNT_FRAC * max(one[0], other[0])):
         return CHANGED
-    moved_ns = abs(other[1] - one[1])
+    # What comes once more by chance takes its time: that is no change either.
+    by_chance_ns = moved * max(ns / count for count, ns in (one, other) if count)
+    moved_ns = abs(other[1] - one[1]) - by_chance_ns
     notable = moved_ns > NOTABLE_NS_FRAC * one[1] and moved_ns > NOTABLE_STEP_FRAC * step_ns
     return CHANGED if notable else SAME
