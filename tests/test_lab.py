@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import gpulab
+from gpulab.analysis.steps import steps
 from gpulab.errors import GpulabError
 from gpulab.files import learnt
 from gpulab.lessons import COUNTED, laboratory
@@ -317,6 +318,15 @@ def test_a_block_is_recorded_on_a_gpu_that_is_here_or_played(lab):
     run = gpulab.runs["block"]
     assert run.source.how == ("measured" if torch.cuda.is_available() else "virtual")
     assert len(run.event_rows)
+
+
+def test_so_many_steps_of_a_block_are_recorded_as_were_asked_for(lab):
+    with lab.gpu("few", steps=3):
+        model = torch.nn.Linear(64, 64).cuda()
+        for _ in range(12):
+            model(torch.ones(8, 64, device="cuda")).sum().backward()
+            gpulab.step()
+    assert steps(gpulab.runs["few"]).by_host.recorded.sum() == 3
 
 
 def test_hostile_words_stand_as_text(lab):

@@ -123,6 +123,11 @@ def test_cuda_code_runs_on_a_gpu_that_is_not_there(live):
     assert live.value("model.weight.device.type") == "cuda"  # its tensors stay, without numbers
 
 
+def test_so_many_steps_are_recorded_on_a_gpu_that_is_not_there(live):
+    told = said(live.run("%%gpuprofile few --virtual t4 --steps 4\n" + CUDA_LOOP))
+    assert "of 4 recorded, 7 seen in all" in told
+
+
 def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(live):
     reply = live.run("%%gpuprofile full --virtual t4\nimport torch\ntorch.empty(2**34, device='cuda')")
     assert "CUDA out of memory. Tried to allocate 64.00 GiB." in reply.traceback
@@ -135,8 +140,11 @@ def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(
     ("line", "why"),
     [
         ("--virtual h1000", "is no GPU that can be played"),
-        ("--virtual t4 --level deep", "takes no --level and no --steps"),
-        ("--virtual t4 --steps 3", "takes no --level and no --steps"),
+        (
+            "--virtual t4 --level deep",
+            "takes no --level: a virtual run is worked out, always as far; leave --level out",
+        ),
+        ("--virtual t4 --steps 0", "at least one step is needed"),
     ],
 )
 def test_a_line_that_asks_for_what_cannot_be_played_runs_nothing(live, line, why):

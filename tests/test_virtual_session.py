@@ -254,3 +254,27 @@ def test_cuda_s_own_sleep_takes_gpu_time_in_the_stream_it_is_called_in():
     assert took_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
     names = gpu.run.event_rows.of_kind(Kind.KERNEL).words("name")
     assert all("spin_kernel" in names[row] for row in range(2))
+
+
+@pytest.mark.parametrize("asked", [1, 3, 5])
+def test_so_many_steps_count_as_recorded_as_were_asked_for(run, asked):
+    with VirtualGpu("h100", "some", steps=asked, host=Host.usual()) as gpu:
+        train()
+    found, whole = steps(gpu.run).by_host, steps(run).by_host
+    assert (found.recorded.sum(), len(found)) == (asked, len(whole))
+    assert found.recorded.argmax() == whole.recorded.argmax(), "once the loop has settled"
+
+
+def test_of_a_short_loop_the_last_steps_count_and_all_where_more_were_asked_for():
+    def recorded(asked):
+        with VirtualGpu("h100", "short", steps=asked, host=Host.usual()) as gpu:
+            train(loader=data(count=5))
+        return steps(gpu.run).by_host.recorded.tolist()
+
+    assert recorded(4) == [False, True, True, True, True]
+    assert recorded(50) == [True] * 5
+
+
+def test_no_steps_cannot_be_recorded():
+    with pytest.raises(CaptureError, match="Cannot record 0 steps"):
+        gpulab.virtual_gpu("h100", steps=0)

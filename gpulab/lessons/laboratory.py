@@ -84,21 +84,21 @@ class Lab:
         return {"tiny": tiny, "lab": lab, "full": lab if full is None else full}[self.size]
 
     @contextlib.contextmanager
-    def gpu(self, name: str, gpu: str = USUAL) -> Iterator[None]:
+    def gpu(self, name: str, gpu: str = USUAL, *, steps: int | None = None) -> Iterator[None]:
         """Record a block of CUDA code under a name: on the GPU that is here, else on one that is computed.
 
         The run is `gpulab.runs[name]`, and says which. In a cell of its own, `%%gpuprofile --virtual auto NAME` does
-        the same and shows the report.
+        the same and shows the report. `steps`: how many to record; as many as a verdict needs if left out.
         """
         recording: AbstractContextManager[Any]
         if self.device == "cuda":
             from gpulab.capture import profile
 
-            recording = profile(name)
+            recording = profile(name, steps=steps)
         else:
             from gpulab.virtual.session import VirtualGpu
 
-            recording = VirtualGpu(gpu, name)
+            recording = VirtualGpu(gpu, name, steps=steps)
         with recording:
             yield
 

@@ -114,8 +114,8 @@ def request(magic: Callable[..., Any], line: str) -> Request:
 
 def _playable(asked: Request) -> Request:
     """The same, without a GPU to play where "auto" finds a real one; UsageError where it cannot be played."""
-    if asked.level is not None or asked.steps is not None:
-        raise UsageError("--virtual takes no --level and no --steps: what is estimated is told of every step")
+    if asked.level is not None:
+        raise UsageError("--virtual takes no --level: a virtual run is worked out, always as far; leave --level out")
     if asked.virtual == AUTO:
         return Request(**{**vars(asked), "virtual": None if cuda_here() else USUAL})
     try:

@@ -58,7 +58,7 @@ class Recording:
         if asked.virtual is not None:
             from gpulab.virtual.session import VirtualGpu  # slow to import, and few cells ask for it
 
-            return VirtualGpu(asked.virtual, asked.name, on_tick=self._tick)
+            return VirtualGpu(asked.virtual, asked.name, steps=asked.steps, on_tick=self._tick)
         return Session(asked.name, level=asked.level or "trace", steps=asked.steps, on_tick=self._tick)
 
     def finish(self, error: BaseException | None) -> None:

@@ -18,7 +18,7 @@ from gpulab.capture.active import claim, release
 from gpulab.capture.assemble import torch_facts
 from gpulab.capture.marks import Marks, Timer
 from gpulab.capture.memory import MemoryWatch
-from gpulab.errors import RunError
+from gpulab.errors import CaptureError, RunError
 from gpulab.replay.waits import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.sensors import machine
@@ -50,10 +50,14 @@ class VirtualGpu:
         gpu: str,
         name: str | None = None,
         *,
+        steps: int | None = None,
         host: Host | None = None,
         on_tick: Callable[[Live], None] | None = None,
     ) -> None:
         self.spec = spec(gpu)
+        if steps is not None and steps < 1:
+            raise CaptureError(f"Cannot record {steps} steps.", why="at least one is needed", fix="leave steps out")
+        self._steps = steps
         self.name = name or runs.free_name()
         self.run: Run | None = None
         self._host = host
@@ -252,7 +256,7 @@ class VirtualGpu:
             main_thread=MAIN,
             facts=facts,
             recording=Recording(
-                windows_ns=((self._settled_ns(), span_ns),),
+                windows_ns=(self._window_ns(span_ns),),
                 activities=("cpu", "cuda"),
                 options=("record_shapes", "profile_memory", "enable_cuda_sync_events"),
                 left_out=tuple(self._marks.gaps) + tuple(self._watch.gaps),
@@ -262,9 +266,17 @@ class VirtualGpu:
             **self._clock.log.tables(0),
         )
 
-    def _settled_ns(self) -> int:
-        """From where on steps are as those of a long loop: the first ones find the GPU without a queue of work."""
-        return self._begins_ns[SETTLING] if len(self._begins_ns) >= 2 * SETTLING else 0
+    def _window_ns(self, span_ns: int) -> tuple[int, int]:
+        """The steps that count: those as in a long loop, as the first ones find the GPU without a queue of work.
+
+        Where a number of them was asked for, so many; of a short loop, its first ones among them.
+        """
+        begins = self._begins_ns
+        first = SETTLING if len(begins) >= 2 * SETTLING else 0
+        if self._steps is not None and len(begins) > 1:
+            first = max(0, min(first, len(begins) - 1 - self._steps))
+            return begins[first], begins[min(first + self._steps, len(begins) - 1)]
+        return begins[first] if first else 0, span_ns
 
     def _machine(self) -> Machine:
         peaks, (major, minor) = self.spec.peaks, self.spec.compute_capability
@@ -281,16 +293,17 @@ class VirtualGpu:
         return replace(machine(), gpus=(gpu,), gaps=())
 
 
-def virtual_gpu(gpu: str, name: str | None = None) -> VirtualGpu:
+def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) -> VirtualGpu:
     """A GPU to run CUDA code on where there is none: `with gpulab.virtual_gpu("h100") as gpu: train()`.
 
     Within the block torch.cuda is this GPU; ordinary CUDA code runs unmodified, on tensors without numbers, and the
     time, the kernels and the memory that it would take are estimated. DataLoaders run for real, and are measured.
     Afterwards torch is as it was, and the run is `gpu.run`, and `gpulab.runs[name]`: for report, compare, whatif.
+    `steps`: how many steps count as recorded, once the loop has settled; all of these if left out.
     Raises RunError for a GPU that is not known (gpulab.virtual.specs lists them), CaptureError where another recording
     is on or this version of PyTorch cannot be played to.
     """
-    return VirtualGpu(gpu, name)
+    return VirtualGpu(gpu, name, steps=steps)
 
 
 def _told(assumption: Assumption) -> str:
