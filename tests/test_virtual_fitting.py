@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 from made import event, mark, run_of
 from virtual_frozen import old_is_frozen  # noqa: F401
 
+import gpulab
 from gpulab.errors import RunError
 from gpulab.tables import Kind, MarkKind
+from gpulab.virtual.room import from_host as room_here
 from gpulab.virtual.room.edge import MOST_RUNS
 from gpulab.virtual.room.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.room.from_host import FromHost, from_host
 from gpulab.virtual.room.measuring import LIMITS, Measured, measure, noted, shares, tried
 from gpulab.virtual.room.memory import Full, Memory, allowances
 from gpulab.virtual.room.script import Script, forecast, forecast_of_steps
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Assumption, Phase, Role
+from gpulab.virtual.tape import Assumption, Copy, HostOp, Phase, Role, Way
 
 MIB, GIB = 2**20, 2**30
 MS = 1e6
@@ -67,6 +70,7 @@ class StandIn:
         return 0.8 * self.step_ns, 1.3 * self.step_ns
 
     assumptions = (Assumption("values read with .item()", "1.0"),)
+    from_host = FromHost()
 
     @property
     def run(self):
@@ -552,3 +556,58 @@ def test_what_is_told_cannot_be_changed(gpu):
     assert isinstance(told.candidates[0], Candidate)
     assert isinstance(replace(told.candidates[0].measured, batch=1), Measured)
     assert MaxBatch.__dataclass_params__.frozen
+
+
+# What a step takes from this machine's CPU.
+
+
+def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_computed_here():
+    def copied(way, size, *, pinned):
+        return Copy(name="aten::copy_", way=way, bytes=size, pinned=pinned, non_blocking=False)
+
+    made = HostOp(name="aten::randn", inputs=(), ns=5 * 10**6)
+    records = [made, copied(Way.TO_DEVICE, 6 * 10**6, pinned=False), copied(Way.TO_HOST, 4, pinned=False)]
+    told = from_host(records, spec("h100"))
+    assert (told.bytes, told.pageable, told.cpu_ns) == (6 * 10**6, True, 5 * MS)
+    assert told.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
+    pinned = from_host([copied(Way.TO_DEVICE, 6 * 10**6, pinned=True)], spec("h100"))
+    assert not pinned.pageable
+    assert pinned.copy_ns < told.copy_ns / 5
+
+
+def test_a_time_that_counts_copies_and_this_cpu_says_so(gpu, monkeypatch):
+    assert "CPU" not in str(max_batch_view(gpu))
+    told = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
+    monkeypatch.setattr(StandIn, "from_host", told)
+    text = " ".join(str(max_batch_view(gpu)).split())
+    assert "with copies of 32.0 MiB from pageable CPU memory (40.0 ms). To time the GPU alone" in text
+    monkeypatch.setattr(StandIn, "from_host", FromHost(cpu_ns=40 * MS))
+    assert "with what the CPU of this machine computes (40.0 ms)" in " ".join(str(max_batch_view(gpu)).split())
+
+
+def max_batch_view(gpu):
+    return gpulab.virtual.max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+
+
+def test_a_batch_that_this_machine_has_no_memory_for_is_not_tried(gpu, monkeypatch):
+    monkeypatch.setattr(StandIn, "from_host", FromHost(bytes=8 * MIB))
+    monkeypatch.setattr(room_here, "free_bytes", lambda: 40 * MIB)
+    with pytest.raises(RunError, match="makes its batch in CPU memory") as error:
+        max_batch(training(gpu, sample=1), "h100", runner=gpu)
+    assert 'device="cuda"' in error.value.fix
+    assert max(batch for sizes in gpu.sizes.values() for batch in sizes) <= 32, "8 MiB a step, 40 MiB free"
+
+
+def test_what_was_tried_is_kept_as_a_run_under_the_name_it_was_given_or_not_at_all():
+    torch = pytest.importorskip("torch")
+    before = set(gpulab.runs)
+
+    def step(batch):
+        torch.nn.Linear(8, 8).cuda()(torch.ones(batch, 8, device="cuda")).sum().backward()
+
+    gpulab.virtual.fits(step, "l4", 4)
+    gpulab.virtual.compare_gpus(step, ["l4"], 4)
+    assert set(gpulab.runs) == before
+    gpulab.virtual.fits(step, "l4", 4, name="the step")
+    assert set(gpulab.runs) - before == {"the step"}
+    assert str(gpulab.runs["the step"].source) == "virtual L4, estimated"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from gpulab.run import Gap
-from gpulab.sensors.cgroup import Throttling
+from gpulab.sensors.cgroup import Throttling, memory_limit_bytes
 
 if sys.platform == "win32":
     _usage = None
@@ -32,6 +32,12 @@ class Spent(NamedTuple):
     busy: float
     waiting: float  # idle with a read or write outstanding; NaN where the system does not tell
     every: float
+
+
+def free_bytes(root: Path = Path("/")) -> int:
+    """How much memory this process can still take: of what is free, and of what its container leaves it."""
+    limit, free = memory_limit_bytes(root), int(psutil.virtual_memory().available)
+    return free if limit is None else max(0, min(free, limit - int(psutil.Process().memory_info().rss)))
 
 
 class Host:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gpulab.views.room import FitView, MaxBatchView, shown_batch, shown_fit
 from gpulab.views.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, Table
 from gpulab.views.view import View
-from gpulab.views.virtual_words import an, method, number, origin_words, rebuilt, unit_of_work, watermark, what_runs
+from gpulab.views.virtual_words import (
+    an,
+    copied,
+    method,
+    number,
+    origin_words,
+    rebuilt,
+    unit_of_work,
+    watermark,
+    what_runs,
+)
 from gpulab.views.wording import UNKNOWN, percent, scale, size, times
 from gpulab.virtual.room import fitting
 from gpulab.virtual.room.fitting import Candidate, GpuComparison
@@ -26,13 +37,16 @@ class GpusView(View):
     compared: GpuComparison
 
 
-def fits(step: Step, gpu: str, batch: int | None = None, *, runner: Runner | None = None) -> FitView:
+def fits(
+    step: Step, gpu: str, batch: int | None = None, *, name: str | None = None, runner: Runner | None = None
+) -> FitView:
     """Whether a training step fits on a GPU that need not be here: "fits", "tight" or "does not fit", and for what.
 
     `step` is a function of the batch size, or of nothing, that trains once with ordinary CUDA code; or one that builds
-    model and optimizer and returns that function, which is quicker and times the step alone.
+    model and optimizer and returns that function, which is quicker and times the step alone. `name`: what the run is
+    kept under, in `gpulab.runs`; without one it is not kept.
     """
-    return shown_fit(fitting.fits(step, gpu, batch, runner=runner or _play))
+    return shown_fit(fitting.fits(step, gpu, batch, runner=runner or partial(_play, name=name)))
 
 
 def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner | None = None) -> MaxBatchView:
@@ -52,8 +66,8 @@ def compare_gpus(
     return shown_gpus(fitting.compare_gpus(step, gpus, batch, price, runner=runner or _play))
 
 
-def _play(gpu: str) -> VirtualGpu:
-    return VirtualGpu(gpu, f"virtual {gpu}")
+def _play(gpu: str, name: str | None = None) -> VirtualGpu:
+    return VirtualGpu(gpu, name or f"virtual {gpu}", shelved=name is not None)
 
 
 # Which GPU?
@@ -100,7 +114,7 @@ def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answe
             needs = f"{size(each.needed_bytes)} needed, {size(each.usable_bytes)} there"
             evidence.append(f"It does not fit on {an(each.spec.name)}: {needs}.")
     notes, fix = rebuilt(first)
-    return Answer(claim=claim, leading=True, evidence=(*evidence, *notes), fix=fix)
+    return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(first), *notes), fix=fix)
 
 
 def _apart(one: Measured, other: Measured) -> bool:

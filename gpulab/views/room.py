@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpulab.views.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, Table
 from gpulab.views.view import View
-from gpulab.views.virtual_words import an, method, number, origin_words, rebuilt, watermark, what_runs
+from gpulab.views.virtual_words import an, copied, method, number, origin_words, rebuilt, watermark, what_runs
 from gpulab.views.wording import percent, scale, sentence, size
 from gpulab.virtual.room.fitting import GAINING_FRAC, NEAR_FRAC, Fit, MaxBatch, Remedy
 from gpulab.virtual.room.measuring import FITS, TIGHT, TOO_LARGE, Measured
@@ -205,7 +205,8 @@ def _batch_answer(found: MaxBatch) -> Answer:
         evidence.append(f"Up to {found.roomy:,} a tenth of the memory stays free, for what is not counted.")
     evidence += _choices(found)
     notes, fix = rebuilt(found.tried[-1])
-    return Answer(claim=claim, leading=True, evidence=(*evidence, *notes), fix=fix)
+    largest = next(each for each in found.tried if each.work == found.batch)
+    return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(largest), *notes), fix=fix)
 
 
 def _choices(found: MaxBatch) -> Iterator[str]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.views.sheet import Facts, Line, Section
-from gpulab.views.wording import size
+from gpulab.views.wording import duration, size
+from gpulab.virtual.room.from_host import NOTABLE_FRAC
 from gpulab.virtual.room.measuring import TIGHT, Measured
 from gpulab.virtual.room.memory import allowances
 
@@ -87,6 +88,21 @@ def number(value: float) -> str:
     if value == 0 or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.{2 - math.floor(math.log10(value))}f}"
+
+
+def copied(told: Measured) -> tuple[str, ...]:
+    """That its time is not the GPU's alone, where it copies data from CPU memory or computes them here."""
+    given = told.from_host
+    if not given.notable(told.step_ns):
+        return ()
+    words = []
+    if given.bytes:
+        memory = "pageable CPU memory" if given.pageable else "pinned CPU memory"
+        words.append(f"copies of {size(given.bytes)} from {memory} ({duration(given.copy_ns)})")
+    if given.cpu_ns > NOTABLE_FRAC * told.step_ns:
+        words.append(f"what the CPU of this machine computes ({duration(given.cpu_ns)})")
+    alone = 'To time the GPU alone, make the batch there: torch.randn(..., device="cuda").'
+    return (f"{what_runs(told).capitalize()} takes {duration(told.step_ns)}, with {' and '.join(words)}. {alone}",)
 
 
 def rebuilt(told: Measured) -> tuple[tuple[str, ...], str]:

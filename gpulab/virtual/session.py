@@ -33,6 +33,7 @@ from gpulab.virtual.held import LoggedMemory
 from gpulab.virtual.host import Host, calibrated
 from gpulab.virtual.log import MAIN, THREADS
 from gpulab.virtual.prices.kernel import OpClass
+from gpulab.virtual.room.from_host import FromHost, from_host
 from gpulab.virtual.specs import spec
 from gpulab.virtual.tape import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
 from gpulab.virtual.versions import playable
@@ -51,13 +52,14 @@ class VirtualGpu:
         name: str | None = None,
         *,
         steps: int | None = None,
+        shelved: bool = True,
         host: Host | None = None,
         on_tick: Callable[[Live], None] | None = None,
     ) -> None:
         self.spec = spec(gpu)
         if steps is not None and steps < 1:
             raise CaptureError(f"Cannot record {steps} steps.", why="at least one is needed", fix="leave steps out")
-        self._steps = steps
+        self._steps, self._shelved = steps, shelved
         self.name = name or runs.free_name()
         self.run: Run | None = None
         self._host = host
@@ -107,7 +109,7 @@ class VirtualGpu:
             raise
 
     def stop(self, error: BaseException | None = None) -> Run:
-        """Torch is as it was before; gives the Run, and keeps it in `gpulab.runs`."""
+        """Torch is as it was before; gives the Run, and keeps it in `gpulab.runs` unless it is not to be shelved."""
         try:
             failure, holders = self._watch.ended_by(error)
             range_fracs = self._range()
@@ -126,7 +128,8 @@ class VirtualGpu:
             low, high = (str(round(frac * typical_ns)) for frac in range_fracs)
             run = replace(run, facts={**run.facts, STEP_LOW: low, STEP_HIGH: high})
         self.run = replace(run, failure=failure, holder_rows=holders)
-        runs.add(self.run)
+        if self._shelved:
+            runs.add(self.run)
         return self.run
 
     def abandon(self) -> None:
@@ -158,6 +161,11 @@ class VirtualGpu:
     def step_range_ns(self) -> tuple[float, float]:
         """Between what that lies: P10 and P90."""
         return step_range_ns(self._last_steps(), self._timing, self._host_used)
+
+    @property
+    def from_host(self) -> FromHost:
+        """What is timed takes from this machine's CPU."""
+        return from_host(self._last_steps()[-1], self.spec)
 
     def _last_steps(self) -> list[list[Record]]:
         """What is timed, and what went before it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpulab.errors import RunError
 from gpulab.virtual.garbage import collected_between_steps
 from gpulab.virtual.room.edge import ceiling_of, edges, look_for_edge
+from gpulab.virtual.room.from_host import refuse_beyond_memory
 from gpulab.virtual.room.measuring import (
     FITS,
     ROOM_FRAC,
@@ -123,8 +124,21 @@ def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBat
         raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
     with collected_between_steps():  # what was there before is then searched once, not again for each GPU
         known, script = _first_sizes(step, wanted, start, runner)
-        look_for_edge(known, script, lambda batch: tried(step, wanted, batch, runner=runner))
+        look_for_edge(known, script, lambda batch: _tried(step, wanted, batch, known, runner))
     return _largest(wanted, [known[batch] for batch in sorted(known)])
+
+
+def _tried(
+    step: Step, wanted: Spec, batch: int, known: Mapping[int, Measured], runner: Runner
+) -> tuple[Measured, Script]:
+    """The next size, where this machine has room for what the step makes on the CPU."""
+    _refuse_beyond_memory(known, batch)
+    return tried(step, wanted, batch, runner=runner)
+
+
+def _refuse_beyond_memory(known: Mapping[int, Measured], batch: int) -> None:
+    last = known[max(known)]
+    refuse_beyond_memory(last.from_host, last.work, batch)
 
 
 def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
@@ -143,6 +157,7 @@ def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> tuple[
         following: int | None = start
         while following is not None:
             if known:
+                _refuse_beyond_memory(known, following)
                 played.memory.empty_cache()
             collect = not known or any(told.rebuilt for told in known.values())  # it takes a while
             told = stretch(played, wanted, body, following, collect=collect, ranged=False)

@@ -22,6 +22,7 @@ from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
 from gpulab.run import Run
+from gpulab.virtual.room.from_host import FromHost
 from gpulab.virtual.room.memory import Memory, Use, allowances
 from gpulab.virtual.room.script import Script
 from gpulab.virtual.specs import Spec, spec
@@ -63,6 +64,10 @@ class Played(Protocol):
         """Between what it lies."""
 
     @property
+    def from_host(self) -> FromHost:
+        """What it takes from this machine's CPU."""
+
+    @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What was taken in place of what cannot be known."""
 
@@ -102,6 +107,7 @@ class Measured:
     refused: int = 0  # times it had no room even then, and was given it all the same
     shares: Mapping[str, float] = field(default_factory=dict)  # of its time, by LIMITS; empty where not known
     assumptions: tuple[Assumption, ...] = ()
+    from_host: FromHost = field(default_factory=FromHost)
 
     @property
     def needed_bytes(self) -> int:
@@ -282,6 +288,7 @@ def stretch(
         retries=memory.retries - retries,
         refused=memory.refused - refused,
         assumptions=played.assumptions,
+        from_host=played.from_host,
     )
 
 
