@@ -17,6 +17,9 @@ from gpulab.virtual.tape import Assumption
 assert gpu  # the fixture of these tests too
 
 
+MADE = {}  # answers take a second each, and no test changes one
+
+
 @pytest.fixture(params=["fits", "tight", "does not fit", "anew", "largest batch", "not one", "gpus", "no prices"])
 def any_view(request, gpu):
     made = {
@@ -29,7 +32,9 @@ def any_view(request, gpu):
         "gpus": lambda: gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 100, {"h100": 2.5}, runner=gpu),
         "no prices": lambda: gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu),
     }
-    return made[request.param]()
+    if request.param not in MADE:
+        MADE[request.param] = made[request.param]()
+    return MADE[request.param]
 
 
 # Every answer, in every form.
