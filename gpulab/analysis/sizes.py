@@ -131,6 +131,27 @@ def flops(op: str, given: Inputs) -> float | None:
     return None
 
 
+def least_flops(op: str, given: Inputs) -> float | None:
+    """The arithmetic that no way of computing it goes below; None where the sizes do not tell.
+
+    Winograd's algorithm, and transforms, multiply less than a convolution's definition says, though never less than
+    once for each channel and pixel of the result: a filter of k x k costs at least one k x k-th. Of its two gradients
+    only one may be wanted. Attention may skip what a causal mask hides, and keep what backward would compute again.
+    """
+    counted = flops(op, given)
+    if counted is None or product(op, given) is not None:
+        return counted
+    if op in _BACKWARD:
+        return counted / 2 / max(1, math.prod(given.shapes[2][2:]))
+    return 0.4 * counted
+
+
+def largest_bytes(given: Inputs) -> float:
+    """The bytes of the largest tensor among the inputs; 0 where there is none of a type that is known."""
+    sized = zip(given.shapes, given.dtypes, strict=False)
+    return max((float(math.prod(shape) * _BYTES[dtype]) for shape, dtype in sized if dtype in _BYTES), default=0.0)
+
+
 def moved_bytes(op: str, given: Inputs) -> float | None:
     """The least that must be read and written: every input once, and a result as large as it must be."""
     read, each = given.bytes, given.element_bytes

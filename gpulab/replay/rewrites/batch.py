@@ -12,6 +12,7 @@ from gpulab.analysis.work import Mask
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.fusion_cpu import batch_on_cpu
+from gpulab.replay.rewrites.least import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.once import once
 from gpulab.replay.rewrites.work import LEAST_NS, calls, pieces_of
 
@@ -51,13 +52,29 @@ def batch(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def batch_ceiling(graph: Graph, value: Value) -> Graph:
-    """A larger batch that takes no longer; a smaller one with everything smaller, and a little more than that."""
+    """A larger batch that takes no longer; of a smaller one what sizes tell, in proportion, and the rest in no time.
+
+    Not only in proportion: what no longer fills a wave of blocks, or then fits into the cache, gains more than that.
+    """
     times = work_of_batch(graph, value)
     if times >= 1:
+        return _unsplit(graph)
+    fewer = graph.scaled_before({"loader": times, "python": times, "compute": 0.0})
+    if not graph.on_gpu:
+        return fewer
+    found = pieces_of(graph)
+    shrinks = ~(found.updates & ~found.is_family(Family.COLLECTIVE))
+    left = shrunk(fewer, shrinks, least_share(graph, own_peak(graph)) * times)
+    copying, usual = calls(graph).copies_in, np.minimum(left.device.latency_ns, graph.usual.latency_ns)
+    return left.with_host(own_ns=np.where(copying, 0.0, left.host.own_ns)).with_device(latency_ns=usual)
+
+
+def _unsplit(graph: Graph) -> Graph:
+    """Products fill a GPU without being split: no kernel adds up their parts."""
+    if not graph.on_gpu:
         return graph
-    parts = {"loader": times, "python": times, "compute": times}
-    shrunk = np.full(len(graph.device), times ** POWER_LESS[0])
-    return _with_larger(graph.scaled_before(parts), times, shrunk, all_of_it=True)
+    matrix = pieces_of(graph).is_family(Family.MATRIX)
+    return shrunk(graph, multiplying(graph, matrix) & ~matrix, np.zeros(len(matrix)))
 
 
 def work_of_batch(graph: Graph, value: Value) -> float:
@@ -88,11 +105,11 @@ def _filling(graph: Graph) -> tuple[Floats, Mask]:
     return found.waves, np.asarray(found.dur_ns < SMALL_NS, bool)
 
 
-def _with_larger(graph: Graph, times: float, growth: Floats, *, all_of_it: bool = False) -> Graph:
+def _with_larger(graph: Graph, times: float, growth: Floats) -> Graph:
     """Device work grown, all but what it takes to start; copies as their bytes, and work on weights not at all."""
     device, found = graph.device, pieces_of(graph)
-    least = 0.0 if all_of_it else np.minimum(device.dur_ns, LEAST_NS)
-    same = found.is_family(*WEIGHTS) | found.updates if not all_of_it else np.zeros(len(device), bool)
+    least = np.minimum(device.dur_ns, LEAST_NS)
+    same = found.is_family(*WEIGHTS) | found.updates
     into = inward(graph)
     factor = np.where(same, 1.0, np.where(into, times, growth))
     # From pageable memory the host itself copies first: the call lasts longer, and the work begins later.

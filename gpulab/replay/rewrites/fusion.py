@@ -12,6 +12,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph import NONE, Floats, Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.fusion_cpu import compiled_on_cpu, lacking_compile, least_on_cpu
+from gpulab.replay.rewrites.least import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.once import once
 from gpulab.replay.rewrites.work import CALLED, calling_ns, calls, pieces_of
 
@@ -19,7 +20,6 @@ KEPT = (0.05, 0.6)  # of the passes of a chain besides its longest: inputs of it
 WRITTEN = (0.85, 1.1)  # a kernel that a compiler wrote, beside PyTorch's own
 KERNEL_NS = (3_000.0, 8_000.0)  # of the host, for each kernel that is left: compiled code calls launchers directly
 ENTERED_NS = (20_000.0, 80_000.0)  # of the host, for each graph: guards, and handing tensors over
-LEAST = 0.5  # of its longest pass, that no fusion brings a chain below: reads that its neighbour's cache saves
 COMPILED_ALREADY = 0.5  # of the time in passes over memory
 
 
@@ -50,12 +50,17 @@ def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def compile_ceiling(graph: Graph, value: Value) -> Graph:
-    """Each chain in half the time of its longest pass, and a host that costs nothing in what is compiled."""
+    """Of what is compiled, the arithmetic of products at their peak, where sizes tell it; a host that costs nothing.
+
+    A pass may become part of the product before or after it, and products are padded, and take other kernels.
+    """
     if not graph.on_gpu:
         return least_on_cpu(graph)
     found = chains(graph)
-    longest, _ = found.of(graph.device.dur_ns)
-    return _called(_fused(graph, found, LEAST * longest), found, 0.0, 0.0)
+    mine = found.inside[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
+    matrix = multiplying(graph, pieces_of(graph).is_family(Family.MATRIX))
+    share = np.where(matrix, least_share(graph, own_peak(graph)), 0.0)
+    return _called(shrunk(graph, mine, share), found, 0.0, 0.0)
 
 
 class Chains(NamedTuple):

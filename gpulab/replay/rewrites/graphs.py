@@ -38,12 +38,12 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def cuda_graphs_ceiling(graph: Graph, value: Value) -> Graph:
-    """A host that costs nothing in those stretches, and kernels back to back."""
-    return _captured(graph, 0.0, 0.0, keep_before=False)
+    """A host that costs nothing in any stretch, each a graph of its own, and kernels back to back."""
+    return _captured(graph, 0.0, 0.0, keep_before=False, all_of_them=True)
 
 
-def _captured(graph: Graph, launch_ns: float, turn_ns: float, *, keep_before: bool) -> Graph:
-    host, device, region = graph.host, graph.device, regions(graph)
+def _captured(graph: Graph, launch_ns: float, turn_ns: float, *, keep_before: bool, all_of_them: bool = False) -> Graph:
+    host, device, region = graph.host, graph.device, regions(graph, all_of_them=all_of_them)
     inside = region.inside.copy()
     own, room, before = host.own_ns.copy(), host.room.copy(), dict(host.before_ns)
     opens = region.opens
@@ -78,8 +78,8 @@ class Regions(NamedTuple):
     breaks: Mask  # stops that no graph can hold, among the kernels of a step
 
 
-def regions(graph: Graph) -> Regions:
-    """In each step the stretch with most kernels between two breaks; with waits as they are in this graph."""
+def regions(graph: Graph, *, all_of_them: bool = False) -> Regions:
+    """In each step the stretch with most kernels between two breaks, or every one; with waits as they now are."""
     host = graph.host
     work = np.diff(host.first)
     kernels = np.where(calls(graph).kernels, work, 0)
@@ -93,7 +93,8 @@ def regions(graph: Graph) -> Regions:
     step = np.cumsum(host.stop == Stop.MARK)[opening]
     order = np.lexsort((np.arange(len(weight)), -weight, step))
     best = order[np.unique(step[order], return_index=True)[1]]
-    inside, opens = _between(np.isin(segment, best[weight[best] > 0]) & ~edge, segment, kernels > 0)
+    best = np.flatnonzero(weight) if all_of_them else best[weight[best] > 0]
+    inside, opens = _between(np.isin(segment, best) & ~edge, segment, kernels > 0)
     total, held = (np.append(0, np.cumsum(each)) for each in (kernels, np.where(inside, kernels, 0)))
     until, since = graph.step_last + 1, graph.step_first + 1
     return Regions(inside, opens, total[until] - total[since], held[until] - held[since], breaks | long_python)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from gpulab.analysis.copies import direction
 from gpulab.analysis.families import is_amd
 from gpulab.analysis.peaks import times_as_fast
 from gpulab.analysis.pieces import Family, half_share, single
@@ -12,6 +15,7 @@ from gpulab.analysis.work import Mask
 from gpulab.replay.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.hardware import other_gpu
+from gpulab.replay.rewrites.least import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.once import noting, once
 from gpulab.replay.rewrites.work import calling_ns, calls, faster, gpu_of, gpu_peaks, pieces_of, training
 
@@ -30,6 +34,7 @@ SCALER_NS = (50_000.0, 200_000.0)  # of the host, each step
 UNSCALE_FRAC = (0.1, 0.4)  # of the optimizer's kernels: one more pass over the gradients
 HALF_ALREADY = 0.5  # of matrix kernel time: with more of it in half precision there is little left to gain
 WORTH_RATIO = 1.2
+_IN_FLOAT32 = re.compile(r"layer_?norm|gammabeta|group_?norm|rowwisemoments")  # by autocast's list, in and out
 UNTOLD_FRAC = 0.5
 
 
@@ -62,10 +67,27 @@ def amp(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def amp_ceiling(graph: Graph, value: Value) -> Graph:
-    """Products faster by the whole ratio of the peaks, passes over activations by two, and no casts."""
-    factor = np.where(_products(graph), 1 / _ratios(graph), 1.0)
-    factor[_activations(graph)] = STREAM_BEST
-    return graph.with_device(dur_ns=graph.device.dur_ns * factor)
+    """Products at the peak, passes over memory half as wide, and no casts; nothing where sizes do not bound it.
+
+    By no ratio of peaks: products in half precision may come nearer to theirs than those in float32 do. Where sizes
+    were recorded, a product takes its arithmetic over the peak, and a pass one way over its largest tensor at half its
+    width, but for what the cache may hold. All else that autocast may narrow takes nothing.
+    """
+    peaks = other_gpu(graph) or gpu_peaks(graph)
+    share = least_share(graph, peaks.half if peaks else None, width=0.5)
+    return noting(shrunk(graph, _narrowed(graph), share), "amp")
+
+
+@once
+def _narrowed(graph: Graph) -> Mask:
+    """What may become narrower, or another kernel: all work that is not kept in float32, and not the optimizer's."""
+    found = pieces_of(graph)
+    names = graph.run.event_rows.words("name")
+    kept = names.matching(bool(_IN_FLOAT32.search(word.lower())) for word in names.vocabulary)[graph.device.event]
+    across = names.matching(direction(word) in ("HtoD", "DtoH") for word in names.vocabulary)[graph.device.event]
+    matrix = found.is_family(Family.MATRIX)
+    elsewhere = found.is_family(Family.COLLECTIVE, Family.OPTIMIZER) | found.updates | across | kept
+    return np.asarray(multiplying(graph, _products(graph)) | ~(matrix | elsewhere | found.narrow), bool)
 
 
 def _dtype(graph: Graph, value: Value) -> str:

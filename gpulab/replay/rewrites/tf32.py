@@ -11,8 +11,9 @@ from gpulab.analysis.work import Mask
 from gpulab.replay.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.hardware import other_gpu
+from gpulab.replay.rewrites.least import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.precision import BEST_POWER, WORST_POWER, WORTH_RATIO, no_products
-from gpulab.replay.rewrites.work import faster, gpu_of, pieces_of
+from gpulab.replay.rewrites.work import faster, gpu_of, gpu_peaks, pieces_of
 
 
 def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -34,9 +35,12 @@ def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def tf32_ceiling(graph: Graph, value: Value) -> Graph:
-    """These products faster by the whole ratio of the peaks."""
-    factor = np.where(_plain_products(graph), 1 / _tf32_ratio(graph), 1.0)
-    return graph.with_device(dur_ns=graph.device.dur_ns * factor)
+    """These products at TF32's peak, where their sizes were recorded; in no time where they were not."""
+    if "amp" in graph.made:
+        return graph
+    peaks = other_gpu(graph) or gpu_peaks(graph)
+    share = least_share(graph, (peaks.tf32 or peaks.float32) if peaks else None)
+    return shrunk(graph, multiplying(graph, _plain_products(graph)), share)
 
 
 def _plain_products(graph: Graph) -> Mask:
