@@ -159,6 +159,19 @@ def test_without_workers_the_main_thread_pays_for_pinning_and_with_workers_a_thr
     assert 8 * BATCH_BYTES / 12 < added(alone) < 8 * BATCH_BYTES / 4  # bytes over GB/s are ns
 
 
+@pytest.mark.parametrize(("how", "pays"), [("measured", False), ("virtual", False), ("recorded", True)])
+def test_without_a_loader_data_are_pinned_once_and_no_step_pays_unless_a_loader_may_not_have_been_seen(how, pays):
+    run = copying(loaders=())
+    made = graph(dataclasses.replace(run, source=dataclasses.replace(run.source, how=how)))
+
+    def added(draw):
+        return (edited("pin_memory", made, draw).host.before_ns["loader"] - made.host.before_ns["loader"]).sum()
+
+    assert (added(MIDDLE) > 0) == pays
+    assert 0 <= added(Draw(otherwise=0.0)) <= added(MIDDLE) < added(Draw(otherwise=1.0))
+    assert added(Draw(otherwise=1.0)) == pytest.approx(8 * BATCH_BYTES / 4, rel=0.01), "made anew in each step"
+
+
 def test_a_larger_batch_is_pinned_and_copied_for_longer():
     made = graph(copying(loaders=(NO_WORKERS,)))
     larger = BY_NAME["batch"].edit(made, "x3", MIDDLE)

@@ -21,6 +21,9 @@ LINK_OF = {7: (3, 16), 8: (4, 16), 9: (5, 16), 10: (5, 16), 12: (5, 16)}  # PCIe
 LINK_OLDEST = (3, 16)  # where the GPU is not known: what nearly every slot has
 CALL_NS = (5_000.0, 12_000.0)  # an asynchronous copy call
 PINNING_BYTES_PER_S = (12e9, 4e9)  # what a core copies from ordinary to pinned memory
+# How much of that each step pays where no loader builds its batches: nothing if they are pinned once, where they are
+# made, as the fix says; the worse half of the range has more and more of them made anew.
+PINNED_ANEW = (-1.0, 1.0)
 COPIES = "the copies to the GPU"
 
 
@@ -83,8 +86,10 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
     on the link that driver and slot agree on (75-80 % of its lanes, 0.75 GB/s a lane of PCIe 3); where that was not
     recorded, on the link such GPUs are sold with, and the range is wider. Somebody must copy each batch into pinned
     memory, at 4-12 GB/s: a thread beside the loop if the DataLoader has workers, else the main thread, whose loading
-    is then longer by it. Without the wait the next one, if there is any, waits for the same work: the replay sees to
-    that.
+    is then longer by it. Where a loop recorded by gpulab has no DataLoader, its data are pinned once, where they are
+    made, and no step pays; batches made anew in each step would, up to all of it at the worse end of the range. To lock
+    pages costs 0.1 to 0.4 ms a MB on top, for the first batches: PyTorch keeps locked memory and gives it out again.
+    Without the wait the next one, if there is any, waits for the same work: the replay sees to that.
 
     Cannot know: whether the host has enough memory to pin, and what else uses the link.
     """
@@ -97,6 +102,8 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
     grown = graph.device.dur_ns[found.work] / np.maximum(found.recorded_ns, 1.0)  # a larger batch has more bytes
     rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
     pinning_ns = np.where(found.pageable, np.maximum(found.bytes, 0) * grown, 0.0) / rate * 1e9
+    if _made_outside(graph):
+        pinning_ns *= max(0.0, draw.between("pinned anew", *PINNED_ANEW))
     return _pinning(calls.with_device(dur_ns=faster, latency_ns=begins), found, pinning_ns)
 
 
@@ -177,6 +184,11 @@ def _pinning(graph: Graph, found: Writes, each_ns: Floats) -> Graph:
     spent = graph.host.before_ns["loader"].copy()
     np.add.at(spent, found.call, each_ns)
     return graph.with_host(before_ns={**graph.host.before_ns, "loader": spent})
+
+
+def _made_outside(graph: Graph) -> bool:
+    """Whether no loader builds the batches; a trace of others' may have had one that it does not show."""
+    return leading_loader(graph.run) is None and graph.run.source.how in ("measured", "virtual")
 
 
 def _lacking(graph: Graph, value: Value) -> str | None:
