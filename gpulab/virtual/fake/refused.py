@@ -65,7 +65,7 @@ def _refuse_graphs(stack: ExitStack) -> None:
     graphs = refusal(
         "A CUDA graph",
         "capturing one needs CUDA itself",
-        "run the same code without the graph; gpulab's what-if 'graphs' estimates what capturing would gain",
+        "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates what capturing would gain",
     )
     swap(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
 
