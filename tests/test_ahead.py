@@ -66,6 +66,20 @@ def test_what_it_is_told_is_about_its_kernels_with_the_gpus_step():
     assert first.gain.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
 
 
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 9])
+def test_of_however_few_steps_the_step_is_the_gpus(count):
+    found = steps(run_like(FEW_LARGE, steps=count))
+    assert found.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+
+
+def test_a_few_steps_that_only_filled_the_queue_do_not_move_the_step():
+    # A queue of 12 takes two steps of five launches at once; the third waits for most of what it calls for.
+    found = steps(run_like(FEW_LARGE, steps=8, queue=12))
+    assert found.host is None, "most of the steps wait"
+    assert found.dur_ns[3:] / 1e6 == pytest.approx([20.0] * 5, rel=0.01)
+    assert found.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
+
+
 def test_the_report_says_that_the_steps_are_those_of_the_gpu():
     assert "the host ran ahead" in repr(report(run_like(FEW_LARGE, steps=8)))
     assert "the host ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.ahead import paced
+from gpulab.analysis.ahead import done_ns, filling, paced
 from gpulab.analysis.queued import capacity, queued_ns
 from gpulab.analysis.repetition import repeated_starts
 from gpulab.intervals import Ints
@@ -116,11 +116,15 @@ def steps(run: Run) -> Steps:
 def _as_the_gpu_did(run: Run, found: Steps) -> Steps:
     """The same steps where the GPU had them, if the host ran ahead of it."""
     recorded = np.flatnonzero(found.recorded)
-    if found.found_by == "whole run" or len(recorded) < 2 or (np.diff(recorded) > 1).any():
+    if found.found_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
         return found
-    gpu = paced(run, found.start_ns[recorded], found.end_ns[recorded])
+    start, end = found.start_ns[recorded], found.end_ns[recorded]
+    done = done_ns(run, start, end)
+    if done is None:
+        return found
+    gpu = paced(done, start, end, computed=run.source.how == "virtual")
     if gpu is None:
-        return found
+        return _once_filled(run, found, recorded[: filling(done, start, end)])
     earlier, later = np.arange(len(found)) < recorded[0], found.start_ns >= gpu.end_ns[-1]
     pieces = [(found.start_ns[earlier], found.end_ns[earlier]), gpu, (found.start_ns[later], found.end_ns[later])]
     start, end = (np.concatenate(each) for each in zip(*pieces, strict=True))
@@ -133,6 +137,18 @@ def _as_the_gpu_did(run: Run, found: Steps) -> Steps:
     elif plain.any() and np.median((end - start)[plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
         plain = np.zeros(len(start), bool)  # marks of a host that runs ahead: no GPU is done so soon
     return Steps(start, end, mine, interior, plain, found.found_by, found.burst, host=found, queued=found.queued)
+
+
+def _once_filled(run: Run, found: Steps, filling_: Ints) -> Steps:
+    """The same, where these only filled the queue of launches: they are no evidence, if others are left.
+
+    Few among many do not move a median, and stay.
+    """
+    steady = found.interior.copy()
+    steady[filling_] = False
+    if 2 * steady.sum() > found.interior.sum() or not steady.any():
+        return found
+    return replace(found, interior=steady, plain=steady if run.source.how == "virtual" else found.plain)
 
 
 def step_table(run: Run) -> Rows:
