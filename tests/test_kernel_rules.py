@@ -101,6 +101,38 @@ def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
     assert "net.forward" in fix
 
 
+def told_of(rule, name):
+    make = dict(functions(CASES / rule / "case.py"))[name]
+    return {each.rule: each for each in diagnose(make()).findings}
+
+
+def test_rows_taken_one_by_one_are_a_small_batch_and_no_chain():
+    first, *_ = told_of("unfused", "spared_by_one_operator_for_row_after_row").values()
+    assert first.rule == "small_batch"
+    assert any("180 of them in each step are the same kernel" in each for each in first.evidence)
+
+
+def test_rounds_of_a_loop_are_a_chain_each_and_not_one_for_all_of_them():
+    found = told_of("unfused", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")["unfused"]
+    assert found.numbers["chains"] == 40
+    assert found.numbers["pieces"] == 4
+    assert "in 40 chains of 4 elementwise kernels" in found.evidence[0]
+
+
+def test_no_chain_goes_on_from_one_step_into_the_next():
+    def kernel(at, place, name):
+        number = round(at) + place
+        return launched(name, at + 19.6 * place, 19.6, number=number, grid=9, called_ms=at + 0.01 * place)
+
+    def step(at):
+        names = ("elementwise_mul", "elementwise_tanh") * 2 + ("elementwise_mul",)
+        work = [each for place, name in enumerate(names) for each in kernel(at, place, name)]
+        return [*work, waiting(at, 98)]
+
+    found = next(each for each in diagnose(on_gpu(stepped(step), "A100")).findings if each.rule == "unfused")
+    assert (found.numbers["chains"], found.numbers["pieces"]) == (1, 5)
+
+
 FIXES = {
     "full_precision": "model = torch.nn.Linear(4, 4)",
     "slow_optimizer": "model = torch.nn.Linear(4, 4)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.5)",

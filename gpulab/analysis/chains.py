@@ -17,6 +17,7 @@ from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.ledger import Ledger
 from gpulab.analysis.nesting import outermost
 from gpulab.analysis.optimizers import ranges, within
+from gpulab.analysis.repeats import Repeats, keyed, repeats
 from gpulab.analysis.sizes import inputs
 from gpulab.analysis.steps import Steps, typical_ns
 from gpulab.analysis.work import Mask
@@ -26,6 +27,9 @@ from gpulab.run import Run
 from gpulab.tables import Kind
 
 LEAST = 3  # two in a row are common in any model: an activation and the addition that follows
+REPEATED_FRAC = 0.5  # of what chains cost: from here on they are the rounds of a loop
+# Parts that may follow one of their own kind on the same data: sums of sums, but no softmax of a softmax.
+ACCUMULATING = frozenset({"add", "subtract", "multiply", "divide", "choose"})
 REAL_NS = 10_000  # shorter operators on a CPU are mostly their call, and their cost is that of calling
 
 
@@ -39,6 +43,7 @@ class Chains:
     cost_ns: int  # what all of them cost a typical step
     formulas: tuple[tuple[Formula, int], ...]  # what they compute, as far as known, and what that costs, most first
     sized: bool  # that they work on equally many elements is told, by sizes or by blocks
+    repeated: bool  # most of them are the rounds of a loop, which could be one chain on all its data at once
     compiled: bool  # some of the work of these steps was made by a compiler
     spans: Spans
 
@@ -49,16 +54,20 @@ def chains_on_gpu(kernels: Interior) -> Chains | None:
     order = np.argsort(kernels["stream"], kind="stable")  # within a stream in order of time
     stream = kernels["stream"][order]
     pointwise = (kernels.which(is_pointwise) & own)[order]
-    joined = pointwise[1:] & pointwise[:-1] & (stream[1:] == stream[:-1]) & _alike(kernels, order)
+    words = parts_of(kernels.run.event_rows.words("name").vocabulary, kernels.codes)
+    names, time = kernels.code.astype(np.int64)[order], kernels["dur_ns"][order]
+    size, grid = _elements(kernels.run, kernels.op)[order], _grid(kernels)[order]
+    known = np.where(size > 0, size, -grid)  # how large: by elements, else by blocks
+    step = _step_of(_called_ns(kernels)[order], kernels.steps)
+    again = repeats(keyed(names, known, stream, step, part=pointwise), _alone(names, words))
+    joined = pointwise[1:] & pointwise[:-1] & (stream[1:] == stream[:-1]) & _alike(size, grid)
+    joined &= (step[1:] == step[:-1]) & ~again.begins[1:]
     runs = _runs(pointwise, joined)
     matrix, softmax = kernels.which(is_matrix)[order], kernels.which(is_softmax)[order]
     attention = _between(runs, matrix, pointwise) & _holds(runs, softmax)
     kept = (runs[:, 1] - runs[:, 0] >= LEAST) | attention
     if not kept.any():
         return None
-    words = parts_of(kernels.run.event_rows.words("name").vocabulary, kernels.codes)
-    names = kernels.code[order]
-    time = kernels["dur_ns"][order]
     chosen = np.zeros(len(kernels), bool)
     chosen[order[_members(runs[kept], len(kernels))]] = True
     spans = kernels.exposed(chosen)
@@ -69,20 +78,47 @@ def chains_on_gpu(kernels: Interior) -> Chains | None:
         cost_ns=kernels.typical_ns(spans),
         formulas=_formulas(runs[kept], attention[kept], names, words, time, kernels.many),
         sized=True,
+        repeated=_mostly(again, runs[kept], time),
         compiled=bool(kernels.which(is_compiled).any()),
         spans=spans,
     )
 
 
-def _alike(kernels: Interior, order: Ints) -> Mask:
+def _alike(size: Ints, grid: Ints) -> Mask:
     """Which neighbours work on equally many elements; where that is not told, on equally many blocks."""
-    count = len(kernels.run.event_rows)
-    size = _elements(kernels.run, kernels.op)[order]
-    grid = kernels.run.grid_rows.spread("grid", count)[kernels.event][order]
     known = (size[1:] > 0) & (size[:-1] > 0)
     same = np.where(known, size[1:] == size[:-1], grid[1:] == grid[:-1])
     unknown = ~known & ((grid[1:] < 0) | (grid[:-1] < 0))
     return np.asarray(same & ~unknown, bool)
+
+
+def _grid(kernels: Interior) -> Ints:
+    """The blocks of each kernel; below 0 where not told."""
+    return kernels.run.grid_rows.spread("grid", len(kernels.run.event_rows))[kernels.event]
+
+
+def _called_ns(kernels: Interior) -> Ints:
+    """When the host called for each kernel; where that is not told, when it began."""
+    called = kernels.run.event_rows["start_ns"][np.maximum(kernels.call, 0)]
+    return np.where(kernels.call >= 0, called, kernels.start_ns)
+
+
+def _step_of(at_ns: Ints, steps: Steps) -> Ints:
+    """The step of each moment: no chain goes on from one step into the next."""
+    return np.asarray(np.searchsorted(np.sort(steps.start_ns), at_ns, side="right"), np.int64)
+
+
+def _alone(codes: Ints, words: dict[int, frozenset[str]]) -> Mask:
+    """Which parts never follow one of their own kind on the same data."""
+    follows = [code for code, told in words.items() if told & ACCUMULATING]
+    return ~np.isin(codes, follows)
+
+
+def _mostly(again: Repeats, runs: Ints, time: Ints) -> bool:
+    """Whether most of the time of these chains is in rounds of loops."""
+    of_runs = np.zeros(len(time), bool)
+    of_runs[_members(runs, len(time))] = True
+    return int(time[of_runs & again.member].sum()) >= REPEATED_FRAC * int(time[of_runs].sum())
 
 
 def _elements(run: Run, ops: Ints) -> Ints:
@@ -169,7 +205,10 @@ def chains_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Chains | None:
     primitive = np.isin(code, [each for each, told in words.items() if told])
     size = _elements(run, ops)
     # Where sizes were not recorded, neighbours are taken to be alike; what a formula then confirms, or nothing does.
+    step = _step_of(events["start_ns"][ops], steps)
+    again = repeats(keyed(code, size, step, part=primitive), _alone(code, words))
     joined = primitive[1:] & primitive[:-1] & (size[1:] == size[:-1])
+    joined &= (step[1:] == step[:-1]) & ~again.begins[1:]
     runs = _runs(primitive, joined)
     products = names.matching(map(_multiplies, vocabulary))[ops]
     softmax = np.isin(code, [each for each, told in words.items() if "softmax" in told])
@@ -189,6 +228,7 @@ def chains_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Chains | None:
         cost_ns=typical_ns(covered_ns(spans, start, end), steps.burst),
         formulas=_formulas(runs[kept], attention[kept], code, words, time, many),
         sized=bool(size.any()),
+        repeated=_mostly(again, runs[kept], time),
         compiled=False,
         spans=spans,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.interior import Interior
+from gpulab.analysis.repeats import in_a_row, keyed
 from gpulab.intervals import Spans
 
 MOST_THREADS = 2048  # that a multiprocessor holds at once; 1024 and 1536 on some, for which the tail is overstated
@@ -22,6 +23,8 @@ class Filling:
     small_ns: int  # what these cost a typical step
     blocks: int  # their median number of blocks
     filled_frac: float  # share of the multiprocessors that they keep busy, by their time
+    alike: int  # of these, calls in a typical step that follow one another with the same kernel and as many blocks
+    alike_frac: float  # share of their time in such calls
     tail_frac: float | None  # share of the other kernels' room that their last wave leaves empty; None: not told
     spans: Spans
 
@@ -41,6 +44,7 @@ def filling(kernels: Interior) -> Filling | None:
     small = told & (blocks < total)
     filled = np.minimum(blocks / total, 1.0)
     spans = kernels.exposed(small)
+    alike = small & in_a_row(keyed(kernels.code.astype(np.int64), blocks, kernels["stream"], part=small))
     return Filling(
         multiprocessors=total,
         told_frac=float(time[told].sum() / max(1.0, time.sum())),
@@ -48,6 +52,8 @@ def filling(kernels: Interior) -> Filling | None:
         small_ns=kernels.typical_ns(spans),
         blocks=int(np.median(blocks[small])) if small.any() else 0,
         filled_frac=float((filled * time)[small].sum() / max(1.0, time[small].sum())),
+        alike=round(int(alike.sum()) / max(1, kernels.many)),
+        alike_frac=float(time[alike].sum() / max(1.0, time[small].sum())),
         tail_frac=_tail(kernels, told & ~small, blocks, total),
         spans=spans,
     )

@@ -10,7 +10,8 @@ from gpulab.analysis.roofline import sized, traffic
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.faster import faster_work
 from gpulab.rules.finding import LIKELY, SUSPECT, Finding, Gain
-from gpulab.rules.phrases import counted, ms, of_a_step, of_each_step, percent
+from gpulab.rules.grids import small_batch
+from gpulab.rules.phrases import about, counted, ms, of_a_step, of_each_step, percent
 
 # A fifth: in any eager model some activations and additions follow one another, and a compiler is a large tool.
 CHAINS_WORTH_FRAC = 0.20
@@ -28,11 +29,13 @@ def unfused(seen: Evidence) -> Finding | None:
     Proof: three and more elementwise kernels (on a CPU: operators) on equally many elements in a row, or a softmax
     between two matrix products, by a fifth of the step. Confused with: a model that a compiler has fused already
     (Triton kernels do not count); pairs, which every model has; the optimizer (`slow_optimizer`); many tiny
-    operators, whose cost is their call (`dispatch_bound`). What to do: PyTorch's own function where it has one for
-    the whole chain, else torch.compile.
+    operators, whose cost is their call (`dispatch_bound`); the rounds of a loop over a batch, each of which works on
+    data of its own: the same operators eight times over are chains of one round each, and where one round is too
+    little for the GPU, `small_batch` comes first. What to do: PyTorch's own function where it has one for the whole
+    chain, else torch.compile.
     """
     found = _chains(seen)
-    if found is None:
+    if found is None or (found.repeated and small_batch(seen) is not None):
         return None
     share = found.cost_ns / max(1, seen.steps.traced_ns or 1)
     known_ns = sum(cost_ns for _, cost_ns in found.formulas)
@@ -51,7 +54,7 @@ def unfused(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_what(found)}: each {found.unit} reads and writes "
         "the same tensor again.",
         evidence=(
-            f"{of_a_step(seen, found.cost_ns)} in {counted(found.count, 'chain')} of {found.pieces:.2g} elementwise "
+            f"{of_a_step(seen, found.cost_ns)} in {counted(found.count, 'chain')} of {about(found.pieces)} elementwise "
             f"{found.unit}s on average.",
             *(f"{ms(cost_ns)} of it looks like {each.value} written by hand." for each, cost_ns in found.formulas[:3]),
         ),
@@ -79,7 +82,7 @@ def _fewer_passes(seen: Evidence, found: Chains) -> Gain | None:
         seen,
         found.cost_ns,
         (1 - spared * (1 - KEPT_WORTH), 1 - 0.95 * spared, 1 - spared),
-        f"{found.pieces:.3g} passes over memory made one, by 30 to 95 %",
+        f"{about(found.pieces)} passes over memory made one, by 30 to 95 %",
         "even one pass for each chain",
         spans=found.spans,
     )

@@ -14,6 +14,7 @@ from gpulab.rules.phrases import of_a_step, of_each_step, percent
 SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than multiprocessors
 FILLED_FRAC = 0.9  # kernels that fill more leave nothing to a larger batch
 WORKING_FRAC = 0.6  # a GPU that works less than this has other worries: its host, its data
+ALIKE_FRAC = 0.5  # of the time of small kernels: so much in calls of one kernel in a row is a loop over something
 FREE_FRAC = 0.5  # at least so much of the memory must be free for a larger batch to be the advice
 
 
@@ -49,6 +50,7 @@ def small_batch(seen: Evidence) -> Finding | None:
             f"{of_a_step(seen, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
             f"{told.multiprocessors} multiprocessors.",
             *((f"At most {percent(used)} of the GPU's memory is in use.",) if used is not None else ()),
+            *_alike(told),
             *_tail(told),
         ),
         numbers={
@@ -64,6 +66,16 @@ def small_batch(seen: Evidence) -> Finding | None:
         why_confidence=why,
         shown_by=told.spans,
         lesson="03_parallel_work_and_batch",
+    )
+
+
+def _alike(told: Filling) -> tuple[str, ...]:
+    """Calls of one kernel in a row: a loop over the rows of something, which one call could do together."""
+    if told.alike_frac < ALIKE_FRAC:
+        return ()
+    return (
+        f"{told.alike:,} of them in each step are the same kernel again and again: where these work on parts of one "
+        "tensor, one call on the whole of it does them side by side.",
     )
 
 

@@ -9,6 +9,8 @@ from gpulab.rules.evidence import Evidence
 
 def ms(dur_ns: float) -> str:
     """A duration for a sentence: three figures at most, in the unit that fits."""
+    if dur_ns >= 999.5e9:
+        return f"{dur_ns / 1e9:,.0f} s"
     if dur_ns >= 999.5e6:
         return f"{dur_ns / 1e9:.3g} s"
     if dur_ns >= 999.5e3:
@@ -19,6 +21,11 @@ def ms(dur_ns: float) -> str:
 def percent(frac: float) -> str:
     """A share for a sentence."""
     return f"{100 * frac:.0f} %"
+
+
+def about(number: float) -> str:
+    """A number that need not be whole, as an average: "1.5", "65", "1,000"."""
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"
 
 
 def counted(count: int, what: str) -> str:

@@ -1,9 +1,13 @@
-from made import event, launched, on_gpu, run_of, stepped
+from dataclasses import replace
 
+from made import GPUS, event, gpu_samples, launched, on_gpu, run_of, stepped
+
+from gpulab.run import Machine
 from gpulab.tables import Kind
 
 KERNELS = {
     "mul": "void at::native::vectorized_elementwise_kernel<4, BinaryFunctor<float, MulFunctor<float>>>(int)",
+    "shift": "void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>(int)",
     "tanh": "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>(int)",
     "softmax": "void at::native::cunn_SoftMaxForward<8, float, float, float, SoftMaxForwardEpilogue>(float*)",
     "loss": "void at::native::cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>(float*)",
@@ -103,3 +107,57 @@ def spared_by_the_loop_of_an_optimizer():
         ]
 
     return run_of(stepped(step))
+
+
+def rounds(*names, times=16, grid=1, full=False):
+    """The same kernels over and over, as for one row of a batch after the other."""
+    each_ms = 98 / (times * len(names))
+
+    def step(at):
+        events, begin = [event(Kind.SYNC, "cudaStreamSynchronize", at + 1, 97)], at
+        for place in range(times * len(names)):
+            name = KERNELS[names[place % len(names)]]
+            number = round(at) * 10_000 + place
+            events += launched(name, begin, each_ms, number=number, grid=grid, called_ms=at + place * 0.001)
+            begin += each_ms
+        return events
+
+    machine = Machine(gpus=(replace(GPUS["H100"], memory_bytes=80 * 10**9),))
+    samples = gpu_samples({"memory_used_bytes": 70e9 if full else 1e9})
+    return on_gpu(stepped(step), machine=machine, gpu_rows=samples)
+
+
+def provoked_by_the_rounds_of_a_loop_that_are_a_formula_each():
+    return rounds("mul", "mul", "tanh", "mul", times=40, grid=1000)
+
+
+def provoked_by_a_polynomial_of_a_few_terms():
+    return kernels("mul", "shift", "mul", "shift", "mul", "shift", "mul", "shift")
+
+
+def spared_by_one_operator_for_row_after_row():
+    return rounds("softmax", times=180)
+
+
+def spared_by_one_operator_for_one_large_tensor_after_another():
+    return rounds("softmax", times=180, grid=1000)
+
+
+def spared_by_three_tensors_that_each_go_through_the_same():
+    return kernels("tanh", "tanh", "tanh")
+
+
+def spared_by_pairs_for_row_after_row():
+    return rounds("mul", "tanh", times=90)
+
+
+def spared_as_a_larger_batch_comes_before_one_kernel_for_each_row():
+    return rounds("mul", "mul", "tanh", "mul", times=45)
+
+
+def provoked_where_there_is_no_memory_for_a_larger_batch():
+    return rounds("mul", "mul", "tanh", "mul", times=45, full=True)
+
+
+def spared_by_operators_for_row_after_row_on_a_cpu():
+    return operators(*("relu",) * 12, each_ms=4.0)
