@@ -1,5 +1,7 @@
 """Arithmetic and traffic of operators by their sizes, and the GPUs' peaks, against figures worked out by hand."""
 
+import json
+
 import numpy as np
 import pytest
 from made import GPUS, MS, event, launched, on_gpu, stepped
@@ -8,9 +10,10 @@ from gpulab.analysis.grids import filling
 from gpulab.analysis.interior import interior
 from gpulab.analysis.launchers import holders
 from gpulab.analysis.ledger import ledger
+from gpulab.analysis.moved import moved_bytes
 from gpulab.analysis.peaks import PEAKS, peaks_of, times_as_fast
 from gpulab.analysis.roofline import utilisation, works
-from gpulab.analysis.sizes import flops, inputs, moved_bytes
+from gpulab.analysis.sizes import flops, inputs
 from gpulab.analysis.steps import steps
 from gpulab.analysis.tensor_cores import Precision
 from gpulab.run import Gpu
@@ -55,8 +58,67 @@ def test_the_arithmetic_of_an_operator_follows_from_its_sizes(op, shapes, expect
 def test_what_must_be_moved_is_every_input_and_the_result_once():
     assert moved_bytes("aten::mm", inputs("[[128, 256], [256, 512]]", BF16)) == 2 * (128 * 256 + 256 * 512 + 128 * 512)
     assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["float", "float"]')) == 12_000
-    assert moved_bytes("aten::add_", inputs("[[1000], [1000]]", '["float", "float"]')) == 8_000
     assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["quaternion", "float"]')) is None
+
+
+# Of float32 numbers, 4 bytes each: so many are read, and so many are written.
+MOVES = {
+    "a sum in place reads both and writes one": ("add_", "[[1000], [1000], []]", 2000, 1000),
+    "one number for each row is read once": ("add_", "[[50, 20], [20], []]", 1020, 1000),
+    "in place on one tensor": ("relu_", "[[1000]]", 1000, 1000),
+    "a copy reads one and writes the other": ("copy_", "[[1000], [1000], []]", 1000, 1000),
+    "nothing is read to fill": ("zero_", "[[1000]]", 0, 1000),
+    "random numbers come from nowhere": ("normal_", "[[1000], [], [], []]", 0, 1000),
+    "a result that was given is not read": ("add", "[[1000], [1000], [], [1000]]", 2000, 1000),
+    "nor that of one tensor and a number": ("mul", "[[1000], [], [1000]]", 1000, 1000),
+    "nor that of one tensor": ("exp", "[[1000], [1000]]", 1000, 1000),
+    "nor that of a product": ("mm", "[[20, 30], [30, 40], [20, 40]]", 600 + 1200, 800),
+    "nor that of a product and a sum": ("addmm", "[[40], [20, 30], [30, 40], [], [], [20, 40]]", 40 + 1800, 800),
+    "a new result": ("mul", "[[1000], [1000]]", 2000, 1000),
+    "where something else tells": ("where", "[[1000], [1000], [1000]]", 3000, 1000),
+    "a sum is one number": ("sum", "[[1000], []]", 1000, 0),
+    "lists in place, by a number": ("_foreach_mul_", "[[1000], [10, 10]]", 1100, 1100),
+    "lists in place, by lists": ("_foreach_add_", "[[1000], [10, 10], [1000], [10, 10]]", 2200, 1100),
+    "lists in place, by two lists": ("_foreach_addcdiv_", "[[1000], [10], [1000], [10], [1000], [10]]", 3030, 1010),
+    "new lists": ("_foreach_sqrt", "[[1000], [10, 10]]", 1100, 1100),
+    "an optimizer writes all but the gradients": ("_fused_adamw_", "[[9], [7], [9], [7], [9], [7], [9], [7]]", 64, 48),
+    "and here has one list of them": ("_fused_sgd_", "[[10], [7], [10], [7]]", 34, 17),
+    "only where the index tells": ("index_add_", "[[1000], [], [10], [10]]", 1020, 0),
+    "this is a new one, whatever its name ends in": ("__and__", "[[1000], [20, 1]]", 1020, 1000),
+    "and this is not": ("__iand__", "[[1000], []]", 1000, 1000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "shapes", "read", "written"), MOVES.values(), ids=MOVES.keys())
+def test_what_is_read_and_what_is_written_is_counted_once(op, shapes, read, written):
+    given = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
+    assert moved_bytes(f"aten::{op}", given) == 4 * (read + written)
+
+
+def test_a_copy_that_turns_numbers_into_others_moves_each_kind_once():
+    assert moved_bytes("aten::copy_", inputs("[[1000], [1000], []]", '["c10::Half", "float", "Scalar"]')) == 6_000
+
+
+def test_what_is_true_or_not_takes_a_byte():
+    assert moved_bytes("aten::gt", inputs("[[1000], []]", '["float", "Scalar"]')) == 5_000
+
+
+def test_an_operator_in_place_is_called_as_pytorch_records_it():
+    """The names and places of arguments that the counts rely on, from PyTorch itself."""
+    torch = pytest.importorskip("torch")
+    a, b, out = torch.ones(10), torch.ones(10), torch.empty(10)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
+        a.add_(b)
+        torch.add(a, b, out=out)
+        torch.exp(a, out=out)
+        a.copy_(b)
+    moved = {}
+    for each in recorded.events():
+        given = inputs(
+            json.dumps(each.input_shapes), json.dumps(["float" if shape else "" for shape in each.input_shapes])
+        )
+        moved[each.name] = moved_bytes(each.name, given)
+    assert moved == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
 
 
 def test_peaks_are_found_by_the_names_that_drivers_give():

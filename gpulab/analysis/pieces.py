@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from gpulab.analysis.families import is_compiled, is_layout, is_optimizer, is_pointwise, is_scattered
 from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.launchers import holders
+from gpulab.analysis.moved import moved_bytes
 from gpulab.analysis.optimizers import ranges, within
-from gpulab.analysis.sizes import flops, inputs, moved_bytes
+from gpulab.analysis.sizes import flops, inputs
 from gpulab.analysis.tensor_cores import Cores, Precision, maths
 from gpulab.analysis.work import Mask
 from gpulab.intervals import Ints

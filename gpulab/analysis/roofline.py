@@ -10,8 +10,9 @@ from gpulab.analysis.families import is_pointwise
 from gpulab.analysis.interior import Interior, interior
 from gpulab.analysis.kernels import is_matrix
 from gpulab.analysis.ledger import Ledger
+from gpulab.analysis.moved import moved_bytes
 from gpulab.analysis.peaks import Peaks, peaks_of
-from gpulab.analysis.sizes import Inputs, Product, flops, inputs, moved_bytes, product
+from gpulab.analysis.sizes import Inputs, Product, flops, inputs, product
 from gpulab.analysis.steps import Steps
 from gpulab.analysis.tensor_cores import Precision, maths
 from gpulab.intervals import Ints, Spans

@@ -58,6 +58,14 @@ class Inputs(NamedTuple):
         return total
 
     @property
+    def tensors(self) -> tuple[tuple[Shape, int | None], ...]:
+        """The sizes of each tensor and the bytes it takes, None where its type is not known; no scalars."""
+        told = zip(self.shapes, self.dtypes, strict=False)
+        return tuple(
+            (shape, math.prod(shape) * _BYTES[dtype] if dtype in _BYTES else None) for shape, dtype in told if shape
+        )
+
+    @property
     def precision(self) -> Precision:
         """Of the first tensor."""
         first = next((d for shape, d in zip(self.shapes, self.dtypes, strict=False) if shape), "")
@@ -150,13 +158,3 @@ def largest_bytes(given: Inputs) -> float:
     """The bytes of the largest tensor among the inputs; 0 where there is none of a type that is known."""
     sized = zip(given.shapes, given.dtypes, strict=False)
     return max((float(math.prod(shape) * _BYTES[dtype]) for shape, dtype in sized if dtype in _BYTES), default=0.0)
-
-
-def moved_bytes(op: str, given: Inputs) -> float | None:
-    """The least that must be read and written: every input once, and a result as large as it must be."""
-    read, each = given.bytes, given.element_bytes
-    if read is None or each is None:
-        return None
-    if (matrix := product(op, given)) is not None:
-        return float(read + matrix.times * matrix.rows * matrix.columns * each)
-    return float(read + (0 if op.endswith("_") else given.elements * each))
