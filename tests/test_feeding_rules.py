@@ -59,6 +59,44 @@ def test_workers_that_compute_are_never_told_to_be_more_than_the_cores():
     assert "they compute, so the 3 cores here are all they can use" in " ".join(first(crowded).evidence)
 
 
+NO_CORES = replace(WORKERS, workers=8)
+
+
+@pytest.mark.parametrize(
+    ("run", "most"),
+    [
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=4.0), 4),  # each computes: a core each
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=None), 8),  # not known: what is harmless anywhere
+        (lambda: from_workers(wait_ms=95, cpu_ms=5, cores=2.0), 8),  # they wait: several to a core, and no crowd
+        (lambda: from_workers(wait_ms=95, cpu_ms=80, cores=2.0), 5),  # 40 % of a core each
+    ],
+)
+def test_no_more_workers_are_proposed_than_the_cores_carry(run, most):
+    finding = first(run())
+    assert finding.rule == "few_workers"
+    assert finding.numbers["needed_workers"] == 40
+    assert finding.numbers["proposed_workers"] == most
+    assert f"num_workers={most}," in finding.fix
+    assert "it would take 40 workers to keep up" in finding.evidence[-1]
+    assert "Make the items cheaper" in finding.advice
+    # Two workers make a batch every 100 ms: so many make them no faster than this, whatever the model could take.
+    assert finding.gain.best_ns >= 200e6 / most
+    assert finding.gain.floor_ns == pytest.approx(5e6)
+
+
+@pytest.mark.parametrize("loader", [replace(WORKERS, workers=2), NO_CORES])
+def test_where_the_cores_carry_no_more_the_items_must_be_cheaper(loader):
+    computing = {"cpu_ms": 100} if loader is not NO_CORES else {"cpu_ms": 5}
+    finding = first(from_workers(wait_ms=95, cores=2.0, loader=loader, **computing))
+    assert finding.rule == "few_workers"
+    assert "and the cores carry no more" in finding.claim
+    assert "class Kept" in finding.fix
+    assert "num_workers=0" in finding.fix  # they are in memory then
+    assert finding.rewrites == ""
+    assert "items made once" in finding.gain.basis
+    assert "workers=" not in finding.gain.basis
+
+
 def test_storage_is_told_by_what_was_seen_of_it():
     finding = first(from_workers(cpu_ms=10, blocked=0.8, read=400e6, loader=replace(WORKERS, location="ext4")))
     assert "wait for storage (ext4)" in finding.claim

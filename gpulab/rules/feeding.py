@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpulab.analysis.loader import Feeding
 from gpulab.replay.workers import WorkersPrediction, needed, with_workers, worth_having
 from gpulab.rules.evidence import Evidence
@@ -39,7 +41,7 @@ def starving(seen: Evidence) -> Finding | None:
         numbers=loader_numbers(feeding, share),
         fix=rebuilt(seen, feeding.setup, worker_arguments(workers, seen.on_gpu)),
         advice=_notebook_advice(feeding),
-        gain=seen.predicted(rewrites, queue_gain(feeding, prediction)),
+        gain=predicted_for(seen, rewrites, feeding, prediction),
         rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
@@ -65,6 +67,15 @@ def queue_gain(feeding: Feeding, prediction: WorkersPrediction) -> Gain:
         basis=f"a queue of {prediction.workers} workers; {prediction.limit} would limit",
         floor_means="even free data",
     )
+
+
+def predicted_for(seen: Evidence, rewrites: str, feeding: Feeding, prediction: WorkersPrediction) -> Gain:
+    """The gain of this many workers: replayed, and where that cannot be, no better than as many of them can build."""
+    gain = seen.predicted(rewrites, queue_gain(feeding, prediction))
+    if seen.scene.quality.refusal is None:
+        return gain
+    best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
+    return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
 
 
 def time_in_loader(seen: Evidence, feeding: Feeding) -> str:

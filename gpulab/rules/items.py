@@ -15,6 +15,10 @@ from gpulab.rules.lateness import BLOCKED_FRAC, FULL_FRAC, WAITING_FRAC, Cause, 
 from gpulab.rules.phrases import ms, percent, who_waits
 from gpulab.rules.rebuilt import KEPT, rebuilt
 
+CHEAPER = (
+    "Make the items cheaper: keep what is the same each time (decoding, resizing) and leave only what is augmented at "
+    "random to the loop; store them at the size you need; vectorise what is left, or do it on the GPU."
+)
 KEEPABLE = 100_000  # more items than this are no longer kept in memory without thinking: at 150 kB each, 15 GB
 UNCROWDED_FRAC = 0.7  # what the model's CPU time was lessened to once no workers shared its cores and caches
 
@@ -43,7 +47,7 @@ def slow_storage(seen: Evidence) -> Finding | None:
         claim=f"{who_waits(seen, share)}: {who} for {where}.",
         evidence=(time_in_loader(seen, feeding), *_waits(seen, feeding)),
         numbers=loader_numbers(feeding, share),
-        fix=_kept_in_memory(seen, feeding),
+        fix=kept_in_memory(seen, feeding),
         advice="Where the data does not fit in memory: copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help as far as the storage keeps up. In the first epoch after a "
         "start all files are cold: if a second one is fast, nothing is wrong.",
@@ -51,7 +55,7 @@ def slow_storage(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],
-        caveats=_memory_caveat(feeding),
+        caveats=memory_caveat(feeding),
         lesson="06_formats_and_preprocessing",
     )
 
@@ -76,16 +80,20 @@ def heavy_items(seen: Evidence) -> Finding | None:
         claim=f"{who_waits(seen, share)}: the items need more CPU time than there is; {full}.",
         evidence=(time_in_loader(seen, feeding), *_cpu_of_a_batch(feeding, cores)),
         numbers=loader_numbers(feeding, share),
-        fix=_kept_in_memory(seen, feeding),
-        advice="More workers cannot help. Where items are augmented at random, keep what is the same each time "
-        "(decoding, resizing) and leave only the rest to the loop; or vectorise it, or do it on the GPU.",
-        gain=_freed(seen, feeding, "items made once, before training: 70 to 100 % of the exposed wait", 0.7),
+        fix=kept_in_memory(seen, feeding),
+        advice=f"More workers cannot help. {CHEAPER}",
+        gain=cheaper(seen, feeding),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],
-        caveats=_memory_caveat(feeding),
+        caveats=memory_caveat(feeding),
         lesson="06_formats_and_preprocessing",
     )
+
+
+def cheaper(seen: Evidence, feeding: Feeding) -> Gain:
+    """What items that are made once and kept would give."""
+    return _freed(seen, feeding, "items made once, before training: 70 to 100 % of the exposed wait", 0.7)
 
 
 def _freed(seen: Evidence, feeding: Feeding, basis: str, least: float) -> Gain:
@@ -141,13 +149,15 @@ def _cpu_of_a_batch(feeding: Feeding, cores: float | None) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _kept_in_memory(seen: Evidence, feeding: Feeding) -> str:
+def kept_in_memory(seen: Evidence, feeding: Feeding) -> str:
+    """The items made once and kept, as code; none where they are too many for that."""
     if (_items(feeding) or 0) > KEEPABLE:
         return ""
     return f"import torch\n\n{KEPT}\n{rebuilt(seen, feeding.setup, {'num_workers': 0}, 'Kept({dataset})')}"
 
 
-def _memory_caveat(feeding: Feeding) -> tuple[str, ...]:
+def memory_caveat(feeding: Feeding) -> tuple[str, ...]:
+    """What keeping the items costs."""
     items = _items(feeding)
     if (items or 0) > KEEPABLE:
         return (f"With {items:,} items memory may be too small to keep them: keep them in files on a local disk.",)

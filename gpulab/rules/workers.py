@@ -6,15 +6,16 @@ from math import ceil
 
 from gpulab.analysis.loader import Feeding
 from gpulab.analysis.workers import Begun, begun, crew, slowest_first
-from gpulab.replay.workers import batch_ns, needed, with_workers
+from gpulab.replay.workers import MOST_WORKERS, batch_ns, needed, with_workers
 from gpulab.rules.evidence import Evidence, warmed_ns
-from gpulab.rules.feeding import loader_numbers, model_threads, queue_gain, time_in_loader, worker_arguments
+from gpulab.rules.feeding import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
 from gpulab.rules.finding import LIKELY, Finding, Gain
+from gpulab.rules.items import CHEAPER, cheaper, kept_in_memory, memory_caveat
 from gpulab.rules.lateness import WAITING_FRAC, Cause, why_late
 from gpulab.rules.phrases import ms, percent, who_waits
 from gpulab.rules.rebuilt import rebuilt
 
-MOST_WANTED = 32  # each is a process; who needs more should make items cheaper
+FREE_WAIT_FRAC = 0.05  # of a core: workers that compute less than this are not counted against the cores
 START_WORTH_FRAC = 0.05  # of the whole loop: as for a step
 FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
 FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
@@ -26,7 +27,9 @@ def few_workers(seen: Evidence) -> Finding | None:
     Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
     worker for c seconds, and the model wants one every T: so c / T workers are needed. Confused with: cores that are
     full, where more workers cannot help (`heavy_items`); workers blocked on storage (`slow_storage`); threads that
-    fill the cores (`many_threads`). What to do: as many workers as are needed; those that wait need no core.
+    fill the cores (`many_threads`). What to do: as many workers as are needed, where the cores can carry them: one
+    that computes needs a core, several that wait share one. What more would be needed, cheaper items must give: made
+    once and kept, smaller, or decoded on the GPU.
     """
     feeding = seen.feeding
     if feeding is None or why_late(seen) is not Cause.FEW:
@@ -36,23 +39,34 @@ def few_workers(seen: Evidence) -> Finding | None:
     if not feeding.workers:
         return _unknown_number(seen, feeding, share)
     cores = seen.run.machine.cores_allowed
-    wanted = _wanted(seen, feeding, cores)
-    rewrites = f"workers={wanted}"
+    wanted = min(needed(feeding), _carried(seen, cores))
+    more = wanted > feeding.workers
+    prediction = with_workers(feeding, max(wanted, feeding.workers), cores, model_threads(seen))
+    rewrites = f"workers={wanted}" if more else ""
     many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
+    none_left = "" if more else ", and the cores carry no more"
     return Finding(
         rule="few_workers",
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: {many}; a batch takes one of them {ms(batch_ns(feeding))}, and the model "
-        f"could take one every {ms(feeding.rest_ns)}.",
-        evidence=(time_in_loader(seen, feeding), *_worker_cost(seen, feeding), _against_cores(seen, feeding, cores)),
-        numbers=loader_numbers(feeding, share),
-        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
-        gain=seen.predicted(rewrites, queue_gain(feeding, with_workers(feeding, wanted, cores, model_threads(seen)))),
+        claim=f"{who_waits(seen, share)}: {many}{none_left}; a batch takes one of them {ms(batch_ns(feeding))}, and "
+        f"the model could take one every {ms(feeding.rest_ns)}.",
+        evidence=(
+            time_in_loader(seen, feeding),
+            *_worker_cost(seen, feeding),
+            _against_cores(seen, feeding, cores, wanted),
+        ),
+        numbers={**loader_numbers(feeding, share), **({"proposed_workers": float(wanted)} if more else {})},
+        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
+        if more
+        else kept_in_memory(seen, feeding),
+        advice=CHEAPER if wanted < needed(feeding) else "",
+        gain=predicted_for(seen, rewrites, feeding, prediction) if more else cheaper(seen, feeding),
         rewrites=seen.typed(rewrites),
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["loader"],
-        lesson="05_data_loading",
+        caveats=() if more else memory_caveat(feeding),
+        lesson="05_data_loading" if more else "06_formats_and_preprocessing",
     )
 
 
@@ -127,24 +141,32 @@ def _computing(seen: Evidence, feeding: Feeding) -> float | None:
     return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
 
 
-def _wanted(seen: Evidence, feeding: Feeding, cores: float | None) -> int:
-    """As many as keep up; where they compute, no more than there are cores."""
-    wanted = min(needed(feeding), MOST_WANTED)
-    computing = _computing(seen, feeding)
-    if cores is not None and computing is not None and computing >= WAITING_FRAC:
-        wanted = min(wanted, max((feeding.workers or 0) + 1, int(cores)))
-    return wanted
+def _carried(seen: Evidence, cores: float | None) -> int:
+    """How many workers the cores carry: one each where they compute, more where they wait, but never a crowd."""
+    if cores is None:
+        return MOST_WORKERS
+    mine, computing = max(1, int(cores)), _computing(seen, seen.feeding) if seen.feeding else None
+    if computing is None or computing >= WAITING_FRAC:
+        return mine
+    return max(mine, min(MOST_WORKERS, int(cores / max(computing, FREE_WAIT_FRAC))))
 
 
-def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None) -> str:
-    count = f"{ms(batch_ns(feeding))} / {ms(feeding.rest_ns)}: {needed(feeding)} workers would keep up"
+def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
+    each, needs = f"{ms(batch_ns(feeding))} / {ms(feeding.rest_ns)}", needed(feeding)
     computing = _computing(seen, feeding)
-    if cores is None or computing is None:
-        return f"{count}."
-    here = f"the {cores:g} core{'s' * (cores != 1)} here"
-    if computing < WAITING_FRAC:
-        return f"{count}; they mostly wait ({percent(computing)} computing), so {here} are no limit."
-    return f"{count}; they compute, so {here} are all they can use."
+    here = "" if cores is None else f"the {cores:g} core{'s' * (cores != 1)} here"
+    if cores is None:
+        why = f"how many cores there are is not known, and {wanted} can do no harm"
+    elif computing is None:
+        why = f"{here} are for {wanted} at most"
+    elif computing < WAITING_FRAC:
+        limit = "are no limit" if wanted >= needs else f"carry {wanted}"
+        why = f"they mostly wait ({percent(computing)} computing), so {here} {limit}"
+    else:
+        why = f"they compute, so {here} are all they can use"
+    if wanted >= needs:
+        return f"{each}: {needs} workers would keep up{'' if cores is None else f'; {why}'}."
+    return f"{each}: it would take {needs} workers to keep up; {why}."
 
 
 def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:

@@ -63,3 +63,11 @@ def provoked_by_a_large_batch_that_is_late():
 
 def spared_as_the_main_process_builds_the_batches():
     return from_main()
+
+
+def provoked_where_a_crowd_would_be_needed_on_two_cores():
+    return from_workers(wait_ms=95, cpu_ms=100, cores=2.0)
+
+
+def provoked_where_the_cores_carry_no_more():
+    return from_workers(wait_ms=95, cpu_ms=5, cores=2.0, loader=replace(WORKERS, workers=8))
