@@ -129,14 +129,31 @@ def test_remedies_come_cheapest_first_and_only_where_the_figures_call_for_them()
         OOM.holder("sys.last_traceback", "traceback", 20),
         OOM.holder("losses", "graph", 20),
         OOM.holder("losses", "variable", 0.1, tensors=9),
+        OOM.holder("the step under way", "graph", 30),
     )
-    fix = finding(kept, "out_of_memory").fix
-    places = [fix.index(part) for part in ("reset", "last_traceback", "losses.clear()", "parts = ")]
+    told = finding(kept, "out_of_memory")
+    places = [told.fix.index(part) for part in ("reset", "last_traceback", "losses.clear()", "torch.autocast")]
     assert places == sorted(places)
+    assert "30 GiB" not in told.fix
+    assert "2 parts" in told.advice, "more than four pieces of code are told and not pasted"
+    fix = told.fix
     assert "expandable" not in fix
     plain = finding(OOM.provoked_by_a_batch_that_is_too_large(), "out_of_memory").fix
     assert "reset" not in plain
     assert "losses" not in plain
+
+
+def test_half_precision_comes_before_parts():
+    fix = finding(OOM.provoked_by_a_batch_that_is_too_large(), "out_of_memory").fix
+    assert 0 < fix.index("torch.autocast") < fix.index("parts = ")
+
+
+def test_where_a_leak_fills_the_memory_nothing_else_is_a_remedy():
+    told = finding(OOM.provoked_by_a_list_of_graphs(), "out_of_memory")
+    assert "losses.clear()" in told.fix
+    assert "loss.item()" in told.fix
+    for no_help in ("parts", "autocast", "checkpoint"):
+        assert no_help not in told.fix + told.advice
 
 
 def test_parts_are_as_many_as_the_missing_bytes_call_for_and_no_more_than_samples():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpulab.run import Run
 
@@ -37,6 +37,10 @@ class Held:
     def total_bytes(self) -> int:
         """All that was found held."""
         return sum(each.bytes for each in self.holdings)
+
+    def but_for(self, who: str) -> Held:
+        """What everybody else held."""
+        return replace(self, holdings=tuple(each for each in self.holdings if each.who != who))
 
 
 def held(run: Run) -> Held:

@@ -178,6 +178,19 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
     return none, none, "whole run"
 
 
+def completed(run: Run, found: Steps) -> int:
+    """How many steps the run went through to their end.
+
+    Where marks are set at the ends of steps, the first of them has an end and no beginning: it is no step to measure,
+    but it was one.
+    """
+    if found.found_by == "whole run":
+        return 1 if len(run.mark_rows.of_kind(MarkKind.USER, MarkKind.OPTIMIZER)) == 1 else 0
+    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(found.found_by)
+    marks = len(run.mark_rows.of_kind(at_ends)) if at_ends is not None else 0
+    return max(len(found), marks)
+
+
 def _loader_steps(run: Run) -> tuple[Ints, Ints]:
     """From one call of the leading loader's `__next__` to the next: fetch, then compute.
 

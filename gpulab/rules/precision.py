@@ -16,6 +16,7 @@ from gpulab.rules.faster import by_ratio, faster_work, worth_having
 from gpulab.rules.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.needs import Need
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.run import Gpu
 
 PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
 UNKNOWN_FRAC = 0.5  # with more matrix time than this in kernels whose names do not tell, nothing is said
@@ -211,16 +212,25 @@ def _trains(seen: Evidence) -> bool:
 
 def _half(kernels: Interior) -> str:
     """What this GPU's tensor cores take, as `amp` is told it."""
-    capability = (kernels.gpu.compute_capability if kernels.gpu else None) or "8.0"
-    return "bf16" if int(capability.partition(".")[0]) >= 8 else "fp16"
+    return "bf16" if has_bfloat16(kernels.gpu) else "fp16"
+
+
+def has_bfloat16(gpu: Gpu | None) -> bool:
+    """From compute capability 8.0 on; where that is not told, most have it."""
+    capability = (gpu.compute_capability if gpu else None) or "8.0"
+    return int(capability.partition(".")[0]) >= 8
 
 
 def _autocast(seen: Evidence, kernels: Interior) -> str:
+    return autocast(seen, bfloat16=has_bfloat16(kernels.gpu))
+
+
+def autocast(seen: Evidence, *, bfloat16: bool) -> str:
     """bfloat16 where the GPU has it; before compute capability 8.0 float16, which needs a gradient scaler."""
     model, optimizer = seen.names.model, seen.names.optimizer
-    dtype = "bfloat16" if _half(kernels) == "bf16" else "float16"
+    dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
-    if dtype == "bfloat16" or not _trains(seen):
+    if bfloat16 or not _trains(seen):
         return fix
     return (
         f'{fix}\nscaler = torch.amp.GradScaler("cuda")  # keeps small gradients above float16\'s least\n\n\n'

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpulab.analysis.kept import Kept, kept_by_steps
 from gpulab.analysis.memory import Held, Holding
 from gpulab.rules.evidence import Evidence
 from gpulab.rules.phrases import percent
+from gpulab.rules.precision import autocast, has_bfloat16
 from gpulab.run import Failure
 
 WORTH_FRAC = 0.05  # of what is held: to free less is not worth a line of advice
@@ -16,6 +18,10 @@ STRANDED_FRAC = 0.10  # of what PyTorch holds: from here on fragmentation is wor
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF"  # this name works in all versions; the newer PYTORCH_ALLOC_CONF from 2.9 on
 OF_THE_STEP = re.compile(r" in \w+\(\)$|^the step under way$")  # names of gpulab.capture.holders
 KEPT = re.compile(r"Out\[|_+\d*$")  # what IPython keeps of earlier cells, and the graphs of that
+NAMELESS = ("the step under way", "objects without a name", "PyTorch's own C++ code")
+_LOOK_FOR = (
+    "look for a loss or an output that is kept from step to step, and keep loss.item() or outputs.detach() in its place"
+)
 # IPython keeps a value in five places and an error in four: forgetting it in some of them frees nothing.
 _FORGET_VALUES = (
     "import gc\n"
@@ -42,20 +48,34 @@ class Remedy:
     frees_bytes: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Leak:
+    """What each step adds to; where it `fills` memory, any room that is made for the batch fills as well."""
+
+    who: str
+    fills: bool
+    remedy: Remedy
+
+
 def remedies(seen: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]:
     """All that apply, cheapest first: free what nobody needs, then settings, then another way to train."""
+    found = _leak(seen, failure, held)
     told = [
         _earlier_values(held),
         _errors(held),
-        _kept_graphs(held),
+        None if found is None else found.remedy,
         _others(failure),
         _evaluation(seen, failure, held),
         _fragments(failure, held),
-        _micro_batches(seen, failure, held),
-        _precision(seen, failure, held),
-        _checkpoints(seen, failure, held),
-        _optimizer_state(seen, held),
     ]
+    if found is None or not found.fills:
+        rest = held if found is None else held.but_for(found.who)
+        told += [
+            _precision(seen, failure, rest),
+            _micro_batches(seen, failure, rest),
+            _checkpoints(seen, failure, rest),
+            _optimizer_state(seen, rest),
+        ]
     return tuple(remedy for remedy in told if remedy is not None)
 
 
@@ -63,7 +83,8 @@ def size(count: float) -> str:
     """Bytes for a sentence."""
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(count) >= unit:
-            return f"{count / unit:.3g} {name}"
+            number = count / unit
+            return f"{number:,.0f} {name}" if abs(number) >= 999.5 else f"{number:.3g} {name}"
     return f"{count:.0f} bytes"
 
 
@@ -95,20 +116,42 @@ def _errors(held: Held) -> Remedy | None:
     return Remedy(words=words, code=_FORGET_ERROR)
 
 
-def _kept_graphs(held: Held) -> Remedy | None:
-    """Collections whose tensors keep graphs: more than one tensor, and a name."""
-    names = {each.who: each for each in held.of("variable", "output") if each.tensors > 1}
-    mine = _worth(held, tuple(each for each in held.of("graph") if each.who in names))
+def _leak(seen: Evidence, failure: Failure, held: Held) -> _Leak | None:
+    """Something keeps what each step made: a list of tensors whose graphs are kept, or memory that grew steadily."""
+    grew = None if failure.device is None else kept_by_steps(seen.run, failure.device)
+    if grew is not None and grew.grown_bytes < MUCH_FRAC * max(held.total_bytes, failure.allocated_bytes or 0):
+        grew = None
+    many = {each.who: each for each in held.of("variable", "output") if each.tensors > 1}
+    keepers = [each for each in held.holdings if each.kind == "graph" and each.who in many]
+    if grew is not None:
+        keepers = keepers or [each for each in held.of("graph") if each.who not in NAMELESS] or list(many.values())
+    mine = _worth(held, tuple(keepers))
     if not mine:
-        return None
-    name, _, function = mine[0].who.partition(" in ")
+        words = "" if grew is None else f"{_grown(grew)}, by whom was not seen: {_LOOK_FOR}"
+        return _Leak(who="", fills=True, remedy=Remedy(words=words)) if words else None
+    first = mine[0]
+    name, _, function = first.who.partition(" in ")
     # What a function held cannot be dropped from outside: it goes with the error.
-    drop = "" if function else f"{name}.clear()\n"
-    return Remedy(
-        words=f"{name} holds {names[mine[0].who].tensors} tensors whose graphs are kept for a backward() to come",
-        code=f"{drop}{name}.append(loss.item())   # from now on: a number",
-        frees_bytes=mine[0].bytes,
+    drop = "" if function or first.who not in many else f"{name}.clear()\n"
+    if first.kind != "graph":
+        what, code = f"{many[first.who].tensors} tensors", f"{name}.append(outputs.detach().cpu())   # off the GPU"
+    elif first.who in many:
+        what = f"{many[first.who].tensors} tensors whose graphs are kept for a backward() to come"
+        code = f"{name}.append(loss.item())   # from now on: a number; or loss.detach(), which keeps no graph"
+    else:
+        what = "the graph of every step"
+        code = f"{name} = {name} + loss.item()   # from now on: a number; or loss.detach(), which keeps no graph"
+    remedy = Remedy(
+        words=f"{'' if grew is None else f'{_grown(grew)}: '}{name} holds {what}",
+        code=f"{drop}{code}",
+        frees_bytes=first.bytes,
     )
+    fills = grew is not None or first.bytes >= held.holdings[0].bytes
+    return _Leak(who=first.who, fills=fills, remedy=remedy)
+
+
+def _grown(grew: Kept) -> str:
+    return f"memory grew by {size(grew.grown_bytes / grew.times)} again and again, by {size(grew.grown_bytes)} in all"
 
 
 def _others(failure: Failure) -> Remedy | None:
@@ -194,9 +237,14 @@ def _precision(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
     # Of half precision there is no half.
     if not any("float32" in (each.largest or "") for each in graph):
         return None
+    device = 0 if failure.device is None else failure.device
+    gpu = next((each for each in seen.run.machine.gpus if each.index == device), None)
+    bfloat16 = has_bfloat16(gpu)
+    kind, scaled = ("bfloat16", "") if bfloat16 else ("float16", ", which needs a gradient scaler")
     return Remedy(
-        words="bfloat16 autocast around the forward pass keeps activations in half the bytes: "
-        f'with torch.autocast("cuda", dtype=torch.bfloat16): loss = loss_of({seen.names.model}(inputs), targets)',
+        words=f"{kind} autocast around the forward pass{scaled}: activations that matrix products make take half the "
+        "bytes",
+        code=autocast(seen, bfloat16=bfloat16).replace("import torch\n\n", "import torch\n"),
     )
 
 

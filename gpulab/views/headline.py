@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulab.analysis.steps import completed
 from gpulab.rules.finding import Diagnosis, Finding, Gain
 from gpulab.views.evidence import evidence
 from gpulab.views.sheet import Answer, Expectation, Line
@@ -100,7 +101,6 @@ def ending(diagnosis: Diagnosis) -> tuple[Line, ...]:
     if run.outcome == "ok":
         return ()
     what = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
-    steps = diagnosis.steps
-    seen = len(steps) if steps.found_by != "whole run" else 0
+    seen = completed(run, diagnosis.steps)
     after = f"after {counted(seen, 'step')}" if seen else "before the first complete step"
     return (Line(f"{what} {after}, at {duration(run.span_ns)}; this is what was recorded until then."),)
