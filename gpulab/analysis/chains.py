@@ -73,7 +73,7 @@ def chains_on_gpu(kernels: Interior) -> Chains | None:
     spans = kernels.exposed(chosen)
     return Chains(
         unit="kernel",
-        count=max(1, round(int(kept.sum()) / kernels.many)),
+        count=max(1, round(int(kernels.begun[order][runs[kept, 0]].sum()) / kernels.many)),
         pieces=float((runs[kept, 1] - runs[kept, 0]).mean()),
         cost_ns=kernels.typical_ns(spans),
         formulas=_formulas(runs[kept], attention[kept], names, words, time, kernels.many),

@@ -52,7 +52,7 @@ def filling(kernels: Interior) -> Filling | None:
         small_ns=kernels.typical_ns(spans),
         blocks=int(np.median(blocks[small])) if small.any() else 0,
         filled_frac=float((filled * time)[small].sum() / max(1.0, time[small].sum())),
-        alike=round(int(alike.sum()) / max(1, kernels.many)),
+        alike=round(kernels.per_step(alike)),
         alike_frac=float(time[alike].sum() / max(1.0, time[small].sum())),
         tail_frac=_tail(kernels, told & ~small, blocks, total),
         spans=spans,

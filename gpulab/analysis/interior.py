@@ -23,7 +23,11 @@ from gpulab.tables import Kind
 
 @dataclass(frozen=True, eq=False)
 class Interior:
-    """Kernels that run in interior steps, in order of their beginning; collectives are not among them."""
+    """Kernels that run in interior steps, in order of their beginning; collectives are not among them.
+
+    One that reaches in from the step before is among them, for its time here is part of these steps: spans are cut at
+    the window's ends, so that all together are as long as the ledger says. It is counted where it began: see `begun`.
+    """
 
     run: Run
     steps: Steps
@@ -45,6 +49,16 @@ class Interior:
     def end_ns(self) -> Ints:
         """When each ended."""
         return self.start_ns + self["dur_ns"]
+
+    @cached_property
+    def begun(self) -> Mask:
+        """Which of them began in these steps: who counts them, or their work, counts each in one step only."""
+        opens, closes = self.steps.start_ns[self.steps.interior], self.steps.end_ns[self.steps.interior]
+        return np.asarray((self.start_ns >= opens.min()) & (self.start_ns < closes.max()), bool)
+
+    def per_step(self, mask: Mask) -> float:
+        """How many of these a step begins, on average."""
+        return int((mask & self.begun).sum()) / max(1, self.many)
 
     @cached_property
     def code(self) -> NDArray[np.int32]:
@@ -121,6 +135,7 @@ class Interior:
         """The name among these kernels that takes most time, and how much of it a step; None where there is none."""
         if not mask.any():
             return None
+        mask = mask & self.begun if (mask & self.begun).any() else mask
         total = np.bincount(self.code[mask] + 1, weights=self["dur_ns"][mask])
         code = int(total.argmax()) - 1
         name = self.name(code) if code >= 0 else "a kernel without a name"

@@ -66,8 +66,8 @@ def updating_on_gpu(kernels: Interior) -> Updating | None:
     return Updating(
         kind=_kind(calls),
         unit="kernel",
-        pieces=round(int(mine.sum()) / kernels.many),
-        whole=round(int((mine & kernels.which(_updates_many)).sum()) / kernels.many),
+        pieces=round(kernels.per_step(mine)),
+        whole=round(kernels.per_step(mine & kernels.which(_updates_many))),
         median_ns=int(np.median(kernels["dur_ns"][mine])),
         host_ns=kernels.typical_ns(calls.spans()),
         cost_ns=kernels.typical_ns(_extent(kernels, mine, calls)),

@@ -62,7 +62,7 @@ def works(kernels: Interior) -> tuple[Work, ...]:
     if not len(shapes):
         return ()
     count = len(kernels.run.event_rows)
-    told = kernels.op >= 0
+    told = (kernels.op >= 0) & kernels.begun  # whole kernels only: their work is set against their time
     op = np.maximum(kernels.op, 0)
     keys = np.stack(
         [kernels.run.event_rows["name"][op], *(shapes.spread(column, count)[op] for column in ("shapes", "dtypes"))]
@@ -122,7 +122,7 @@ def utilisation(kernels: Interior, step_ns: int, found: tuple[Work, ...]) -> Uti
     known = [work for work in found if work.flops is not None]
     if peaks is None or not known:
         return None
-    matrix = kernels.which(is_matrix)
+    matrix = kernels.which(is_matrix) & kernels.begun
     all_ns = float(kernels["dur_ns"][matrix].sum())
     by_precision: dict[Precision, float] = {}
     for work in known:

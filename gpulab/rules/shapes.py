@@ -137,7 +137,7 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     if amd and kernels.gpu and "Instinct" not in kernels.gpu.name:
         return None  # MIOpen is slower with the channels last on AMD's gaming cards
     confidence, why = seen.confidence(LIKELY if amd or _old(kernels) else CERTAIN)
-    many = round(int(turning.sum()) / kernels.many)
+    many = round(kernels.per_step(turning))
     most = kernels.most(turning)
     return Finding(
         rule="layout_conversions",

@@ -67,17 +67,15 @@ def inside(run: Run) -> Interior:
 
 
 def kernels_per_step(run: Run) -> float:
-    """Pieces of work that the GPU does in a typical step. Raises RunError for a run without any."""
+    """Pieces of work that the GPU begins in a typical step. Raises RunError for a run without any."""
     kernels = inside(run)
-    return len(kernels) / kernels.many
+    return float(kernels.begun.sum()) / kernels.many
 
 
 def seen(run: Run, samples: int = 1) -> Seen:
     """What a run shows of a step with so many samples. Raises RunError for one without kernels in whole steps."""
     kernels, step_ns = inside(run), 1e6 * step_ms(run)
-    # Not those that reach in from the step before: as many as begin in a step belong to it.
-    window = kernels.window
-    begun = (kernels.start_ns >= window.start_ns[0]) & (kernels.start_ns < window.end_ns[-1])
+    begun = kernels.begun  # not those that reach in from the step before
     took_ns = kernels["dur_ns"][begun].astype(np.float64)
     blocks = run.grid_rows.spread("grid", len(run.event_rows))[kernels.event][begun]
     total = (kernels.gpu.multiprocessors if kernels.gpu else None) or 1

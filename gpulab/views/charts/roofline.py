@@ -71,7 +71,7 @@ def roofline(run: Run) -> Chart:
             run, WHAT, f"the peaks of this GPU ({name}) are not known", "gpulab.analysis.peaks lists some"
         )
     seen = works(kernels)
-    total_ns = float(kernels["dur_ns"].sum())
+    total_ns = float(kernels["dur_ns"][kernels.begun].sum())
     points = _points(seen, peaks, total_ns)
     if not points:
         why = "no matrix work with known sizes was recorded" if len(run.shape_rows) else "sizes were not recorded"
