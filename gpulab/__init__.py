@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from gpulab.views.perfetto import to_perfetto
     from gpulab.views.report import report
     from gpulab.views.timeline.view import timeline
+    from gpulab.views.view import View as View  # these two editors know of; they are no names to import
+    from gpulab.views.whatif import WhatIf as WhatIf
     from gpulab.views.whatif import whatif
     from gpulab.virtual.session import virtual_gpu
 

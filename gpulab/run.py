@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gpulab.rows import Rows
 from gpulab.tables import (
@@ -25,6 +25,8 @@ from gpulab.tables import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    import gpulab
 
 
 # The fields of a Run that are tables: what a trace fills, and all of them.
@@ -249,7 +251,11 @@ class Run:
 
         return gpulab.timeline(self, beside)
 
-    def whatif(self, rewrites: str = "", **options: Any) -> Any:
+    @overload
+    def whatif(self, *, samples: int = ...) -> gpulab.View: ...
+    @overload
+    def whatif(self, rewrites: str, *, samples: int = ...) -> gpulab.WhatIf: ...
+    def whatif(self, rewrites: str = "", **options: int) -> gpulab.View:
         """What a step would take with something changed: `run.whatif("workers=6, amp=bf16")` is gpulab.whatif of it."""
         import gpulab
 

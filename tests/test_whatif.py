@@ -252,3 +252,12 @@ def test_from_the_run_without_workers_the_step_with_four_is_predicted(recorded):
     assert found.best_ns <= measured_ns <= found.worst_ns
     assert found.likely_ns == pytest.approx(measured_ns, rel=0.10)
     assert found.floor_ns <= measured_ns
+
+
+@pytest.mark.parametrize("asked", ["gpulab.whatif(run, 'amp=bf16')", "run.whatif('amp=bf16')"])
+def test_an_editor_completes_what_a_prediction_has(asked):
+    """By Jedi, which completes in IPython and reads types alone: nothing is run."""
+    jedi = pytest.importorskip("jedi")
+    code = f"import gpulab\ndef ask(run: gpulab.Run) -> None:\n    told = {asked}\n    told."
+    offered = {each.name for each in jedi.Script(code).complete(4, 9)}
+    assert {"prediction", "run", "save", "page"} <= offered

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.questions import learned, ready
@@ -36,12 +37,16 @@ class WhatIf(View):
         return emitted(self.prediction.timed)
 
 
+@overload
+def whatif(run: Run, *, samples: int = SAMPLES) -> View: ...
+@overload
+def whatif(run: Run, rewrites: str, *, samples: int = SAMPLES) -> WhatIf: ...
 def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
     """What a step would take with these changes made together: "workers=6, pin_memory, amp=bf16".
 
-    Without changes: every one that this run can tell of, each alone, the best first. Raises RunError for a change that
-    is none, where one cannot be told from this run, and where the replay of the run is not to be trusted; each says
-    why.
+    The answer has `prediction`, its figures, and `run`, the run as predicted. Without changes: every one that this run
+    can tell of, each alone, the best first. Raises RunError for a change that is none, where one cannot be told from
+    this run, and where the replay of the run is not to be trusted; each says why.
     """
     scene, asked = ready(run), chosen(rewrites)
     if not asked:
