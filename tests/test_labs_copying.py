@@ -8,7 +8,7 @@ import torch
 from torch.profiler import record_function
 
 from gpulab.errors import RunError
-from gpulab.lessons.labs import copying, races, throughput, topology
+from gpulab.lessons.labs import copying, moving, races, throughput, topology
 from gpulab.run import Run
 from gpulab.virtual.host import Host
 from gpulab.virtual.session import VirtualGpu
@@ -183,16 +183,16 @@ def test_a_wait_is_for_what_came_before_it_alone() -> None:
     done = gpu.record()
     gpu.compute(1000)
     assert not done.done
-    done.wait()
+    done.synchronize()
     assert done.done
     assert gpu.now_us == 14
     assert races.wrong(gpu.read(host), RIGHT) == 0
     gpu.fetch(host, -RIGHT)  # the buffer is used again: the old values stay until the new ones come
     assert races.wrong(gpu.read(host), RIGHT) == 0
-    gpu.record().wait()
+    gpu.record().synchronize()
     assert races.wrong(gpu.read(host), -RIGHT) == 0
     assert gpu.now_us == 1018
-    done.wait()
+    done.synchronize()
     assert gpu.now_us == 1018  # it is over: nothing to wait for
 
 
@@ -228,3 +228,42 @@ def test_what_is_missing_is_said() -> None:
     slower = topology.read(text.replace("Current               : 5", "Current               : 3"))
     assert slower.faults == ("generation",)
     assert topology.cores("0-2,7,9-9") == {0, 1, 2, 7, 9}
+
+
+def test_machines_differ_where_their_faults_are() -> None:
+    assert topology.unlike("a", "a") == ""
+    lanes, cores = topology.unlike("b", "a").splitlines(), topology.unlike("c", "a").splitlines()
+    assert [line.strip() for line in lanes] == ["$ nvidia-smi -q -i 0", "Link Width", "Current               : 4x"]
+    assert cores == ["$ taskset -cp $(pgrep -f train.py)", "pid 4711's current affinity list: 32-47"]
+
+
+def test_sizes_are_named_and_a_rate_that_is_not_known_is_a_dash() -> None:
+    assert [moving.size_words(size) for size in (12, 4096, 1 << 16, 1 << 20, 1 << 30)] == (
+        ["12 B", "4 KB", "64 KB", "1 MB", "1 GB"]
+    )
+    table = moving.rates({4096: 0.25, 1 << 20: 5.5}, {4096: 0.5, 1 << 20: 28.0}, {1 << 20: 12.345})
+    assert list(table.index) == ["4 KB", "1 MB"]
+    assert table.to_numpy().tolist() == [["0.25", "0.50", "-"], ["5.50", "28.00", "12.35"]]
+
+
+def test_ways_of_a_batch_stand_beside_each_other() -> None:
+    table = moving.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
+    assert table.to_numpy().tolist() == [["3.00", "0.01", "0.50", "3.50"]]
+    times = moving.times_as_long(1 << 24, 6e9)
+    assert times["plain"] == 1
+    assert times["fresh"] > times["kept"] > 1 > times["ahead"]
+
+
+def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
+    once, again = (torch.stack(list(moving.losses(50))) for _ in range(2))
+    assert torch.equal(once, again)
+    assert not once.requires_grad
+    assert once[-10:].mean() < once[:10].mean()
+
+
+def test_a_number_that_changed_its_type_is_seen() -> None:
+    whole, real = [torch.tensor(1), torch.tensor(2)], [torch.tensor(1.0), torch.tensor(2.0)]
+    assert moving.typed([whole])[0]["types"] == "torch.int64"
+    assert [each["types"] for each in moving.typed([whole, [*whole, *real]])] == (
+        ["torch.int64", "torch.float32, torch.int64"]
+    )

@@ -11,8 +11,7 @@ LESSON = Lesson(
     minutes=45,
     budget_s=60,
     level=2,
-    without_gpu="copies are priced for a virtual H100, which has rates and no link of its own; counts, orders and the "
-    "two simulators are the same everywhere",
+    without_gpu="copies are priced for a virtual H100; counts, orders and sums are the same everywhere",
     before=("01_what_is_utilisation",),
     outcomes=(
         "say from a report whether copies cost a loop time, and from which memory they come",
@@ -39,8 +38,8 @@ LESSON = Lesson(
     questions=(
         Question(
             key="share",
-            ask="A batch of 134 MB goes to the GPU in each step, and the GPU then multiplies it by an 8192 x 8192 "
-            "matrix and back. Which share of a step is the copy?",
+            ask="A batch of 134 MB goes to the GPU in each step. The GPU multiplies it by an 8192 x 8192 matrix, and "
+            "goes back through that for the gradients. Which share of a step is the copy?",
             choices=(
                 Choice(key="a", text="under a fifth", below=0.2, told="A big matrix feels like the most work."),
                 Choice(key="b", text="about half", below=0.6, told="It is more: the link is far slower than the GPU."),
@@ -49,9 +48,9 @@ LESSON = Lesson(
             because="While one number comes over the link from such memory, the GPU could multiply about a hundred "
             "thousand times; here each number is multiplied 16,384 times.",
             hints=(
-                "Compare two times: bytes over GB/s, and operations over TFLOP/s.",
-                "In the report: exposed copies, in the table of where a step goes.",
-                "The line inputs.to(...) takes 134 MB over a few GB/s: about twenty ms.",
+                "Compare two times: bytes over bytes a second, and operations over operations a second.",
+                "The report's line 'exposed copies', in the table of where a step goes, will tell.",
+                "134 MB over 6 GB/s are 22 ms; 2.2 million million operations at half of a peak of 990 are 4.4 ms.",
             ),
         ),
         Question(
@@ -63,8 +62,8 @@ LESSON = Lesson(
                 Choice(key="b", text="one of 64 KB to 16 MB", below=20e6, told="There starting and moving balance."),
                 Choice(key="c", text="one of 64 MB or more", told="64 MB take over 1 ms, and starting a few us."),
             ),
-            because="Half of the best rate is where starting takes as long as moving: start time x best rate. Ten to "
-            "twenty us at 50 GB/s are 0.5 to 1 MB; the steps of this table are a factor of four apart.",
+            because="Half of the best rate is where starting takes as long as moving. A start takes ten to twenty us, "
+            "in which 50 GB/s move 0.5 to 1 MB; the steps of this table are a factor of four apart.",
             hints=(
                 "Where does starting a copy take as long as moving its bytes?",
                 "Multiply the time of the smallest copy by the rate of the largest.",
@@ -125,8 +124,30 @@ LESSON = Lesson(
             ),
         ),
         Question(
+            key="cost",
+            ask="The loss is read in each step, instead of once in a hundred. Which loop takes over a tenth longer?",
+            choices=(
+                Choice(key="a", text="both: each step now waits", told="A wait for work that goes on is not lost."),
+                Choice(
+                    key="b",
+                    text="neither: the GPU does the same work",
+                    told="It stands still while the host does its own, if that comes after the wait.",
+                ),
+                Choice(key="c", text="the one whose host has 2 ms of work of its own", told="These come on top now."),
+            ),
+            right="c",
+            because="A wait is short where nothing else is to be done: the next work is there a few dozen us later. "
+            "But what the host did beside the GPU, it now does while the GPU waits.",
+            hints=(
+                "What did the host do while the GPU was computing, before it had to wait?",
+                "Compare the time of a step with and without reads, for each host.",
+                "The line loss.item() stands before the two milliseconds: the GPU has nothing to do in them.",
+            ),
+        ),
+        Question(
             key="race",
-            ask="results.to('cpu', non_blocking=True) returns at once. What does the next line find in the tensor?",
+            ask="results.to('cpu', non_blocking=True) returns at once; the copy is made when its turn comes. What does "
+            "the next line find in the tensor?",
             choices=(
                 Choice(key="a", text="an error, as the copy is not done", told="Nothing looks whether it is done."),
                 Choice(key="b", text="the right values: reading waits", told="The CPU does not know of the copy."),
@@ -143,23 +164,29 @@ LESSON = Lesson(
         ),
         Question(
             key="slot",
-            ask="On which machine do large pinned copies reach a quarter of what the GPU's link could give?",
+            ask="On which machine would it help to bind the process to other cores?",
             choices=(
-                Choice(key="a", text="machine a", told="All 16 lanes, and the cores of the GPU's own side."),
-                Choice(key="b", text="machine b", told="4 lanes of 16: a quarter."),
-                Choice(key="c", text="machine c", told="It has all its lanes; its cores are on the far side."),
+                Choice(key="a", text="machine a", told="It runs on cores 0-15, and GPU 0 has 0-31 on its side."),
+                Choice(
+                    key="b",
+                    text="machine b",
+                    told="Its cores are right. It has 4 lanes of 16, a quarter of the rate, which another slot or a "
+                    "card seated anew can mend, and no line of code.",
+                ),
+                Choice(key="c", text="machine c", told="It runs on cores 32-47, and GPU 0 has 0-31 on its side."),
             ),
-            right="b",
-            because="Rate goes by lanes. Code cannot mend it: another slot, or a card seated anew, can.",
+            right="c",
+            because="Each byte goes through the link between the sockets first. Machine b has another fault: 4 lanes "
+            "of 16, a quarter of the rate. That is mended by another slot or a card seated anew, not by code.",
             hints=(
-                "Look at what the link could be, and what it is.",
-                "Compare Max and Current of Link Width; then the process's cores with the GPU's CPU Affinity.",
-                "The line Current : 4x stands below Max : 16x.",
+                "Two things can be wrong: how wide the link is, and on which side the process runs.",
+                "Compare the cores of the process with the CPU Affinity of GPU 0.",
+                "The last line of a machine's print names the cores of its process.",
             ),
         ),
         Question(
             key="transfer",
-            ask="What is wrong, and what would you do first?",
+            ask="What keeps this run's copy from hiding behind its kernels, and what would you do first?",
             choices=(
                 Choice(key="a", text="pageable memory: pin in the loader", told="The copies' name says Pinned."),
                 Choice(key="b", text="a slow link: look at its lanes", told="49 GB/s is what sixteen lanes give."),
@@ -183,8 +210,8 @@ LESSON = Lesson(
             what="copies to the GPU",
             par=2,
             hints=(
-                "How many tensors are there, and how many kinds of number?",
-                "Count the copies in the run: one for each call of .to(device).",
+                "How many types of number are there? One copy for each is enough.",
+                "Each call of .to(device) is a copy: call it on one long tensor.",
                 "torch.cat makes one tensor of many; .split(sizes) gives them back on the GPU, without a copy.",
             ),
         ),

@@ -5,7 +5,7 @@
     gpu.compute(200)                    # kernels for 200 us are queued; the call returns at once
     gpu.fetch(host, values)             # a copy to the host behind them, non_blocking=True
     gpu.read(host)                      # what the host finds there now: zeros
-    gpu.record().wait()                 # an event behind the copy, and the wait for it
+    gpu.record().synchronize()          # an event behind the copy, and the wait for it
     gpu.read(host)                      # the values
 
 Work goes through one stream, in order. A copy fills its buffer from front to back at the pace of the link, so a read
@@ -40,11 +40,11 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether all before it is done; asking does not wait. PyTorch's name for it: event.query()."""
+        """Whether all before it is done; asking does not wait. In PyTorch: event.query()."""
         return self.gpu.now_us >= self.at_us
 
-    def wait(self) -> None:
-        """The host waits until it is done. PyTorch's name for it: event.synchronize()."""
+    def synchronize(self) -> None:
+        """The host waits until it is done."""
         self.gpu.now_us = max(self.gpu.now_us, self.at_us)
 
 

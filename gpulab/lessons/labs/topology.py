@@ -38,6 +38,23 @@ MACHINES = {
 }
 
 
+def unlike(name: str, other: str) -> str:
+    """The lines in which one of MACHINES differs from another, each below the command and the heading it stands under.
+
+    Both texts have the same lines, apart from what is read in them.
+    """
+    told: list[str] = []
+    above: dict[int, str] = {}  # by how far it is indented: what the line belongs to
+    for mine, theirs in zip(MACHINES[name].splitlines(), MACHINES[other].splitlines(), strict=True):
+        indent = len(mine) - len(mine.lstrip()) if not mine.startswith("$") else -1
+        above = {depth: line for depth, line in above.items() if depth < indent}
+        if mine != theirs:
+            told += [*above.values(), mine]
+            above.clear()
+        above[indent] = mine
+    return "\n".join(told)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """The way between a training process and the GPU it uses."""
