@@ -29,16 +29,18 @@ LESSON = Lesson(
     questions=(
         Question(
             key="time",
-            ask="A call hands its work to a queue and returns at once, as every CUDA kernel does. Of the true time, "
-            "what does a clock see that is stopped when the call returns?",
+            ask="A call hands its work, 20 ms of it, to a queue. A clock is started before the call and stopped when "
+            "the call returns. How much of the 20 ms does it see?",
             choices=(
-                Choice(key="a", text="all of it", below=None, told="The call returns before the work is done."),
-                Choice(key="b", text="about half", told="Nothing of the work needs to be done when the call returns."),
-                Choice(key="c", text="next to nothing", told="Only the handing over is timed."),
+                Choice(
+                    key="a", text="all of it", below=None, told="The call does not wait for the work it hands over."
+                ),
+                Choice(key="b", text="about half", told="None of the work need be done when the call returns."),
+                Choice(key="c", text="next to nothing", told="Nobody has waited for the work."),
             ),
             right="c",
-            because="What is timed is the handing over. Wait for the queue to be empty before you stop the clock: "
-            "torch.cuda.synchronize(), or events.",
+            because="Only the handing over is timed, and every CUDA kernel is handed over so. Before you stop a clock, "
+            "wait until the queue is empty; on a GPU, torch.cuda.synchronize() does that.",
             hints=(
                 "Look at when the call returns, and when the work is done.",
                 "Compare the time of the call with the time until the queue is empty.",
@@ -47,29 +49,50 @@ LESSON = Lesson(
         ),
         Question(
             key="wait",
-            ask="Of each training step, which share does the model spend waiting for its next batch?",
+            ask="The photos come from DataLoader(dataset, batch_size=16). How much of each training step does the "
+            "model spend waiting for its next batch?",
             choices=(
-                Choice(key="a", text="a tenth", below=0.2, told="The loop reads 16 photos before each step."),
-                Choice(key="b", text="a third", below=0.5, told="The loop reads 16 photos before each step."),
-                Choice(key="c", text="more than half", told="Sixteen reads in turn outlast a small model's step."),
+                Choice(
+                    key="a",
+                    text="next to nothing: the DataLoader reads ahead",
+                    below=0.1,
+                    told="It reads ahead only with workers, and has none unless you ask for them.",
+                ),
+                Choice(key="b", text="about a third", below=0.5, told="Sixteen reads in turn outlast a small step."),
+                Choice(key="c", text="more than half", told="You added up the sixteen reads."),
             ),
-            because="16 photos in turn, 4 ms each before they are decoded: 64 ms at least, for a model that needs a "
-            "fraction of that.",
+            because="Without workers the loop itself reads the 16 photos, one after the other, 8 ms each before they "
+            "are decoded: 128 ms at least, for a model that needs a fraction of that.",
             hints=(
-                "How many items does a batch have, and how long does one take?",
-                "Compare 16 x 4 ms with what a small model needs for a step.",
-                "The line time.sleep(0.004) stands in the data set, and the main process runs it.",
+                "How many photos does a batch have, how long does one take, and who reads them?",
+                "Compare 16 x 8 ms with what a small model needs for a step.",
+                "The line time.sleep(self.wait_s) stands in the dataset, and without workers the loop itself runs it.",
             ),
         ),
         Question(
             key="gain",
             ask="Two workers fetch batches while the model trains. How many times as fast is a step?",
             choices=(
-                Choice(key="a", text="as fast as before", below=1.2, told="Two reads that wait can wait together."),
-                Choice(key="b", text="up to three times", below=3.2, told="Two workers fetch twice as much at once."),
-                Choice(key="c", text="ten times", told="Two workers fetch twice as much at once, not ten times."),
+                Choice(
+                    key="a",
+                    text="about once: as many photos have to be read as before",
+                    below=1.2,
+                    told="As many, but two reads can wait at the same time.",
+                ),
+                Choice(
+                    key="b",
+                    text="about two times, or a little more",
+                    below=3.5,
+                    told="Two batches are fetched at once.",
+                ),
+                Choice(
+                    key="c",
+                    text="five times or more: the model no longer waits",
+                    told="It waits less, but two workers fetch only twice as much at once.",
+                ),
             ),
-            because="Two workers fetch two batches at once, and the model no longer adds its own time to theirs.",
+            because="Two batches are fetched at once, which halves the wait, and the model computes meanwhile instead "
+            "of afterwards, which gives a little more. Few cores, and other programs on them, take from that.",
             hints=(
                 "How many batches are fetched at once, before and after?",
                 "Compare 16 reads in turn by one process with 16 reads by each of two.",
@@ -78,18 +101,26 @@ LESSON = Lesson(
         ),
         Question(
             key="parts",
-            ask="Which sentence does the ledger of the report bear out?",
+            ask="Which sentence does the report bear out? Look at where a step goes.",
             choices=(
-                Choice(key="a", text="A faster GPU would help most.", told="It would shorten the smallest part."),
+                Choice(
+                    key="a",
+                    text="A faster processor for the model would help most.",
+                    told="It shortens computing alone.",
+                ),
                 Choice(key="b", text="Work on the data can give more than work on the model.", told="Waiting is most."),
-                Choice(key="c", text="The step has parts that nobody can account for.", told="The parts sum to it."),
+                Choice(
+                    key="c",
+                    text="The step has parts that nobody can account for.",
+                    told="They are named, and sum to it.",
+                ),
             ),
             right="b",
             because="No work on a part can give more than that part takes.",
             hints=(
-                "Read the bar under the first sentence.",
+                "Look at the bar under 'Where a step goes'.",
                 "Compare waiting for data with computing, in ms per step.",
-                "The line 'waiting for data' is the largest of all.",
+                "The line 'waiting for data' is the longest part of the bar.",
             ),
         ),
     ),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CROP = 64  # pixels a side
-WAIT_S = 0.004  # for the file server's answer
+WAIT_S = 0.008  # for the file server's answer
 
 
 class Photos:
