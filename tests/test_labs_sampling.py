@@ -11,7 +11,7 @@ from made import MS, event, launched, on_gpu, run_of, stepped
 import gpulab
 from gpulab.errors import RunError
 from gpulab.intervals import union
-from gpulab.lessons.course.n01_what_is_utilisation import CARDS, LESSON, wrong_cards
+from gpulab.lessons.course.n01_what_is_utilisation import CARDS, LESSON, wrong_cards, wrong_interval
 from gpulab.lessons.labs import hot_card, sampling, utilisation
 from gpulab.lessons.labs.hot_card import HEAT, POWER, watched_card
 from gpulab.lessons.labs.sampling import SECOND_NS, WINDOW_NS, Watched, regular
@@ -76,6 +76,15 @@ def test_how_many_readings_a_plan_takes():
     assert sampling.readings_of(70_000, job) is None, "the job is over before the second reading"
     counts = [sampling.readings_of(plan, job) for plan in range(100, 3000, 1)]
     assert min(count for count in counts if count) == LESSON.par("plan").par
+
+
+def test_a_plan_is_told_how_far_off_it_is_when_it_is_enough_and_when_it_never_is():
+    job = regular(1000, 700, 60)
+    assert sampling.told(None, job) == "no pause is chosen yet"
+    assert sampling.told(1000, job) == "every 1000 ms: even after 59 readings 70 points off at worst, 5 are allowed"
+    assert sampling.told(1333, job).startswith("every 1333 ms: after 3 readings ")
+    assert "after 19 readings" in sampling.told(50, job)
+    assert "over before the first" in sampling.told(10, regular(100, 70, 1))
 
 
 def test_a_late_item_is_its_number_and_there_are_no_more_than_said():
@@ -155,6 +164,28 @@ def test_as_many_products_as_fill_a_time_on_a_virtual_gpu():
     assert told.step_ns * told.busy_frac == pytest.approx(40e6, rel=0.05)
 
 
+def traffic(network, batch):
+    with gpulab.virtual_gpu("h100", "networks"):
+        step = network(batch)
+        for _ in range(6):
+            step(None)
+            torch.cuda.synchronize()
+            gpulab.step()
+    return utilisation.load(gpulab.runs["networks"]).traffic_frac
+
+
+def test_a_larger_batch_raises_the_traffic_of_one_network_and_lowers_that_of_the_other():
+    assert traffic(utilisation.image_network, 256) > 2 * traffic(utilisation.image_network, 8)
+    assert traffic(utilisation.large_layers, 4096) < 0.5 * traffic(utilisation.large_layers, 1)
+
+
+def test_memory_used_is_what_is_held():
+    with gpulab.virtual_gpu("h100", "held"):
+        before = utilisation.used_frac()
+        held = torch.empty(1 << 33, dtype=torch.uint8, device="cuda")
+        assert utilisation.used_frac() - before == pytest.approx(len(held) / torch.cuda.mem_get_info()[1], rel=0.01)
+
+
 def test_the_anonymous_job_is_busy_full_and_slow_and_leaves_the_setting_as_it_was():
     usual = torch.backends.cuda.matmul.allow_tf32
     with gpulab.virtual_gpu("h100", "anonymous"):
@@ -209,8 +240,22 @@ def test_a_slower_clock_is_fewer_steps_at_the_same_utilisation():
 def test_cards_beside_one_another_have_their_seconds_as_rows():
     shown = hot_card.beside(watched_card(name="a"), watched_card(name="b", cap_w=400), at_s=(0, 30))
     assert list(shown.index) == [0, 30]
-    assert shown["a"]["MHz"].tolist() == [1980.0, 1980.0]
-    assert shown["b"]["reason"].tolist() == [0.0, POWER]
+    assert shown["a"]["MHz"].tolist() == [1980, 1980]
+    assert shown["a"]["used, %"].tolist() == [20, 100]
+    assert shown["b"]["reason"].tolist() == ["-", "power"]
+
+
+def test_an_interval_is_right_within_two_seconds_and_else_told_which_end_is_wrong():
+    card = watched_card(name="dusty", warms_c_per_w=hot_card.DUSTY_C_PER_W)
+    begun, ended = hot_card.held_down(card, HEAT)
+    assert wrong_interval((begun, ended)) is None
+    assert wrong_interval([begun - 2, ended + 2]) is None
+    assert "still at its highest" in wrong_interval((10, ended))
+    assert "before that" in wrong_interval((begun + 3, ended))
+    assert "after that too" in wrong_interval((begun, ended - 3))
+    assert "free by then" in wrong_interval((begun, ended + 3))
+    for other in (42, (1, 2, 3), "ab", ("a", "b"), (None, 3)):
+        assert "two numbers" in wrong_interval(other)
 
 
 # The eight definitions.
@@ -222,6 +267,7 @@ def test_eight_of_eight_are_right_and_anything_else_is_told_what_to_look_at():
     assert wrong_cards(right) is None
     assert "each of" in wrong_cards("c")
     assert "MFU" in wrong_cards({name: letter for name, letter in right.items() if name != "MFU"})
+    assert wrong_cards(right | {"occupancy": ""}) == "there is no letter yet for occupancy"
     for one, other in itertools.combinations(right, 2):
         swapped = right | {one: right[other], other: right[one]}
         assert "6 of 8" in wrong_cards(swapped)

@@ -10,7 +10,7 @@
 # | lesson | it answers | minutes | after |
 # |---|---|---|---|
 # | [00 Start here](00_start_here.ipynb) | why is the GPU idle? | 20 | - |
-# | [01 What is utilisation?](01_what_is_utilisation.ipynb) | if the GPU is 100 % used, is it working hard? | 40 | 00 |
+# | [01 What is utilisation?](01_what_is_utilisation.ipynb) | if the GPU is 100 % used, is it working hard? | 45 | 00 |
 # | [03 Parallel work and batch size](03_parallel_work_and_batch.ipynb) | how much should the GPU get at once? | 45 | 00 |
 # | [05 Data loading](05_data_loading.ipynb) | is the GPU slow, or is it waiting? | 50 | 00, 01 |
 # | [07 Host to device](07_host_to_device.ipynb) | is the GPU computing, or being copied to? | 45 | 01 |
@@ -20,9 +20,9 @@
 # | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order is a slow training mended? | 60 | 05, 07, 08 |
 # | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you name the cause before anybody tells you? | 30 | 01, 05, 07, 08, 09 |
 #
-# - **one evening** (190 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb), [20](20_diagnosis_drills.ipynb)
-# - **training is slow** (335 minutes): [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb)
-# - **out of memory** (145 minutes): [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [08](08_mixed_precision.ipynb)
+# - **one evening** (195 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb), [20](20_diagnosis_drills.ipynb)
+# - **training is slow** (340 minutes): [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb)
+# - **out of memory** (150 minutes): [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [08](08_mixed_precision.ipynb)
 #
 # <!-- the end of the course -->
 #

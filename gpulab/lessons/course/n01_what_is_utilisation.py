@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpulab.lessons.labs import hot_card
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
 # Of each number its definition (a choice of the question "cards"), and what sets it apart from its neighbours.
@@ -24,7 +25,7 @@ def wrong_cards(answer: Any) -> str | None:
     """What is still wrong with these matches, or None."""
     if not isinstance(answer, Mapping):
         return f"give a letter for each of {', '.join(CARDS)}"
-    if missing := [name for name in CARDS if name not in answer]:
+    if missing := [name for name in CARDS if not str(answer.get(name) or "").strip()]:
         return f"there is no letter yet for {', '.join(missing)}"
     wrong = [name for name, (letter, _) in CARDS.items() if str(answer[name]).strip().lower() != letter]
     if not wrong:
@@ -32,11 +33,31 @@ def wrong_cards(answer: Any) -> str | None:
     return f"{len(CARDS) - len(wrong)} of {len(CARDS)} match. Look again at {wrong[0]}: {CARDS[wrong[0]][1]}"
 
 
+HELD_WITHIN_S = 2  # how near to each end of the interval is near enough
+
+
+def wrong_interval(answer: Any) -> str | None:
+    """What is still wrong with this interval, in seconds, in which heat held the dusty card down; or None."""
+    try:
+        begun_s, ended_s = (float(each) for each in answer)
+    except (TypeError, ValueError):
+        return "give two numbers, the first and the last second, as (5, 8)"
+    card = hot_card.watched_card(name="dusty fans", warms_c_per_w=hot_card.DUSTY_C_PER_W)
+    first_s, last_s = hot_card.held_down(card, hot_card.HEAT) or (0.0, 0.0)
+    if abs(begun_s - first_s) > HELD_WITHIN_S:
+        where = "the clock is still at its highest then" if begun_s < first_s else "the clock was held down before that"
+        return f"it does not begin at second {begun_s:g}: {where}"
+    if abs(ended_s - last_s) > HELD_WITHIN_S:
+        where = "the clock is free by then" if ended_s > last_s else "the clock is held down after that too"
+        return f"it does not end at second {ended_s:g}: {where}"
+    return None
+
+
 LESSON = Lesson(
     id="01_what_is_utilisation",
     title="What is utilisation?",
     question="if the GPU is 100 % used, is it working hard?",
-    minutes=40,
+    minutes=45,
     budget_s=60,
     without_gpu="what needs a GPU is computed for a virtual H100; ranking by work done is measured on the CPU",
     before=("00_start_here",),
@@ -65,22 +86,22 @@ LESSON = Lesson(
             "What does GPU utilisation read?",
             choices=(
                 Choice(key="a", text="about 1 %", below=0.2, told="That would be a mean over the multiprocessors."),
-                Choice(key="b", text="about 50 %", below=0.8, told="Nothing in it is half of anything."),
-                Choice(key="c", text="about 100 %", told="At every moment some kernel runs, and no more is asked."),
+                Choice(key="b", text="about 50 %", below=0.8, told="Neither the time nor the GPU is half used."),
+                Choice(key="c", text="about 100 %", told="At every moment some kernel runs."),
             ),
             because="The driver counts the share of time in which one or more kernels ran. One is as good as all.",
             hints=(
-                "Read the definition of utilisation in the text above.",
-                "Compare the busy share of a step with the share of the multiprocessors that have work.",
-                "The line load(run).busy_frac is the reading.",
+                "Take the two meanings in the text above: what would each of them read?",
+                "Compare the share of the time with work, and the share of the multiprocessors with work.",
+                "The line that runs one kernel after the other leaves no time without work.",
             ),
         ),
         Question(
             key="tell",
-            ask="Utilisation, memory used and temperature read the same for both variants. Which counter tells, from "
-            "a run of the slow one alone, that the GPU is nearly empty?",
+            ask="Utilisation reads about the same for both variants. Which counter tells, from a run of the slow one "
+            "alone, that the GPU is nearly empty?",
             choices=(
-                Choice(key="a", text="kernels a step", told="The count is high here, yet large kernels may be many."),
+                Choice(key="a", text="kernels a step", told="There are many here, but many could each be large too."),
                 Choice(key="b", text="blocks per kernel against multiprocessors", told="One block cannot be shared."),
                 Choice(key="c", text="idle time between kernels", told="There is next to none in either variant."),
             ),
@@ -89,14 +110,15 @@ LESSON = Lesson(
             "GPU waiting for the host, blocks would be many and the gaps long.",
             hints=(
                 "Look at the column that differs most between the first two rows.",
-                "Compare run.grids with the number of multiprocessors.",
-                "The line load(run).filled_frac weighs blocks by the time of their kernels.",
+                "Compare 'filled' of the two, and ask what it is made from.",
+                "The line torch.softmax(row, 0) starts a kernel of one block.",
             ),
         ),
         Question(
             key="sampled",
             ask="A job waits a quarter of a second for its data, then computes for three quarters, again and again. "
-            "You look once a second; each reading covers a sixth of a second. How far off can the mean be?",
+            "You look once a second; each reading covers the sixth of a second before it. How far from 75 % can the "
+            "mean of your readings be?",
             choices=(
                 Choice(key="a", text="a few points", below=0.1, told="It would be, if the looks were spread out."),
                 Choice(
@@ -109,13 +131,13 @@ LESSON = Lesson(
             hints=(
                 "Draw one second of the job, and mark the sixth that is seen.",
                 "Compare the readings of two watchers who begin half a second apart.",
-                "The line watched.worst_error(1) tries sixty moments to begin at.",
+                "The line batch_size=None hands over one item each second, always in the same rhythm.",
             ),
         ),
         Question(
             key="memory",
             ask="A job holds three quarters of the GPU's memory and multiplies large matrices. How busy is the memory "
-            "controller, the part that carries data between memory and multiprocessors?",
+            "controller?",
             choices=(
                 Choice(key="a", text="less than a quarter", below=0.25, told="Held is not read."),
                 Choice(
@@ -167,18 +189,30 @@ LESSON = Lesson(
             because="Kernels run all the time, only more slowly. Utilisation reads 100 % before, during and after.",
             hints=(
                 "Ask of each number whether it would notice that a kernel takes longer.",
-                "Compare the columns at second 12 with those at second 30.",
-                "The line util_frac of the samples.",
+                "Compare what the clock and power do when the card must get cooler.",
+                "The line that the driver counts by asks whether a kernel runs, not how fast.",
+            ),
+        ),
+        Question(
+            key="held",
+            ask="From which second to which did heat hold the clock of the first card down? Give both to within 2 s.",
+            judge=wrong_interval,
+            because="It takes nine seconds of full load to get too hot. Heat still holds the clock down when the load "
+            "has gone: the card has to cool down first.",
+            hints=(
+                "Look at the lowest curve of the chart, and at its triangles.",
+                "Compare the clock with its highest, 1980 MHz; heat holds it down from the first to the last triangle.",
+                'The line dusty.gpu_samples.query("throttle_bits == 32") has one row for each triangle.',
             ),
         ),
         Question(
             key="rank",
-            ask="Three jobs: large products without a pause; the same products with a wait for data in each step; "
-            "an addition to each number of a long list, without a pause. Utilisation puts the waiting one last. Which "
-            "does least arithmetic a second?",
+            ask="Three jobs: matrix products without a pause; the same products with data that come late; an addition "
+            "to each number of a long list, without a pause. Utilisation puts the one with late data last. Which does "
+            "least arithmetic a second?",
             choices=(
                 Choice(
-                    key="a", text="the one that waits", below=1.0, told="It computes little of the time, but then fast."
+                    key="a", text="the one with late data", below=1.0, told="It computes little of the time, but fast."
                 ),
                 Choice(key="b", text="the one with the long list", told="It is busy with memory, not with arithmetic."),
             ),
@@ -210,7 +244,7 @@ LESSON = Lesson(
             hints=(
                 "Sort the definitions first: shares of time, bytes, and shares of something else.",
                 "Three sentences ask 'did anything run'; ask of what: the GPU, a multiprocessor, the memory.",
-                "The line of the table above that read 99 % busy and 1 % filled tells utilisation from SM activity.",
+                "The line of 01.1 that read 99 % busy and 3 % filled tells utilisation from SM activity.",
             ),
         ),
         Question(

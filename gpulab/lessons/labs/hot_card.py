@@ -26,7 +26,9 @@ SETTLES_S = 8.0  # in which two thirds of a change of temperature are done
 IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
 FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's moves, each tick
 STEP_S = 0.5  # a training step at full load and full clock
+DUSTY_C_PER_W = 0.12  # how much each watt warms a card whose fans are full of dust
 POWER, HEAT = 0x4, 0x20  # NVML's reasons for a lower clock: the power limit; software that keeps the card cool
+REASONS = {0: "-", POWER: "power", HEAT: "heat"}
 
 Phase = tuple[float, float]  # seconds, load 0-1
 LOADS: tuple[Phase, ...] = ((10.0, 0.2), (50.0, 1.0), (30.0, 0.2))
@@ -104,20 +106,20 @@ def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
     """What the sensors of several cards said at these seconds: a row for each second, columns for each card."""
     import pandas as pd
 
-    shown = {
-        "util_frac": "utilisation",
-        "sm_clock_mhz": "MHz",
-        "power_w": "W",
-        "temperature_c": "degrees C",
-        "throttle_bits": "reason",
-        "thermal_held_s": "held by heat, s",
-        "power_held_s": "by power, s",
-    }
-    tables = []
+    tables = {}
     for run in runs:
         samples = run.gpu_samples.assign(second=lambda read: (read["at_ns"] // 1_000_000_000).astype(int))
-        tables.append(samples.set_index("second").loc[list(at_s), list(shown)].rename(columns=shown).round(1))
-    return pd.concat(tables, axis=1, keys=[run.name for run in runs])
+        rows = samples.set_index("second").loc[list(at_s)]
+        tables[run.name] = pd.DataFrame(
+            {
+                "used, %": (100 * rows["util_frac"]).round().astype(int),
+                "MHz": rows["sm_clock_mhz"].round().astype(int),
+                "W": rows["power_w"].round().astype(int),
+                "°C": rows["temperature_c"].round().astype(int),
+                "reason": [REASONS[int(bits)] for bits in rows["throttle_bits"]],
+            }
+        )
+    return pd.concat(tables, axis=1)
 
 
 def _reading(card: Card, load: float) -> dict[str, float]:

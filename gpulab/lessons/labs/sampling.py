@@ -104,16 +104,32 @@ def readings_of(plan_ms: int, job: Watched, most_error: float = 0.05, period_ms:
     The mean of the readings counts. `period_ms`: the job's own, over which the beginnings are spread. None where no
     number of readings is enough before the job ends.
     """
+    close = _worst_after(plan_ms, job, period_ms) <= most_error
+    return int(np.argmax(close)) + 1 if close.any() else None
+
+
+def told(plan_ms: int | None, job: Watched, most_error: float = 0.05, period_ms: int = 1000) -> str:
+    """What a plan comes to, in a sentence: the distance from the truth after as many readings as matter."""
+    if not plan_ms:
+        return "no pause is chosen yet"
+    worst = _worst_after(plan_ms, job, period_ms)
+    if not len(worst):
+        return f"every {plan_ms} ms: the job is over before the first reading"
+    many = readings_of(plan_ms, job, most_error, period_ms)
+    count = many or len(worst)
+    off = f"{100 * worst[count - 1]:.0f} points off at worst, {100 * most_error:.0f} are allowed"
+    return f"every {plan_ms} ms: {'after' if many else 'even after'} {count} readings {off}"
+
+
+def _worst_after(plan_ms: int, job: Watched, period_ms: int) -> Fracs:
+    """The largest distance of the mean from the truth after one reading, after two, and so on."""
     every_ns = plan_ms * 1_000_000
     begins = np.linspace(0, period_ms * 1_000_000, STARTS, endpoint=False).astype(np.int64)
     first = job.start_ns + WINDOW_NS + begins
-    most = int((job.end_ns - int(first.max())) // every_ns) + 1
-    if most < 1:
-        return None
+    most = max(0, int((job.end_ns - int(first.max())) // every_ns) + 1)
     at = first[:, None] + every_ns * np.arange(most, dtype=np.int64)[None, :]
     means = job.readings(at.reshape(-1)).reshape(at.shape).cumsum(axis=1) / np.arange(1, most + 1)
-    close = (np.abs(means - job.busy_frac) <= most_error).all(axis=0)
-    return int(np.argmax(close)) + 1 if close.any() else None
+    return np.asarray(np.abs(means - job.busy_frac).max(axis=0), np.float64)
 
 
 class Late:

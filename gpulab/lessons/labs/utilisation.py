@@ -18,6 +18,8 @@ from gpulab.errors import RunError
 from gpulab.run import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
     from torch import Tensor
 
@@ -110,6 +112,50 @@ def repeats(matrix: Tensor, milliseconds: float) -> int:
         torch.cuda.synchronize()
         taken_ms.append(begun.elapsed_time(ended))
     return max(1, round(milliseconds / min(taken_ms)))
+
+
+def used_frac() -> float:
+    """The share of the CUDA device's memory that is in use, 0-1: what a monitor calls memory used."""
+    import torch
+
+    free_bytes, all_bytes = torch.cuda.mem_get_info()
+    return float(1 - free_bytes / all_bytes)
+
+
+def image_network(batch: int) -> Callable[[object], None]:
+    """A training step, for CUDA, of a small network on this many images; what the step is called with is not used."""
+    import torch
+    from torch import nn
+
+    network = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
+        *(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
+    ).cuda()
+    images = torch.randn(batch, 3, 64, 64, device="cuda")
+    labels = torch.zeros(batch, dtype=torch.long, device="cuda")
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+
+    def step(_: object) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(images), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def large_layers(batch: int) -> Callable[[object], None]:
+    """Twenty passes, for CUDA, of this many rows through four very large layers, whose weights are read each time."""
+    import torch
+
+    layers = [torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    rows = torch.randn(batch, 16384, device="cuda", dtype=torch.bfloat16)
+
+    def step(_: object) -> None:
+        for layer in 5 * layers:
+            _ = rows @ layer
+
+    return step
 
 
 def anonymous(steps: int = 8) -> None:
