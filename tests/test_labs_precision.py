@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 import gpulab
 from gpulab.errors import RunError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import halves, precision, throughput
+from gpulab.lessons.labs import halves, precision, sixteen, throughput
 
 LESSON = lesson("08")
 
@@ -181,7 +182,7 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
     assert halves.judged(normalised) == (3 * halves.ROWS, "")
     assert 3 * halves.ROWS <= halves.WIDE_PAR == LESSON.par("normalise").par
     count, problem = halves.judged(normalised_wide)
-    assert problem == ""
+    assert problem == f"right, but all of it was wide on the way; {halves.WIDENS}"
     assert count is not None
     assert count > halves.ROWS * halves.COLUMNS > 100 * halves.WIDE_PAR
 
@@ -192,9 +193,9 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
         (normalised_narrow, "inf or nan"),
         (lambda x: x, "off by more"),
         (lambda x: x / x.abs().amax(dim=-1, keepdim=True), "off by more"),
-        (lambda x: normalised(x).float(), "no float16 tensor"),
-        (lambda x: normalised(x)[:10], "no float16 tensor"),
-        (lambda x: None, "no float16 tensor"),
+        (lambda x: normalised(x).float(), "the result is float32"),
+        (lambda x: normalised(x)[:10], "no tensor of 256 rows"),
+        (lambda x: None, "no tensor of 256 rows"),
         (lambda x: x.mul_(1), "off by more"),
         (lambda x: x.copy_(normalised(x)), "changes the rows"),
     ],
@@ -205,9 +206,46 @@ def test_the_judge_says_what_is_wrong(wrong: object, why: str) -> None:
     assert re.search(why, problem)
 
 
-def test_keras_is_asked_only_where_it_is() -> None:
-    told = halves.keras_types()
-    assert told is None or (told["compute"], told["variables"]) == ("float16", "float32")
+def test_the_table_of_keras_is_right_where_there_is_keras() -> None:
+    keras = pytest.importorskip("tensorflow").keras
+    layer = keras.layers.Dense(8, dtype="mixed_float16")
+    assert (layer.dtype_policy.compute_dtype, layer.dtype_policy.variable_dtype) == ("float16", "float32")
+
+
+# Side by side
+
+
+def test_peaks_are_those_of_the_data_sheets() -> None:
+    table = sixteen.peaks()
+    assert tuple(sorted(table.index)) == tuple(sorted(sixteen.SHOWN))
+    assert table.loc["H100 SXM"].tolist() == ["14.8", "2.0"]
+    assert table.loc["V100 SXM2"].tolist() == ["8.0", "no TF32"]
+
+
+def test_layers_stand_beside_each_other_where_both_tell() -> None:
+    wide = {"ReLU": precision.Layer(ms=2.0, bytes=4e6), "linear": precision.Layer(ms=3.0, bytes=8e6)}
+    table = sixteen.beside(wide, {"ReLU": precision.Layer(ms=1.0, bytes=2e6)})
+    assert list(table.index) == ["ReLU"]
+    assert table.to_numpy().tolist() == [["2.00 -> 1.00", "2.0", "4 -> 2", "2.0"]]
+
+
+def test_a_state_comes_back_from_a_checkpoint_and_shares_nothing() -> None:
+    model = nn.Linear(2, 2)
+    kept = sixteen.stored({"model": model.state_dict(), "scale": 2.0})
+    assert kept["scale"] == 2.0
+    assert torch.equal(kept["model"]["weight"], model.weight)
+    with torch.no_grad():
+        model.weight.add_(1)
+    assert not torch.equal(kept["model"]["weight"], model.weight)
+
+
+def test_what_a_piece_of_code_warns_of_is_told_by_kind() -> None:
+    assert sixteen.warned(lambda: None) == []
+    assert sixteen.warned(lambda: warnings.warn("old", FutureWarning, stacklevel=1)) == ["FutureWarning"]
+
+
+def test_numbers_are_shown_short() -> None:
+    assert halves.shown(torch.tensor([0.000123394, float("nan"), 70000.0])) == "0.00012339, nan, 70000"
 
 
 # The lesson

@@ -10,9 +10,9 @@
 # | bfloat16 | 1, 8, 7 | 3e38 | 9e-41 | 1 - 0.004 |
 # | float16 | 1, 5, 10 | 65,504 | 6e-8 | 1 - 0.0005 |
 #
-# Keep two facts of this table in mind. bfloat16 reaches as far as float32, and is coarse. float16 is finer, and its range is short: all but one of the things that break in the second half of this notebook break at its two ends.
+# Two facts of this table are enough for now. bfloat16 reaches as far as float32, and is coarse. float16 is finer, and its range is short: nearly all that breaks in the second half of this notebook breaks at one of its ends.
 #
-# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if "GPU busy" means little to you yet. You need 50 minutes and no GPU. Times, kernels and energy are then those of a virtual H100, computed from published peaks and measured shares of them; bytes, gradients, scales and overflows are real, on your CPU. Every number says which it is. No time of a CPU is claimed here: what sixteen bits cost on a CPU says nothing about a GPU.
+# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if "GPU busy" means little to you yet. You need 50 minutes and no GPU. Times, kernels and energy are then those of a virtual H100, computed from published peaks and measured shares of them; bytes, gradients, scales and overflows are real, on your CPU. Every number says which it is. (The numbers of the experiments are those of the course's plan; they are not done in that order.)
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -22,17 +22,14 @@ L = gpulab.lab("08_mixed_precision")
 L
 
 # %% tags=["setup"]
-import io
-import warnings
-
+import pandas as pd
 import torch
 from IPython.display import display
 from torch import nn
 from torch.nn import functional
 
-from gpulab.analysis.peaks import PEAKS
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs import halves, precision
+from gpulab.lessons.labs import halves, precision, sixteen, throughput
 
 
 def block(width):
@@ -92,20 +89,20 @@ L.check("cause", answer)
 #
 # ### 08.1 From float32 to TF32, bfloat16 and float16
 #
-# There are three ways down from float32. TF32 leaves every tensor as it is and rounds the factors of products to 10 bits, inside the tensor cores: one line for the whole program. autocast in bfloat16 casts the inputs of products, so that their results are 16 bits wide too and travel in half the bytes. autocast in float16 does the same and needs a gradient scaler, of which more in 08.3. In all of them the tensor cores add up in float32. They came with compute capability 7.0 (V100), TF32 and bfloat16 with 8.0 (A100).
+# There are three ways down from float32:
+#
+# - **TF32** leaves every tensor as it is, and rounds the factors of products to 10 bits inside the tensor cores: one line for the whole program.
+# - **autocast in bfloat16** casts the inputs of products to 16 bits. Their results are 16 bits wide too, and travel in half the bytes.
+# - **autocast in float16** does the same, and needs a gradient scaler, of which more in 08.3.
+#
+# In all of them the tensor cores add up in float32. Tensor cores came with the V100 (compute capability 7.0), TF32 and bfloat16 with the A100 (8.0).
 
 # %% tags=["predict"]
 L.predict("ladder")
 
 
 # %% [markdown]
-# gpulab can be asked as well. It replays the run you have, with every product and pass as much faster as the peaks allow, and adds the casts. Note its range before you go on.
-
-# %% tags=["measure"]
-# %gpuwhatif fp32 amp=bf16
-
-# %% [markdown]
-# Now run all three. The loop is yours. New are the first two lines of `train`, `with autocast(...)`, and the scaler, which does nothing unless the type is float16.
+# Now all three are run. New in the loop are the first two lines of `train`, `with autocast(...)`, and the scaler, which does nothing unless the type is float16.
 
 # %% tags=["measure"]
 def train(precision_of_products="highest", dtype=None, steps=12):
@@ -135,12 +132,9 @@ for name, way in ways.items():
         train(**way)
 
 runs = gpulab.runs
-ms = {name: precision.step_ms(runs[name]) for name in ("fp32", *ways)}
+ms = {name: throughput.step_ms(runs[name]) for name in ("fp32", *ways)}
 for name, each in ms.items():
     print(f"{name}: {each:5.1f} ms a step, {ms['fp32'] / each:.1f} times as fast as fp32   [{runs[name].source}]")
-
-# %% tags=["reveal"]
-L.reveal("ladder", ms["fp32"] / ms["bf16"], "times")
 
 
 # %% [markdown]
@@ -168,6 +162,7 @@ def losses(dtype, steps=10):
 L.same(losses(None), losses(torch.bfloat16), equal=0.05)
 
 # %% tags=["claim"]
+display(L.reveal("ladder", ms["fp32"] / ms["bf16"], "times"))
 L.claim(
     "each way down is faster: TF32 at least 1.5 times float32, bfloat16 at least 1.3 times TF32, float16 within 15 %",
     ms["fp32"] > 1.5 * ms["tf32"] and ms["tf32"] > 1.3 * ms["bf16"] and abs(ms["fp16"] / ms["bf16"] - 1) < 0.15,
@@ -178,62 +173,37 @@ L.claim(
 )
 
 # %% [markdown]
-# Was the forecast right? `%gpucompare` puts it beside the outcome. On a virtual GPU both are models, of different kinds: the forecast knows the float32 run and a rule for the rest, the virtual GPU prices every operator by itself. That they agree is a check of one against the other, and no proof of either.
+# Could you have known before you changed a line? gpulab forecasts such a step from the float32 run alone (`%gpuwhatif fp32 amp=bf16` shows how), and `%gpucompare` puts the forecast, *Predicted*, beside the outcome. On a virtual GPU both are models, of different kinds: the forecast knows the float32 run and a rule for the rest, the virtual GPU prices every operator by itself. That they agree is a check of one against the other, and no proof of either.
 
 # %% tags=["measure"]
 # %gpucompare fp32 bf16 amp=bf16
 
-# %% tags=["claim"]
-forecast_ms = runs["fp32"].whatif("amp=bf16").prediction.likely_ns / 1e6
-L.claim(
-    "the forecast from the float32 run alone is within 1.6 times of the step in bfloat16",
-    1 / 1.6 < forecast_ms / ms["bf16"] < 1.6,
-    before=forecast_ms,
-    after=ms["bf16"],
-    unit="ms a step",
-    source=runs["bf16"],
-)
-
 # %% [markdown]
 # ### 08.7 Is sixteen bits eight times as fast?
 #
-# An article says that NVIDIA's GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling gain because they read half the bytes. Both cannot hold for the same layer. Take the step apart.
+# An article says that NVIDIA's GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling gain as well. By how much, each of them? Take the step apart.
 
 # %% tags=["predict"]
 L.predict("eight")
 
-# %% tags=["measure"]
-print("Published peaks, products in half precision over float32:")
-for each in PEAKS:
-    if each.name in ("T4", "V100 SXM2", "RTX 3090", "A100 80 GB SXM", "H100 SXM"):
-        tf32 = f", over TF32 {each.half / each.tf32:.1f}" if each.tf32 else ""
-        print(f"  {each.name:15s} {each.half / each.float32:4.1f}{tf32}")
+# %% [markdown]
+# The cell shows published peaks, then one call of each layer, and then a *roofline*. There each mark is a matrix product of the run: to the right, how many operations it does for each byte that it moves; upwards, the arithmetic that it reaches. The slanted line is what the memory allows, the flat one what the tensor cores can do.
 
+# %% tags=["measure"]
 wide = precision.layers(runs["fp32"])
 # <fix>
 # was: narrow = precision.layers(runs["fp32"])
 narrow = precision.layers(runs["bf16"])
 # </fix>
-print("\nOne call of each layer                float32             bfloat16            times")
-for name in [each for each in wide if each in narrow]:
-    one, other = wide[name], narrow[name]
-    sizes = f"{one.ms:5.2f} ms {one.bytes / 1e6:5.0f} MB   {other.ms:5.2f} ms {other.bytes / 1e6:5.0f} MB"
-    print(f"  {name:25s} {sizes}   {one.ms / other.ms:5.1f} in time, {one.bytes / other.bytes:.1f} in bytes")
+display(sixteen.peaks(), sixteen.beside(wide, narrow))
 
 products = min(wide[name].ms / narrow[name].ms for name in precision.PRODUCTS)
 passes = max(wide[name].ms / narrow[name].ms for name in precision.PASSES)
 halved = all(1.9 < wide[name].bytes / narrow[name].bytes < 2.1 for name in (*precision.PRODUCTS, *precision.PASSES))
 gpulab.charts.roofline(runs["bf16"])
 
-# %% tags=["reveal"]
-L.reveal("eight", passes, "times")
-
-# %% [markdown]
-# The bytes of all but the optimizer halve. What a layer makes of that depends on what it waits for. A product waits for arithmetic, the others wait for memory. The optimizer gains nothing: weights, gradients and its own states stay in float32. And "eight times" is right for the products of a V100 or a T4, against float32 without TF32: on an H100 the peaks are 14.8 apart, on an RTX 3090 2.0, and wherever TF32 was on already, 2.0.
-#
-# The chart shows products alone, below the roof of memory (slanted) and of arithmetic (flat), which meet at some 300 operations on each byte. The large products lie right of that, below the flat part: arithmetic is their limit. The small one on the left is the last layer, 64 wide: a product, and yet memory is its limit. ReLU would lie far further left. Tensor cores lift the flat part; no narrower number lifts the slanted one, it only gives it fewer bytes to carry.
-
 # %% tags=["claim"]
+display(L.reveal("eight", passes, "times"))
 L.claim(
     "bytes halve in products and in passes over memory, but products run at least 5 times as fast in bfloat16 and "
     "batch normalisation, ReLU and pooling at most 2.4 times",
@@ -245,9 +215,16 @@ L.claim(
 )
 
 # %% [markdown]
+# The bytes of all but the optimizer halve. What a layer makes of that depends on what it waits for: a product waits for arithmetic, the others wait for memory. Pooling gains a little less than two times, as it also writes where each largest input stood, in 64-bit whole numbers, which stay as they are (and which the column of bytes leaves out). The optimizer gains nothing: weights, gradients and its own states stay in float32.
+#
+# And "eight times" is right for the products of a V100 or a T4, against float32 without TF32. On an H100 the peaks are 14.8 apart, on an RTX 3090 2.0, and wherever TF32 was on already, 2.0.
+#
+# In the roofline the large products lie to the right of where the lines meet, some 300 operations on each byte: arithmetic is their limit. The small mark on the left is the last layer, 64 wide: a product, and yet memory is its limit. ReLU would lie far further left. Tensor cores lift the flat line. No narrower number lifts the slanted one; it only gives the memory fewer bytes to carry.
+
+# %% [markdown]
 # ### 08.10 Joules of a step
 #
-# Another article expects lower power. You do not pay for power, you pay for energy: power times time. `compare_gpus` gives a range, from the idle power of the board, half to all of what is left up to its limit while it works, and the time of the step. It is frank about its ends, and so should you be: the figure rests on published limits and on time, not on a measurement. On a real GPU, `%gpucompare` shows the driver's own counter for runs of half a second and more.
+# Another article expects lower power. What is paid for is energy: power times time. At work, a board draws more than its idle power, and no more than its limit. `compare_gpus` takes half to all of the way from the one to the other, times the length of the step. So its figure rests on published limits and on time, not on a measurement. On a real GPU, `%gpucompare` shows the driver's own counter for runs of half a second and more.
 
 # %% tags=["predict"]
 L.predict("joules")
@@ -255,7 +232,7 @@ L.predict("joules")
 
 # %% tags=["measure"]
 def training(dtype, make=network, width=1024):
-    """What the questions to a virtual GPU want: a function that builds, and gives one that trains a batch."""
+    """What gpulab.virtual asks for: a function that builds a model, and gives one that trains on so many samples."""
 
     def build():
         with torch.device("cuda"):
@@ -286,8 +263,9 @@ wide_j = joules(None)
 # was: narrow_j = joules(None)
 narrow_j = joules(torch.bfloat16)
 # </fix>
+print("J a step, at the least and at the most  [virtual H100 SXM, estimated from time and power limits]")
 for name, (least, most) in {"float32": wide_j, "bfloat16": narrow_j}.items():
-    print(f"{name}: {least:.1f} to {most:.1f} J a step   [virtual H100 SXM, estimated from time and power limits]")
+    print(f"{name:8} {least:6.1f} {most:6.1f}")
 
 # %% tags=["claim"]
 display(L.reveal("joules", sum(narrow_j) / sum(wide_j), "%"))
@@ -303,7 +281,7 @@ L.claim(
 # %% [markdown]
 # ### 08.9 A model that is too small
 #
-# Casting is work too. Count the operators of one step of a tiny network, on your CPU, and the kernels of the same step on the GPU.
+# Now a very small network. The operators of one step are counted on your CPU, the kernels of the same step on the GPU.
 
 # %% tags=["predict"]
 L.predict("tiny")
@@ -338,10 +316,10 @@ for name, dtype in {"tiny_fp32": None, "tiny_bf16": small}.items():
         step = tiny_step(dtype, "cuda")
         for _ in range(12):
             step()
-    kernels[name] = precision.kernels_per_step(runs[name])
+    kernels[name] = throughput.kernels_per_step(runs[name])
     casts = calls[name].get("aten._to_copy", 0)
     print(f"{name}: {sum(calls[name].values())} operators, {casts} of them casts   [{COUNTED}]")
-    took = f"{kernels[name]:.0f} kernels, {precision.step_ms(runs[name]):.2f} ms"
+    took = f"{kernels[name]:.0f} kernels, {throughput.step_ms(runs[name]):.2f} ms"
     print(f"{' ' * len(name)}  {took} a step   [{runs[name].source}]")
 operators = [sum(each.values()) for each in calls.values()]
 
@@ -386,13 +364,8 @@ for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": net
     told = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
     print(f"{name}: activations {told}, and {after.weight_bytes / MIB:.1f} MiB of cast weights")
 
-# %% tags=["reveal"]
-L.reveal("half", shares["Linear and GELU"], "%")
-
-# %% [markdown]
-# Pooling remembers which of four inputs was the largest, as 64-bit whole numbers. autocast changes floating-point types only, so these stay as they are. And every weight that was cast is kept in its narrow form until the backward pass is over: a cost that float32 does not have.
-
 # %% tags=["claim"]
+display(L.reveal("half", shares["Linear and GELU"], "%"))
 L.claim(
     "bfloat16 keeps exactly half the bytes of activations for Linear and GELU, and more than half with pooling",
     shares["Linear and GELU"] == 0.5 and 0.5 < shares["with BatchNorm and MaxPool"] < 1,
@@ -403,6 +376,8 @@ L.claim(
 )
 
 # %% [markdown]
+# Here they are again, the 64-bit places that pooling remembers: autocast changes floating-point types only. And every weight that was cast is kept in its narrow form until the backward pass is over: a cost that float32 does not have.
+#
 # ### 08.8 Does the batch double?
 #
 # "It halves memory", "the batch may be up to twice as large": articles say both. `max_batch` plays the training step at growing sizes, with PyTorch's allocator simulated, until one does not fit: here on an L4, a GPU with 24 GB.
@@ -420,11 +395,13 @@ found = {
     "autocast": gpulab.virtual.max_batch(training(narrow_type), "l4", start=1024),
 }
 batches = {}
+print("[virtual L4, estimated]")
 for name, each in found.items():
-    largest = each.found
-    batches[name] = largest.batch
-    sizes = f"{largest.fixed_bytes / MIB:.0f} MiB whatever the batch, {largest.sample_bytes / 1024:.0f} KiB a sample"
-    print(f"{name}: at most {largest.batch:,} samples; {sizes}   [virtual L4, estimated]")
+    batches[name] = each.found.batch
+    sizes = (
+        f"{each.found.fixed_bytes / MIB:.0f} MiB whatever the batch, {each.found.sample_bytes / 1024:.0f} KiB a sample"
+    )
+    print(f"{name:8} at most {batches[name]:,} samples: {sizes}")
 
 
 def heavy(width):
@@ -436,7 +413,7 @@ peaks = {}
 for name, dtype in {"float32": None, "autocast": narrow_type}.items():
     peak = gpulab.virtual.fits(training(dtype, heavy, 4096), "l4", batch=64).fit.measured.peak
     peaks[name] = peak.bytes
-    print(f"16 layers 4096 wide, 64 samples, {name}: {peak.bytes / MIB:.0f} MiB at the peak   [virtual L4, estimated]")
+    print(f"{name:8} at the peak {peak.bytes / MIB:,.0f} MiB, in 16 layers 4096 wide with 64 samples")
 
 # %% tags=["claim"]
 display(L.reveal("batch", batches["autocast"] / batches["float32"], "times"))
@@ -459,7 +436,7 @@ L.claim(
 #
 # ### 08.3 Gradients that are too small
 #
-# A model looks for defects in images: one pixel in 200 is one. It begins by expecting that share everywhere, as such models are begun, and its loss is the mean over all pixels. Work out the gradient of one good pixel before you answer: what the model expects, over the number of pixels.
+# A model looks for defects in images: one pixel in 200 is one. It begins by expecting that share everywhere, as such models are begun, and its loss is the mean over all pixels. With this loss the gradient at a good pixel is what the model expects there, 0.005, over the number of pixels. Work it out before you answer.
 
 # %% tags=["predict"]
 L.predict("zeros")
@@ -490,18 +467,17 @@ tried = {
     "float16, loss scaled": gradients(torch.float16, scale),
     "bfloat16": gradients(torch.bfloat16),
 }
+print(f"gradients of the outputs that are zero, and the gradient of the last bias  [{COUNTED}]")
 for name, (zero, bias) in tried.items():
-    print(f"{name:20s}: {zero:6.1%} of the gradients are zero; the bias is told {bias:+.5f}   [{COUNTED}]")
-
-# %% tags=["reveal"]
-L.reveal("zeros", tried["float16"][0], "%")
+    print(f"{name:20} zero {zero:6.1%}   the bias is told {bias:+.5f}")
 
 # %% [markdown]
-# Look at the bias. In float32 it hears that its expectation is about right. In float16 it hears of the defects alone, and is told to expect far more of them. Nothing raises, the loss of this step is right to three digits, and the model goes wrong.
+# Look at the bias. In float32 it hears that its expectation is about right. In float16 it hears of the defects alone, and is told to expect far more of them. No error is raised, the loss of this step is right to three digits, and the model goes wrong.
 #
 # The remedy is one factor. Gradients are proportional to the loss, so a loss 65,536 times as large moves them all to where float16 has numbers; before the optimizer's step they are divided by it again, in float32. bfloat16 reaches as low as float32 and needs none of this.
 
 # %% tags=["claim"]
+display(L.reveal("zeros", tried["float16"][0], "%"))
 L.claim(
     "float16 turns at least 95 % of these gradients into zero; scaled by 65,536 not one, and in bfloat16 not one",
     tried["float16"][0] >= 0.95 and tried["float16, loss scaled"][0] == 0 and tried["bfloat16"][0] == 0,
@@ -577,7 +553,8 @@ master = weights.float()
 for _ in range(1000):
     master -= 0.0001
     weights.copy_(master)
-print(f"float16, updated directly: {direct[0]:.4f}; float16, from the master copy: {weights[0]:.4f}")
+print(f"float16, updated directly: {direct[0]:.4f}")
+print(f"float16, from the master copy: {weights[0]:.4f}; the master copy is {master.dtype}")
 
 # %% tags=["claim"]
 display(L.reveal("master", direct[0].item()))
@@ -619,13 +596,14 @@ def computed(dtype):
 # was: careful = computed(torch.float16)
 careful = computed(torch.float32)
 # </fix>
-for name, value in computed(torch.float16).items():
-    print(f"{name:25s} float16: {value.tolist()}   float32: {careful[name].tolist()}")
-print("torch.softmax, in float16:", scores.softmax(dim=0).tolist(), " it subtracts the largest before exp")
+in_half = computed(torch.float16)
+results = {"float16": in_half, "float32": careful}
+print(f"torch.softmax, in float16: {halves.shown(scores.softmax(dim=0))}; it subtracts the largest before exp")
+pd.DataFrame({name: {each: halves.shown(value) for each, value in told.items()} for name, told in results.items()})
 
 # %% tags=["claim"]
 display(L.reveal("soft"))
-broken = [name for name, value in computed(torch.float16).items() if not bool(torch.isfinite(value).all())]
+broken = [name for name, value in in_half.items() if not bool(torch.isfinite(value).all())]
 right = {"softmax of 3 and 12": 0.99988, "sum of 70,000 ones": 70_000.0, "root mean square of 300s": 300.0}
 L.claim(
     "all in float16, each of three formulas gives inf or nan; in float32, with the same inputs, all three are right",
@@ -669,7 +647,7 @@ L.claim(
 # %% [markdown]
 # So a test on a CPU does not show what autocast protects on a GPU, and formulas of your own are protected on neither once you leave autocast, or call `.half()`.
 #
-# **Make: normalise rows with next to no wide numbers.** `normalise` is given 256 rows of 1024 numbers in float16, each of very different size, and gives each row divided by its root mean square, in float16. As it stands, squares overflow and vanish. `x.float()` would mend that and write 262,144 wide numbers, which is what you wanted to avoid. Write it so that few numbers are wide. `L.hint("normalise")` helps, three times.
+# **Make: normalise rows with next to no wide numbers.** `normalise` is given 256 rows of 1024 numbers in float16, each of very different size, and gives each row divided by its root mean square, in float16. As it stands, squares overflow and vanish. `x.float()` would mend that and write 262,144 wide numbers, which is what you wanted to avoid. Write it so that at most 1,024 numbers are wide, four for each row. `L.hint("normalise")` helps, three times.
 
 # %% tags=["exercise"]
 def normalise(x):
@@ -684,10 +662,8 @@ def normalise(x):
 written, problem = halves.judged(normalise)
 print(problem or "right, and finite")
 
-# %% tags=["score"]
-L.score("normalise", written)
-
 # %% tags=["claim"]
+display(L.score("normalise", written))
 L.claim(
     f"rows whose squares float16 cannot hold are normalised right with at most {halves.WIDE_PAR:,} wide numbers",
     written is not None and written <= halves.WIDE_PAR,
@@ -717,10 +693,7 @@ L.claim(
 # | softmax and losses are on a list | you give the last layer `dtype="float32"` |
 # | `dtype=torch.bfloat16`, no scaler | `mixed_bfloat16`, no wrapping |
 #
-# This section is for reading. Where TensorFlow is installed, the next cell also asks it; it is not needed for this course, and gpulab does not install it.
-
-# %% tags=["measure"]
-print(halves.keras_types() or "TensorFlow is not installed here: the table was read, not run.")
+# This section is for reading; TensorFlow is not needed for this course.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -739,14 +712,6 @@ L.predict("resume")
 
 
 # %% tags=["worked"]
-def warned(body):
-    """What a piece of code warns of, by kind."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        body()
-    return [each.category.__name__ for each in caught]
-
-
 def as_in_the_article():
     from torch.cuda.amp import GradScaler, autocast
 
@@ -764,70 +729,58 @@ def device_neutral():
     # </fix>
 
 
-def resumable(steps, saved=None, with_scaler=True):
-    """Train for some steps, from a checkpoint if there is one; gives a checkpoint."""
+def resumable(steps, saved=None, parts=("model", "optimizer", "scaler")):
+    """Train for some steps, beginning with these parts of a checkpoint if there is one; gives a checkpoint."""
     model = halves.detector(RATE).to(L.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(L.device, growth_interval=4)
-    if saved is not None:
-        state = torch.load(io.BytesIO(saved))
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        if with_scaler:
-            scaler.load_state_dict(state["scaler"])
+    now = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    for part in parts if saved else ():
+        now[part].load_state_dict(saved[part])
     for _ in range(steps):
         with torch.autocast(L.device, dtype=torch.float16):
             outputs = model(features[:4096].to(L.device)).squeeze(1)
             loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:4096].to(L.device))
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # where gradients are clipped, they must be unscaled first
+        scaler.unscale_(optimizer)  # before gradients are clipped: else scaled ones are
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    file = io.BytesIO()
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-    torch.save(state, file)
-    return file.getvalue()
+    return sixteen.stored({part: each.state_dict() for part, each in now.items()})
 
 
-def scale_in(saved):
-    return torch.load(io.BytesIO(saved))["scaler"]["scale"]
-
-
-old, new = warned(as_in_the_article), warned(device_neutral)
+old, new = sixteen.warned(as_in_the_article), sixteen.warned(device_neutral)
 whole, half_way = resumable(20), resumable(10)
+without = ("model", "optimizer")
 # <fix>
-# was: resumed = resumable(10, half_way, with_scaler=False)
+# was: resumed = resumable(10, half_way, without)
 resumed = resumable(10, half_way)
 # </fix>
-forgetful = resumable(10, half_way, with_scaler=False)
+forgetful = resumable(10, half_way, without)
 print(f"the article's spelling: {old.count('FutureWarning')} FutureWarnings; torch.amp: {len(new)} warnings")
-print(f"scale after 20 steps: {scale_in(whole):,.0f}; resumed after 10: {scale_in(resumed):,.0f}")
-print(f"resumed after 10 without the scaler: {scale_in(forgetful):,.0f}")
-
-# %% tags=["reveal"]
-L.reveal("resume")
-
-# %% [markdown]
-# The old spelling still works on a CUDA GPU, for now. On a machine without one it also turns itself off, with another warning: the code then trains in float32. Two more things that the snippet does not say. With bfloat16 you need no scaler at all, and nothing of this section. And where you clip gradients, call `scaler.unscale_(optimizer)` before, or you clip scaled ones.
-
-# %% tags=["same"]
-L.same(torch.load(io.BytesIO(whole)), torch.load(io.BytesIO(resumed)))
+scales = {"20 steps": whole, "10 and 10 more": resumed, "the same without the scaler": forgetful}
+for name, each in scales.items():
+    print(f"{name:28} scale {each['scaler']['scale']:11,.0f}")
 
 # %% tags=["claim"]
+display(L.reveal("resume"), L.same(whole, resumed))
 L.claim(
     "torch.amp warns of nothing where the article's spelling gives 2 FutureWarnings; resumed with the scaler, a run "
     "ends with the same weights and scale, without it at another scale",
     old.count("FutureWarning") == 2
     and not new
-    and scale_in(resumed) == scale_in(whole)
-    and scale_in(forgetful) != scale_in(whole),
-    before=scale_in(forgetful),
-    after=scale_in(resumed),
+    and resumed["scaler"]["scale"] == whole["scaler"]["scale"]
+    and forgetful["scaler"]["scale"] != whole["scaler"]["scale"],
+    before=forgetful["scaler"]["scale"],
+    after=resumed["scaler"]["scale"],
     unit="scale",
     source=COUNTED,
 )
+
+# %% [markdown]
+# The old spelling still works on a CUDA GPU, for now. On a machine without one it also turns itself off, with another warning: the code then trains in float32. With bfloat16 you need no scaler at all, and nothing of this section.
+#
 
 # %% [markdown]
 # ## Another symptom
@@ -844,7 +797,7 @@ L.check("transfer", answer)
 # %% [markdown]
 # ## What you take with you
 #
-# In this order: TF32 where it is off, one line. autocast in bfloat16 where the GPU has it, from Ampere on: no scaler, and a look at the loss. float16 with a scaler, saved in the checkpoint, on older GPUs. Then look at the report again: once the products are fast, what is left is memory-bound, and more tensor cores change nothing. What the memory holds besides activations is the subject of [09 Memory](09_memory_anatomy_and_oom.ipynb).
+# Begin with one line, TF32, where it is off. Then autocast in bfloat16 where the GPU has it, from Ampere on; on older GPUs float16 with a scaler, saved in the checkpoint. Then look at the report again: once the products are fast, what is left waits for memory, and tensor cores change nothing there. What the memory holds besides activations is the subject of [09 Memory](09_memory_anatomy_and_oom.ipynb).
 
 # %% tags=["card"]
 L.card()

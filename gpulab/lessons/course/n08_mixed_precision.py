@@ -27,11 +27,21 @@ _FASTER = (
         ask="The report blames float32 matrix products. Which of its readings would be different if the loop waited "
         "for data, or for the launching of small kernels?",
         choices=(
-            Choice(key="a", text="GPU idle: none of the step", told="In both rival cases the GPU would stand still."),
             Choice(
-                key="b", text="unused memory: most of it", told="It is unused while a GPU waits, and while it works."
+                key="a",
+                text="GPU idle, which is none of the step",
+                told="In both rival cases the GPU would stand still.",
             ),
-            Choice(key="c", text="the number of steps", told="It counts how long the loop ran, whatever the cause."),
+            Choice(
+                key="b",
+                text="unused memory, which is most of it",
+                told="It is unused while a GPU waits, and while it works.",
+            ),
+            Choice(
+                key="c",
+                text="the names of the largest kernels",
+                told="The same kernels would run, with pauses between them.",
+            ),
         ),
         right="a",
         because="A GPU that waits is idle for part of each step, whatever it waits for. This one never is: only less "
@@ -52,7 +62,7 @@ _FASTER = (
             Choice(key="c", text="more than 8 times", told="That would need the other quarter to gain as much."),
         ),
         because="If only the products gained, a quarter of the step would stay and 3.3 times were the most. The other "
-        "layers gain as well, as they move half the bytes; 08.7 takes them apart.",
+        "layers gain as well; 08.7 takes them apart.",
         hints=(
             "Split the step in two: products, and all the rest.",
             "What is left of 75 % divided by 14.8, and what of the other 25 % if it halves?",
@@ -64,16 +74,16 @@ _FASTER = (
         ask="Batch normalisation, ReLU and pooling do little arithmetic on much data. How many times as fast do they "
         "run on 16-bit numbers?",
         choices=(
-            Choice(key="a", text="about twice", below=2.6, told="Half the bytes, half the time."),
-            Choice(key="b", text="about eight times", below=11, told="Tensor cores multiply matrices; these do not."),
-            Choice(key="c", text="as much as the products", told="Tensor cores multiply matrices; these do not."),
+            Choice(key="a", text="as fast as before", below=1.2, told="They multiply no matrices, but bytes count."),
+            Choice(key="b", text="about twice as fast", below=2.6, told="Half the bytes, half the time."),
+            Choice(key="c", text="eight times as fast", told="Tensor cores multiply matrices; these do not."),
         ),
         because="Such a layer takes as long as its bytes take to travel. There are half as many of them, and memory "
         "is no faster than before.",
         hints=(
             "Ask what such a layer waits for.",
             "Compare the bytes of a call in float32 and in bfloat16.",
-            "The column of bytes falls to one half; time follows it.",
+            "A batch of float32 numbers is 4 bytes each, of 16-bit numbers 2; they do little else than carry them.",
         ),
     ),
     Question(

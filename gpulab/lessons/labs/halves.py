@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gpulab.lessons.labs.precision import wide_elements
@@ -16,6 +14,8 @@ if TYPE_CHECKING:
 FEATURES, ROWS, COLUMNS = 8, 256, 1024
 CLOSE_FRAC = 0.01  # of the right result: 16 bits alone are off by a tenth of that
 WIDE_PAR = 4 * ROWS  # a few wide numbers for each row, where all of it in float32 is a thousand
+
+WIDENS = "a float16 tensor times or over a float32 one is float32: make the number of each row float16 before"
 
 # Operators to ask autocast about, by name; each gets half-precision input.
 ASKED = ("matmul", "linear", "relu", "add", "exp", "pow", "sum", "softmax", "layer_norm", "norm", "mse_loss")
@@ -80,7 +80,8 @@ def rows_to_normalise(seed: int = 0) -> torch.Tensor:
 def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, str]:
     """Wide numbers that a normalisation of float16 rows writes, or None and what is wrong with its result.
 
-    Right is float16, finite, and each row over its root mean square, as float64 computes it.
+    Right is float16, finite, and each row over its root mean square, as float64 computes it. Where a right result took
+    a whole wide tensor, that is said too.
     """
     import torch
 
@@ -89,8 +90,10 @@ def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, 
     results: list[Any] = []
     count = wide_elements(lambda: results.append(normalise(given)))
     result = results[0]
-    if not isinstance(result, torch.Tensor) or result.shape != given.shape or result.dtype != torch.float16:
-        return None, f"the result is no float16 tensor of {ROWS} rows of {COLUMNS}"
+    if not isinstance(result, torch.Tensor) or result.shape != given.shape:
+        return None, f"the result is no tensor of {ROWS} rows of {COLUMNS}"
+    if result.dtype != torch.float16:
+        return None, f"the result is {str(result.dtype).removeprefix('torch.')}; {WIDENS}"
     if not torch.equal(before, given):
         return None, "it changes the rows it was given"
     if not bool(torch.isfinite(result).all()):
@@ -99,19 +102,9 @@ def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, 
     off = ((result.double() - right).abs().amax(dim=1) / right.abs().amax(dim=1)).max()
     if float(off) > CLOSE_FRAC:
         return None, f"a row is off by more than {100 * CLOSE_FRAC:.0f} % of its largest value"
-    return count, ""
+    return count, f"right, but all of it was wide on the way; {WIDENS}" if count >= given.numel() else ""
 
 
-def keras_types() -> dict[str, str] | None:
-    """What Keras' policy mixed_float16 makes of a layer: its types; None where TensorFlow is not installed."""
-    if find_spec("tensorflow") is None:
-        return None
-    keras = importlib.import_module("tensorflow").keras
-    layer = keras.layers.Dense(8, dtype="mixed_float16")
-    result = layer(importlib.import_module("numpy").ones((2, 8), "float32"))
-    policy = layer.dtype_policy
-    return {
-        "compute": str(policy.compute_dtype),
-        "variables": str(policy.variable_dtype),
-        "result": getattr(result.dtype, "name", str(result.dtype)),
-    }
+def shown(value: torch.Tensor) -> str:
+    """The numbers of a small tensor, to five digits."""
+    return ", ".join(f"{each:.5g}" for each in value.flatten().tolist())
