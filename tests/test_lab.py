@@ -265,7 +265,8 @@ def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
 
 def test_a_card_says_where_to_go_on():
     told = " ".join(repr(gpulab.lab("01").card()).split())
-    assert "05 Data loading: is the GPU slow, or is it waiting?" in told
+    assert "05 Data loading (50 minutes; path" in told
+    assert "is the GPU slow, or is it waiting?" in told
     assert '"one evening", "training is slow"' in told
     assert "09 Memory" in told
     assert 'This was the last lesson of "one evening".' in repr(gpulab.lab("20").card())

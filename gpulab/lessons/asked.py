@@ -13,7 +13,7 @@ from gpulab.views.choices import choosable
 from gpulab.views.html import fragment
 from gpulab.views.sheet import Block, Facts, Line, Section, Sheet, Verdict
 
-_HINT = ("Hint 1: where to look", "Hint 2: which counter", "Hint 3: the line")
+_HINT = ("Hint 1", "Hint 2", "Hint 3")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -39,7 +39,7 @@ def put(question: Question, chosen: str, told: Callable[[str], None]) -> Put:
         Sheet(f"gpulab: question {question.key}", (*steady, Line(how, soft=True))),
         steady=steady,
         place=lambda html: choosable(html, asked, choices, chosen, told),
-        hints=_hints(question.hints),
+        hints=folded(question.hints),
     )
 
 
@@ -54,10 +54,17 @@ def resolved(question: Question, right: Choice | None, chosen: Choice | None, fi
         steady: tuple[Block, ...] = (Line(f"{question.key}: nothing was measured yet; run the cell before this one"),)
         return said(f"gpulab: question {question.key}", steady)
     steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_because(question))
-    facts = [("you predicted", f"{chosen.key}) {chosen.text}" if chosen else "nothing")]
-    facts += [("measured", figure)] if figure else []
-    told = [Line(chosen.told)] if chosen and chosen.told else []
-    return said(f"gpulab: question {question.key}", steady, (Facts(tuple(facts)), *told))
+    more: list[Block] = [Facts((("came out", figure),))] if figure else []
+    return said(f"gpulab: question {question.key}", steady, (*more, *_foreseen(right, chosen)))
+
+
+def _foreseen(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
+    if chosen is None:
+        return (Line("You predicted nothing.", soft=True),)
+    good = chosen == right
+    word = "so it is" if good else "not so"
+    told = Verdict(f"You predicted {chosen.key}) {chosen.text.rstrip('.')}: {word}", word=word, good=good)
+    return (told, Line(chosen.told)) if chosen.told else (told,)
 
 
 def checked(question: Question, value: Any) -> tuple[bool, Said]:
@@ -66,11 +73,11 @@ def checked(question: Question, value: Any) -> tuple[bool, Said]:
     ask = (Line(f"{question.key}: {question.ask}"), *_choices(question))
     if value is None:
         line = Verdict(f"{question.key}: not answered yet", word="not answered yet")
-        return False, said(title, (*ask, line), _hints(question.hints))
+        return False, said(title, (*ask, line), folded(question.hints))
     wrong, told = _wrong(question, value)
     if wrong:
         line = Verdict(f"{question.key}: not yet: {told}", word="not yet", good=False)
-        return False, said(title, (*ask, line), _hints(question.hints))
+        return False, said(title, (*ask, line), folded(question.hints))
     line = Verdict(f"{question.key}: right. {told}".rstrip(), word="right", good=True)
     steady = (*ask, line, *_because(question))
     return True, said(title, steady)
@@ -99,5 +106,6 @@ def _because(question: Question) -> tuple[Block, ...]:
     return (Line(question.because),) if question.because else ()
 
 
-def _hints(hints: Hints | None) -> tuple[Block, ...]:
+def folded(hints: Hints | None) -> tuple[Block, ...]:
+    """Three hints, each to be opened when it is wanted; nothing where there are none."""
     return tuple(Section(title, (Line(text),), folded=True) for title, text in zip(_HINT, hints or (), strict=False))

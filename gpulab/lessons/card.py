@@ -17,14 +17,16 @@ def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple
     """What this notebook runs on here, and how large."""
     cores = "not known" if machine.cores_allowed is None else f"{machine.cores_allowed:g} may be used"
     facts = [
-        ("minutes", f"{lesson.minutes}" + (f"; without a GPU: {lesson.without_gpu}" if lesson.without_gpu else "")),
+        ("minutes", f"{lesson.minutes}"),
         ("device", machine.device),
         ("cores", cores),
         ("what is measured", mode),
+        *([("without a GPU", lesson.without_gpu)] if lesson.without_gpu else []),
         ("size", f"{size}; GPULAB_SIZE=tiny, lab or full chooses another"),
         ("do before", ", ".join(lesson.before) or "nothing"),
     ]
-    head = Answer(claim=f"{lesson.number} {lesson.title}: {lesson.question}", leading=True)
+    title = lesson.title if lesson.title.endswith("?") else f"{lesson.title}:"
+    head = Answer(claim=f"{lesson.number} {title} {lesson.question}", leading=True)
     return head, Facts(tuple(facts)), Section("Afterwards you can", tuple(Line(each) for each in lesson.outcomes))
 
 
@@ -35,7 +37,10 @@ def summary(
     told = (("symptom", lesson.symptom), ("signature", lesson.signature), ("fix", lesson.fix))
     facts = Facts(tuple((name, text) for name, text in (*told, ("when it does not help", lesson.not_when)) if text))
     held = sum(each.holds for each in claims)
-    blocks: list[Block] = [Answer(claim=f"{lesson.number} {lesson.title}: what you take with you", leading=True), facts]
+    blocks: list[Block] = [
+        Answer(claim=f"What you take with you from {lesson.number} {lesson.title}", leading=True),
+        facts,
+    ]
     if claims:
         rows = tuple(Row((each.sentence, "yes" if each.holds else "no", each.figures, each.source)) for each in claims)
         table = Table(header=("what was shown", "holds", "your figures", "source"), rows=rows, left=4)

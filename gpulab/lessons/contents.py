@@ -40,7 +40,7 @@ def onward(one: Lesson) -> tuple[str, ...]:
         elif one.number == numbers[-1]:
             ends.append(f'This was the last lesson of "{name}".')
     steps = [(lesson(number), ", ".join(f'"{name}"' for name in names)) for number, names in after.items()]
-    told = [f"{each.number} {each.title}: {each.question} ({each.minutes} minutes; path {on})" for each, on in steps]
+    told = [f"{each.number} {each.title} ({each.minutes} minutes; path {on}): {each.question}" for each, on in steps]
     return (*told, *ends)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,8 @@ def _compared(where: str, one: Any, other: Any, allowed: float | None) -> Iterat
         for place, (mine, theirs) in enumerate(zip(one, other, strict=True)):
             yield from _compared(f"{where}[{place}]", mine, theirs, allowed)
     elif _numeric(one) and _numeric(other):
+        if hasattr(one, "dtype") and hasattr(other, "dtype") and _whole(one) != _whole(other):
+            raise _different(where, f"{_type(one)} before, {_type(other)} after")
         tolerance = allowed or max(_tolerance(one), _tolerance(other))
         yield _numbers(where, _array(one), _array(other), tolerance)
     else:
@@ -154,6 +157,15 @@ def _listed(value: Any) -> bool:
 
 def _numeric(value: Any) -> bool:
     return isinstance(value, numbers.Number | np.ndarray | np.generic) or hasattr(value, "detach")
+
+
+def _type(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _whole(value: Any) -> bool:
+    """Whether these are whole numbers or truth values, as labels are; with fractions they are something else."""
+    return bool(re.match("u?int|bool", _type(value)))
 
 
 def _tolerance(value: Any) -> float:

@@ -184,7 +184,7 @@ class Lab:
         """What the lesson says, with the learner's own figures; `.save("card.html")` keeps it. It is noted as done."""
         answered = [self.lesson.asked(key) for key in self._resolved]
         predicted = [
-            (one.ask, self._predicted[one.key].text if one.key in self._predicted else "nothing", right.text)
+            (one.ask, self._predicted[one.key].text if one.key in self._predicted else "not answered", right.text)
             for one, right in zip(answered, self._resolved.values(), strict=True)
         ]
         claims = tuple(self._claims.values())

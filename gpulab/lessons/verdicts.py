@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpulab.lessons.asked import folded
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Par
 from gpulab.lessons.said import Said, said
@@ -52,7 +53,7 @@ def claimed(claim: Claim) -> Said:
     """A claim as it is shown: its line, and the figures beside it."""
     blocks: list[Block] = [Verdict(claim.line, word=HOLDS if claim.holds else FAILS, good=claim.holds)]
     if claim.figures:
-        blocks.append(Facts((("before -> after" if claim.after is not None else "measured", claim.figures),)))
+        blocks.append(Facts((("figures", claim.figures),)))
     if not claim.holds:
         blocks.append(Line(WHY_NOT, soft=True))
     return Said(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
@@ -71,8 +72,8 @@ def scored(par: Par, count: int | None) -> Said:
     title = f"gpulab: score {par.key}"
     if count is None:
         line = f"{par.key}: not done yet; par is {par.par:,} {par.what}"
-        return said(title, (Verdict(line, word="not done yet"),))
+        return said(title, (Verdict(line, word="not done yet"),), folded(par.hints))
     reached = par.reached(count)
     word = "reached" if reached else "not yet"
     told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {word}"
-    return said(title, (Verdict(told, word=word, good=reached),))
+    return said(title, (Verdict(told, word=word, good=reached),), () if reached else folded(par.hints))

@@ -14,7 +14,7 @@ GRADES: Mapping[str, tuple[str, float]] = {
     "A": ("a wait or a cost taken away; the replay decides", 0.05),
     "B": ("priced by what this run measured", 0.10),
     "C": ("priced by a model of the hardware", 0.25),
-    "D": ("other hardware than the run's", 0.30),
+    "D": ("worked out for other hardware", 0.30),
 }
 
 

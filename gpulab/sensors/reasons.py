@@ -150,7 +150,7 @@ def _no_library(what: str, root: Path) -> Gap:
     return Gap(
         what=what,
         why="this machine has no NVIDIA driver",
-        fix="none needed without an NVIDIA GPU: the CPU is measured instead",
+        fix="nothing to do without an NVIDIA GPU: the CPU is measured instead",
     )
 
 

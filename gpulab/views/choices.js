@@ -45,7 +45,7 @@ class Place {
 
   show(chosen) {
     for (const input of this.inputs) input.checked = input.value === chosen;
-    this.said.textContent = chosen ? `You say ${chosen}. Run on to see.` : "Choose one, then run on.";
+    this.said.textContent = chosen ? `You say ${chosen}. Run the cells below to see.` : "Choose one, then run on.";
   }
 
   end() {

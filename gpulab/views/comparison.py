@@ -95,12 +95,21 @@ def _outcome(compared: Comparison) -> str:
     if compared.predicted is not None:
         unit = scale(compared.before_ns)
         span = f"{unit.bare(compared.before_ns)} -> {unit(compared.after_ns)}"
-        measured = f"Measured {span} ({times(compared.ratio)})"
-        place = "inside the predicted range" if compared.inside else "outside the predicted range"
+        how = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
+        measured = f"{how} {span} ({times(compared.ratio)})"
+        by_itself = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
+        place = _place(compared.inside, by_itself)
         if compared.above_noise and compared.why:
             return sentence(f"{measured}: {place}, as {compared.why}")
         return f"{measured}: {place}. {sentence(compared.why)}".strip()
     return sentence(compared.why)
+
+
+def _place(inside: bool | None, by_itself: bool) -> str:
+    """Where the measured step lies, beside the prediction; `by_itself`: without the noise of either."""
+    if not inside:
+        return "outside the predicted range"
+    return "inside the predicted range" if by_itself else "inside the predicted range, give or take the noise"
 
 
 def _else(compared: Comparison) -> Iterator[Block]:

@@ -79,7 +79,7 @@ def expectation(
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
     bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {times(gain.bound)}."
     if gain.bound > BOUNDLESS:
-        bound = "Nearly all of a step is this cause, so there is no bound worth a number."
+        bound = "Nearly all of a step is this cause, so no useful bound can be given."
     same = f" for the same work, which {times(1 / gain.work)} as many steps do" if gain.work != 1 else ""
     return Expectation(
         text=f"{verb} {span}{same} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",

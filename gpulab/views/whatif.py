@@ -73,7 +73,7 @@ def _answer(told: Prediction) -> Answer:
     between = best if best == worst else f"{worst.removesuffix('x')}-{best}"
     bound = f"{sentence(told.floor_means).rstrip('.')} gives at most {times(told.bound)}."
     if told.bound > BOUNDLESS:
-        bound = "Nearly all of a step would go, so there is no bound worth a number."
+        bound = "Nearly all of a step would go, so no useful bound can be given."
     span = f"{step} -> {unit.range(told.best_ns, told.worst_ns)} {unit.unit}"
     what, _ = GRADES[told.grade]
     longest = max(told.step_ns, told.worst_ns)

@@ -33,7 +33,7 @@ class Load:
     name: str
     steps: int
     step_ns: float  # a mean step
-    busy_frac: float  # of the time, with at least one kernel or copy on the GPU: what the driver calls utilisation
+    busy_frac: float  # of the time, with at least one kernel or copy on the GPU; the driver counts kernels alone
     flops: float | None  # of a mean step, in matrix products and convolutions; other arithmetic is not counted
     bytes: float | None  # of memory that a mean step must move at the least
     filled_frac: float | None  # of the multiprocessors, that the kernels have blocks for, by their time
