@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+import gpulab
 from gpulab import datasets
-from gpulab.lessons.labs.checklist import DONE, ITEMS, OPEN, UNKNOWN, checklist, items
-from gpulab.lessons.labs.readings import CHANGES, STATIONS, advice, advice_by_side, best, gain
+from gpulab.lessons.labs.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judged, checklist, items
+from gpulab.lessons.labs.mending import FEW, MANY, Mending, photo_us
+from gpulab.lessons.labs.readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
 from gpulab.lessons.labs.snapshots import CROP, MEAN, SIDE, SPREAD, Snapshots, changed, decoded, drawn, network, opened
+from gpulab.questions import diagnose
 from gpulab.rules import RULES
 from tests.made import run_of
 from tests.made_feeding import from_main
@@ -71,6 +74,66 @@ def test_the_network_learns_from_either():
     assert network(8)(images).shape == (2, 10)
 
 
+# One change after the other.
+
+
+def train(batches, change=None, precision=None, fetch_every=1, layout=torch.contiguous_format):
+    """A loop with the arguments of the notebook's, and a model that is small enough for a test."""
+    model = network(4).to("cuda", memory_format=layout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches:
+        seen = change(images.to("cuda")).contiguous(memory_format=layout)
+        with torch.autocast("cuda", precision or torch.bfloat16, enabled=precision is not None):
+            loss = torch.nn.functional.cross_entropy(model(seen), labels.to("cuda"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def mending(files):
+    return Mending(gpulab.lab("18", size="tiny"), train, decoded(files), 5, {})
+
+
+def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(mending):
+    one = mending.run("pin", "precision")
+    assert mending.run("precision", "pin") is one
+    assert one.name == "pin+precision"
+    known = gpulab.runs["pin+precision"]
+    assert Mending(mending.lab, train, mending.kept, 5, {("batch",): known}).run("batch") is known
+
+
+def test_a_change_that_there_is_not_is_told(mending):
+    with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
+        mending.run("horoscope")
+    with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
+        mending.path("horoscope")
+
+
+def test_a_photograph_costs_a_share_of_its_step(mending):
+    run = mending.run("batch")
+    assert mending.photo_us("batch") == pytest.approx(photo_us(run, MANY))
+    assert photo_us(run) == pytest.approx(MANY / FEW * photo_us(run, MANY))
+    assert mending.gain() == 1
+    assert mending.gain("batch") > 2, "a small model: 64 of its photographs cost hardly less than 512"
+
+
+def test_changes_are_counted_where_they_reach_the_aim(mending):
+    assert mending.needed((), 1.5) is None
+    assert mending.needed(("batch",), 1.5) == mending.needed("batch", 1.5) == 1
+    assert mending.needed(("batch",), 1e6) is None
+    assert mending.needed(("batch", "batch"), 1.5) == 1
+
+
+def test_a_path_shows_each_change_after_those_before_it(mending):
+    told = repr(mending.path(("batch", "precision")))
+    assert [line for line in told.split("\n") if not line.startswith(" ")][1:] == ["none yet", "batch", "precision"]
+    assert told.count("gain: ") == 2
+    early = repr(mending.early_and_late(("precision", "batch")))
+    assert "made first" in early
+    assert "virtual H100" in early
+
+
 # Eight machines.
 
 
@@ -105,6 +168,12 @@ def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
     assert {best(at) for at in STATIONS} == {*CHANGES, None}, "each change is the best one somewhere, and none once"
 
 
+def test_every_machine_is_shown_with_both_pieces_of_advice():
+    told = repr(shown())
+    assert all(at.name in told for at in STATIONS)
+    assert told.count("the rules say") == told.count("what helps most") == len(STATIONS)
+
+
 # The checklist.
 
 
@@ -133,3 +202,19 @@ def test_the_checklist_shows_each_item_and_where_it_comes_from():
     assert "1 to do" in told
     assert str(run.source) in told
     assert all(asks in told for asks, _ in ITEMS)
+
+
+def test_what_is_worth_knowing_is_no_fault():
+    run = from_main(fetch_ms=60.0)
+    told = diagnose(run)
+    aside = replace(told.findings[0], rule="memory_unused", claim="Half of it is never used.", aside=True)
+    (rules,) = (rules for _, rules in ITEMS if "memory_unused" in rules)
+    assert _judged("free", rules, replace(told, findings=(aside,))).state == DONE
+    assert _judged("free", rules, replace(told, findings=(aside, replace(aside, aside=False)))).state == OPEN
+
+
+def test_several_runs_stand_beside_one_another():
+    told = repr(checklist(from_main(fetch_ms=60.0), from_main(fetch_ms=0.1), names=("slow", "fast")))
+    assert "slow: 1 to do" in told
+    assert "fast: 0 to do" in told
+    assert "what shows it" not in told

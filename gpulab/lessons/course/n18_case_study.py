@@ -8,7 +8,7 @@ LESSON = Lesson(
     id="18_case_study",
     title="Case study: the path to 90 %",
     question="in which order is a slow training mended?",
-    minutes=60,
+    minutes=35,
     budget_s=60,
     level=3,
     without_gpu="the GPU is a virtual H100; the data pipeline runs for real on your cores",
@@ -19,10 +19,10 @@ LESSON = Lesson(
         "tell where rules of thumb from utilisation misfire",
         "go through a checklist in which every item has evidence",
     ),
-    symptom="The GPU is busy for less than a quarter of the time, and sometimes not at all.",
+    symptom="The GPU is idle for most of each step, and a list of tips names a dozen things to try.",
     signature="The part of the step that is largest now, in the ledger of the run after the last change.",
-    fix="The cause of the largest idle part, then measure again: the next cause is another one.",
-    not_when="The GPU computes for most of the step: then only less work, or another GPU, helps.",
+    fix="What the report of the last run names first, alone; then a new run: the next cause is another one.",
+    not_when="No change that the ledger names is worth a twentieth: then only less work, or another GPU, helps.",
     experiments=(
         Experiment(number="18.1", shows="an image search that starves, against the same one fed from decoded bytes"),
         Experiment(number="18.2", shows="precision first against precision last; the waterfall of all changes"),
@@ -66,14 +66,16 @@ LESSON = Lesson(
             key="first",
             ask="Which evidence says that data comes first?",
             choices=(
-                Choice(key="a", text="the GPU is hardly busy", told="That says that something is wrong, not what."),
-                Choice(key="b", text="memory of the GPU is free", told="It is free before and after; no time is lost."),
+                Choice(key="a", text="the GPU is hardly busy", told="So it would be with any cause of waiting."),
+                Choice(key="b", text="memory of the GPU is free", told="Free memory costs no time."),
                 Choice(
                     key="c",
                     text="the loop spends most of each step in the loader's __next__",
                     told="That names who is waited for.",
                 ),
-                Choice(key="d", text="the model runs in float32", told="True, and worth little while the GPU waits."),
+                Choice(
+                    key="d", text="the model runs in float32", told="It does; but for how much of a step does it run?"
+                ),
             ),
             right="c",
             because="A low GPU share has many causes; the ledger says which of them takes the time.",
@@ -100,20 +102,38 @@ LESSON = Lesson(
             ),
         ),
         Question(
+            key="share",
+            ask="Precision and layout together make a photograph well over 1.5 times as fast as with decoded. What "
+            "becomes of the share of a step in which the GPU is busy?",
+            choices=(
+                Choice(key="a", text="it falls", below=-0.01, told="The host works as long as before."),
+                Choice(key="b", text="it stays as it is", below=0.01, told="Only the GPU's part of the step shrinks."),
+                Choice(key="c", text="it rises", told="A faster GPU is done sooner, and waits for as long as before."),
+            ),
+            because="The GPU does its work in less time and the host's part stays, so the share falls while the "
+            "training gains. The share shows where to look; what counts is the time of a photograph.",
+            hints=(
+                "Which part of the step gets shorter, and which does not?",
+                "GPU busy over step: what happens to each of the two?",
+                "The lines GPU busy and GPU idle of the ledger: which of them do the two changes touch?",
+            ),
+        ),
+        Question(
             key="rules",
             ask="Four rules of thumb look at utilisation and memory alone. On how many of eight machines do they name "
             "the change that helps most?",
             choices=(
-                Choice(key="a", text="all eight", told="Three of the readings are not about time at all."),
-                Choice(key="b", text="about half or fewer", told="Free memory is no evidence of a lack of workers."),
-                Choice(key="c", text="none", told="Where decoding fills every core they are right."),
+                Choice(
+                    key="a", text="two or fewer", below=2.5, told="Free memory is no evidence of a lack of workers."
+                ),
+                Choice(key="b", text="three to five", below=5.5, told="One of the four rules fires nearly everywhere."),
+                Choice(key="c", text="six or more", told="Two of the four readings are not about time at all."),
             ),
-            right="b",
             because="Free memory of the host says what is allowed, not what is needed; a low GPU has several causes.",
             hints=(
                 "Which of the rules looks at something that costs time?",
                 "Compare what the rule reads with what the step waits for.",
-                "The line 'CPU memory low: more workers'.",
+                "The line of the RAM: on how many machines is less than half of it in use?",
             ),
         ),
         Question(
@@ -123,11 +143,11 @@ LESSON = Lesson(
             choices=(
                 Choice(key="a", text="more workers", told="Data costs 2 % of the step; that is all they could give."),
                 Choice(key="b", text="fewer, larger kernels", told="The host cannot launch them fast enough."),
-                Choice(key="c", text="pinned memory", told="No copies were named at all."),
+                Choice(key="c", text="pinned memory", told="Nothing says that copies take any time."),
                 Choice(key="d", text="a faster GPU", told="It would wait for launches even longer."),
             ),
             right="b",
-            because="9,000 launches take the host longer than the kernels take the GPU: lesson 12.",
+            because="9,000 launches take the host longer than the kernels take the GPU: notebook 12 is about that.",
             hints=(
                 "What does the GPU wait for, if not for data?",
                 "Compare the length of a kernel with what a launch costs the host.",
@@ -138,12 +158,12 @@ LESSON = Lesson(
     pars=(
         Par(
             key="changes",
-            what="changes, each one worth 5 % or more, that take the loop to a GPU that computes for 80 % of the step",
-            par=3,
+            what="changes that together make a photograph twice as fast as decoding once did",
+            par=4,
             hints=(
-                "Which change removes the largest idle part?",
-                "Compare the ledger after each change.",
-                "Decoded bytes, precision, and no wait for the loss.",
+                "What does the report name after each change? The table says it.",
+                "Compare the gain of a change made first with its gain after precision.",
+                "Precision, then the layout that its report names; then what the report of both names.",
             ),
         ),
     ),

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpulab.views.sheet import Row, Sheet, Table
+from gpulab.views.view import View
+from gpulab.views.wording import percent
+
 LOW, HIGH = 0.5, 0.8  # what a rule of thumb calls low and high
 MOST_WORKERS = 16
 WORTH = 1.05  # a change that gives less is none
@@ -98,7 +102,7 @@ STATIONS = (
     Station(name="a thousand small layers", workers=4, gpu_ms=12, host_ms=60, cpu_ms=5, memory_frac=0.2),
     Station(name="few rows at a time", workers=2, gpu_ms=2, host_ms=9, cpu_ms=2, memory_frac=0.05),
     Station(name="a GPU that is full", workers=4, gpu_ms=80, host_ms=8, cpu_ms=20, memory_frac=0.3),
-    Station(name="workers that eat the memory", cores=16, workers=4, gpu_ms=20, host_ms=4, cpu_ms=10, wait_ms=150,
+    Station(name="slow storage, large workers", cores=16, workers=4, gpu_ms=20, host_ms=4, cpu_ms=10, wait_ms=150,
             memory_frac=0.5, ram_frac=0.1, worker_ram_frac=0.1),
     Station(name="a loop that loads for itself", workers=0, gpu_ms=20, host_ms=4, cpu_ms=6, wait_ms=60, memory_frac=0.7,
             ram_frac=0.7),
@@ -132,3 +136,15 @@ def best(at: Station) -> str | None:
     """The change that helps most; None where none is worth making."""
     change = max(CHANGES, key=lambda each: gain(at, each))
     return change if gain(at, change) >= WORTH else None
+
+
+def shown() -> View:
+    """What a monitor reads on each machine, what the rules of thumb say to it, and what helps most."""
+    rows = []
+    for at in STATIONS:
+        seen = at.readings
+        shares = (percent(share) for share in (seen.gpu, seen.cpu, seen.ram, seen.gpu_memory))
+        rows.append(Row((at.name, advice(seen) or "nothing", best(at) or "nothing", *shares)))
+    header = ("machine", "the rules say", "what helps most", "GPU", "CPU", "RAM", "GPU memory")
+    table = Table(header=header, rows=tuple(rows), left=3, caption="Simulated: each machine is a model of a step.")
+    return View(Sheet("gpulab: eight machines", (table,)))
