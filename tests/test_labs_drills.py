@@ -11,7 +11,8 @@ from gpulab.lessons.course import lesson
 from gpulab.lessons.labs import drills, trees
 from gpulab.lessons.labs.drill_cases import ACTIONS, CASES, CAUSES
 from gpulab.lessons.labs.drill_counters import COUNTERS, counters
-from gpulab.lessons.labs.drill_evidence import catalogue, evidence, revealed, words
+from gpulab.lessons.labs.drill_evidence import catalogue, drill, evidence, revealed, table, words
+from gpulab.lessons.labs.drill_verdicts import SIGNS, TREATS, contradiction, problem
 from gpulab.lessons.labs.recall import Deck, days_asked
 
 FILES = sorted(drills.FOLDER.glob("*.gpulab"))
@@ -85,13 +86,45 @@ def test_every_accepted_counter_tells_the_rival_apart_in_a_run_that_has_it(each)
 @numbered
 def test_an_answer_is_judged_word_by_word(each):
     cause, action, counter = right_answer(each)
-    assert each.problem((cause, action, counter)) is None
+    assert problem(each, (cause, action, counter)) is None
     other = "starving" if cause != "starving" else "unfused"
-    assert each.problem((other, action, counter)) == "look again at the cause"
+    assert problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} would show ")
     assert each.right((other, action, counter)) == (False, True, True)
-    assert "there is no counter" in each.problem((cause, action, "horoscope"))
-    assert each.problem("starving") == each.problem((cause, action)) is not None
+    assert "there is no counter" in problem(each, (cause, action, "horoscope"))
+    assert problem(each, "starving") == problem(each, (cause, action)) is not None
     assert f"excludes {each.rival}" in lesson("20").asked(each.key).ask
+
+
+@numbered
+def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_none(each):
+    assert set(SIGNS) == set(CAUSES)
+    assert contradiction(each, each.cause) is None
+    for cause in set(CAUSES) - {each.cause}:
+        told = contradiction(each, cause)
+        assert told is not None, f"nothing speaks against {cause}"
+        assert told.startswith(f"{cause} would show ")
+
+
+@numbered
+def test_what_is_said_to_an_answer_names_no_right_word(each):
+    for cause in set(CAUSES) - {each.cause}:
+        assert each.cause not in problem(each, (cause, "more workers", "busy")).replace(each.rival, "")
+
+
+def test_what_is_wrong_with_an_action_or_a_counter_is_said():
+    case4, case7 = CASES[3], CASES[6]
+    assert set(TREATS) == set(ACTIONS)
+    assert problem(case4, ("no_tf32", "leave it", "tensor_cores")).endswith("leave it is for device_bound.")
+    assert "follows from that cause" in problem(case4, ("device_bound", "leave it", "tensor_cores"))
+    told = problem(case4, ("no_tf32", "tensor cores", "busy"))
+    assert told.startswith("The counter does not exclude device_bound: busy reads 100 % here, and reads 100 % in a run")
+    assert "for another reason" in problem(case7, ("pageable_copies", "pin memory", "busy"))
+    assert problem(CASES[4], ("dispatch_bound", "larger batch", "calls")) is None, "more rows in each call are fewer"
+
+
+def test_no_answer_tells_of_a_case_that_comes_later():
+    for each in CASES:
+        assert all(int(number) < each.number for number in re.findall(r"case (\d+)", each.because))
 
 
 def test_words_are_counted_once_all_twelve_are_answered():
@@ -190,7 +223,8 @@ def test_states_are_four_times_the_parameters_with_adam():
 
 def test_a_triage_is_marked_by_causes_and_counters_read():
     done = drills.triaged(lambda read: "starving" if read("loader") + read("loader") > 1 else "unfused")
-    assert (done.right, done.counters_read) == (2, 12)
+    assert (done.right, done.counters_read, done.beside) == (2, 12, "starving")
+    assert "wrong: case 2, to which it says unfused" in str(done)
     assert drills.triaged(None) is None
     assert drills.triaged(lambda read: str(read("matrix"))).named[0] == "0.0"  # absent on a CPU
     with pytest.raises(GpulabError, match="no counter 'stars'"):
@@ -221,8 +255,45 @@ def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each)
     assert "shaded" not in evidence(each.number)._repr_html_()
     assert not revealed(each.key, None)
     assert not revealed(each.key, ("unfused", "leave it", "busy"))
-    (report,) = revealed(each.key, right_answer(each))
-    assert report.diagnosis.verdict == verdict
+    (told,) = revealed(each.key, right_answer(each))
+    assert verdict in repr(told).replace("\n", " ").replace("  ", " ")
+
+
+def test_a_drill_is_evidence_then_what_is_said_then_the_verdict():
+    opened = gpulab.lab("20", size="tiny")
+    assert ["case 6" in repr(each) for each in drill(opened, "case6", None)] == [True, False]
+    assert "2 cores, 2 workers" in repr(evidence(6))
+    assert "Absent: copies, to_gpu" in repr(evidence(6))
+    assert len(drill(opened, "case6", right_answer(CASES[5]))) == 3
+
+
+def test_the_table_has_every_counter_of_every_case():
+    lines = repr(table()).split("\n")
+    (tensor_cores,) = (line.split() for line in lines if line.startswith("tensor_cores"))
+    assert tensor_cores[1:] == ["-", "100", "-", "0", "42", "-", "100", "-", "100", "-", "100", "100"]
+    (to_gpu,) = (line.split() for line in lines if line.startswith("to_gpu"))
+    assert to_gpu[7] == "256"
+
+
+def test_each_of_the_seven_answers_is_borne_out_by_a_run():
+    told = {each.number: drills.reads(each.number) for each in CASES}
+    gains = {
+        number: CASES[number - 1].more_samples
+        * drills.step_ms(drills.case(number))
+        / drills.step_ms(drills.mended(number))
+        for number in (4, 9)
+    }
+    assert told[4]["busy"] == pytest.approx(told[11]["busy"], abs=0.05)
+    assert told[4]["tensor_cores"] == 0 < told[11]["tensor_cores"]
+    alike = [told[number]["busy"] for number in (2, 3, 6)]
+    assert max(alike) - min(alike) < 0.1
+    assert gains[4] > 5
+    assert told[1]["busy"] < 0.2
+    assert gains[9] > 10
+    assert told[9]["busy"] > 0.8
+    assert len({each.cause for each in CASES if told[each.number]["busy"] < 0.5}) == 6
+    failed = drills.beside("memory2")
+    assert trees.states_bytes(failed) > failed.failure.capacity_bytes > trees.states_bytes(failed) / 4
 
 
 def test_lists_hold_every_word():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpulab.lessons.labs.drill_cases import CASES, Case
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
@@ -13,13 +15,19 @@ def _drill(case: Case) -> Question:
         key=case.key,
         ask=f"Case {case.number}: which cause, which first action, and which counter excludes {case.rival}?",
         because=case.because,
-        judge=case.problem,
+        judge=lambda pick: _problem(case, pick),
         hints=(
             case.look,
             f"Ask of each counter: would it read differently if the cause were {case.rival}?",
             f"The line of the evidence to hold against {case.rival} is {words}.",
         ),
     )
+
+
+def _problem(case: Case, pick: Any) -> str | None:
+    from gpulab.lessons.labs.drill_verdicts import problem  # reads runs: not before an answer is judged
+
+    return problem(case, pick)
 
 
 _FAQ = (
@@ -88,12 +96,12 @@ _FAQ = (
         ask="Which cause of low utilisation is so common that its remedy may be tried without looking?",
         choices=(
             Choice(key="a", text="data loading", told="Among the six here that are idle, it is two, of two kinds."),
-            Choice(key="b", text="none: the idle runs here have six different causes"),
+            Choice(key="b", text="none: look first"),
             Choice(key="c", text="a small batch", told="Its GPU here is nearly always busy."),
         ),
         right="b",
-        because="Loading, the CPU, copies, fetches and calls look the same on a monitor. A recording of ten steps "
-        "costs less than the first wrong guess.",
+        because="The six idle runs here have six causes: loading, the CPU, copies, fetches and calls look the same on "
+        "a monitor. A recording of ten steps costs less than the first wrong guess.",
         hints=(
             "Count the causes among the idle cases.",
             "Which counters differ between them?",
@@ -144,10 +152,10 @@ LESSON = Lesson(
     id="20_diagnosis_drills",
     title="Diagnosis drills",
     question="can you name the cause before anybody tells you?",
-    minutes=30,
+    minutes=55,
     budget_s=40,
     level=3,
-    without_gpu="nothing: all runs are recorded or virtual",
+    without_gpu="nothing is different: all runs are recorded or virtual",
     before=(
         "01_what_is_utilisation",
         "05_data_loading",
@@ -183,40 +191,45 @@ LESSON = Lesson(
             "below one half, and for six more above it.",
             hints=(
                 "How many different answers can the program give?",
-                "How many different first actions are in the list above?",
+                "Each of the twelve has another cause, and needs another first action.",
                 'The line return "start workers" is all it knows of an idle device.',
             ),
         ),
         Question(
             key="workers",
-            ask="In cases 1 and 6 the loop waits for data. What do four workers give, by the replay of each run?",
+            ask="Four workers in place of what there is: which of cases 1, 3 and 6 does that make much faster?",
             choices=(
-                Choice(key="a", text="much in both", told="Look at worker_cpu of case 6, and at its number of cores."),
-                Choice(key="b", text="much in case 1, next to nothing in case 6"),
-                Choice(key="c", text="next to nothing in both", told="In case 1 nobody works while the loop waits."),
+                Choice(
+                    key="a", text="all three", told="In case 3 the DataLoader takes one part in a hundred of a step."
+                ),
+                Choice(
+                    key="b", text="cases 1 and 6, which wait for data", told="The workers of case 6 fill both cores."
+                ),
+                Choice(key="c", text="case 1 alone"),
             ),
-            right="b",
+            right="c",
             because="Waiting for storage needs no core, so four can wait at once. Computing needs one, and case 6 has "
-            "used both.",
+            "used both. In case 3 nothing waits for the DataLoader.",
             hints=(
-                "What do the workers of case 6 do while the loop waits?",
-                "Compare worker_cpu with the number of cores.",
-                "The line worker_cpu of case 6, and of beside 1.",
+                "What do those who make the batches do while the loop waits?",
+                "Hold loader of each case against its worker_cpu, and that against the number of cores.",
+                "The lines loader of case 3 and worker_cpu of case 6.",
             ),
         ),
         *(_drill(case) for case in CASES),
         *_FAQ,
         Question(
             key="oom",
-            ask="memory 2 failed in its first step, in the optimizer, on a virtual T4. Where does the tree lead?",
+            ask="memory 2 failed in its first step, in the optimizer, on a virtual T4 of 14.8 GiB: 4.5 GiB of "
+            "parameters in float32, trained with Adam. What filled the card, and so what helps?",
             choices=(
                 Choice(key="a", text="activations: a smaller batch", told="Even a batch of one needs all the states."),
                 Choice(key="b", text="states: smaller, sharded or offloaded"),
                 Choice(key="c", text="leak: something keeps tensors", told="There was no step before to leak in."),
             ),
             right="b",
-            because="Its parameters alone are 4.5 GiB in float32; with gradients and Adam's two averages there are "
-            "four times as many, and the card has 14.8 GiB.",
+            because="With gradients and Adam's two averages there are four times as many bytes as parameters: 18 GiB, "
+            "before a single sample is computed.",
             hints=(
                 "In which phase did it fail?",
                 "Bytes of parameters times four, against the card.",
@@ -249,7 +262,7 @@ LESSON = Lesson(
             par=30,
             lower_is_better=False,
             hints=(
-                "A case gives three words; the third is the one that most people leave out.",
+                "Each case has three words, and can be answered again; the figure counts what stands there now.",
                 "Look for the counter in which case and rival differ by a factor of two at least.",
                 "The hints of each case name it.",
             ),
@@ -261,7 +274,7 @@ LESSON = Lesson(
             hints=(
                 "Ask first what divides the twelve into halves.",
                 "busy divides them six to six; loader, copies and growth divide what is left.",
-                "walk(UTILISATION, drills.reads(1)) shows the way of the tree, which needs 52.",
+                "print(trees.walk(trees.UTILISATION, drills.reads(1))) shows the way of the tree, which needs 52.",
             ),
         ),
     ),

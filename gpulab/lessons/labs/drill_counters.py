@@ -27,6 +27,7 @@ from gpulab.run import Run
 from gpulab.tables import Kind
 from gpulab.views.wording import percent, size
 
+BYTES = ("to_gpu", "to_host", "growth")  # counters of bytes; all others are shares
 WORKING = ("matmul", "kernels", "communication", "compute")  # a copy keeps no multiprocessor busy
 
 
@@ -150,7 +151,7 @@ class Counter:
         """A value as it is shown."""
         if value is None:
             return "absent"
-        return size(value) if self.name in ("to_gpu", "to_host", "growth") else percent(value)
+        return size(value) if self.name in BYTES else percent(value)
 
 
 _ALL = (*(busy, loader, worker_cpu, python, calls, copies, to_gpu, to_host, optimizer, growth),)

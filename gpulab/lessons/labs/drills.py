@@ -94,6 +94,16 @@ class Triaged:
     named: tuple[str, ...]
     right: int
     counters_read: int
+    beside: str = ""  # what it says to "beside1", a run it was not made for
+
+    def __str__(self) -> str:
+        wrong = [
+            f"case {each.number}, to which it says {said}"
+            for said, each in zip(self.named, CASES, strict=True)
+            if said != each.cause
+        ]
+        told = f"{self.right} of {len(CASES)} causes right, {self.counters_read} counters read; beside 1: {self.beside}"
+        return "\n".join([told, *(f"wrong: {each}" for each in wrong)])
 
 
 def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged | None:
@@ -107,15 +117,20 @@ def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged |
     named, many = [], 0
     for each in CASES:
         asked: set[str] = set()
-        values = reads(each.number)
-
-        def read(name: str, asked: set[str] = asked, values: Mapping[str, float | None] = values) -> float:
-            if name not in values:
-                raise GpulabError(f"There is no counter {name!r}.", why=f"there are {', '.join(values)}", fix="use one")
-            asked.add(name)
-            return values[name] or 0.0
-
-        named.append(triage(read))
+        named.append(triage(_reader(reads(each.number), asked)))
         many += len(asked)
     right = sum(cause == each.cause for cause, each in zip(named, CASES, strict=True))
-    return Triaged(named=tuple(named), right=right, counters_read=many)
+    beside = triage(_reader(reads("beside1"), set()))
+    return Triaged(named=tuple(named), right=right, counters_read=many, beside=beside)
+
+
+def _reader(values: Mapping[str, float | None], asked: set[str]) -> Callable[[str], float]:
+    """What a triage is given to read counters with; `asked` is told of each."""
+
+    def read(name: str) -> float:
+        if name not in values:
+            raise GpulabError(f"There is no counter {name!r}.", why=f"there are {', '.join(values)}", fix="use one")
+        asked.add(name)
+        return values[name] or 0.0
+
+    return read
