@@ -269,7 +269,7 @@ def test_a_card_says_where_to_go_on():
     assert "is the GPU slow, or is it waiting?" in told
     assert '"one evening", "training is slow"' in told
     assert "09 Memory" in told
-    assert 'This was the last lesson of "one evening".' in repr(gpulab.lab("20").card())
+    assert 'This was the last lesson of "one evening".' in repr(gpulab.lab("08").card())
 
 
 def test_progress_is_kept_here_and_only_as_counts(lab):
