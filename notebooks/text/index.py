@@ -17,11 +17,11 @@
 # | [08 Mixed precision](08_mixed_precision.ipynb) | what do sixteen bits give, and what do they break? | 50 | 01 |
 # | [09 Memory: anatomy and running out](09_memory_anatomy_and_oom.ipynb) | what fills the GPU's memory, and what is the cheapest way out? | 55 | 01 |
 # | [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb) | why does the GPU wait between small kernels? | 45 | 01 |
-# | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order is a slow training mended? | 60 | 05, 07, 08 |
-# | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you name the cause before anybody tells you? | 30 | 01, 05, 07, 08, 09 |
+# | [18 Case study: the path to 90 %](18_case_study.ipynb) | in which order is a slow training mended? | 35 | 05, 07, 08 |
+# | [20 Diagnosis drills](20_diagnosis_drills.ipynb) | can you name the cause before anybody tells you? | 55 | 01, 05, 07, 08, 09 |
 #
-# - **one evening** (195 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb), [20](20_diagnosis_drills.ipynb)
-# - **training is slow** (340 minutes): [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb)
+# - **one evening** (165 minutes): [00](00_start_here.ipynb), [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [08](08_mixed_precision.ipynb)
+# - **training is slow** (370 minutes): [01](01_what_is_utilisation.ipynb), [05](05_data_loading.ipynb), [07](07_host_to_device.ipynb), [03](03_parallel_work_and_batch.ipynb), [08](08_mixed_precision.ipynb), [12](12_launch_fusion_graphs.ipynb), [18](18_case_study.ipynb), [20](20_diagnosis_drills.ipynb)
 # - **out of memory** (150 minutes): [01](01_what_is_utilisation.ipynb), [09](09_memory_anatomy_and_oom.ipynb), [08](08_mixed_precision.ipynb)
 #
 # <!-- the end of the course -->
