@@ -8,7 +8,7 @@ import pytest
 import gpulab
 from gpulab.errors import GpulabError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import drills, trees
+from gpulab.lessons.labs import drills, throughput, trees
 from gpulab.lessons.labs.drill_cases import ACTIONS, CASES, CAUSES
 from gpulab.lessons.labs.drill_counters import COUNTERS, counters
 from gpulab.lessons.labs.drill_evidence import catalogue, drill, evidence, revealed, table, words
@@ -279,8 +279,8 @@ def test_each_of_the_seven_answers_is_borne_out_by_a_run():
     told = {each.number: drills.reads(each.number) for each in CASES}
     gains = {
         number: CASES[number - 1].more_samples
-        * drills.step_ms(drills.case(number))
-        / drills.step_ms(drills.mended(number))
+        * throughput.step_ms(drills.case(number))
+        / throughput.step_ms(drills.mended(number))
         for number in (4, 9)
     }
     assert told[4]["busy"] == pytest.approx(told[11]["busy"], abs=0.05)

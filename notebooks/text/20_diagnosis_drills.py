@@ -21,7 +21,7 @@ L
 from IPython.display import display
 
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs import drill_evidence, drills, trees
+from gpulab.lessons.labs import drill_evidence, drills, throughput, trees
 from gpulab.lessons.labs.recall import days_asked
 
 answers = {}
@@ -241,8 +241,8 @@ for each in drills.CASES:
     if each.cause == "device_bound":
         continue  # it has no twin: there is nothing to take out
     # <fix>
-    # was: was, now = drills.step_ms(drills.case(each.number)), drills.step_ms(drills.case(each.number))
-    was, now = drills.step_ms(drills.case(each.number)), drills.step_ms(drills.mended(each.number))
+    # was: was, now = throughput.step_ms(drills.case(each.number)), throughput.step_ms(drills.case(each.number))
+    was, now = throughput.step_ms(drills.case(each.number)), throughput.step_ms(drills.mended(each.number))
     # </fix>
     gains[each.number] = each.more_samples * was / now
     more = f", {each.more_samples:,} times the samples in a step" if each.more_samples > 1 else ""
