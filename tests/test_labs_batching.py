@@ -123,6 +123,11 @@ def test_room_gives_bytes_or_runs_out_and_counts_each_try():
 def test_exactly_one_batch_is_the_largest_and_asking_is_no_try():
     room = batching.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
     assert [batch for batch in range(1, 300) if room.is_largest(batch)] == [94]
+    assert [room.judged(batch).partition(",")[0] for batch in (93, 94, 95)] == [
+        "has room",
+        "the largest that has room",
+        "has no room",
+    ]
     assert room.tries == 0
 
 
@@ -236,8 +241,8 @@ def test_a_run_is_read_off_by_its_steps_and_kernels():
     assert told.per_s == pytest.approx(10 * 1e9 / told.step_ns)
     assert 0.9 < told.busy_frac <= 1
     assert told.filled_frac == 1
-    assert "1 kernels a step" in str(told)
-    assert "GPU busy" in str(told)
+    shown = throughput.table({"products": told}, MiB=["64"])
+    assert shown.loc["products", ["kernels a step", "filled", "MiB"]].tolist() == ["1", "100 %", "64"]
 
 
 def test_a_run_without_kernels_is_refused():

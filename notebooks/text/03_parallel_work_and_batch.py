@@ -3,7 +3,7 @@
 #
 # A GPU is fast at doing many things at a time and slow at doing one. This notebook shows what gives it many: larger batches, one operator in place of a loop, like-sized sequences, several models at once. It also shows where that stops paying, and which popular advice about it does not hold.
 #
-# Forty-five minutes. Without a GPU, whatever needs one runs on a virtual H100: your CUDA code is taken as it is and priced by a model of that GPU. Such numbers are labelled "virtual, estimated". Counts (operators, arithmetic, tokens, bytes) are exact on any machine.
+# Forty-five minutes, in nine short experiments. Without a GPU, whatever needs one runs on a virtual H100: your CUDA code is taken as it is and priced by a model of that GPU. Counts (operators, arithmetic, tokens, bytes) are exact on any machine. Each claim says in brackets which of these its numbers are.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -13,6 +13,7 @@ L = gpulab.lab("03_parallel_work_and_batch")
 L
 
 # %% tags=["setup"]
+import pandas as pd
 import torch
 from torch import nn
 
@@ -39,7 +40,7 @@ def network(width=64, norm=nn.Identity):
 # %% [markdown]
 # ## The symptom
 #
-# A team trains this network on small pictures, eight at a time, on a GPU that is rented by the hour; the GPU is idle most of the time. Eight was chosen long ago, for a laptop. (`times` is for later: how many batches go into one update of the weights.)
+# A team trains this network on small images, on a GPU that is rented by the hour. The batch is eight; that was chosen long ago, for a laptop, and nobody has asked since. (`times` is for experiment 03.3: how many batches go into one update of the weights.)
 
 # %% tags=["given"]
 def train(batch, times=1):
@@ -63,36 +64,36 @@ def train(batch, times=1):
 #
 # ### 03.1 From a batch of 8 upwards
 #
+# Every layer of a network becomes one *kernel* on the GPU, or a few: a kernel is one function that runs there. The program on the *host*, which is the CPU, has to call each of them.
+#
 # Before you measure anything, say what you expect. A guess you have made is one you can learn from.
 
 # %% tags=["predict"]
 L.predict("many")
 
 # %% [markdown]
-# First the loop as the team runs it.
+# First the loop as the team runs it. `--virtual auto` takes the GPU that is here, or a virtual one.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto small
-train(8)
+small_bytes = train(8)
 
 # %% [markdown]
-# Read the first sentence and the ledger, then say what they bear out. Set `answer` to a letter.
+# Read the first sentence of the report, and its table *Where a step goes*; the course calls that table the *ledger*. Two of its lines need a word. *Operator dispatch* is PyTorch on the host working out which kernels are meant. *Launch calls* hand them to the GPU.
+#
+# Run the next cell to see the question, put a letter in place of `None`, and run it again.
 
 # %% tags=["check"]
-# <blank> which of a, b and c does the ledger bear out?
+# <blank> the letter of your answer, as "a"
 # was: answer = None
 answer = "b"
 # </blank>
 L.check("idle", answer)
 
 # %% [markdown]
-# The report's own fix comes second in this course: a CUDA graph makes the calls cheaper (notebook 12). Its other advice is simpler, and is tried here: give each call more to do.
+# The report's own fix is for another day: a CUDA graph makes the calls cheaper ([notebook 12](12_launch_fusion_graphs.ipynb)). Its other advice is simpler: give each call more to do. So here is the same loop at seven batch sizes.
 #
-# So here is the same loop at seven batch sizes, each recorded under a name of its own. On a machine without a GPU this plays them on the virtual H100, in a few seconds: what calls cost is taken from a host as fast as yours, what kernels take from a model of that GPU.
-#
-# Each line gives the rate, then what lies behind it: how many kernels a step launches, how long one takes, how much of the step the GPU is busy at all, and how many of its multiprocessors (the 132 units of an H100 that work side by side) then get something to do, at most.
-#
-# The chart marks the *knee*: the smallest batch with nine tenths of the best rate. Below it, a larger batch gives more images a second; beyond it, it only needs more memory.
+# In the table, a *sample* is an image, and *us each* is what one kernel takes. *Filled* is how many of the GPU's multiprocessors (the 132 units of an H100 that work side by side) have something to do while kernels run, at most. The chart marks the *knee*: the smallest batch with nine tenths of the best rate. Below it a larger batch gives more images a second; beyond it, it only needs more memory.
 
 # %% tags=["measure"]
 SIZES = (8, 32, 64, 128, 512, 2048, 8192)
@@ -102,18 +103,13 @@ for size in SIZES:
         memory_bytes[size] = train(size)
 
 sweep = {size: throughput.seen(gpulab.runs[f"batch {size}"], size) for size in SIZES}
-for size, each in sweep.items():
-    print(f"batch {size:>5}: {each}, {memory_bytes[size] / 2**20:,.0f} MiB")
+MiB = [f"{each / 2**20:,.0f}" for each in memory_bytes.values()]
+display(throughput.table({f"batch {size}": each for size, each in sweep.items()}, MiB=MiB))
 gpulab.charts.batch_sweep({size: gpulab.runs[f"batch {size}"] for size in SIZES})
-
-# %% tags=["reveal"]
-L.reveal("many", sweep[512].per_s / sweep[8].per_s, "times as many images a second")
-
-# %% [markdown]
-# Look at the column of kernels: a step launches about as many of them at 8192 images as at 8. That is the counter that decides. If the GPU were slow because of its arithmetic, 64 images would have taken eight times as long as 8. They take about as long, because the time goes to *calling* the kernels, and the number of calls does not depend on the batch. Only the memory grows all the way, by about one MiB an image.
 
 # %% tags=["claim"]
 rates = {size: each.per_s for size, each in sweep.items()}
+display(L.reveal("many", rates[512] / rates[8], "times as many images a second"))
 # <fix>
 # was: before, after = rates[8], rates[128]
 before, after = rates[2048], rates[8192]
@@ -129,7 +125,9 @@ L.claim(
 
 
 # %% [markdown]
-# Is a knee something that only GPUs have? Here is one core of your CPU with a smaller network, by the seconds that the core works for this program. It has no thousands of units to fill, but it too pays for each call.
+# Look at the column of kernels: a step has about as many at 8192 images as at 8. That is the counter that decides. Were the GPU slow because of its arithmetic, 64 images would take eight times as long as 8. They take about as long, because the time goes to *calling* kernels, and the number of calls does not depend on the batch. Only the memory grows all the way, by about one MiB an image.
+#
+# Do only GPUs have a knee? Here is one core of your CPU with a smaller network, by the time that the core spends on this program. It has no multiprocessors to fill, but it too pays for each call.
 
 # %% tags=["measure"]
 def on_the_cpu(batch):
@@ -162,13 +160,10 @@ L.claim(
 #
 # ### 03.2 One operator in place of a loop
 #
-# A batch helps only where the code hands it over in one piece. Two loops that do not, both seen in real projects: over the samples of a batch, and over the time steps of a signal.
+# A batch helps only where the code hands it over in one piece. Two loops that do not are common: over the images of a batch, and over the time steps of a signal. What PyTorch hands to the device is counted here, operator by operator; each operator becomes a kernel or a few.
 
 # %% tags=["predict"]
 L.predict("loop")
-
-# %% [markdown]
-# `batching.work_of` counts what PyTorch hands to the device, operator by operator. Each is one kernel on a GPU, or a few.
 
 # %% tags=["worked"]
 signal = torch.rand(32, 1, 256)  # 32 recordings of 256 time steps
@@ -203,19 +198,12 @@ loop, one = (batching.work_of(lambda way=way: way(images)) for way in (by_sample
 places, filtering = (batching.work_of(lambda way=way: way(signal)) for way in (by_time, filtered))
 print(f"32 images: {loop.ops} operators in a loop, {one.ops} at once")
 print(f"249 places in time: {places.ops} operators in a loop, {filtering.ops} at once")
-
-# %% tags=["reveal"]
-L.reveal("loop", loop.ops / one.ops, "times as many")
-
-# %% [markdown]
-# The results are the same, the number of calls is not. A loop in Python is work for the CPU; as one operator it is work for the GPU. Where a function is written for one sample, `torch.func.vmap` makes the batched operators of it; you will meet it twice below.
-
-# %% tags=["same"]
 L.same([by_sample(images), by_time(signal)], [at_once(images), filtered(signal)])
 
 # %% tags=["claim"]
 twice = torch.cat([images, images])
 doubled = batching.work_of(lambda: at_once(twice))
+display(L.reveal("loop", doubled.ops / one.ops, "times the operators"))
 L.claim(
     "called once, the network hands out as many operators for 64 images as for 32, and less than a tenth of the loop's",
     doubled.ops == one.ops and one.ops < loop.ops / 10 and filtering.ops < places.ops / 10,
@@ -230,7 +218,7 @@ L.claim(
 #
 # ### 03.3 Accumulation: 64 images at once, 8 times 8, or 8
 #
-# When memory does not allow a batch of 64, gradients of eight batches of 8 can be added up before the weights are updated. It is often said that this has the effect of a large batch on the GPU too. You have the tools to test that.
+# When memory does not allow a batch of 64, gradients of eight batches of 8 can be added up before the weights are updated. Guides often say that the GPU then has as much to do as with the large batch. You can test that.
 
 # %% tags=["predict"]
 L.predict("accumulate")
@@ -244,17 +232,14 @@ with L.gpu("accumulated"):
     train(batch, times)
 
 accumulated = throughput.seen(gpulab.runs["accumulated"], batch * times)
-for what, each in (("8", sweep[8]), ("8 times 8", accumulated), ("64", sweep[64])):
-    print(f"{what:>9}: {each}")
-
-# %% tags=["reveal"]
+display(throughput.table({"8": sweep[8], "8 times 8": accumulated, "64": sweep[64]}))
 L.reveal("accumulate", accumulated.per_s / sweep[8].per_s, "times the rate of a batch of 8")
 
 
 # %% [markdown]
-# The kernels of the accumulating loop are those of a batch of 8: as short, and filling as little of the GPU. There are about nine times as many of them for each update: those of eight small batches, and the adding up. What accumulation saves is the update itself, once instead of eight times, and between several GPUs the exchange of gradients.
+# An update now has about nine times the kernels: those of eight small batches, and the adding up. Each is as short as before, and fills as little of the GPU. What accumulation saves is the update itself, once instead of eight times, and between several GPUs the exchange of gradients.
 #
-# So is it useless? No: its gradient *is* that of the large batch. Look at the numbers first, then at the count that tells the two explanations apart: the arithmetic of the largest single operator.
+# So is it useless? No: its gradient *is* that of the large batch. First see that it is. Then count the arithmetic of the largest single operator: if accumulation gave the GPU a larger batch to work on, it would be that of 64 images.
 
 # %% tags=["same"]
 def gradients(net, images, labels, parts=1):
@@ -286,7 +271,7 @@ L.claim(
 # %% [markdown]
 # ### 03.4 Micro-batches, and the layer that notices
 #
-# The same trick, seen from the memory: a batch that is worked off in micro-batches keeps for backward only what one of them needs. `batching.most_kept_bytes` counts that, to the byte.
+# Seen from the memory, accumulation is a fix. A batch that is worked off in small parts, *micro-batches*, keeps only the intermediate results (*activations*) of one part for the backward pass.
 
 # %% tags=["claim"]
 # <fix>
@@ -305,13 +290,13 @@ L.claim(
 )
 
 # %% [markdown]
-# The gradients were equal because the network treats each image by itself. Most image networks have a layer that does not: BatchNorm.
+# The gradients were equal because this network treats each image by itself. Many image networks have a layer that does not: BatchNorm scales each image by the mean and the spread of its batch.
 
 # %% tags=["predict"]
 L.predict("norm")
 
 
-# %% tags=["reveal"]
+# %% tags=["claim"]
 def apart(norm):
     """How far the gradients of one batch and of its eight parts are apart, as a share of the largest number."""
     pairs = zip(
@@ -323,24 +308,18 @@ def apart(norm):
     return float((whole - split).abs().max() / whole.abs().max())
 
 
-with_batch_norm = apart(nn.BatchNorm2d)
-L.reveal("norm", with_batch_norm, "%")
-
-
-# %% [markdown]
-# BatchNorm scales each image by the mean and spread of its batch. Eight images give another mean than 64, so the network itself is another one. A layer that looks at one image at a time, such as GroupNorm, has no such trap.
-
-# %% tags=["claim"]
 def groups(channels):
-    """A norm over groups of channels of one image."""
+    """GroupNorm: mean and spread of groups of channels, of one image at a time."""
     return nn.GroupNorm(4, channels)
 
 
+with_batch_norm = apart(nn.BatchNorm2d)
 # <fix>
 # was: norm = nn.BatchNorm2d
 norm = groups
 # </fix>
 with_other_norm = apart(norm)
+display(L.reveal("norm", with_batch_norm, "%"))
 L.claim(
     "in 8 parts, gradients change by more than 2 % of the largest with BatchNorm, by less than 0.1 % with GroupNorm",
     with_batch_norm > 0.02 and with_other_norm < 0.001,
@@ -351,7 +330,9 @@ L.claim(
 )
 
 # %% [markdown]
-# ## Batches of text
+# A norm that looks at one image at a time, such as GroupNorm, has no such trap.
+#
+# ## Batches of many lengths, and batches that grow
 #
 # ### 03.5 Padding, and a batch that grows
 #
@@ -367,23 +348,21 @@ BUDGET = 4096  # tokens that a batch may have, padding included
 random_batches = padding.padded(lengths, padding.at_random(lengths, 32))
 buckets = padding.padded(lengths, padding.bucketed(lengths, 32))
 for what, each in (("at random", random_batches), ("in buckets", buckets)):
-    print(
-        f"{what:>10}: {each.padding_frac:.0%} padding, {each.batches} batches, largest {each.largest_tokens:,} tokens"
-    )
+    print(f"{what:>10}: {each}")
 L.reveal("padding", random_batches.padding_frac, "%")
 
 
 # %% [markdown]
-# Buckets are batches of like lengths: texts are drawn at random, sorted within a pool of 512, cut into batches, and the batches are shuffled. Most of the padding is gone. Something else is not: the largest batch still has 32 texts of full length, and memory must hold that one, while a batch of short texts fills little of the GPU.
+# *Buckets* are batches of like lengths: texts are drawn at random, sorted within a pool of 512, and cut into batches. Most of the padding is gone. Something else is not: the largest batch still has 32 texts of full length, and the memory must have room for it, while a batch of short texts fills little of the GPU.
 #
-# Your turn. Fill batches up to a *budget of tokens* instead of a number of texts: many short texts, or few long ones. The texts come in order of length, so the next one is the longest of its batch. (In training, shuffle the finished batches.)
+# Your turn. Fill a batch up to a *budget of tokens* instead of a number of texts: many short texts, or few long ones. (In training, the finished batches would be shuffled.) What counts is the whole rectangle, padding included. The texts come in order of length, so the one at hand is the longest of its batch. `L.hint("budget")`, in a cell of your own, gives a hint, and another one each time.
 
 # %% tags=["exercise"]
 def by_tokens(lengths, budget):
     """Batches of like lengths, none of which has more tokens than the budget, padding included."""
     batches, batch = [], []
     for text in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # <blank> is the batch full, so that this text must begin another one?
+        # <blank> would this text make the batch larger than the budget, so that it must begin another one?
         # was: full = len(batch) == 32
         full = lengths[text] * (len(batch) + 1) > budget
         # </blank>
@@ -394,13 +373,20 @@ def by_tokens(lengths, budget):
     return [*batches, batch]
 
 
-L.same(sorted(text for batch in by_tokens(lengths, BUDGET) for text in batch), list(range(len(lengths))))
+batches = by_tokens(lengths, BUDGET)
+budgeted = padding.padded(lengths, batches)
+print(f"yours: {budgeted}")
+display(L.score("budget", budgeted.largest_tokens))
+L.same(sorted(text for batch in batches for text in batch), list(range(len(lengths))))  # each text once
 
 # %% tags=["claim"]
-budgeted = padding.padded(lengths, by_tokens(lengths, BUDGET))
 L.claim(
-    "batches by tokens keep to a budget of 4096 with less than 5 % padding; random ones have more than 60 % of it",
-    budgeted.largest_tokens <= BUDGET and budgeted.padding_frac < 0.05 and random_batches.padding_frac > 0.6,
+    "batches by tokens keep to a budget of 4096, are fewer than 100 in place of 128, and have less than 5 % padding; "
+    "random ones have more than 60 %",
+    budgeted.largest_tokens <= BUDGET
+    and budgeted.batches < 100
+    and budgeted.padding_frac < 0.05
+    and random_batches.padding_frac > 0.6,
     before=random_batches.padding_frac,
     after=budgeted.padding_frac,
     unit="%",
@@ -408,9 +394,9 @@ L.claim(
 )
 
 # %% [markdown]
-# So much for batches of one size throughout training. Should the size change on the way? There is a number that can decide it. Early in training, the gradients of all samples point to much the same side, and a small batch finds it. Later they contradict one another, and a small batch mostly sees chance. The *noise scale* is the batch size at which the chance in a batch's gradient is as large as the gradient itself. It takes the gradient of each sample by itself, which `vmap` gives in one pass.
+# Should the batch keep its size throughout training? Early on, the gradients of all samples point in much the same direction, and a small batch finds it. Later they contradict one another, and the gradient of a small batch is mostly chance. The *noise scale* is the batch size at which that chance is as large as the gradient itself; it is computed here from the gradient of each sample.
 #
-# When the noise scale is twice the batch or more, there are two answers to it: halve the learning rate, or double the batch. Both are tried from the same start, over the same samples.
+# Where it is twice the batch or more, there are two usual answers: halve the learning rate, or double the batch. Both start from the same weights here, and see the same samples.
 
 # %% tags=["measure"]
 data = datasets.table(2048, 32)
@@ -421,14 +407,8 @@ grown = noise.train(data, answer="batch")
 # </fix>
 steady = noise.train(data, answer="none")
 large = noise.train(data, answer="none", batch=256)
-for what, each in (
-    ("learning rate halved", halved),
-    ("batch doubled", grown),
-    ("neither, batch 16", steady),
-    ("neither, batch 256", large),
-):
-    print(f"{what:>20}: {each.updates:>3} updates, loss {each.loss:.3f}, batches {each.batches}")
-print("noise scale by epoch:", ", ".join(f"{each:,.0f}" for each in grown.noises))
+print("noise scale by epoch, where the batch grows:", ", ".join(f"{each:,.0f}" for each in grown.noises))
+noise.table({"learning rate halved": halved, "batch doubled": grown, "batch 16": steady, "batch 256": large})
 
 # %% tags=["claim"]
 L.claim(
@@ -441,19 +421,19 @@ L.claim(
 )
 
 # %% [markdown]
-# The two answers are the same medicine: both average over more samples for each bit of way. The growing batch needs fewer, larger steps for it, which suits a GPU. Two honest limits. A batch that is large from the start ends far behind after the same samples, and on this easy problem leaving everything as it was ends lowest of all. A larger batch makes steps cheaper; what it does to learning is a question of its own.
+# Both answers average over more samples for each bit of progress. The growing batch does so in fewer, larger steps, which suits a GPU. Two limits: a batch that is large from the start ends far behind after the same samples, and on this easy problem leaving everything as it was ends lowest of all. A larger batch makes samples cheaper; what it does to learning is a question of its own.
 
 # %% [markdown]
 # ## Sizes
 #
 # ### 03.6 257, and 8193
 #
-# A matrix product is cut into tiles, say 128 by 128 numbers of the result; one block of threads computes each. The GPU's multiprocessors (132 on an H100, each takes a block at a time in this model) work the blocks off in *waves*. A wave that is not full takes as long as a full one.
+# A matrix product is cut into tiles, say 128 by 128 numbers of the result; one *block* of threads computes each. In the model used here, each of the 132 multiprocessors of an H100 takes one block at a time, so the blocks are worked off in *waves*. A wave that is not full takes as long as a full one. The results below have 8192 columns, which is 64 tiles side by side.
 
 # %% tags=["predict"]
 L.predict("one_more")
 
-# %% tags=["reveal"]
+# %% tags=["claim"]
 # <fix>
 # was: rows, many_rows = 256, 8192
 rows, many_rows = 257, 8193
@@ -461,10 +441,8 @@ rows, many_rows = 257, 8193
 for size in (256, rows, 8192, many_rows):
     print(f"{size:>4} rows of 8192 columns: {batching.tiled(size, 8192)}")
 waves, more_waves = batching.tiled(256, 8192).waves, batching.tiled(rows, 8192).waves
-L.reveal("one_more", more_waves / waves, "times the waves")
-
-# %% tags=["claim"]
 many_waves, many_more = batching.tiled(8192, 8192).waves, batching.tiled(many_rows, 8192).waves
+display(L.reveal("one_more", more_waves / waves, "times the waves"))
 L.claim(
     "one row more than 256 takes a second wave; one row more than 8192 takes no wave more",
     more_waves == 2 * waves and many_more == many_waves and many_rows > 8192,
@@ -475,9 +453,9 @@ L.claim(
 
 
 # %% [markdown]
-# So an odd batch costs most where it is small, and next to nothing where it is large. An odd *width* is another matter: rows of 8193 numbers of two bytes each do not begin at places the tensor cores can load from 16 bytes at a time, and another, older kernel has to do the work.
+# So an odd batch costs most where it is small, and next to nothing where it is large. An odd *width* is another matter. The tensor cores load 16 bytes at a time; rows of 8193 numbers of two bytes do not begin at such places, and an older, slower kernel has to do the work.
 #
-# The next cell prices both. On a virtual GPU it shows what the price model holds, tiles and waves included, so it illustrates the arithmetic above and does not prove it; the price of odd widths is from published traces of an H100. On a GPU of yours, it measures.
+# The next cell prices both. On a virtual GPU it shows what the price model holds, so it illustrates and does not prove; the price of odd widths is from published traces of an H100. On a GPU of yours, it measures.
 
 # %% tags=["claim"]
 def product_us(rows, columns):
@@ -509,7 +487,7 @@ L.claim(
 # %% [markdown]
 # ### 03.7 The largest batch, by hand and by itself
 #
-# The advice is often to raise the batch until the memory is full. `gpulab.virtual.max_batch` finds that size on a GPU that need not be there: it plays steps of growing size on the virtual one, with PyTorch's allocator simulated, until one runs out of memory.
+# Guides often say: raise the batch until the memory is full. `gpulab.virtual.max_batch` finds that size on a GPU that need not be there: it plays single steps of growing size on a virtual one, PyTorch's allocator included, until one runs out of memory.
 
 # %% tags=["predict"]
 L.predict("fullest")
@@ -533,13 +511,11 @@ def step(batch):
 
 largest = gpulab.virtual.max_batch(step, "h100", start=512)
 tried, estimate = largest.found.tried, f"virtual {largest.found.spec.name}, estimated"
+fullest = next(each for each in tried if each.work == largest.batch)
 largest
 
-# %% tags=["reveal"]
-fullest = next(each for each in tried if each.work == largest.batch)
-L.reveal("fullest", fullest.per_s / tried[0].per_s, "times as many images a second")
-
 # %% tags=["claim"]
+display(L.reveal("fullest", fullest.per_s / tried[0].per_s, "times as many images a second"))
 # <fix>
 # was: fits_in_part = fullest
 fits_in_part = [each for each in tried if each.used_frac < 0.05][-1]
@@ -554,15 +530,14 @@ L.claim(
 )
 
 # %% [markdown]
-# Full memory is no goal: the rate stopped rising at the knee, long before. Still, you may need the largest batch, for a layer that learns from it or to see how far a GPU reaches. A search by hand doubles until it fails, and then has a size that may be far below the largest.
+# Full memory is no goal: the rate stopped rising at the knee, long before. (The rates are a little lower than in 03.1. Here a step stands alone; there the host already calls the kernels of the next step while the GPU still works on this one.)
 #
-# Make one that does better. `room.peak(batch)` stands for one start of the program: it gives the bytes in use, or raises PyTorch's own out-of-memory error, and it counts. `fits` is a guard that catches the error. The brief: **the largest batch, to the image, in at most six tries.**
+# You may need the largest batch all the same, for a layer that learns from it, or to see how far a GPU reaches. The usual search by hand doubles the batch until it fails, and may end far below the largest.
+#
+# Write a better one: **the largest batch, to the image, in at most six tries.** `room.peak(batch)` stands for one start of the program. It gives the bytes in use, or raises PyTorch's own out-of-memory error, and it counts as a try; `fits(batch)` calls it and catches the error. `room.capacity_bytes` is what the GPU has. `L.hint("tries")` helps.
 
 # %% tags=["exercise"]
-first, second = tried[:2]
-each_bytes = (second.peak.bytes - first.peak.bytes) / (second.work - first.work)
-fixed_bytes = first.peak.bytes - each_bytes * first.work
-room = batching.Room(first.usable_bytes - first.outside_bytes, fixed_bytes, each_bytes)
+room = batching.room_of(tried)
 
 
 def fits(batch):
@@ -574,7 +549,7 @@ def fits(batch):
     return True
 
 
-# <blank> find it in at most six tries: what do two small batches tell about a large one?
+# <blank> the largest batch in at most six tries: what do two small batches tell about a large one?
 # was: batch = 64
 # was: while fits(2 * batch):
 # was:     batch *= 2
@@ -585,7 +560,8 @@ while not fits(batch):
 while fits(batch + 1):
     batch += 1
 # </blank>
-L.score("tries", room.tries)
+print(f"a batch of {batch:,}: {room.judged(batch)}")
+L.score("tries", room.tries if room.is_largest(batch) else None)
 
 # %% tags=["claim"]
 L.claim(
@@ -602,13 +578,12 @@ L.claim(
 #
 # ### 03.8 Four small models, in turn or together
 #
-# A GPU is parallel on several levels: threads in a block, blocks on the multiprocessors, kernels beside one another. Sometimes there is no larger batch to fill the first two with: the model is small and the data few. But often there are several such models, for an ensemble or a search. Each of these four is far too small for a GPU.
+# Sometimes there is no larger batch to be had: the model is small and the data few. But often there are several such models, for an ensemble or a search over settings. A GPU can do several things beside one another, so why not all of them?
+#
+# `torch.func` offers one way: `stack_module_state` puts the weights of four models into tensors with one dimension more, and `vmap` turns the function of one model into a function of all four. The other idea is a *stream* for each model, a queue of work of its own, so that the GPU may run the four side by side.
 
 # %% tags=["predict"]
 L.predict("ensemble")
-
-# %% [markdown]
-# `stack_module_state` puts the weights of the four into tensors with one dimension more, and `vmap` turns a function of one model into a function of all. The other idea is a stream, a queue of work of its own, for each model, so that the GPU may run them side by side.
 
 # %% tags=["measure"]
 from torch.func import functional_call, stack_module_state, vmap
@@ -663,12 +638,12 @@ for way in (in_turn, in_streams, together):
         for _ in range(STEPS):
             answer().square().mean().backward()
             gpulab.step()
-    ensembles[way] = throughput.seen(gpulab.runs[way.__name__], 64)
-    print(f"{way.__name__:>10}: {ensembles[way]}")
+    ensembles[way] = throughput.seen(gpulab.runs[way.__name__], 4 * 64)
+throughput.table({"in turn": ensembles[in_turn], "in streams": ensembles[in_streams], "together": ensembles[together]})
 
 
 # %% [markdown]
-# Equal answers first, and the count of matrix products for one step, backward included.
+# Equal answers first, and the count of matrix products in one step, backward included.
 
 # %% tags=["same"]
 def step_of(way):
@@ -681,10 +656,8 @@ products = [step_of(way).products for way in (in_turn, together)]
 print("matrix products, in turn and together:", *products)
 L.same(four(in_turn, "cpu")(), four(together, "cpu")())
 
-# %% tags=["reveal"]
-L.reveal("ensemble", products[1] / products[0], "%")
-
 # %% tags=["claim"]
+display(L.reveal("ensemble", products[1] / products[0], "%"))
 kernels = {way: each.kernels for way, each in ensembles.items()}
 L.claim(
     "together, four models take a quarter of the products and at most half of the kernels; streams save no kernel",
@@ -705,15 +678,15 @@ L.claim(
 #
 # ### 03.9 Small, medium, large: a table with your own numbers
 #
-# Articles like to print a table of what speaks for small, medium and large batches. Here it is with a number in every place: rate and memory are from your sweep, the updates are arithmetic, and the chance in a gradient falls with the square root of the batch, as that of any average does.
+# Articles like to print a table of what speaks for small, medium and large batches. Here it is with a number in every place. Rate and memory are from your sweep. The number of updates is arithmetic; each is a chance to learn, so more is better. The chance in a gradient, too, is arithmetic: as in any average, it falls with the square root of the batch.
 
 # %% tags=["measure"]
 sizes = {"small": 32, "medium": 128, "large": 2048}
 table = {
-    "images a second": {name: sweep[size].per_s for name, size in sizes.items()},
-    "updates in a million images": {name: 1e6 / size for name, size in sizes.items()},
-    "memory, MiB": {name: memory_bytes[size] / 2**20 for name, size in sizes.items()},
-    "chance in the gradient, small = 1": {name: (32 / size) ** 0.5 for name, size in sizes.items()},
+    "images a second": {name: round(rates[size]) for name, size in sizes.items()},
+    "updates in a million images": {name: round(1e6 / size) for name, size in sizes.items()},
+    "memory, MiB": {name: round(memory_bytes[size] / 2**20) for name, size in sizes.items()},
+    "chance in the gradient, small = 1": {name: round((32 / size) ** 0.5, 2) for name, size in sizes.items()},
 }
 # <fix>
 # was: columns = ("images a second", "chance in the gradient, small = 1")
@@ -723,8 +696,7 @@ best = {}
 for column in columns:
     more_is_better = column in ("images a second", "updates in a million images")
     best[column] = (max if more_is_better else min)(sizes, key=table[column].get)
-    cells = "  ".join(f"{name} {table[column][name]:>10,.2f}" for name in sizes)
-    print(f"{column:<34} {cells}   best: {best[column]}")
+pd.DataFrame(table, dtype=object).T.assign(best=pd.Series(best))
 
 # %% tags=["claim"]
 L.claim(
@@ -737,7 +709,7 @@ L.claim(
 )
 
 # %% [markdown]
-# The column to start from is the one you lack. Below the knee, raise the batch: it costs nothing but memory and some care with the learning rate. At the knee, stop, unless learning wants more.
+# Start from the row that you lack most. Below the knee, raise the batch: it costs nothing but memory and some care with the learning rate. At the knee, stop, unless learning wants more.
 #
 # ## Another symptom
 #

@@ -7,36 +7,40 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 _BATCH = (
     Question(
         key="many",
-        ask="On the GPU the batch goes from 8 pictures to 512: 64 times as many. How many times as many pictures a "
+        ask="On the GPU the batch goes from 8 images to 512: 64 times as many. How many times as many images a "
         "second does it train on?",
         choices=(
-            Choice(key="a", text="about as many", below=2.0, told="The work is the same, but the calls are not."),
-            Choice(key="b", text="two to four times as many", below=4.0, told="Count the calls that a step needs."),
-            Choice(key="c", text="more than four times as many", told="The same calls do 64 times the work."),
+            Choice(
+                key="a", text="about as many", below=2.0, told="The arithmetic of an image stays, its calls do not."
+            ),
+            Choice(
+                key="b", text="two to eight times as many", below=8.0, told="A step of 512 has no more calls in it."
+            ),
+            Choice(key="c", text="more than eight times as many"),
         ),
-        because="A step of 8 pictures takes about as long as one of 64: the time goes to calling kernels, and there "
+        because="A step of 8 images takes about as long as one of 64: the time goes to calling kernels, and there "
         "are as many of them whatever the batch. Only beyond that does a larger batch take longer.",
         hints=(
             "What does a step need to do that does not depend on the batch?",
-            "Compare the number of kernels in a step at both sizes.",
-            "The line is net(images): a call for each layer, however many pictures are in it.",
+            "Think of the number of kernels in a step: is it another one for 512 images?",
+            "The line is net(images): a call for each layer, however many images are in it.",
         ),
     ),
     Question(
         key="idle",
         ask="Which sentence does the report of the small batch bear out?",
         choices=(
-            Choice(
-                key="a", text="The GPU waits for data.", told="The ledger has no time in which a batch was missing."
-            ),
+            Choice(key="a", text="The GPU waits for data.", told="the ledger has no line 'waiting for data'."),
             Choice(key="b", text="The GPU waits to be told: calling its kernels takes longer than they do.", told=""),
             Choice(
-                key="c", text="The GPU is full, and needs a faster one beside it.", told="It is idle most of a step."
+                key="c",
+                text="The GPU is full, and needs a faster one beside it.",
+                told="it is idle for most of a step.",
             ),
         ),
         right="b",
-        because="Most of a step is idle time of the GPU while operators are dispatched and launched. Were data "
-        "missing, that line of the ledger would be long; were the GPU full, there would be next to no idle time.",
+        because="For most of a step the GPU is idle while operators are dispatched and launched. Were data "
+        "missing, 'waiting for data' would be a long line; were the GPU full, there would be next to no idle time.",
         hints=(
             "Read the ledger: what are the longest lines?",
             "Compare GPU busy with operator dispatch and launch calls.",
@@ -46,11 +50,16 @@ _BATCH = (
     Question(
         key="fullest",
         ask="Compare a batch of 512 with the largest one that the GPU has room for, some 150 times as large. How many "
-        "times as many pictures a second does the largest train on?",
+        "times as many images a second does the largest train on?",
         choices=(
-            Choice(key="a", text="hardly more: at most a quarter", below=1.25, told="The knee lies below both."),
-            Choice(key="b", text="up to ten times as many", below=10.0, told="The rate had stopped rising before."),
-            Choice(key="c", text="more than ten times as many", told="Look at the sweep: where does it become flat?"),
+            Choice(key="a", text="hardly more: at most a quarter", below=1.25),
+            Choice(
+                key="b",
+                text="up to ten times as many",
+                below=10.0,
+                told="From 512 on the rate hardly rises: see the chart of 03.1.",
+            ),
+            Choice(key="c", text="more than ten times as many", told="The chart of 03.1 is flat from 512 on."),
         ),
         because="Beyond the knee the GPU has all the work it can do; more of it waits in memory.",
         hints=(
@@ -64,51 +73,63 @@ _BATCH = (
 _WORK = (
     Question(
         key="loop",
-        ask="A loop calls the network for each of 32 pictures, instead of once for all of them. How many times as many "
-        "operators does the device get?",
+        ask="The network is called once with 32 images, and once with 64. How many times as many operators does the "
+        "device get the second time?",
         choices=(
-            Choice(key="a", text="as many", below=1.5, told="Each call of the network hands out its operators anew."),
-            Choice(key="b", text="about 6 times as many", below=12.0, told="There are 32 calls."),
-            Choice(key="c", text="about 32 times as many", told="One set of operators for each call."),
+            Choice(key="a", text="as many", below=1.2),
+            Choice(key="b", text="half as many more", below=1.8, told="Not even one more: each works on all images."),
+            Choice(key="c", text="twice as many", told="That is so in a loop, which calls the network once an image."),
         ),
-        because="The number of operators belongs to the call, not to the picture.",
+        because="The number of operators belongs to the call, not to the image. A loop of 32 calls hands out 32 times "
+        "as many, each with a 32nd of the work.",
         hints=(
-            "How often is the network called?",
-            "Compare the two counts of operators.",
-            "The line net(image[None]) runs once for each picture.",
+            "How often is each layer called, for 32 images and for 64?",
+            "Count the layers, not the images.",
+            "The line net(images) calls each layer once, however many images there are.",
         ),
     ),
     Question(
         key="accumulate",
-        ask="Gradients of 8 batches of 8 pictures are added up for each update. How many pictures a second does that "
-        "train on, beside plain batches of 8? (A batch of 64 gives six to nine times as many.)",
+        ask="Gradients of 8 batches of 8 images are added up for each update. How many images a second does that "
+        "train on, beside plain batches of 8?",
         choices=(
-            Choice(key="a", text="about as many", below=2.0, told="The kernels stay as small as they were."),
-            Choice(key="b", text="two to five times as many", below=5.0, told="Only the update is saved, seven of 8."),
-            Choice(key="c", text="about as many as a batch of 64", told="Its kernels are those of a batch of 8."),
+            Choice(key="a", text="about as many", below=2.0),
+            Choice(
+                key="b",
+                text="two to five times as many",
+                below=5.0,
+                told="An update is a small part of a step, and nothing else is saved.",
+            ),
+            Choice(key="c", text="as many as with a batch of 64", told="The kernels are still those of a batch of 8."),
         ),
-        because="Each kernel still gets 8 pictures, and there are 8 times as many of them: only updates are saved.",
+        because="Each kernel still gets 8 images, and an update takes eight times as many of them. All that is saved "
+        "is the update itself: one in place of eight.",
         hints=(
             "What does one kernel get to work on?",
             "Compare the number of kernels in a step, and what one takes.",
-            "The line net(images) sees 8 pictures, whatever `times` is.",
+            "The line net(images) sees 8 images, whatever `times` is.",
         ),
     ),
     Question(
         key="norm",
-        ask="Accumulated gradients were those of the large batch. The network now gets BatchNorm. How far are they "
-        "apart, as a share of the largest number in them?",
+        ask="The gradient of 8 parts, added up, was that of the whole batch of 64. The network now gets BatchNorm. How "
+        "far apart are the two gradients, by the largest number in them?",
         choices=(
             Choice(key="a", text="not at all, but for rounding", below=1e-4, told="Each part has a mean of its own."),
-            Choice(key="b", text="by less than 2 %", below=0.02, told="Eight pictures differ more than that."),
-            Choice(key="c", text="by more than 2 %", told="Parts of 8 are scaled otherwise than a batch of 64."),
+            Choice(
+                key="b",
+                text="hardly: by at most 2 %",
+                below=0.02,
+                told="The mean of eight images is far from that of 64, in every layer anew.",
+            ),
+            Choice(key="c", text="clearly: it is another gradient"),
         ),
-        because="BatchNorm takes mean and spread over the pictures of the part that it sees, so each part is scaled in "
-        "another way than the whole.",
+        because="BatchNorm takes mean and spread over the images of the part that it sees. Eight images give others "
+        "than 64, so what is trained in parts is another network.",
         hints=(
-            "Which layers look at more than one picture at a time?",
-            "Compare the gradients of the whole batch and of its parts.",
-            "The line norm(after): with BatchNorm2d its output depends on the other pictures.",
+            "Which layers look at more than one image at a time?",
+            "How near does the mean of eight images come to that of 64?",
+            "The line norm(after): with BatchNorm2d its output depends on the other images.",
         ),
     ),
     Question(
@@ -116,14 +137,14 @@ _WORK = (
         ask="Four small models give their answers one after the other, or all at once by vmap. Of the matrix products "
         "in turn, how many are left?",
         choices=(
-            Choice(key="a", text="a quarter", below=0.3, told="Four products of a layer become one."),
+            Choice(key="a", text="a quarter", below=0.3),
             Choice(key="b", text="half", below=0.7, told="All four models fit into one product."),
-            Choice(key="c", text="all of them", told="vmap does not loop: it takes the batched operator."),
+            Choice(key="c", text="all of them", told="The arithmetic stays; but one operator does it for all four."),
         ),
         because="The weights of the four are one tensor, so each layer is one batched product for all of them.",
         hints=(
             "How many products does one model need, and how many do four?",
-            "Compare the two counts above.",
+            "With four models in turn there are four tensors of weights for a layer. How many are there together?",
             "The line stack_module_state(models) makes one tensor of four.",
         ),
     ),
@@ -137,25 +158,25 @@ _SHAPES = (
         choices=(
             Choice(key="a", text="less than a fifth", below=0.2, told="One long text is enough to stretch 32 rows."),
             Choice(key="b", text="a fifth to a half", below=0.5, told="Nearly each batch has a long text in it."),
-            Choice(key="c", text="more than half", told="The longest of 32 decides, and it is far from the usual."),
+            Choice(key="c", text="more than half"),
         ),
         because="The longest of 32 texts decides for all of them, and among 32 there is nearly always a long one.",
         hints=(
             "How long is the longest of 32 texts, beside a usual one?",
             "Compare tokens that mean something with all that are computed on.",
-            "The line len(batch) * max(...) is what a batch costs.",
+            "A batch costs its number of texts, times the length of its longest.",
         ),
     ),
     Question(
         key="one_more",
-        ask="A batch of 256 rows makes 128 blocks, and 132 multiprocessors work them off in one wave. One row more: "
-        "how many times as many waves?",
+        ask="A batch of 256 rows makes 2 x 64 = 128 blocks, and 132 multiprocessors work them off in one wave. One row "
+        "more: how many times as many waves?",
         choices=(
             Choice(key="a", text="as many", below=1.2, told="A row over the edge costs a whole row of tiles."),
             Choice(
                 key="b", text="half as many more", below=1.8, told="A wave that is not full counts like a full one."
             ),
-            Choice(key="c", text="twice as many", told="192 blocks do not fit on 132 multiprocessors at once."),
+            Choice(key="c", text="twice as many"),
         ),
         because="257 rows need three rows of tiles, 192 blocks: 132 in the first wave and 60 in a second that takes as "
         "long. At 8192 rows there are 32 waves, and the last has room for more.",
@@ -224,6 +245,16 @@ LESSON = Lesson(
     ),
     questions=(*_BATCH, *_WORK, *_SHAPES),
     pars=(
+        Par(
+            key="budget",
+            what="tokens in the largest batch",
+            par=4096,
+            hints=(
+                "What would the batch cost, padding included, if this text came into it?",
+                "Compare (texts in the batch, with this one) x (length of its longest) with the budget.",
+                "This text is the longest: full is lengths[text] * (len(batch) + 1) > budget.",
+            ),
+        ),
         Par(
             key="tries",
             what="steps tried to find the largest batch",

@@ -6,12 +6,13 @@ Counts, all of them: the same on every machine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 from gpulab.lessons.labs.operators import Called, watching
+from gpulab.virtual.room.measuring import Measured
 
 MULTIPROCESSORS = 132  # of an H100 or H200 in SXM form
 TILE = 128  # rows and columns of the result that one thread block computes, usually
@@ -134,5 +135,19 @@ class Room:
         """Whether this batch has room, and one sample more has not; that is no try."""
         return self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
 
+    def judged(self, batch: int) -> str:
+        """The same in words."""
+        if self._needed_bytes(batch) > self.capacity_bytes:
+            return "has no room"
+        return "the largest that has room" if self.is_largest(batch) else "has room, and so has a larger one"
+
     def _needed_bytes(self, batch: int) -> int:
         return ceil(self._fixed_bytes + self._sample_bytes * batch)
+
+
+def room_of(tried: Sequence[Measured]) -> Room:
+    """The memory of a GPU on which a step was tried, as a straight line through the two smallest batches."""
+    first, second = tried[:2]
+    sample_bytes = (second.peak.bytes - first.peak.bytes) / (second.work - first.work)
+    fixed_bytes = first.peak.bytes - sample_bytes * first.work
+    return Room(first.usable_bytes - first.outside_bytes, fixed_bytes, sample_bytes)

@@ -9,8 +9,12 @@ training", 2018). Late in training gradients cancel, and it grows.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SEEN = 512  # samples that the noise is measured on
 MOST_TIMES = 16  # that the batch grows to at most, or the learning rate falls by
@@ -82,3 +86,15 @@ def train(
     return Trained(
         updates=updates, samples=epochs * len(inputs), loss=loss, batches=tuple(batches), noises=tuple(noises)
     )
+
+
+def table(trainings: Mapping[str, Trained]) -> pd.DataFrame:
+    """These trainings side by side, a row each."""
+    import pandas as pd
+
+    columns = {
+        "updates": [each.updates for each in trainings.values()],
+        "loss": [f"{each.loss:.3f}" for each in trainings.values()],
+        "batch, by epoch": [", ".join(map(str, each.batches)) for each in trainings.values()],
+    }
+    return pd.DataFrame(columns, index=list(trainings))

@@ -23,6 +23,9 @@ class Padded:
         """Of what is computed on, the share that is padding."""
         return 1 - self.tokens / self.padded_tokens
 
+    def __str__(self) -> str:
+        return f"{self.padding_frac:.0%} padding, {self.batches} batches, {self.largest_tokens:,} tokens in the largest"
+
 
 def padded(lengths: Sequence[int], batches: Batches) -> Padded:
     """Count one pass over these batches."""

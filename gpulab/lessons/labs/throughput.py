@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from gpulab.analysis.ledger import ledger
 from gpulab.analysis.steps import steps
 from gpulab.errors import RunError
 from gpulab.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +38,6 @@ class Seen:
     def each_ns(self) -> float:
         """What one kernel takes, on average."""
         return self.kernel_ns / self.kernels
-
-    def __str__(self) -> str:
-        return (
-            f"{self.per_s:>9,.0f} samples/s, {self.kernels:4.0f} kernels a step of {self.each_ns / 1000:7.1f} us, "
-            f"GPU busy {100 * self.busy_frac:3.0f} %, of its multiprocessors {100 * self.filled_frac:3.0f} % at most"
-        )
 
 
 def step_ms(run: Run) -> float:
@@ -87,6 +85,24 @@ def seen(run: Run, samples: int = 1) -> Seen:
         kernel_ns=float(took_ns.sum()) / kernels.many,
         filled_frac=float((filled * took_ns).sum() / took_ns.sum()),
     )
+
+
+def table(loops: Mapping[str, Seen], **more: Iterable[object]) -> pd.DataFrame:
+    """These loops side by side, a row each; `more`: further columns, a value for each loop."""
+    import pandas as pd
+
+    rows = {
+        name: {
+            "samples/s": f"{each.per_s:,.0f}",
+            "kernels a step": f"{each.kernels:.0f}",
+            "us each": f"{each.each_ns / 1000:,.1f}",
+            "GPU busy": f"{100 * each.busy_frac:.0f} %",
+            "filled": f"{100 * each.filled_frac:.0f} %",
+        }
+        for name, each in loops.items()
+    }
+    columns: dict[str, Any] = {name: list(values) for name, values in more.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").assign(**columns)
 
 
 def fastest_s(step: Callable[[], object], repeats: int) -> float:
