@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from gpulab.lessons.course import lesson
 from gpulab.lessons.labs import caching, loading, packing, queues
 
 COSTS = {
@@ -190,6 +191,21 @@ def test_only_opens_under_the_folder_are_counted_and_only_meanwhile(folder: Path
     packing.single(folder, 2).read_bytes()
     assert [Path(each).name for each in opened.paths] == ["row-000000.f32", "row-000001.f32"]
     assert (opened.count, beside.count) == (2, 1)
+
+
+def test_tables_show_a_row_for_each_way(folder: Path) -> None:
+    read = packing.Read(opens=3, wall_s=0.03, total=1.0)
+    assert packing.table({"one map": read}, per_open_s=0.01).loc["one map"].tolist() == [3, 30, 60]
+    reads = caching.table({"memory": [96, 24]}, items=96).loc["memory"]
+    assert reads.tolist() == [96, 24, "75%", 120]
+    fetched = loading.Fetched(items=40, wall_s=2.0, cost_s=0.1)
+    assert loading.table({"waits": {2: fetched}}).loc[2].tolist() == [20, 2.0]
+
+
+@pytest.mark.parametrize(("answer", "told"), [(5, "6 of 99"), (7, "none with 6"), ("six", "whole number"), (6, None)])
+def test_the_answer_to_the_stream_is_judged_with_a_reason(answer: object, told: str | None) -> None:
+    said = lesson("05").asked("ahead").judge(answer)  # type: ignore[misc]
+    assert said is None if told is None else told in str(said)
 
 
 def test_what_was_tried_is_counted_and_checked(folder: Path) -> None:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from gpulab.lessons.labs import queues
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+
+COSTS_MS = queues.bursty(100, usual_ms=10, burst_ms=110, every=16)  # the stream of experiment 05.2
+
+
+def wrong_ahead(answer: Any) -> str | None:
+    """What is wrong with so many batches held ready for that stream, with steps of 20 ms and one worker."""
+    if not isinstance(answer, int) or answer < 1:
+        return "it is a whole number of batches, one at the least."
+    waiting, fewer = (
+        queues.fed(COSTS_MS, 20, workers=1, prefetch=each).stalls for each in (answer, max(1, answer - 1))
+    )
+    if waiting:
+        return f"with {answer} ready, {waiting} of 99 steps still wait."
+    return None if fewer else f"no step waits with {answer}, and none with {answer - 1}; each costs memory."
+
 
 WAIT = Question(
     key="wait",
     ask="Of each training step, which share does this loop spend waiting for its next batch?",
     choices=(
-        Choice(key="a", text="a tenth", below=0.2, told="Each batch is eight reads of 12 ms, one after the other."),
-        Choice(key="b", text="about a third", below=0.5, told="Eight reads of 12 ms are 96 ms; the model is small."),
-        Choice(key="c", text="more than half", told="96 ms of reading for a model that needs a few."),
+        Choice(key="a", text="a tenth", below=0.2, told="Each batch is eight reads of 6 ms, one after the other."),
+        Choice(key="b", text="about a third", below=0.5, told="Eight reads of 6 ms are 48 ms; the model is small."),
+        Choice(key="c", text="more than half"),
     ),
     because="num_workers=0 means that the loop itself reads: it trains, then it reads, and never both.",
     hints=(
         "How many items does a batch have, and what does one cost?",
-        "Compare 8 x 12 ms with what a small model needs for a step.",
-        "photos = loading.Waiting(..., wait_s=0.012), and make(workers=0).",
+        "Compare 8 x 6 ms with what a small model needs for a step.",
+        "photos = loading.Waiting(..., wait_s=0.006), and make(workers=0).",
     ),
 )
 CAUSE = Question(
@@ -38,16 +56,17 @@ CAUSE = Question(
 )
 COUNTER = Question(
     key="counter",
-    ask="Suppose the model were too slow, and not the data. Which number of the report would then be different?",
+    ask="Another program keeps its GPU idle just as long, because its own Python code between two steps is slow. Which "
+    "number of this report would be near zero there?",
     choices=(
         Choice(key="a", text="The length of the step.", told="a step can be long for either reason."),
-        Choice(key="b", text="The GPU's share of idle time, on a monitor.", told="idle tells that, and not why."),
+        Choice(key="b", text="The share of idle time.", told="both are idle just as long: idle tells that, not why."),
         Choice(key="c", text="The time inside DataLoader.__next__."),
         Choice(key="d", text="The loss.", told="the loss does not know how long anything takes."),
     ),
     right="c",
-    because="A loop whose model is slow finds its next batch ready and spends next to nothing in __next__. A counter "
-    "that reads the same under both explanations decides nothing.",
+    because="A loop that is slow for another reason finds its next batch ready, and spends next to nothing in "
+    "__next__. A counter that reads the same under both explanations decides nothing.",
     hints=(
         "Imagine the other program: where would its time go?",
         "Look for a number that is large now, and would be near zero then.",
@@ -58,21 +77,24 @@ WORKERS = Question(
     key="workers",
     ask="Four workers fetch batches while the model trains. How many times as fast is the loop, start aside?",
     choices=(
-        Choice(key="a", text="no faster: the reads take as long as before", told="They overlap now."),
-        Choice(key="b", text="more than 1.2 times", told="Four batches are waited for at the same time."),
-        Choice(key="c", text="100 times: nothing waits any more", told="96 ms / 4 is still 24 ms a batch."),
+        Choice(
+            key="a", text="no faster: a read takes as long as before", told="It does, but four are waited for at once."
+        ),
+        Choice(key="b", text="about four times: four batches are in the making at once"),
+        Choice(key="c", text="twenty times or more: nothing waits any more", told="48 ms / 4 is still 12 ms a batch."),
     ),
     right="b",
-    because="A batch still takes one worker 96 ms, but four are in the making at once: one every 24 ms, at best.",
+    because="A batch still takes one worker 48 ms, but four are in the making at once: one every 12 ms, at best. "
+    "Whatever else the computer does makes it less.",
     hints=(
         "How often does a batch come out of four workers?",
-        "96 ms of waiting, four at once; the step takes a few ms.",
+        "48 ms of waiting, four at once; the step takes a few ms.",
         "The report of `before` says what to expect, as a range.",
     ),
 )
 KINDS = Question(
     key="kinds",
-    ask="From two workers to eight, with two cores: which items are fetched faster?",
+    ask="From two workers to eight, on a computer of two cores: which items are fetched faster?",
     choices=(
         Choice(key="a", text="both kinds, about four times", told="Eight processes share the cores that there are."),
         Choice(key="b", text="those that wait; those that compute hardly or not"),
@@ -83,7 +105,7 @@ KINDS = Question(
     "and no more than the cores' number can be computed at once, however many workers there are.",
     hints=(
         "Which resource does each kind use up?",
-        "Read the column 'at once', and compare it with the number of cores.",
+        "Count how many can be in the making at once: sleepers, and cores.",
         "time.sleep against a loop that uses CPU time, in the data sets.",
     ),
 )
@@ -114,37 +136,50 @@ BURST = Question(
     ),
     right="b",
     because="Two batches last for two steps, 40 ms; the dear one takes 110. What is held ready must last as long as "
-    "the longest batch takes: 110 / 20, so six of them.",
+    "the longest batch takes.",
     hints=(
         "How long do two ready batches last?",
-        "Count the steps that fit into 110 ms.",
+        "Compare two steps of 20 ms with the 110 ms of a dear batch.",
+        "After two steps the worker is still at the dear batch, and nothing is ready.",
+    ),
+)
+AHEAD = Question(
+    key="ahead",
+    ask="How many batches must one worker have ready, at the least, so that no step after the first waits?",
+    because="110 ms / 20 ms is 5.5 steps: six batches last through the dear one, five do not.",
+    hints=(
+        "What has to last until the dear batch is made?",
+        "Count the steps of 20 ms that begin within 110 ms.",
         "The smallest whole number that is not under 110 / 20.",
     ),
+    judge=wrong_ahead,
 )
 THREADS = Question(
     key="threads",
     ask="Four threads in one process. For which items do they help?",
     choices=(
-        Choice(key="a", text="for both kinds", told="Only one thread at a time runs Python code."),
+        Choice(
+            key="a", text="for both kinds", told="In most builds of Python only one thread at a time runs Python code."
+        ),
         Choice(key="b", text="for items that wait"),
         Choice(key="c", text="for items that compute in Python", told="It is just these that take turns."),
     ),
     right="b",
-    because="A thread that waits lets go of Python's lock, so four wait at once. Computing in Python needs the lock, "
-    "so four threads together do the work of one; for that there are processes.",
+    because="A thread runs Python code only while it holds the global interpreter lock (GIL), and lets go of it while "
+    "it waits. So four wait at once, but four that compute do the work of one; for that there are processes.",
     hints=(
         "What does a thread hold while it runs Python code?",
-        "Read both columns of the first row: items at once.",
-        "One at most: the lock is held by one thread at a time.",
+        "Does Python run two threads of one process at the same time?",
+        "In most builds of Python a thread needs the interpreter's lock to run code, and none to sleep.",
     ),
 )
 CACHE = Question(
     key="cache",
-    ask="The data set keeps every item it has read in memory. With two workers that end after each epoch: how many of "
-    "the second epoch's reads does this answer?",
+    ask="The data set keeps every item it has read in memory. A plain DataLoader with two workers runs two epochs: how "
+    "many of the second epoch's reads does this answer?",
     choices=(
         Choice(key="a", text="all of them", told="What they had read was in their own memory, and went with them."),
-        Choice(key="b", text="half of them", told="That would need workers that stay."),
+        Choice(key="b", text="half of them", told="That would need workers that stay (05.3)."),
         Choice(key="c", text="none"),
     ),
     right="c",
@@ -152,8 +187,25 @@ CACHE = Question(
     "read themselves, about half of it here; files on a disk are found by every process.",
     hints=(
         "In which process is the data set when it reads?",
-        "Compare the epochs of 'memory, two workers'.",
+        "What becomes of a worker when an epoch is over? See 05.3.",
         "caching.Ram() is copied into each worker at its start.",
+    ),
+)
+FORMATS = Question(
+    key="formats",
+    ask="2,000 rows in random order, from a local disk whose files are in memory already. Which takes longest?",
+    choices=(
+        Choice(key="a", text="2,000 files: each has to be opened", told="An open costs little where the file is near."),
+        Choice(key="b", text="the one tar"),
+        Choice(key="c", text="the one array, mapped", told="Of it, only the pages that are wanted are touched."),
+    ),
+    right="b",
+    because="Opens cost next to nothing here. A tar has no list of what is in it, so Python first goes through all of "
+    "it to find its members, and then jumps to each.",
+    hints=(
+        "Which of the three has to find out first where a row lies?",
+        "Count the opens, and think of what one costs on this disk.",
+        "A tar is one member after the other, each behind a header of its own.",
     ),
 )
 TRANSFER = Question(
@@ -179,7 +231,7 @@ LESSON = Lesson(
     id="05_data_loading",
     title="Data loading",
     question="is the GPU slow, or is it waiting?",
-    minutes=50,
+    minutes=45,
     budget_s=60,
     without_gpu="everything runs; the transfer question uses a virtual GPU",
     before=("00_start_here", "01_what_is_utilisation"),
@@ -205,16 +257,16 @@ LESSON = Lesson(
         Experiment(number="05.7", shows="every rank reads all against a share for each"),
         Experiment(number="05.8", shows="a real loop between data for free and a model for free"),
     ),
-    questions=(WAIT, CAUSE, COUNTER, WORKERS, KINDS, BOUNDS, BURST, THREADS, CACHE, TRANSFER),
+    questions=(WAIT, CAUSE, COUNTER, WORKERS, KINDS, BOUNDS, BURST, AHEAD, THREADS, CACHE, FORMATS, TRANSFER),
     pars=(
         Par(
             key="opens",
-            what="opens in three epochs",
+            what="opens in five epochs",
             par=3,
             hints=(
-                "What does each of the three ways of reading cost for one row, and what only once?",
-                "Watch both counts: np.load without a map opens the file once, and holds 2 MB.",
-                'rows = np.load(folder / "rows.npy", mmap_mode="r"), once, before the first epoch.',
+                "What has to be done for every row, what for every epoch, and what only once?",
+                "Watch the memory too: all rows are 2 MB, and rows[order] of a map copies 1,200 of them at once.",
+                'rows = np.load(folder / "rows.npy", mmap_mode="r") once, at the start; then a row at a time.',
             ),
         ),
     ),

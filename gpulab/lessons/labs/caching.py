@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VALUES = 256  # float32 numbers of an item
 ITEM_BYTES = 4 * VALUES
@@ -105,3 +108,19 @@ def reads(loader: Iterable[Any], epochs: int) -> list[int]:
 def mean_wait_ms(hit_frac: float, hit_ms: float, miss_ms: float) -> float:
     """What a read takes in the mean where so many are answered by a cache that others share, over a network."""
     return hit_frac * hit_ms + (1 - hit_frac) * miss_ms
+
+
+def table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.DataFrame:
+    """Reads of the store in two epochs of so many items, a row for each way of keeping them."""
+    import pandas as pd
+
+    rows = {
+        name: {
+            "epoch 1": first,
+            "epoch 2": second,
+            "hit ratio": f"{1 - second / items:.0%}",
+            "kB from the store": round((first + second) * ITEM_BYTES / 1024),
+        }
+        for name, (first, second) in counted.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")

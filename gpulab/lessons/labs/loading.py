@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,6 +19,7 @@ import numpy as np
 import psutil
 
 if TYPE_CHECKING:
+    import pandas as pd
     from torch import Tensor
 
 SIDE = 32  # pixels of a picture
@@ -137,6 +138,21 @@ class Epochs:
     def later_gap_s(self) -> float:
         """The typical gap after the first epoch."""
         return float(np.median(self.gaps_s[1:]))
+
+
+def table(kinds: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
+    """A row for each number of workers; for each kind of item, how many a second and how many at once."""
+    import pandas as pd
+
+    columns = {
+        f"{kind}: {name}": {workers: value(each) for workers, each in swept.items()}
+        for kind, swept in kinds.items()
+        for name, value in (
+            ("items/s", lambda each: round(each.per_s)),
+            ("at once", lambda each: round(each.at_once, 1)),
+        )
+    }
+    return pd.DataFrame(columns).rename_axis("workers")
 
 
 def spend(cpu_s: float) -> None:

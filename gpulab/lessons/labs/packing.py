@@ -9,13 +9,16 @@ import sys
 import tarfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Rows = npt.NDArray[np.float32]
 Reader = Callable[[Path, Sequence[int]], float]  # a folder, and rows in the order to read them -> the sum of all
@@ -107,6 +110,21 @@ def measured(reader: Reader, folder: Path, order: Sequence[int], repeats: int = 
             total = reader(folder, order)
             walls_s.append(time.perf_counter() - began)
     return Read(opens=opened.count // repeats, wall_s=min(walls_s), total=total)
+
+
+def table(ways: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
+    """These ways of reading side by side, here and where every open first waits so long."""
+    import pandas as pd
+
+    rows = {
+        name: {
+            "opens": each.opens,
+            "ms on this disk": round(1000 * each.wall_s),
+            f"ms where an open waits {1000 * per_open_s:.0f} ms (modelled)": round(1000 * each.elsewhere_s(per_open_s)),
+        }
+        for name, each in ways.items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 @dataclass(frozen=True, kw_only=True)
