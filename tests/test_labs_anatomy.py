@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
 from gpulab.lessons.equality import equality  # noqa: E402
-from gpulab.lessons.labs import anatomy, fragments, oom  # noqa: E402
+from gpulab.lessons.labs import anatomy, fragments, oom, remedies, sizes, tables  # noqa: E402
 from gpulab.virtual.room.allocator import rounded_bytes  # noqa: E402
 
 MIB = 2**20
@@ -52,13 +52,42 @@ def test_allocations_are_counted_and_what_works_in_place_makes_none():
     assert (within.count, within.bytes) == (0, 0)
 
 
+def test_memory_of_images_goes_with_the_square_of_their_side():
+    assert sizes.image_bytes(64) / sizes.image_bytes(32) == pytest.approx(4, rel=0.01)
+
+
+def test_what_a_step_is_made_of_is_told_for_each_part():
+    def training():
+        model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(batch):
+            model(torch.randn(batch, 1024, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    found = gpulab.virtual.max_batch(training, "l4", 256).found
+    measured = found.tried[0]
+    assert f"{found.batch:,}" in words(sizes.in_turn({"once": found}))
+    most = sizes.most_mib(measured)
+    assert (most["parameters"], most["gradients"]) == (4, 4)
+    assert 8 <= most["optimizer"] < 8.01
+    beside = words(sizes.beside({"parameters": 4 * MIB}, measured))
+    assert "parameters 4 4" in beside
+    assert f"needed {measured.needed_bytes / MIB:,.0f}" in beside
+    assert "parameters 4 4 4 gradients 0" in words(sizes.by_phase(measured))
+
+
+def test_a_table_is_text_as_well():
+    told = tables.rows(("part", "MiB"), [("weights", 4)], below="Counted here.")
+    assert all(each in repr(told) for each in ("part", "MiB", "weights", "4", "Counted here."))
+
+
 @pytest.mark.parametrize("power", [0, 1, 2, 1.5])
 def test_the_exponent_of_a_power_is_found(power):
     assert anatomy.exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
-
-
-def test_rises_leave_the_first_readings_out():
-    assert anatomy.rises([0, 9, 20, 21, 23, 26]) == [2, 3]
 
 
 # Programs.
@@ -66,7 +95,7 @@ def test_rises_leave_the_first_readings_out():
 
 @pytest.mark.parametrize("name", ["detach", "fused", "parts", "recompute"])
 def test_remedies_that_are_free_of_rounding_train_the_same(name):
-    program = oom.small(oom.Program(batch=4, fused=False, looks=True))
+    program = oom.small(oom.Program(batch=4, fused=False, validates=True))
     before, after = oom.train(program, "cpu"), oom.train(oom.mended(program, [name]), "cpu")
     assert equality(before, after).checked
 
@@ -91,40 +120,59 @@ def test_states_are_what_a_virtual_card_counts():
     assert parts < 4 * weights * 4  # what training holds is gone, but for the losses and two gradients
 
 
-def test_the_tree_leads_each_case_to_what_trying_all_of_them_finds():
-    _, remedies = oom.walked(oom.fault("long"))
-    program = oom.CASES["long"]
-    first = next(each for each in remedies if oom.fits(oom.mended(program, [each])))
-    assert first == oom.cheapest(program) == "fused"
+def words(view):
+    return " ".join(repr(view).split())
 
 
-def seen(**changes):
-    usual = {
-        "steps": 0, "slope_bytes": 0, "states_bytes": 1, "room_bytes": 10, "half": False, "fused": False, "batch": 4,
-    }  # fmt: skip
-    return oom.Facts(**{**usual, **changes})
+def test_each_remedy_is_tried_and_so_is_every_cheaper_one():
+    told = remedies.tried({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
+    assert told.right == ("long",)
+    assert "runs, and nothing cheaper does" in words(told)
+    assert "runs, but a cheaper one does too" in words(told)
+    assert "there is no remedy 'magic'" in words(told)
+    assert "changes nothing" in words(told)  # a batch of one has no parts
 
 
-@pytest.mark.parametrize(
-    ("changes", "remedies"),
-    [
-        ({"steps": 5, "slope_bytes": 100, "states_bytes": 11}, ("detach",)),
-        ({"steps": 5}, ()),
-        ({"states_bytes": 11}, ("state",)),
-        ({}, ("half", "fused", "parts", "recompute")),
-        ({"half": True, "batch": 1}, ("fused", "recompute")),
-        ({"half": True, "fused": True, "batch": 1}, ("recompute",)),
-    ],
-)
-def test_the_tree_asks_in_its_order(changes, remedies):
-    path, found = oom.walked(seen(**changes))
-    assert found == remedies
-    assert 2 <= len(path) <= 3
+def test_what_was_not_chosen_is_said_and_so_is_a_program_that_there_is_not():
+    told = remedies.tried({"short": "half"})
+    assert told.right == ()
+    assert words(told).count("not chosen yet") == 4
+    assert "There is no program 'short'" in words(told)
 
 
-def test_two_reasons_need_two_remedies():
-    assert not oom.fits(oom.mended(oom.BOTH, ["state"]))
-    assert oom.fits(oom.mended(oom.BOTH, ["state", "parts"]))
+def test_a_plan_says_what_is_still_too_much():
+    assert remedies.planned([]).count is None
+    first = remedies.planned(["half"])
+    assert first.count is None
+    assert "whatever the batch, and the card has" in words(first)
+    second = remedies.planned(["state"])
+    assert "more wanted in forward" in words(second)
+    assert "whatever the batch" not in words(second)
+    assert remedies.planned(["state", "parts"]).count == 2
+    assert remedies.planned("half").count is None  # one word is a list of one
+    assert "there is no remedy 'magic'" in words(remedies.planned(["magic"]))
+
+
+def test_what_is_known_of_a_failure_is_shown_beside_the_others():
+    told = words(remedies.known("long", "wide"))
+    assert "16.0 GiB" in told  # the scores: 16 heads, 16384 tokens squared, four bytes
+    assert "22.7 GiB" in told  # more than the card has for tensors
+    assert "The card has 21.6 GiB for tensors." in told
+
+
+def test_detaching_changes_nothing_where_nothing_is_kept():
+    assert oom.mended(oom.CASES["many"], ["detach"]) == oom.CASES["many"]
+    assert oom.mended(oom.CASES["later"], ["detach"]) != oom.CASES["later"]
+
+
+def test_memory_rises_where_graphs_are_kept():
+    program = oom.Program(layers=1, batch=2, length=256, steps=8, validates=True)
+    rises = {}
+    for name, one in {"kept": program, "let go": oom.mended(program, ["detach"])}.items():
+        assert oom.fits(one, name)
+        rises[name] = oom.rise_bytes(gpulab.runs[name])
+    assert rises["let go"] == 2 * 512  # two numbers in two lists
+    assert rises["kept"] > MIB
 
 
 # Allocators.
@@ -186,6 +234,11 @@ def test_a_growing_segment_uses_what_lies_between():
     assert (fixed.refused_bytes, fixed.held_bytes, fixed.largest_free_bytes) == (60 * MIB, 300 * MIB, 28 * MIB)
     growing = fragments.play([*asked, (9, 60 * MIB)], fragments.GrowingSegment(300 * MIB))
     assert (growing.refused_bytes, growing.given_bytes, growing.largest_free_bytes) == (None, 276 * MIB, 24 * MIB)
+
+
+def test_allocators_are_shown_beside_each_other():
+    told = fragments.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragments.FixedSegments(100 * MIB))
+    assert "fixed 3 0.0 GiB 0.0 GiB" in words(fragments.beside({"fixed": told}))
 
 
 def test_what_a_virtual_run_asked_for_is_read_back():

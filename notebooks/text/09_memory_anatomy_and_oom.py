@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 09 Memory: anatomy, and what to do when it runs out
 #
-# What fills the memory of a GPU, when is it fullest, and what is the cheapest way out of an out-of-memory error? You take one training step apart by hand and are right within two percent. Then five programs run out of memory, each for a reason of its own, and a short tree leads from each error to its remedy. 55 minutes, no GPU needed.
+# What fills the memory of a GPU, when is it fullest, and what is the cheapest way out of an out-of-memory error? You take one training step apart by hand and are right within two percent. Then five programs run out of memory, each for a reason of its own, and a short tree leads from each error to its remedy. 55 minutes, no GPU needed; half way there is a good place for a pause.
 #
-# Two kinds of figures appear here. Bytes are *counted*: they follow from sizes alone, and are the same everywhere. And where a card is needed, a small one is *played*: ordinary CUDA code runs on tensors that have sizes and no numbers, and the card's memory is a simulation of PyTorch's allocator. A played card can be filled without harm, and raises PyTorch's own error; so the cards in the first half are played even if you have a GPU.
+# Bytes are *counted* here: they follow from sizes alone and are the same everywhere. Where a card is needed, a small one is *played*: ordinary CUDA code runs on tensors that have sizes and no numbers, and its memory is a simulation of PyTorch's allocator, the part that gives out memory. It can be filled without harm and raises PyTorch's own error; so the first half is played even if you have a GPU.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -23,9 +23,11 @@ from functools import partial
 import torch
 from torch import nn
 
+from gpulab.lessons.labs import anatomy, fragments, oom, remedies, sizes, tables
+
 if L.device == "cpu":
     torch.set_num_threads(1)  # what runs on the CPU here is small
-WIDTH, LAYERS = 4096, 8
+WIDTH, LAYERS, MIB = 4096, 8, 2**20
 
 
 def make_model(width=WIDTH, layers=LAYERS):
@@ -51,35 +53,40 @@ def training(*, width=WIDTH, layers=LAYERS, half=False, **options):
     return step
 
 
-# %% tags=["given"]
-try:
-    with gpulab.virtual_gpu("l4", "symptom"):
-        step = training()
-        step(96 * 1024)
-except torch.OutOfMemoryError as error:
-    print(str(error).partition(" If reserved")[0])
+def on_the_card(name, batch, **options):
+    """Train a step on an L4, and say how it ends."""
+    try:
+        with gpulab.virtual_gpu("l4", name):
+            training(**options)(batch)
+    except torch.OutOfMemoryError as error:
+        return str(error).partition(" If reserved")[0]
+    return f"A step of {batch:,} samples runs."
+
+
+TOO_MANY = 96 * 1024
+print(on_the_card("symptom", TOO_MANY))
 
 # %% [markdown]
-# The message has five numbers: what was asked for, what the card has, what is free, what tensors hold (*allocated*) and what PyTorch keeps beside it (*reserved but unallocated*). It does not say what the tensors are for. That is the anatomy.
+# The message says what was asked for, what the card has, what is free, what tensors hold (*allocated*), and what PyTorch keeps beside it for tensors to come (*reserved but unallocated*). It does not say what the tensors are for. That is the anatomy.
 #
 # ## Anatomy
 #
 # ### 09.1 A step taken apart by hand
 #
-# Two questions before you count.
+# Take a smaller batch, 4,096 samples. The weights of this model are 512 MiB, and one layer's output for that batch is 64 MiB. Guess before you count: how much is in use when most is?
 
 # %% tags=["predict"]
-from IPython.display import display
-
-display(L.predict("weights"), L.predict("amp"))
+L.predict("guess")
 
 # %% [markdown]
-# Now by hand, for a batch of 4096. The weights are counted on the *meta* device: tensors there have a shape and no memory, so a model of any size can be counted on any machine.
+# Now by hand.
 #
 # - **Weights**, and beside each of them two numbers of Adam: these are always there.
-# - **Activations**: what forward leaves for backward. A `Linear` keeps its input, to work out the gradient of its weights. A `GELU` keeps its own input. So each layer leaves two tensors as large as its output, and the last `Linear` leaves one.
-# - **Temporaries**: one layer's output more, for the gradient that backward hands from layer to layer.
-# - **Gradients**: this is the part where most people go wrong. When backward begins, all activations are there and not one gradient. Each layer then gives back its activations as it makes its gradient. The two never meet in full.
+# - **Activations**: what forward leaves for backward. A `Linear` keeps its input, because the gradient of its weights is worked out from it. A `GELU` keeps its own input. So each of the eight layers leaves two tensors as large as its output, and the last `Linear` leaves one.
+# - **A temporary**: the gradient that backward hands from layer to layer, as large as one output.
+# - **Gradients** of the weights are what most people get wrong. When backward begins, all activations are there and not one gradient. Each layer then makes a gradient of 64 MiB and gives back 128 MiB of activations. So memory falls from there on, and gradients and activations are never there together in full.
+#
+# The weights are counted on the *meta* device: tensors there have a shape and no memory, so a model of any size can be counted on any machine.
 
 # %% tags=["worked"]
 batch, number = 4096, 4  # a float32 has four bytes
@@ -98,55 +105,49 @@ by_hand = {
 # was: peak_by_hand = sum(by_hand.values()) + weights * number
 peak_by_hand = sum(by_hand.values())  # and no gradients: they come as activations go
 # </fix>
-for part, count in by_hand.items():
-    print(f"{part:12} {count / 2**20:7,.0f} MiB")
+print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 
 # %% [markdown]
-# `gpulab.virtual.fits` plays the step on a card without a limit and tells every byte by what it is for. Compare its tables with yours.
+# `gpulab.virtual.fits` plays the step on a card without a limit and tells every byte by what it is for. Below are its figures beside yours, and by phase of the step: read there what is in memory together. (`counted` alone, at the end of a cell, shows its whole report.)
 
 # %% tags=["measure"]
-fit = gpulab.virtual.fits(training, "l4", batch)
-peak = fit.fit.measured.peak
-print(fit)  # `fit` alone, at the end of a cell, shows the same with bars
-gpulab.charts.memory_kinds(gpulab.runs["virtual L4"])
+counted = gpulab.virtual.fits(training, "l4", batch)
+peak = counted.fit.measured.peak
+display(sizes.beside(by_hand, counted.fit.measured))
+sizes.by_phase(counted.fit.measured)
 
 # %% tags=["claim"]
+display(L.reveal("guess", peak.bytes / 2**30, "GiB"))
 L.claim(
     "the peak worked out by hand is within 2 % of the peak that is counted",
     abs(peak_by_hand / peak.bytes - 1) <= 0.02,
-    before=peak_by_hand / 2**20,
-    after=peak.bytes / 2**20,
+    before=peak_by_hand / MIB,
+    after=peak.bytes / MIB,
     unit="MiB",
     source=gpulab.runs["virtual L4"],
 )
 
 # %% [markdown]
-# In use is not yet needed: the table also has what PyTorch holds without using it, workspaces of cuBLAS, and the CUDA context, which a process pays for touching the GPU at all. The last two are allowances with a source, not counts. Read the table by phase once more, and decide:
+# What is *needed* is more than what is in use: also what PyTorch holds without using it, work space of cuBLAS (the library that multiplies matrices), and the CUDA context, which a process pays for touching the GPU at all. The last two are allowances with a source, not counts.
+#
+# The same arithmetic tells whether a model fits that no laptop could build. This one has weights of 9.3 GiB. Its batch is small, so most is there in the optimizer's update, with all gradients and hardly an activation. How many numbers does training then keep for each weight?
 
-# %% tags=["check"]
-# <blank> "a", "b" or "c"
-# was: answer = None
-answer = "b"
-# </blank>
-L.check("meet", answer)
-
-# %% [markdown]
-# The same arithmetic tells whether a model fits that no laptop could build. This one has weights of 9.3 GiB. How many numbers does training keep for each weight?
-
-# %% tags=["measure"]
-# <fix>
+# %% tags=["exercise"]
+# <blank> how many numbers for each weight, itself included?
 # was: numbers_each = 1
 numbers_each = 4  # the weight, its gradient, and two of Adam
-# </fix>
+# </blank>
 with torch.device("meta"):
     many = sum(each.numel() for each in make_model(width=8192, layers=37).parameters())
 states_by_hand = numbers_each * number * many
 
-large_fit = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024)
-update = next(use for use in large_fit.fit.measured.phases if use.phase.value == "optimizer")
-states = sum(held for role, held in update.by_role.items() if role.value in ("parameters", "gradients", "optimizer"))
-print(f"weights: {many * number / 2**30:.1f} GiB; by hand: {states_by_hand / 2**30:.1f} GiB")
-print(f"counted: {states / 2**30:.1f} GiB; on an H100: {large_fit.verdict}; an L4 has 22 GiB in all")
+large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024)
+most = sizes.most_mib(large.fit.measured)
+states = (most["parameters"] + most["gradients"] + most["optimizer"]) * MIB
+print(
+    f"weights {many * number / 2**30:.1f} GiB; by hand {states_by_hand / 2**30:.1f} GiB; counted {states / 2**30:.1f}"
+)
+print(f"on an H100: {large.verdict}; an L4 has 22 GiB in all")
 
 # %% tags=["claim"]
 L.claim(
@@ -159,363 +160,391 @@ L.claim(
 )
 
 # %% [markdown]
-# You will often read that mixed precision halves memory and doubles the batch. Test it on this program, at this batch, and at one eight times as large.
+# You will often read that mixed precision halves memory and doubles the batch. Mixed precision (notebook [08](08_mixed_precision.ipynb)) lets matrix products work in sixteen bits, half the bytes; in PyTorch, `autocast` chooses which. Look at the four parts above and predict, for the batch of 4,096.
+
+# %% tags=["predict"]
+L.predict("amp")
 
 # %% tags=["measure"]
 # <fix>
 # was: asked = 8 * batch
 asked = batch
 # </fix>
-tried, found = {}, {}
-for half in (False, True):
-    program = partial(training, half=half)
-    found[half] = gpulab.virtual.max_batch(program, "l4", asked)  # begins with this batch
-    tried[half] = found[half].found.tried[0]
-    most = {}
-    for use in tried[half].phases:
-        for role, held in use.by_role.items():
-            most[role.value] = max(most.get(role.value, 0), held)
-    parts = ", ".join(f"{part} {held / 2**20:,.0f}" for part, held in most.items() if part != "temporaries")
-    peak = tried[half].peak
-    print(f"{'autocast' if half else 'float32'}: {parts} MiB at most")
-    print(f"    the peak is {peak.bytes / 2**20:,.0f} MiB, in {peak.phase.value}")
-left = tried[True].peak.bytes / tried[False].peak.bytes
-line = [each.found.fixed_bytes + 8 * batch * each.found.sample_bytes for each in found.values()]
-print(f"left of the peak: {left:.0%} at a batch of {asked:,}; {line[1] / line[0]:.0%} at {8 * batch:,}")
-plain, halved = found[False].batch, found[True].batch
-print(f"largest batch: {plain:,} -> {halved:,}, {halved / plain:.1f} times")
+found = {
+    name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", asked).found
+    for name in ("float32", "autocast")
+}
+plain, halved = (each.tried[0].peak.bytes for each in found.values())  # each search begins with the batch asked for
+again = on_the_card("symptom, autocast", TOO_MANY, half=True)
+print(again)
+sizes.in_turn(found)
 
 # %% tags=["claim"]
+display(L.reveal("amp", halved / plain, "%"))
 L.claim(
-    "autocast leaves at least nine tenths of this program's peak: it does not halve memory",
-    left >= 0.9,
-    before=tried[False].peak.bytes / 2**20,
-    after=tried[True].peak.bytes / 2**20,
+    "autocast leaves at least nine tenths of the peak at a batch of 4,096; it lets the batch of the symptom run",
+    halved >= 0.9 * plain and again.endswith("runs."),
+    before=plain / MIB,
+    after=halved / MIB,
     unit="MiB",
     source=gpulab.runs["virtual L4"],
 )
 
-# %% tags=["reveal"]
-display(L.reveal("weights"), L.reveal("amp", left, "%"))
+# %% [markdown]
+# The table is for 4,096 samples; its last column is what the card has room for. So the saying is half true. Autocast shrinks *activations*, and not by half here: it also keeps a copy of each weight in sixteen bits until backward is done, and the input stays as it was. Weights, gradients and Adam's numbers keep their four bytes. With 4,096 samples that is most of it, and next to nothing is gained. With 98,304 nearly everything is activations, and the loop that failed at the beginning runs with its whole batch.
+#
+# ### 09.10 The peak of each part of a step
+#
+# Which part of the step holds the peak decides which remedy can work. With 4,096 samples it was backward. Now the same model with 256.
+
+# %% tags=["predict"]
+L.predict("stage")
 
 # %% [markdown]
-# Both halves of the saying are worth keeping in their exact form. Autocast shrinks *activations*, not by half here: it also keeps a bfloat16 copy of each weight until backward is done, and the input stays float32. Weights, gradients and Adam's numbers keep their four bytes. So a program whose memory is mostly activations gains much, and its largest batch may nearly double; a program that is mostly weights gains next to nothing. Notebook [08](08_mixed_precision.ipynb) has the rest.
+# Adam has two forms on a GPU. `foreach`, the usual one, works on all weights at once and needs temporary copies of them; `fused` is one piece of GPU code that needs none ([12](12_launch_fusion_graphs.ipynb) has more of that).
+
+# %% tags=["measure"]
+# <fix>
+# was: forms = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
+forms = {"fused": {"fused": True}, "foreach": {"foreach": True}}
+# </fix>
+by_form = {name: gpulab.virtual.fits(partial(training, **form), "l4", 256).fit.measured for name, form in forms.items()}
+phases = ("forward", "backward", "optimizer")
+lines = [
+    (name, *(f"{use.bytes / MIB:,.0f}" for use in told.phases if use.phase.value in phases))
+    for name, told in by_form.items()
+]
+tables.rows(("MiB in use at most", *phases), lines)
+
+# %% tags=["claim"]
+display(L.reveal("stage"))
+fused, foreach = (by_form[name].peak for name in ("fused", "foreach"))
+L.claim(
+    "with a small batch the peak is in the optimizer's update; fused=True takes it out of there "
+    "and lowers it by a tenth",
+    foreach.phase.value == "optimizer" != fused.phase.value and fused.bytes <= 0.9 * foreach.bytes,
+    before=foreach.bytes / MIB,
+    after=fused.bytes / MIB,
+    unit="MiB",
+    source=gpulab.runs["virtual L4"],
+)
+
+# %% [markdown]
+# Here a smaller batch would change nothing: activations have hardly a part in the peak.
 #
-# ## The decision tree
+# ## When it runs out
 #
 # ### 09.2 Five programs that run out of memory
 #
-# All five are the same small transformer in other sizes. This is the loop; `Program` holds the sizes and which remedies are in place.
+# All five are the same small transformer in other sizes. Below is their loop; `program` holds the sizes. The first one does not fail at once: it trains for some twenty steps and then runs out. Its batch comes in one part, and `program.validates` is true. Two lists grow in there; does one of them matter?
 
-# %% tags=["setup"]
+# %% tags=["predict"]
 import inspect
 from dataclasses import replace
 
-from gpulab.lessons.labs import oom
-
 print(inspect.getsource(oom.train))
-
-# %% [markdown]
-# The tree, to be walked from the top. Every question is answered by a counter, and every answer rules something out.
-#
-# 1. **Does the first step fail?** If not, what fits once should fit again. Look at memory in use where each step begins.
-#    - It *rises* from step to step: something is kept. A list of losses (09.6), or validation without `inference_mode` (09.8).
-#    - It is *flat*, and sizes vary: fragments, if much is reserved and not allocated (09.3); else one sample that is longer than the others (09.7).
-# 2. **It does: are weights, gradients and optimizer state alone more than the card?** Then no batch is small enough. Fewer optimizer numbers; for inference, smaller weights; several GPUs; a smaller model.
-# 3. **They are not: then it is the activations.** In this order, cheapest first: half precision (saves time too), fused attention (saves time too, where the formula is written out), the batch in parts whose gradients add up (a little slower), activations computed again in backward (forward twice: about a third more arithmetic).
-# 4. **Does another process use the card?** The error names it.
-# 5. **Check again**: the same losses, the new peak, and what it cost.
-#
-# The first of the five does not fail at once.
-
-# %% tags=["predict"]
 L.predict("later")
 
 # %% tags=["measure"]
 later = oom.CASES["later"]
-try:
-    with gpulab.virtual_gpu("l4", "later"):
-        oom.train(later)
-except torch.OutOfMemoryError as error:
-    print(str(error).partition(" If reserved")[0])
-gpulab.report(gpulab.runs["later"])
-
-# %% tags=["measure"]
+oom.fits(later, "later")
+display(gpulab.report(gpulab.runs["later"]))
 gpulab.charts.memory_over_time(gpulab.runs["later"])
 
-# %% tags=["reveal"]
-L.reveal("later")
-
 # %% [markdown]
-# The report has already walked the tree: it looked at every tensor that was alive and says who holds it. `history` holds a few losses, and through their graphs most of the card. How it knows, and what it could be confused with:
+# The report looked at every tensor that was alive when memory ran out, and says who holds it. The chart shows the counter that says *kept*: memory in use rises from step to step. A step that is merely too large fails the first time, and a sample that is too long leaves no slope.
+#
+# Below the list holds the same losses without their graphs. (A graph is what a tensor was computed from; `backward()` walks it.) First whether the program still trains the same, small enough for the CPU.
 
-# %% tags=["measure"]
-# %gpuwhy out_of_memory
-
-# %% tags=["worked"]
+# %% tags=["same"]
 # <fix>
 # was: fixed = later
 fixed = replace(later, keeps_graphs=False)  # in the loop: history.append(seen.detach())
 # </fix>
 ran_to_its_end = oom.fits(fixed, "later_fixed")
-
-# %% tags=["same"]
 L.same(oom.train(oom.small(later), "cpu"), oom.train(oom.small(fixed), "cpu"))
 
 # %% tags=["claim"]
+display(L.reveal("later"))
+rise_before, rise_after = (oom.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
 L.claim(
-    "the program that ran out of memory after twenty steps trains all of its 32 once its list holds no graphs",
-    ran_to_its_end and oom.facts(later, gpulab.runs["later"]).steps < 32,
-    before=oom.facts(later, gpulab.runs["later"]).steps,
-    after=32,
-    unit="steps",
+    "with graphs in its list the program grows by more than 512 MiB a step and runs out; without them by less than "
+    "1 MiB, and it trains all of its 32 steps",
+    ran_to_its_end and rise_before > 512 * MIB and rise_after < MIB,
+    before=rise_before / MIB,
+    after=round(rise_after / MIB, 3),
+    unit="MiB a step",
     source=gpulab.runs["later"],
 )
 
 # %% [markdown]
-# The other four fail in their first step. Here is what is known of each: *states* are weights, gradients and optimizer state, worked out by hand as in 09.1, against what the card has for tensors.
-
-# %% tags=["measure"]
-for name in ("states", "batch", "long", "large"):
-    facts = oom.fault(name)
-    print(
-        f"{name:7} states {facts.states_bytes / 2**30:4.1f} of {facts.room_bytes / 2**30:.1f} GiB; "
-        f"batch {facts.batch:3}, half precision: {facts.half}, fused attention: {facts.fused}; asked for in: "
-        f"{gpulab.runs[name].failure.phase or 'the first forward pass'}"
-    )
-
-# %% tags=["check"]
-# <blank> "a", "b", "c" or "d"
-# was: answer = None
-answer = "b"
-# </blank>
-L.check("counter", answer)
-
-# %% [markdown]
-# Your turn: for each of the four, the *cheapest* remedy of the tree that makes it run. There are six, by name: `detach`, `half`, `fused`, `parts` (four of them), `recompute`, `state` (one number for each weight instead of two). Each of your choices is run on the card; and so is every cheaper one, to see that none of those would have done.
-
-# %% tags=["exercise"]
-# <blank> fill in all four: chosen = {"states": ..., "batch": ..., "long": ..., "large": ...}
-# was: chosen = {}
-chosen = {"states": "state", "batch": "half", "long": "fused", "large": "parts"}
-# </blank>
-cheapest = {name: oom.cheapest(oom.CASES[name]) for name in chosen}
-right = [name for name, remedy in chosen.items() if remedy == cheapest[name]]
-for name in chosen:
-    print(f"{name}: {'runs, and nothing cheaper does' if name in right else 'not yet'}")
-
-# %% tags=["score"]
-L.score("cheapest", len(right) if chosen else None)
-
-# %% [markdown]
-# Do they still train the same? Three of them must, within the rounding of bfloat16; small enough for the CPU, they do. The fourth is another optimizer and therefore another training: there, only the loss of your own task tells. That is why it comes last.
-
-# %% tags=["same"]
-mended = {name: oom.mended(oom.CASES[name], [remedy]) for name, remedy in chosen.items() if name != "states"}
-L.same(
-    [oom.train(oom.small(oom.CASES[name]), "cpu") for name in mended],
-    [oom.train(oom.small(program), "cpu") for program in mended.values()],
-    equal=0.05,
-)
-
-# %% tags=["claim"]
-L.claim(
-    "each of the four that failed in their first step runs with one remedy, and with none that is cheaper",
-    len(right) == 4,
-    before=0,
-    after=len(right),
-    unit="programs that run",
-    source=gpulab.runs["states"],
-)
-
-# %% [markdown]
-# The tree as a function, `oom.walked`, takes the same facts, read from the recordings. These are its ways, with the remedies it would try, in order:
-
-# %% tags=["measure"]
-for name in oom.CASES:
-    path, remedies = oom.walked(oom.facts(oom.CASES[name], gpulab.runs[name]))
-    print(f"{name}: {'; '.join(path)} -> {', '.join(remedies)}")
-
-# %% [markdown]
-# Two remarks. gpulab's report orders by another price than this tree: it puts the batch in parts before half precision, because parts change no number; the tree puts half precision first, because it also saves time. And `parts` stops being exact where a layer looks at the whole batch, as batch normalisation does.
+# ### 09.6 Which losses may be kept in a list
 #
-# ## Memory that is there and cannot be had
-#
-# Three experiments on what lies between a tensor and the driver. First all three predictions.
+# "Never append the loss itself" is the best known advice on leaks. The losses of the training above were in a list too, and did no harm. Was that because of their `detach()`?
 
 # %% tags=["predict"]
-display(L.predict("pieces"), L.predict("pool"), L.predict("inplace"))
+L.predict("lists")
 
+
+# %% tags=["measure"]
+def collecting(kept, steps=9):
+    """Train, and append to a list in every step what `kept` makes of model and loss."""
+    with torch.device("cuda"):
+        model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
+    optimizer, history = torch.optim.Adam(model.parameters()), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(1024, 1024, device="cuda")).square().mean()
+        loss.backward()
+        optimizer.step()
+        history.append(kept(model, loss))
+
+
+def held_out_loss(model):
+    return model(torch.randn(4096, 1024, device="cuda")).square().mean()
+
+
+lists = {
+    "training loss": lambda model, loss: loss,
+    "validation loss": lambda model, loss: held_out_loss(model),
+    # <fix>
+    # was: "validation loss, item()": lambda model, loss: held_out_loss(model),
+    "validation loss, item()": lambda model, loss: held_out_loss(model).item(),
+    # </fix>
+}
+growth = {}
+for name, kept in lists.items():
+    with L.gpu(name):
+        collecting(kept)
+    growth[name] = oom.rise_bytes(gpulab.runs[name])
+tables.rows(("in the list", "bytes more in each step"), [(name, f"{count:,}") for name, count in growth.items()])
+
+# %% tags=["claim"]
+display(L.reveal("lists", growth["training loss"], "bytes a step"))
+L.claim(
+    "a list of training losses grows by one number a step, of validation losses by more than 32 MiB, "
+    "of plain numbers by nothing",
+    growth["training loss"] == 512 and growth["validation loss"] > 32 * MIB and growth["validation loss, item()"] == 0,
+    before=growth["validation loss"] / MIB,
+    after=growth["validation loss, item()"] / MIB,
+    unit="MiB a step",
+    source=gpulab.runs["validation loss"],
+)
 
 # %% [markdown]
-# ### 09.3 Free memory in pieces
+# So what counts is not the list but whether `backward()` was called: it lets go of the graph. `.item()` takes the number out and makes the program wait for the GPU each time; `.detach()` does not wait. Collect detached losses, and read them every hundred steps ([07](07_host_to_device.ipynb) shows why).
 #
-# Features are computed one after the other and kept, 72 MiB each; computing one needs 128 MiB for a moment. All 240 take 17 GiB, and the card has 22.
+# ### The tree, and four programs that fail at once
+#
+# A tree to be walked from the top. Every question is answered by a counter, and every answer rules something out.
+#
+# 1. **Does the first step fail?** If not, what fits once should fit again. Look at memory in use where each step begins.
+#    - It *rises*: something is kept (09.6), or validation keeps what nobody needs (09.8).
+#    - It is *flat*, and sizes vary: memory in pieces, if much is reserved and not allocated (09.3); else one sample that is longer than the others (09.7).
+# 2. **It does. Are weights, gradients and the optimizer's numbers alone more than the card?** Then no batch is small enough. Keep fewer numbers for each weight, use several GPUs, or a smaller model.
+# 3. **They are not: then it is the activations.** Cheapest first: half precision, which saves time too; fused attention, where the formula is written out; the batch in parts, one after the other, whose gradients add up; activations computed again in backward instead of kept, which is forward twice.
+# 4. **Does another process use the card?** The error names it.
+# 5. **Check again**: the same losses, the new peak, and what it cost.
 
-# %% tags=["given"]
-def keep_features(count, room_first, device="cuda", mib=2**18):
-    """`mib`: numbers in a MiB of float32; fewer make the same program small."""
+# %% tags=["measure"]
+remedies.known("wide", "many", "long", "more")
+
+# %% [markdown]
+# Your turn: for each of the four, the *cheapest* remedy that makes it run. In the order of their price:
+#
+# - `"detach"`: a list without graphs
+# - `"half"`: autocast to sixteen bits
+# - `"fused"`: attention as one operator, which never writes down its tokens x tokens scores
+# - `"parts"`: the batch in four parts
+# - `"recompute"`: activations computed again in backward
+# - `"state"`: an optimizer that keeps one number for each weight instead of two
+#
+# What you choose is run on the card, and so is everything cheaper. `L.hint("cheapest")` helps, three times.
+
+# %% tags=["exercise"]
+# <blank> fill in all four: chosen = {"wide": ..., "many": ..., "long": ..., "more": ...}
+# was: chosen = {}
+chosen = {"wide": "state", "many": "half", "long": "fused", "more": "parts"}
+# </blank>
+came = remedies.tried(chosen)
+display(came)
+L.score("cheapest", len(came.right) if chosen else None)
+
+# %% [markdown]
+# Do they still train the same? Three of them must, within the rounding of sixteen bits. The fourth has another optimizer and is another training: there, only the results of your own task tell. That is why it comes last.
+
+# %% tags=["claim"]
+repaired = {name: oom.mended(oom.CASES[name], [chosen[name]]) for name in came.right if name != "wide"}
+if repaired:
+    before, after = [oom.CASES[name] for name in repaired], repaired.values()
+    display(L.same(*([oom.train(oom.small(each), "cpu") for each in some] for some in (before, after)), equal=0.05))
+L.claim(
+    "each of the four that failed in their first step runs with one remedy, and with none that is cheaper",
+    len(came.right) == 4,
+    before=0,
+    after=len(came.right),
+    unit="programs that run",
+    source=gpulab.runs["attempt"],
+)
+
+# %% [markdown]
+# (gpulab's report puts parts before half precision, because parts change no number. They do where a layer looks at the whole batch, as batch normalisation does.)
+#
+# This is half way, and a good place for a pause.
+#
+# ## Free memory that cannot be had
+#
+# ### 09.3 Memory in pieces
+#
+# Features are computed one after the other and kept, 72 MiB each; computing one needs 128 MiB for a moment. All 240 take 17 GiB. The card has 22.
+
+# %% tags=["predict"]
+L.predict("pieces")
+
+
+# %% tags=["measure"]
+def features(count, room_first, device="cuda", mib=2**18):
+    """One after the other. `mib`: numbers in a MiB of float32; fewer make the same program small."""
     room = torch.empty(count, 72 * mib, device=device) if room_first else None
-    kept = []
     for place in range(count):
         raw = torch.full((128 * mib,), float(place), device=device)
         scale = raw.mean()
         del raw
-        features = room[place] if room_first else torch.empty(72 * mib, device=device)
-        kept.append(features.fill_(scale))
-    return kept
+        made = room[place] if room_first else torch.empty(72 * mib, device=device)
+        yield made.fill_(scale)
 
 
-def on_the_card(name, room_first):
+def kept_on_the_card(name, room_first):
     """How many features the card could keep."""
+    kept = []
     try:
         with gpulab.virtual_gpu("l4", name):
-            return len(keep_features(240, room_first))
+            for each in features(240, room_first):
+                kept.append(each)
     except torch.OutOfMemoryError as error:
         print(str(error).partition(" If reserved")[0])
-        return 0
+    return len(kept)
 
 
-# %% tags=["measure"]
-in_pieces = on_the_card("in_pieces", room_first=False)
+as_they_come = kept_on_the_card("as they come", room_first=False)
 # <fix>
 # was: room_first = False
 room_first = True
 # </fix>
-in_a_row = on_the_card("in_a_row", room_first)
-print(f"kept: {in_pieces} as they come, {in_a_row} with room made first")
+in_a_row = kept_on_the_card("in a row", room_first)
+print(f"kept: {as_they_come} as they come, {in_a_row} with room made first")
 
 # %% [markdown]
-# Read the error again: some 9 GiB are reserved and unallocated. Each piece of features went into the hole that its 128 MiB had left, and what remains of that hole, 56 MiB, fits no request that follows. The remedy in your own code is to make room first, or to use few sizes: round lengths up, pad batches to a handful of shapes.
-
-# %% tags=["same"]
-L.same(keep_features(6, False, "cpu", 64), keep_features(6, room_first, "cpu", 64))
-
-# %% tags=["claim"]
-L.claim(
-    "with room made first, the card keeps all 240 features that it could not keep in pieces",
-    in_pieces == 0 and in_a_row == 240,
-    before=in_pieces,
-    after=in_a_row,
-    unit="features kept",
-    source=gpulab.runs["in_a_row"],
-)
-
-# %% [markdown]
-# The remedy in a setting: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. PyTorch then takes addresses for the whole card and maps memory to them in pages of 2 MiB where it is needed, so that free pages can be moved to where a request fits. gpulab's played cards have PyTorch's default settings; so here both allocators are simulated, on the requests that a card with more room recorded. They are two hundred lines together, in `gpulab.lessons.labs.fragments`.
+# Read the error: some 9 GiB are reserved and unallocated. Each piece of features went into the hole that its 128 MiB had left, and what remains of that hole, 56 MiB, is too small for all that follows. The remedy in your own code is to make room first, or to use few sizes: round lengths up, pad batches to a handful of shapes.
+#
+# The remedy in a setting is `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. A *segment* is what PyTorch asks of the driver in one piece. With this setting there is one that grows: memory is mapped into it in pages of 2 MiB, and pages that are free can be moved to where a request fits. Played cards have PyTorch's default settings; so here both ways are simulated, with the requests that a roomier card recorded.
 
 # %% tags=["measure"]
-from gpulab.lessons.labs import fragments
-
 with gpulab.virtual_gpu("h100", "roomy"):
-    keep_features(240, room_first=False)
+    kept = list(features(240, room_first=False))
+    del kept
 requests = fragments.requests_of(gpulab.runs["roomy"])
 card_bytes = oom.room_bytes("l4")
 fixed_segments = fragments.play(requests, fragments.FixedSegments(card_bytes))
-served = requests[: fixed_segments.done]  # up to the one that fixed segments cannot serve
 # <fix>
 # was: allocator = fragments.FixedSegments
 allocator = fragments.GrowingSegment
 # </fix>
-growing_segment = fragments.play(served, allocator(card_bytes))
-for name, told in (("fixed", fixed_segments), ("growing", growing_segment)):
-    print(
-        f"{name} after {told.done} requests: held {told.held_bytes / 2**30:.1f} GiB, given out "
-        f"{told.given_bytes / 2**30:.1f} GiB, largest free piece {told.largest_free_bytes / 2**20:,.0f} MiB"
-    )
-to_the_end = fragments.play(requests, allocator(card_bytes))
-print(f"growing, all of it: {to_the_end.done} of {len(requests)} requests served")
-
-# %% tags=["claim"]
-L.claim(
-    "where fixed segments have no free piece of 128 MiB left, a segment that grows has 8 GiB in one, "
-    "and serves the rest",
-    fixed_segments.largest_free_bytes < 128 * 2**20
-    and growing_segment.largest_free_bytes > 8 * 2**30
-    and to_the_end.refused_bytes is None,
-    before=fixed_segments.largest_free_bytes / 2**20,
-    after=growing_segment.largest_free_bytes / 2**20,
-    unit="MiB in the largest free piece",
-    source=gpulab.lessons.SIMULATED,
+growing = fragments.play(requests[: fixed_segments.done], allocator(card_bytes))  # up to where the first one ends
+served = fragments.play(requests, allocator(card_bytes))
+fragments.beside(
+    {"fixed segments": fixed_segments, "a segment that grows": growing},
+    below=f"Both up to where the first one ends. The second one then serves {served.done:,} of {len(requests):,} requests.",
 )
 
+# %% tags=["claim"]
+display(L.reveal("pieces"), L.same(list(features(6, False, "cpu", 64)), list(features(6, room_first, "cpu", 64))))
+L.claim(
+    "with room made first the card keeps all 240 features, and as they come it does not; where fixed segments have no "
+    "free piece of 128 MiB left, one that grows has 8 GiB, and serves the rest",
+    as_they_come < 240 == in_a_row
+    and fixed_segments.largest_free_bytes < 128 * MIB
+    and growing.largest_free_bytes > 8 * 2**30
+    and served.done == len(requests),
+    before=fixed_segments.largest_free_bytes / MIB,
+    after=growing.largest_free_bytes / MIB,
+    unit="MiB",
+    source=gpulab.lessons.SIMULATED,
+)
 
 # %% [markdown]
 # ### 09.4 Asking for memory in every step
 #
-# "Build a memory pool" and "reuse tensors" are common advice. Here is a step that makes two tensors of 64 MiB, three times: with `empty_cache()` after each step, as people write it when memory is short; without; and with `out=`, into a buffer of its own. Two counters: how often PyTorch's allocator is asked, and how often it has to ask the driver, which waits for the GPU.
+# "Build a memory pool" and "reuse tensors" are common advice. Here is a step that makes two tensors of 64 MiB, three times: with `empty_cache()` after each step, as people write it when memory is short; without; and with `out=`, into a buffer of its own.
+
+# %% tags=["predict"]
+L.predict("pool")
+
 
 # %% tags=["measure"]
-def products(forget=False, reuse=False, steps=12, warm=4):
-    """Tensors asked for, and calls to the driver, in each settled step."""
-    x, w = (torch.randn(4096, 4096, device="cuda") for _ in range(2))
-    buffer = torch.empty(4096, 4096, device="cuda")
-    for step in range(steps):
-        if step == warm:
-            before = torch.cuda.memory_stats()
-        if reuse:
-            torch.mm(x, w, out=buffer)
-            torch.tanh(buffer, out=buffer)
-        else:
-            y = x @ w
-            y = torch.tanh(y)
-            del y
-        if forget:
-            torch.cuda.empty_cache()
-        gpulab.step()
-    after = torch.cuda.memory_stats()
-    counters = ("allocation.all.allocated", "num_device_alloc")
-    return tuple((after[each] - before[each]) / (steps - warm) for each in counters)
+def as_it_is(x, buffer):
+    torch.tanh(x @ x)
 
 
-with L.gpu("forgets"):
-    forgets = products(forget=True)
-with L.gpu("keeps"):
-    # <fix>
-    # was: keeps = products(forget=True)
-    keeps = products()
-    # </fix>
-with L.gpu("reuses"):
-    # <fix>
-    # was: reuses = products()
-    reuses = products(reuse=True)
-    # </fix>
-for name, (tensors, calls) in {"empty_cache()": forgets, "as it is": keeps, "out=": reuses}.items():
-    print(f"{name:14} {tensors:g} tensors and {calls:g} calls to the driver in a step")
-found = {each.rule: each for each in gpulab.diagnose(gpulab.runs["forgets"]).findings}
-if "allocator_thrash" in found:
-    print("with empty_cache(), gpulab says:", found["allocator_thrash"].claim)
+def forgetting(x, buffer):
+    torch.tanh(x @ x)
+    torch.cuda.empty_cache()
+
+
+def reusing(x, buffer):
+    torch.mm(x, x, out=buffer)
+    torch.tanh(buffer, out=buffer)
+
+
+def settled(name, work):
+    """Tensors asked for, and calls to the driver, in each of the last eight steps of twelve."""
+    with L.gpu(name):
+        x, buffer = (torch.ones(4096, 4096, device="cuda") for _ in range(2))
+        for step in range(12):
+            if step == 4:
+                before = torch.cuda.memory_stats()
+            work(x, buffer)
+            gpulab.step()
+        after = torch.cuda.memory_stats()
+    return tuple((after[each] - before[each]) / 8 for each in ("allocation.all.allocated", "num_device_alloc"))
+
+
+forgets = settled("forgets", forgetting)
+# <fix>
+# was: keeps = settled("keeps", forgetting)
+keeps = settled("keeps", as_it_is)
+# </fix>
+reuses = settled("reuses", reusing)
+lines = [(name, *(f"{each:g}" for each in told)) for name, told in {
+    "empty_cache()": forgets, "as it is": keeps, "out=": reuses
+}.items()]  # fmt: skip
+tables.rows(("in each step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['keeps'].source}.")
 
 # %% tags=["claim"]
+display(L.reveal("pool", keeps[1]))
 L.claim(
-    "without empty_cache() in the loop, a settled step asks the driver for nothing",
-    keeps[1] == 0 and forgets[1] >= 1,
+    "empty_cache() in the loop asks the driver again in every step, and without it no step does; out= asks for no "
+    "tensor at all, and has no call to the driver left to save",
+    forgets[1] >= 1 and keeps[1] == 0 and keeps[0] >= 2 and reuses == (0, 0),
     before=forgets[1],
     after=keeps[1],
-    unit="calls to the driver in a step",
+    unit="calls a step",
     source=gpulab.runs["keeps"],
 )
 
-# %% tags=["claim"]
-L.claim(
-    "out= asks for no tensor at all, and saves no call to the driver: there was none left to save",
-    reuses == (0, 0) and keeps[0] >= 2 and keeps[1] <= forgets[1],
-    before=keeps[0],
-    after=reuses[0],
-    unit="tensors asked for in a step",
-    source=gpulab.runs["reuses"],
-)
-
 # %% [markdown]
-# The second line is the honest result on "build a pool": PyTorch is one. Reuse by hand saves tensors, and with them some of the peak; it is no cure for calls to the driver. Those come from a cache that is thrown away, by you or because the card is full.
+# So much for "build a pool": PyTorch is one. Reuse by hand saves tensors and some of the peak, but no calls to the driver. Those come from a pool that is thrown away, by you or because the card is full.
+#
+# ## Memory that is kept for nothing
 #
 # ### 09.5 In place, and when autograd says no
 #
-# `relu(2 * x + 1)` makes a new tensor for each of its three operators. Here the bytes that operators ask for are counted, on the CPU, as on any device.
+# `relu(2 * x + 1)` makes a new tensor for each of its three operators; `(2 * x).add_(1).relu_()` makes one and writes over it. The best known layer of that kind is `nn.ReLU(inplace=True)`. How much less does it keep for backward?
+
+# %% tags=["predict"]
+L.predict("inplace")
 
 # %% tags=["measure"]
-from gpulab.lessons.labs import anatomy
-
 torch.manual_seed(0)
 x = torch.randn(2**20)
 with anatomy.allocations() as apart:
@@ -525,272 +554,152 @@ with anatomy.allocations() as written_over:
     # was: other = torch.relu(2 * x + 1)
     other = (2 * x).add_(1).relu_()
     # </fix>
-print(f"{apart.bytes / 2**20:g} MiB in {apart.count} tensors -> {written_over.bytes / 2**20:g} in {written_over.count}")
 
-# %% tags=["same"]
-L.same(one, other)
-
-# %% tags=["claim"]
-L.claim(
-    "in place, 4 MiB are asked for instead of 12",
-    (apart.bytes, written_over.bytes) == (12 * 2**20, 4 * 2**20),
-    before=apart.bytes / 2**20,
-    after=written_over.bytes / 2**20,
-    unit="MiB",
-    source=gpulab.lessons.COUNTED,
-)
-
-# %% [markdown]
-# In training there is a catch. `sigmoid` keeps its *output* for backward; whoever writes over it takes away what backward needs. PyTorch counts how often each tensor was written to, and stops.
-
-# %% tags=["check"]
 gate = torch.ones(4, requires_grad=True)
 try:
     torch.sigmoid(gate).mul_(2).sum().backward()
 except RuntimeError as error:
-    print(str(error).partition(":")[0])
-
-torch.sigmoid(gate).mul(2).sum().backward()  # a new tensor: what sigmoid kept stays as it was
-print("with mul instead of mul_ it has a gradient:", gate.grad is not None)
+    print("in place after sigmoid:", str(error).partition(":")[0])
 
 
-# %% [markdown]
-# So in-place operators are allowed where nobody kept what they overwrite. The best known is `nn.ReLU(inplace=True)`. How much does it save in training? Count what is kept for backward.
-
-# %% tags=["measure"]
-def kept_by(activation, layers=4, rows=4096, width=1024):
+def kept_by(activation, layers=4):
     """Bytes that a forward pass keeps for backward; on the meta device, which has no memory."""
     with torch.device("meta"):
-        model = nn.Sequential(*[each for _ in range(layers) for each in (nn.Linear(width, width), activation())])
-        x = torch.empty(rows, width)
+        model = nn.Sequential(*[each for _ in range(layers) for each in (nn.Linear(1024, 1024), activation())])
+        x = torch.empty(4096, 1024)
         return anatomy.saved_bytes(lambda: model(x), model)
 
 
-relu_bytes = kept_by(nn.ReLU)
+relu_bytes, gelu_bytes = kept_by(nn.ReLU), kept_by(nn.GELU)
 # <fix>
-# was: in_place_bytes = kept_by(nn.GELU)
+# was: in_place_bytes = gelu_bytes
 in_place_bytes = kept_by(partial(nn.ReLU, inplace=True))
 # </fix>
-for name, kept in {"ReLU": relu_bytes, "in place": in_place_bytes, "GELU": kept_by(nn.GELU)}.items():
-    print(f"{name:9} {kept / 2**20:g} MiB")
+tables.rows(
+    ("counted", "MiB"),
+    [
+        ("three operators, new tensors: asked for", apart.bytes // MIB),
+        ("three operators, in place: asked for", written_over.bytes // MIB),
+        ("four layers with ReLU: kept for backward", relu_bytes // MIB),
+        ("with ReLU in place", in_place_bytes // MIB),
+        ("with GELU", gelu_bytes // MIB),
+    ],
+)
 
 # %% tags=["claim"]
+display(L.reveal("inplace", 1 - in_place_bytes / relu_bytes, "%"), L.same(one, other))
 L.claim(
-    "ReLU in place keeps exactly as much for backward as ReLU: nothing is saved there",
-    in_place_bytes == relu_bytes,
-    before=relu_bytes / 2**20,
-    after=in_place_bytes / 2**20,
+    "in place, three operators ask for 4 MiB instead of 12; and ReLU in place keeps as much for backward as ReLU",
+    (apart.bytes, written_over.bytes) == (12 * MIB, 4 * MIB) and in_place_bytes == relu_bytes,
+    before=apart.bytes / MIB,
+    after=written_over.bytes / MIB,
     unit="MiB",
     source=gpulab.lessons.COUNTED,
 )
 
-# %% tags=["reveal"]
-display(L.reveal("pieces"), L.reveal("pool", keeps[1]), L.reveal("inplace"))
 
 # %% [markdown]
-# Why nothing? `Linear` does not keep its output, and `ReLU` keeps its own, which is the next layer's input anyway: one tensor for both. What in place saves is one tensor for the moment of the operator. `GELU` keeps its input, which nobody else does, and is the dearer one here.
+# Why nothing? `Linear` does not keep its output, and `ReLU` keeps its own, which is the next layer's input anyway: one tensor for both. What in place saves is a tensor for the moment of the operator. `GELU` keeps its input, which nobody else does, and is the dearer one here.
 #
-# ## Memory that is kept for nothing, and memory that grows
-#
-# Three more predictions.
-
-# %% tags=["predict"]
-display(L.predict("lists"), L.predict("side"), L.predict("eval"))
-
-
-# %% [markdown]
-# ### 09.6 A list of losses
-#
-# The best known leak, "you append the loss and not its value", is only half of the story. Both lists below hold losses as they come.
-
-# %% tags=["measure"]
-def collecting(what, steps=24):
-    """Train, and append something to a list in every step."""
-    with torch.device("cuda"):
-        model = nn.Sequential(*[each for _ in range(3) for each in (nn.Linear(1024, 1024), nn.GELU())])
-        held_out = torch.randn(4096, 1024)
-    optimizer = torch.optim.Adam(model.parameters())
-    history = []
-    for _ in range(steps):
-        x = torch.randn(1024, 1024, device="cuda")
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        seen = loss if what == "training loss" else model(held_out).square().mean()
-        history.append(seen.item() if what == "number" else seen)
-
-
-def rise(name):
-    """Bytes by which memory in use rises in each settled step: the least and the most."""
-    rises = anatomy.rises(gpulab.runs[name].allocator_rows["allocated_bytes"].tolist())
-    return min(rises), max(rises)
-
-
-with L.gpu("training_losses"):
-    collecting("training loss", steps=10)
-with L.gpu("validation_losses"):
-    collecting("validation loss")
-with L.gpu("numbers"):
-    # <fix>
-    # was: collecting("validation loss", steps=10)
-    collecting("number", steps=10)
-    # </fix>
-for name in ("training_losses", "validation_losses", "numbers"):
-    print(f"{name:18} {rise(name)[0]:,} to {rise(name)[1]:,} bytes more in each step")
-growth = [each for each in gpulab.diagnose(gpulab.runs["validation_losses"]).findings if each.rule == "memory_growth"]
-print(*(each.claim for each in growth), *(each.fix for each in growth), sep="\n")
-
-# %% tags=["claim"]
-L.claim(
-    "a list of validation losses grows by more than 64 MiB a step, a list of numbers by nothing",
-    rise("validation_losses")[0] > 64 * 2**20 and rise("numbers")[1] == 0,
-    before=rise("validation_losses")[1] / 2**20,
-    after=rise("numbers")[1] / 2**20,
-    unit="MiB a step",
-    source=gpulab.runs["numbers"],
-)
-
-
-# %% [markdown]
-# The training losses rise by 512 bytes a step, the least that is given out for one number: `backward()` has let go of everything else. `.item()` brings that to zero and makes the host wait for the GPU, once in each call; `.detach()` does not wait and keeps the 512 bytes. Collect detached losses, and read them every hundred steps (notebook [07](07_host_to_device.ipynb) shows why).
+# The error above is the catch. `sigmoid` keeps its *output* for backward; whoever writes over it takes away what backward needs. PyTorch counts how often each tensor was written to, and stops. With `mul` instead of `mul_` it works.
 #
 # ### 09.7 Larger images, longer sequences
 #
-# How does memory grow with the side of an image, and with the length of a sequence? The *exponent* says it: 1 if twice the size takes twice the memory, 2 if it takes four times. Convolutions are counted on the meta device. Attention runs on a GPU, as there PyTorch chooses the fused operator; the peak of forward and backward is read.
+# How does memory grow with the side of an image, and with the length of a sequence? The *exponent* says it: 1 if twice the size takes twice the memory, 2 if it takes four times. Convolutions are counted on the meta device. Attention runs on a GPU, because PyTorch chooses the fused operator there; the peak of forward and backward is read.
 
 # %% tags=["measure"]
-def kept_of_images(side):
-    """Bytes kept for backward by two convolutions of two images."""
-    with torch.device("meta"):
-        first, second = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
-        model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
-        images = torch.empty(2, 3, side, side)
-        return anatomy.saved_bytes(lambda: model(images), model)
-
-
-by_side = {side: kept_of_images(side) for side in (128, 256, 512, 1024)}
-
-
 def written(query, key, value):
     return torch.softmax(query @ key.transpose(-2, -1) / 8, dim=-1) @ value
 
 
-def peaks(attend):
-    """The peak of forward and backward above what the inputs take, by length."""
-    found = {}
-    for length in (512, 1024, 2048, 4096):
-        inputs = [torch.randn(1, 16, length, 64, device="cuda", requires_grad=True) for _ in range(3)]
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        attend(*inputs).sum().backward()
-        found[length] = torch.cuda.max_memory_allocated() - held
-    return found
-
-
+lengths = (512, 1024, 2048, 4096)
+by_side = {side // 4: sizes.image_bytes(side // 4) for side in lengths}
 with L.gpu("attention_written"):
-    by_length = peaks(written)
+    by_length = sizes.attention_peaks(written, lengths)
 with L.gpu("attention_fused"):
     # <fix>
-    # was: fused_by_length = peaks(written)
-    fused_by_length = peaks(nn.functional.scaled_dot_product_attention)
+    # was: fused_by_length = sizes.attention_peaks(written, lengths)
+    fused_by_length = sizes.attention_peaks(nn.functional.scaled_dot_product_attention, lengths)
     # </fix>
-exponents = [anatomy.exponent(each) for each in (by_side, by_length, fused_by_length)]
-grown = {"side": by_side, "length, written": by_length, "length, fused": fused_by_length}
-for (name, sizes), exponent in zip(grown.items(), exponents, strict=True):
-    print(f"{name:16}", {size: f"{held / 2**20:,.0f} MiB" for size, held in sizes.items()}, f"exponent {exponent:.2f}")
+grown = {"two convolutions": by_side, "attention, written out": by_length, "attention, fused": fused_by_length}
+exponents = {name: anatomy.exponent(each) for name, each in grown.items()}
+tables.rows(
+    ("MiB", "at first", "8 times the size", "exponent"),
+    [
+        (name, *(f"{grown[name][size] / MIB:,.0f}" for size in (min(grown[name]), max(grown[name]))), f"{power:.2f}")
+        for name, power in exponents.items()
+    ],
+    below="Images 128 to 1,024 pixels wide, counted; sequences of 512 to 4,096 tokens, "
+    f"{gpulab.runs['attention_fused'].source}.",
+)
 
 # %% tags=["claim"]
+side_power, written_power, fused_power = exponents.values()
 L.claim(
     "memory goes with the square of an image's side and of a sequence's length (exponent 1.9 to 2.1), "
     "and with fused attention with the length itself (at most 1.1)",
-    all(1.9 <= each <= 2.1 for each in exponents[:2]) and exponents[2] <= 1.1,
-    before=round(exponents[1], 2),
-    after=round(exponents[2], 2),
-    unit="as exponent of the length",
+    all(1.9 <= each <= 2.1 for each in (side_power, written_power)) and fused_power <= 1.1,
+    before=round(written_power, 2),
+    after=round(fused_power, 2),
+    unit="as exponent",
     source=gpulab.runs["attention_fused"],
 )
 
 # %% [markdown]
-# One long sample in a thousand therefore decides whether a training run survives: a text of twice the length needs four times the memory for its scores. Sort by length, cap it, or use the fused operator, which never writes the scores down.
+# So one long sample in a thousand decides whether a training run survives. Sort by length, cap it, or use the fused operator, which never writes the scores down.
 #
 # ### 09.8 Validation that keeps what nobody needs
 #
-# The same forward pass, four ways.
+# Before validation you call `model.eval()`, as everybody does.
+
+# %% tags=["predict"]
+L.predict("eval")
 
 # %% tags=["measure"]
 import contextlib
 
 
 def kept_in(context, evaluating=True):
-    """Bytes that a forward pass keeps for backward, within a context."""
+    """Bytes that a forward pass of the model of 09.1 keeps for backward."""
     with torch.device("meta"):
         model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
         with context:
             return anatomy.saved_bytes(lambda: model(x), model)
 
 
-training_bytes = kept_in(contextlib.nullcontext(), evaluating=False)
-eval_bytes = kept_in(contextlib.nullcontext())
-no_grad_bytes = kept_in(torch.no_grad())
 # <fix>
 # was: quiet = contextlib.nullcontext()
 quiet = torch.inference_mode()
 # </fix>
-inference_bytes = kept_in(quiet)
-print(f"training {training_bytes:,}; eval() {eval_bytes:,}; no_grad() {no_grad_bytes:,}; quiet {inference_bytes:,}")
+kept = {
+    "training": kept_in(contextlib.nullcontext(), evaluating=False),
+    "eval()": kept_in(contextlib.nullcontext()),
+    "eval() and no_grad()": kept_in(torch.no_grad()),
+    "eval() and inference_mode()": kept_in(quiet),
+}
+tables.rows(("counted", "bytes kept"), [(name, f"{count:,}") for name, count in kept.items()])
 
 # %% tags=["claim"]
+display(L.reveal("eval", kept["eval()"] / kept["training"], "%"))
 L.claim(
-    "eval() alone keeps every byte that training keeps; inference_mode() keeps none",
-    eval_bytes == training_bytes and inference_bytes == no_grad_bytes == 0,
-    before=eval_bytes / 2**20,
-    after=inference_bytes / 2**20,
+    "eval() alone keeps every byte that training keeps; inference_mode() and no_grad() keep none",
+    kept["eval()"] == kept["training"] > 0 == kept["eval() and no_grad()"] == kept["eval() and inference_mode()"],
+    before=kept["eval()"] / MIB,
+    after=kept["eval() and inference_mode()"] / MIB,
     unit="MiB",
     source=gpulab.lessons.COUNTED,
-)
-
-# %% [markdown]
-# A related piece of advice is to "build the graph dynamically, so that memory is taken only when it is needed". PyTorch always does; there is nothing to switch on. What is kept follows from the operators that ran:
-
-# %% tags=["measure"]
-# <fix>
-# was: layers_run = LAYERS
-layers_run = 2
-# </fix>
-with torch.device("meta"):
-    model, x = make_model(), torch.empty(batch, WIDTH)
-    part_bytes = anatomy.saved_bytes(lambda: model[: 2 * layers_run](x), model)
-print(f"{layers_run} of {LAYERS} layers run: {part_bytes / 2**20:g} MiB kept; all: {training_bytes / 2**20:g} MiB")
-
-# %% tags=["claim"]
-L.claim(
-    "two layers of eight that run keep a quarter, and those left out keep nothing, without any setting",
-    part_bytes == 2 * 2 * layer,
-    before=training_bytes / 2**20,
-    after=part_bytes / 2**20,
-    unit="MiB",
-    source=gpulab.lessons.COUNTED,
-)
-
-# %% tags=["reveal"]
-display(
-    L.reveal("lists"),
-    L.reveal("side", by_side[256] / by_side[128], "times"),
-    L.reveal("eval", eval_bytes / training_bytes, "%"),
 )
 
 # %% [markdown]
 # ## Reading the instruments
-
-# %% tags=["predict"]
-display(L.predict("three"), L.predict("stage"))
-
-
-# %% [markdown]
+#
 # ### 09.9 Three numbers for one memory
 #
-# `nvidia-smi` (and `gpustat`, which asks the same driver) shows what is *used*, by all processes. PyTorch says what it has *reserved* of that, and what it has *allocated* to tensors. Here all three, before and after the cache is given back. On a played card *used* includes a context of a stated size; on yours it is what the driver says.
+# `nvidia-smi` (and `gpustat`, which asks the same driver) shows what is *used*, by all processes. PyTorch says what it has *reserved* of that, and what it has *allocated* to tensors. After a few steps the three differ, and somebody advises `empty_cache()`.
+
+# %% tags=["predict"]
+L.predict("three")
+
 
 # %% tags=["measure"]
 def three_numbers():
@@ -810,80 +719,38 @@ with L.gpu("three"):
     torch.cuda.empty_cache()
     # </fix>
     after = three_numbers()
-for name, one, other in zip(("used", "reserved", "allocated"), before, after, strict=True):
-    print(f"{name:10} {one / 2**20:7,.0f} MiB -> {other / 2**20:7,.0f} MiB")
-print(f"used less reserved: {(before[0] - before[1]) / 2**20:,.0f} MiB, the context and workspaces")
-print(f"reserved less allocated: {(before[1] - before[2]) / 2**20:,.0f} MiB, the cache")
+names = ("used", "reserved", "allocated")
+lines = [(name, *(f"{each / MIB:,.0f}" for each in pair)) for name, *pair in zip(names, before, after, strict=True)]
+display(tables.rows(("MiB", "before empty_cache()", "after"), lines, below=f"{gpulab.runs['three'].source}."))
+gpulab.charts.memory_kinds(gpulab.runs["three"])
 
 # %% tags=["claim"]
+display(L.reveal("three"))
 returned, let_go = before[0] - after[0], before[1] - after[1]
 L.claim(
-    "giving the cache back lowers what nvidia-smi shows by what PyTorch lets go, more than 512 MiB, "
-    "and takes no tensor a byte",
-    let_go > 512 * 2**20 and abs(returned / let_go - 1) <= 0.01 and before[2] == after[2],
-    before=before[0] / 2**20,
-    after=after[0] / 2**20,
+    "empty_cache() lowers what nvidia-smi shows by what PyTorch lets go, more than 512 MiB, and takes no tensor a byte",
+    let_go > 512 * MIB and abs(returned / let_go - 1) <= 0.01 and before[2] == after[2],
+    before=before[0] / MIB,
+    after=after[0] / MIB,
     unit="MiB used",
     source=gpulab.runs["three"],
 )
 
 # %% [markdown]
-# So the differences are assigned: used less reserved is the context, workspaces and other processes; reserved less allocated is the cache, which the next step uses again, and fragments, which it cannot. A full bar in `nvidia-smi` is neither a leak nor a reason to worry. To look into *allocated*, gpulab draws what it was for when most was given out (on a GPU of your own, record with `--level deep` for that):
-
-# %% tags=["measure"]
-gpulab.charts.memory_kinds(gpulab.runs["later_fixed"])
-
-# %% [markdown]
-# ### 09.10 The peak of each part of a step
-#
-# The same model with a batch of 256 instead of 4096, and Adam in two forms: `foreach`, usual on a GPU, which works on all weights at once and needs temporary copies of them, and `fused`, one kernel that needs none. The chart shows the first.
-
-# %% tags=["measure"]
-by_form = {}
-# <fix>
-# was: forms = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
-forms = {"fused": {"fused": True}, "foreach": {"foreach": True}}
-# </fix>
-for name, form in forms.items():
-    told = gpulab.virtual.fits(partial(training, **form), "l4", 256).fit.measured
-    by_form[name] = told.peak
-    phases = ", ".join(f"{use.phase.value} {use.bytes / 2**20:,.0f}" for use in told.phases)
-    print(f"{name:8} {phases} MiB; the peak is in {told.peak.phase.value}")
-gpulab.charts.memory_phases(gpulab.runs["virtual L4"])
-
-# %% tags=["claim"]
-L.claim(
-    "with a small batch the peak is in the optimizer's update; fused=True takes it out of there "
-    "and lowers it by a tenth",
-    by_form["foreach"].phase.value == "optimizer"
-    and by_form["fused"].phase.value != "optimizer"
-    and by_form["fused"].bytes <= 0.9 * by_form["foreach"].bytes,
-    before=by_form["foreach"].bytes / 2**20,
-    after=by_form["fused"].bytes / 2**20,
-    unit="MiB",
-    source=gpulab.runs["virtual L4"],
-)
-
-# %% tags=["reveal"]
-display(L.reveal("three"), L.reveal("stage"))
-
-# %% [markdown]
-# With a batch of 4096 the peak was in backward (09.1). Which part holds the peak decides which remedy can work: halving the batch does nothing for a peak in the update.
+# So the differences are assigned. Used less reserved: the context, work spaces, and other processes (on a played card the context is an allowance). Reserved less allocated: what the next step uses again, and pieces that it cannot. A full bar in `nvidia-smi` is neither a leak nor a reason to worry. The chart has what *allocated* was for when most was given out; on a GPU of your own, record with `--level deep` for it.
 #
 # ## Make: one program, two reasons
 #
-# This one fails for two reasons at once. Make it run on the same card with as few remedies as you can; par is two. `oom.facts`, the tree, and the error after each try are yours to use.
+# This one fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the first of the four. Run the cell without a remedy and read what is wrong; then make it run on the same card with as few remedies as you can. Par is two. `L.hint("fewest")` helps, three times.
 
 # %% tags=["exercise"]
 # <blank> a list of remedies, as in plan = ["half", "fused"]
 # was: plan = []
 plan = ["state", "parts"]
 # </blank>
-runs_now = bool(plan) and oom.fits(oom.mended(oom.BOTH, plan), "make")
-print("it runs" if runs_now else "it does not run yet")
-
-# %% tags=["score"]
-L.score("fewest", len(plan) if runs_now else None)
+outcome = remedies.planned(plan)
+display(outcome)
+L.score("fewest", outcome.count)
 
 # %% [markdown]
 # ## Another symptom
@@ -897,6 +764,8 @@ L.check("transfer", answer)
 
 # %% [markdown]
 # ## What you take with you
+#
+# When memory runs out, ask first whether the first step fails. If it does, four numbers for each weight against the card tell whether any batch can help. If it does not, the slope from step to step, and reserved less allocated, tell what is kept. [08](08_mixed_precision.ipynb) has the cheapest remedy in full, [03](03_parallel_work_and_batch.ipynb) the batch in parts, and [20](20_diagnosis_drills.ipynb) asks you for the cause without telling.
 
 # %% tags=["card"]
 L.card()

@@ -6,54 +6,37 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
 _ANATOMY = (
     Question(
-        key="weights",
-        ask="A model of one billion weights in float32, trained with Adam: how much memory is taken before the first "
-        "sample is?",
+        key="guess",
+        ask="Adam, float32, weights of 512 MiB, 4,096 samples, 64 MiB for one layer's output: how much is in use when "
+        "most is?",
         choices=(
-            Choice(key="a", text="4 GB: a weight is four bytes", told="That is the weights alone."),
-            Choice(key="b", text="8 GB: weights and gradients", told="Adam keeps numbers of its own as well."),
-            Choice(key="c", text="16 GB: weights, gradients, and two more numbers for each"),
-            Choice(key="d", text="it depends on the batch", told="These four do not change with the batch."),
+            Choice(key="a", text="less than 1 GiB", below=1.0, told="The weights have company."),
+            Choice(key="b", text="1 to 2 GiB", below=2.0, told="Adam's numbers alone are twice the weights."),
+            Choice(key="c", text="2 to 4 GiB", below=4.0),
+            Choice(key="d", text="more than 4 GiB", told="Not everything is there at the same time."),
         ),
-        right="c",
-        because="Four numbers of four bytes for each weight: itself, its gradient, and Adam's two running means.",
+        because="Weights and Adam's numbers are there always, 1.5 GiB. Activations come on top, 17 tensors of 64 MiB, "
+        "and one for what backward hands on. Gradients come as activations go.",
         hints=(
-            "Count what is stored once for each weight.",
-            "Adam keeps a mean of the gradients, and one of their squares.",
-            "4 numbers x 4 bytes x 1,000,000,000.",
+            "List what a step keeps, and until when.",
+            "Compare what there is for each weight with what there is for each sample.",
+            "Three numbers for each weight are always there; forward leaves two tensors for each layer.",
         ),
     ),
     Question(
         key="amp",
-        ask="Autocast to bfloat16 is said to halve memory. Of this program's peak, at this batch, how much is left?",
+        ask="Autocast to sixteen bits, at this batch of 4,096: how much is left of the peak of 2.6 GiB?",
         choices=(
-            Choice(key="a", text="about half", below=0.6, told="Only some activations are kept in half the bytes."),
-            Choice(key="b", text="two thirds to three quarters", below=0.8, told="Look at who holds the peak here."),
+            Choice(key="a", text="about half", below=0.6, told="Only some of the activations take half the bytes."),
+            Choice(key="b", text="two thirds to nine tenths", below=0.9, told="Look at who holds the peak here."),
             Choice(key="c", text="nine tenths or more", told="Most of what lies there is not activations."),
         ),
         because="Weights, gradients and Adam's numbers stay in float32; activations fall, and copies of the weights "
         "in bfloat16 come on top. How much the whole falls depends on how much of it was activations.",
         hints=(
-            "Which parts of the table does autocast touch?",
-            "Compare activations with weights, gradients and optimizer state.",
-            "The rows parameters and optimizer are the same in both tables.",
-        ),
-    ),
-    Question(
-        key="meet",
-        ask="Which of these are in memory together when most is?",
-        choices=(
-            Choice(key="a", text="all four parts in full", told="Then the sum would be right; it is a fifth too high."),
-            Choice(key="b", text="weights, optimizer state and activations, but hardly a gradient"),
-            Choice(key="c", text="weights, gradients and optimizer state", told="That is the moment of the update."),
-        ),
-        right="b",
-        because="Backward begins with all activations there and no gradient; each layer then gives back its "
-        "activations as it makes its gradient.",
-        hints=(
-            "The table by phase has a row for backward.",
-            "Compare gradients in the row backward with gradients in the row optimizer.",
-            "backward: gradients 164 KiB, those of the last layer.",
+            "Which of the four parts can autocast make smaller?",
+            "Compare activations with weights and optimizer state.",
+            "parameters and optimizer, 1.5 of 2.6 GiB, stay as they are.",
         ),
     ),
 )
@@ -61,39 +44,20 @@ _ANATOMY = (
 _OOM = (
     Question(
         key="later",
-        ask="A program trains for more than twenty steps and then runs out of memory. What do you look at first?",
+        ask="What in this loop makes memory grow from step to step?",
         choices=(
-            Choice(key="a", text="a smaller batch", told="It would fail later, and still fail."),
-            Choice(key="b", text="how memory in use changes from step to step"),
-            Choice(key="c", text="the size of the model", told="The same model fitted twenty times."),
-            Choice(key="d", text="a larger GPU", told="It would fail later, and still fail."),
+            Choice(key="a", text="losses: a loss is appended in every step", told="What is appended is detached."),
+            Choice(key="b", text="history: a loss is appended in every step"),
+            Choice(key="c", text="tokens: new ones are made in every step", told="The old ones are let go for them."),
+            Choice(key="d", text="the optimizer", told="It has all its numbers after the first step."),
         ),
         right="b",
-        because="What fits once fits again, unless something is kept. A slope above zero says that it is.",
+        because="What history holds was never asked for a backward(). So each entry keeps its graph, and the graph "
+        "keeps the activations it was computed from.",
         hints=(
-            "What differs between step 1 and step 20?",
-            "Memory in use where each step begins.",
-            "The line in the report that names who holds most.",
-        ),
-    ),
-    Question(
-        key="counter",
-        ask="Two programs fail in their first step. Which counter tells too many weights from too many activations?",
-        choices=(
-            Choice(key="a", text="the size that was asked for last", told="The last request is only the last straw."),
-            Choice(
-                key="b", text="weights, gradients and optimizer state, worked out by hand, against the card's memory"
-            ),
-            Choice(key="c", text="memory in use in nvidia-smi", told="It is full in both cases."),
-            Choice(key="d", text="GPU utilisation", told="It says nothing about memory."),
-        ),
-        right="b",
-        because="If these three alone are more than the card, no smaller batch can help; if not, they are not the "
-        "reason. Any other of these counters reads the same in both cases.",
-        hints=(
-            "One of the two does not change with the batch.",
-            "Four numbers for each weight.",
-            "states against what the card has, in the table.",
+            "What is still needed of a step when the next one has begun?",
+            "Which of the names grows: which is appended to?",
+            "total adds up loss.detach(); seen has its graph.",
         ),
     ),
 )
@@ -101,19 +65,22 @@ _OOM = (
 _HELD = (
     Question(
         key="pieces",
-        ask="PyTorch holds more than 9 GiB that no tensor uses, and a request for 128 MiB fails. Why?",
+        ask="240 features of 72 MiB, 17 GiB in all, on a card of 22 GiB; computing each needs 128 MiB for a moment. "
+        "How does it end?",
         choices=(
-            Choice(key="a", text="the free memory is not in one piece"),
-            Choice(key="b", text="the tensors leak", told="A leak is in use; this memory is free."),
-            Choice(key="c", text="another process has it", told="Then PyTorch could not count it as its own."),
+            Choice(key="a", text="it runs: 5 GiB are to spare", told="They are there, but in pieces."),
+            Choice(
+                key="b", text="it runs out near the end, when hardly anything is free", told="Much was free, in pieces."
+            ),
+            Choice(key="c", text="it runs out half way or a little later, with many GiB free"),
         ),
-        right="a",
+        right="c",
         because="A tensor needs one piece. Here each free piece is 56 MiB, between two that are in use, and the driver "
         "has less than 128 MiB left.",
         hints=(
-            "The error tells what is in use, and what is reserved but not in use.",
+            "Where does the next feature go, once the 128 MiB before it are free again?",
             "The largest free piece, not the sum of all.",
-            "128 MiB were there, 72 of them are kept: 56 are left.",
+            "128 MiB were there, 72 of them are kept: 56 are left, and nothing fits there.",
         ),
     ),
     Question(
@@ -136,19 +103,18 @@ _HELD = (
     ),
     Question(
         key="inplace",
-        ask="relu(2 * x + 1) for an x of 4 MiB makes three tensors. How much is allocated if all but the first step "
-        "works in place?",
+        ask="Four layers of Linear and ReLU. How much less is kept for backward with nn.ReLU(inplace=True)?",
         choices=(
-            Choice(key="a", text="12 MiB", told="That is with a new tensor for each operator."),
-            Choice(key="b", text="8 MiB", told="Two of the three write where the first one wrote."),
-            Choice(key="c", text="4 MiB"),
+            Choice(key="a", text="nothing less", below=0.05),
+            Choice(key="b", text="about a fifth", below=0.35, told="Count who keeps what between two layers."),
+            Choice(key="c", text="about half", told="Count who keeps what between two layers."),
         ),
-        right="c",
-        because="One new tensor, for 2 * x, as x itself must stay; the other two write into it.",
+        because="Between two layers one tensor is kept in both cases: what ReLU gives out, which is also what the next "
+        "Linear takes in.",
         hints=(
-            "Which operators make a new tensor?",
-            "Count allocated bytes, not the peak.",
-            "add_ and relu_ end in an underscore: they write into what they are given.",
+            "What do Linear and ReLU keep for backward?",
+            "Bytes kept for backward; not bytes asked for.",
+            "ReLU keeps its output, and the next Linear its input: they are one tensor.",
         ),
     ),
 )
@@ -156,36 +122,19 @@ _HELD = (
 _KEPT = (
     Question(
         key="lists",
-        ask="Two lists collect losses as they come: one the training loss after backward(), one a validation loss "
-        "that nobody calls backward() on. Which list makes memory grow by the activations?",
+        ask="You append the training loss itself to a list, without detach(), after backward(). By how much does "
+        "memory grow in each step?",
         choices=(
-            Choice(key="a", text="both", told="backward() lets go of what it used."),
-            Choice(key="b", text="only the one with the validation losses"),
-            Choice(key="c", text="neither: a loss is one number", told="A loss can hold on to all that led to it."),
+            Choice(key="a", text="by nothing", below=1, told="The number itself has to lie somewhere."),
+            Choice(key="b", text="by one number, 512 bytes as memory is given out", below=10_000),
+            Choice(key="c", text="by all activations of the step", told="backward() has let go of them."),
         ),
-        right="b",
-        because="A loss keeps its graph, and the graph keeps the activations until backward() has used them. After "
-        "backward() only the number is left, 512 bytes as memory is given out.",
+        because="A graph keeps its activations until backward() has used them. After that only the number is left. A "
+        "validation loss, of which nobody asks a backward(), keeps them as long as the list lives.",
         hints=(
             "What lets go of activations?",
             "By how many bytes memory in use rises from step to step.",
-            "backward() is called on one of the two losses only.",
-        ),
-    ),
-    Question(
-        key="side",
-        ask="Images of twice the side, through the same convolutions: how much more is kept for backward?",
-        choices=(
-            Choice(key="a", text="1.4 times", below=1.7, told="Every layer keeps a value for each pixel."),
-            Choice(key="b", text="twice", below=3.0, told="Twice the side is four times the pixels."),
-            Choice(key="c", text="four times", below=6.0),
-            Choice(key="d", text="eight times", told="The channels stay the same."),
-        ),
-        because="Memory goes with the number of pixels: with the square of the side.",
-        hints=(
-            "How many pixels more?",
-            "Bytes kept for backward, at two sides.",
-            "128 x 128 becomes 256 x 256.",
+            "backward() was called on this loss; on the history of the last program it was not.",
         ),
     ),
     Question(
@@ -209,36 +158,37 @@ _KEPT = (
 _READ = (
     Question(
         key="three",
-        ask="nvidia-smi shows more than PyTorch reserves, and that is more than tensors take. What lies between "
-        "reserved and allocated?",
+        ask="What does torch.cuda.empty_cache() change of the three?",
         choices=(
-            Choice(key="a", text="the CUDA context", told="That lies outside of what PyTorch reserves."),
-            Choice(key="b", text="free memory that PyTorch keeps for its next tensors"),
-            Choice(key="c", text="a leak", told="What leaks is allocated."),
+            Choice(key="a", text="all three fall", told="No tensor is given up."),
+            Choice(key="b", text="used and reserved fall, allocated stays"),
+            Choice(key="c", text="reserved falls, used stays", told="The driver has the memory back."),
         ),
         right="b",
-        because="What tensors gave back stays with PyTorch. nvidia-smi counts it as used, and the CUDA context too.",
+        because="What tensors gave up stays with PyTorch, and nvidia-smi counts it as used. empty_cache() hands it to "
+        "the driver. The next step has to ask for it again.",
         hints=(
             "Who holds memory that no tensor uses any more?",
             "torch.cuda.memory_reserved() less memory_allocated().",
-            "empty_cache() makes this difference small.",
+            "empty_cache() touches only what is reserved and not allocated.",
         ),
     ),
     Question(
         key="stage",
-        ask="The same model with a small batch: in which part of the step is the peak?",
+        ask="256 samples instead of 4,096: in which part of the step is most in use now?",
         choices=(
             Choice(key="a", text="forward", told="Activations are few with a small batch."),
             Choice(key="b", text="backward", told="Activations are few with a small batch."),
             Choice(key="c", text="the optimizer's update"),
         ),
         right="c",
-        because="All gradients are there then, and Adam's usual form works on temporary copies as large as the "
+        because="A layer now gives back 8 MiB of activations and makes 64 MiB of gradient, so memory rises through "
+        "backward. Then the update has all gradients there, and Adam's usual form makes copies as large as the "
         "weights.",
         hints=(
             "Which part has all gradients in memory?",
-            "The peaks by phase.",
-            "The row optimizer: temporaries.",
+            "Compare what a layer gives back in backward with the gradient that it makes.",
+            "2 x 4 MiB given back, 64 MiB made.",
         ),
     ),
     Question(
@@ -252,7 +202,7 @@ _READ = (
                 text="fragments: lengths rounded up to a few sizes, or expandable segments; and a look at the "
                 "longest text",
             ),
-            Choice(key="c", text="too many weights: another optimizer", told="Then the first step would have failed."),
+            Choice(key="c", text="too many weights: another optimizer", told="Then the first step would fail."),
             Choice(key="d", text="another process: find it", told="Reserved is this process's own."),
         ),
         right="b",
@@ -307,9 +257,10 @@ LESSON = Lesson(
             par=4,
             lower_is_better=False,
             hints=(
-                "Walk the tree for each, with the facts printed above.",
-                "states against the card first; then the order of the remedies.",
-                'One of them is "fused": the one whose formula of attention is written out.',
+                "Walk the tree for each, with the table above: questions 2 and 3.",
+                "The first two rows first; then the order of the remedies, leaving out what is in place already.",
+                "Written out, the scores of one sample of 16,384 tokens are 16 GiB, and autocast has softmax in "
+                "float32.",
             ),
         ),
         Par(

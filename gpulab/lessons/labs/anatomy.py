@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,9 +60,3 @@ def exponent(sizes: Mapping[int, float] | Mapping[int, int]) -> float:
     across = sum(x for x, _ in points) / len(points)
     up = sum(y for _, y in points) / len(points)
     return sum((x - across) * (y - up) for x, y in points) / sum((x - across) ** 2 for x, _ in points)
-
-
-def rises(values: Iterable[int], skip: int = 3) -> list[int]:
-    """By how much each value is above the one before, after the first few, in which optimizers get their state."""
-    settled = list(values)[skip:]
-    return [after - before for before, after in itertools.pairwise(settled)]

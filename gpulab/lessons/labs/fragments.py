@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpulab.lessons.labs import tables
 from gpulab.run import Run
+from gpulab.views.view import View
 from gpulab.virtual.room.allocator import Block, CachingAllocator, Full, rounded_bytes
 
 PAGE_BYTES = 2 * 2**20  # what an expandable segment maps at a time
@@ -208,6 +210,21 @@ def play(requests: Sequence[Request], allocator: Allocator) -> Played:
 def _played(allocator: Allocator, done: int, held: int, given: int, refused: int | None) -> Played:
     free = allocator.largest_free_bytes
     return Played(done=done, held_bytes=held, given_bytes=given, largest_free_bytes=free, refused_bytes=refused)
+
+
+def beside(played: Mapping[str, Played], below: str = "") -> View:
+    """How far each came, a row each; `below`: a sentence under it."""
+    header = ("simulated", "requests served", "held", "given out", "largest free piece")
+    lines = [
+        (
+            name,
+            f"{told.done:,}",
+            *(f"{count / 2**30:.1f} GiB" for count in (told.held_bytes, told.given_bytes)),
+            f"{told.largest_free_bytes / 2**20:,.0f} MiB",
+        )
+        for name, told in played.items()
+    ]
+    return tables.rows(header, lines, below=below)
 
 
 def requests_of(run: Run) -> list[Request]:

@@ -1,4 +1,4 @@
-"""Programs that run out of memory, each for a reason of its own, and the tree that leads to the cheapest remedy.
+"""Programs that run out of memory, each for a reason of its own, and remedies in the order of their price.
 
 All are the same small transformer; they differ in sizes and in which remedies are in place. They are CUDA code, for a
 GPU or a virtual one; on the CPU they run as well, where their results can be compared.
@@ -6,13 +6,11 @@ GPU or a virtual one; on the CPU they run as well, where their results can be co
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from gpulab.capture import runs
 from gpulab.run import Run
 from gpulab.virtual.room.memory import allowances
 from gpulab.virtual.session import VirtualGpu
@@ -40,13 +38,13 @@ class Program:
     parts: int = 1  # of each batch, one after the other, whose gradients add up
     recomputed: bool = False  # of each layer only its input is kept for backward
     state: str = "adam"  # the optimizer: "adam" keeps two numbers for each weight, "momentum" one
-    looks: bool = False  # after each step, the loss on a held-out batch is written down
-    keeps_graphs: bool = True  # as a tensor with its graph; else as a number
+    validates: bool = False  # after each step, the loss on a few samples is written down
+    keeps_graphs: bool = True  # as a tensor with its graph; else without
 
 
 # In the order of their price; each takes a program and gives one that needs less memory.
 REMEDIES: Mapping[str, Callable[[Program], Program]] = {
-    "detach": lambda program: replace(program, keeps_graphs=False),
+    "detach": lambda program: replace(program, keeps_graphs=program.keeps_graphs and not program.validates),
     "half": lambda program: replace(program, half=True),
     "fused": lambda program: replace(program, fused=True),
     "parts": lambda program: replace(program, parts=min(4, program.batch)),
@@ -57,11 +55,11 @@ REMEDIES: Mapping[str, Callable[[Program], Program]] = {
 
 # Five programs that run out of memory on CARD, each for another reason.
 CASES: Mapping[str, Program] = {
-    "states": Program(width=5632, layers=4, batch=1, length=256),
-    "batch": Program(layers=2, batch=192, length=1024),
+    "wide": Program(width=5632, layers=4, batch=1, length=256),
+    "many": Program(layers=2, batch=192, length=1024),
     "long": Program(layers=1, batch=1, length=16384, fused=False),
-    "large": Program(layers=2, batch=320, length=1024, half=True),
-    "later": Program(layers=1, batch=4, length=12288, steps=32, looks=True),
+    "more": Program(layers=2, batch=320, length=1024, half=True),
+    "later": Program(layers=1, batch=4, length=12288, steps=32, validates=True),
 }
 # Two reasons at once, to be made to fit with as few remedies as possible.
 BOTH = Program(width=5632, layers=4, batch=4, length=2048)
@@ -91,39 +89,14 @@ def fits(program: Program, name: str = "attempt", card: str = CARD) -> bool:
     return True
 
 
-def cheapest(program: Program) -> str | None:
-    """The first remedy, in the order of their price, with which the program runs; None where no single one does."""
-    changed = ((name, remedy(program)) for name, remedy in REMEDIES.items())
-    return next((name for name, other in changed if other != program and fits(other)), None)
+def rise_bytes(run: Run, skip: int = 3) -> int:
+    """By how much memory in use grows in a step, after the first few; 0 where no step shows it.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What the tree asks for: each is read from the recording of a failure, or worked out from the program."""
-
-    steps: int  # completed before it failed
-    slope_bytes: int  # by which memory in use grew from step to step; 0 where it failed in the first
-    states_bytes: int  # weights, gradients and the optimizer's numbers
-    room_bytes: int  # of the card, for tensors
-    half: bool
-    fused: bool
-    batch: int
-
-
-def facts(program: Program, run: Run) -> Facts:
-    """What is known of a program that ran out of memory on CARD, and of its recording."""
-    used = run.allocator_rows["allocated_bytes"].tolist()  # where each step began, and where the recording did
-    settled = used[2:]  # the first step makes the optimizer's state
-    rises = [after - before for before, after in itertools.pairwise(settled)]
-    return Facts(
-        steps=max(0, len(used) - 1),
-        slope_bytes=int(median(rises)) if rises else 0,
-        states_bytes=states_bytes(program),
-        room_bytes=room_bytes(),
-        half=program.half,
-        fused=program.fused,
-        batch=program.batch,
-    )
+    Taken over two steps each: a block that is used in every second step would else look like growth.
+    """
+    used = run.allocator_rows["allocated_bytes"].tolist()[skip:]  # where each step began, and where the recording did
+    grown = [(later - sooner) / 2 for sooner, later in zip(used, used[2:], strict=False)]
+    return round(median(grown)) if grown else 0
 
 
 def states_bytes(program: Program) -> int:
@@ -139,31 +112,6 @@ def room_bytes(card: str = CARD) -> int:
     """Of a virtual card, what is left for tensors."""
     known = spec(card)
     return known.usable_bytes - sum(each.bytes for each in allowances(known))
-
-
-def walked(seen: Facts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The way through the tree, a line for each question; and the remedies to try, in this order."""
-    path: tuple[str, ...]
-    if seen.steps > 0:
-        path = (f"does the first step fail? no, {seen.steps} steps went well",)
-        if seen.slope_bytes > 0:
-            return (*path, f"does memory grow from step to step? yes, by {seen.slope_bytes:,} bytes"), ("detach",)
-        return (*path, "does memory grow from step to step? no: look for fragments, or one long sample"), ()
-    over = seen.states_bytes > seen.room_bytes
-    path = (
-        "does the first step fail? yes",
-        f"are weights, gradients and optimizer state more than the card? {'yes' if over else 'no'}",
-    )
-    if over:
-        return path, ("state",)
-    todo = {"half": not seen.half, "fused": not seen.fused, "parts": seen.batch > 1, "recompute": True}
-    return (*path, "then it is the activations: cheapest first"), tuple(name for name, open_ in todo.items() if open_)
-
-
-def fault(name: str) -> Facts:
-    """Run one of CASES as it is, and give the facts of its failure."""
-    fits(CASES[name], name)
-    return facts(CASES[name], runs[name])
 
 
 def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, list[Tensor]]:
@@ -185,7 +133,7 @@ def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, li
             total += loss.detach()
         optimizer.step()
         losses.append(total)
-        if program.looks:
+        if program.validates:
             seen = _loss(program, blocks, tokens[:1], device)
             history.append(seen if program.keeps_graphs else seen.detach())
     return {"losses": losses, "gradients": [each.grad for each in list(blocks.parameters())[:2]]}
