@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from made import run_of
 
+import gpulab
 from gpulab.errors import GpulabError
+from gpulab.lessons.course import lesson
 from gpulab.lessons.labs import fusing, launches
 
 torch = pytest.importorskip("torch")
@@ -96,11 +98,11 @@ def test_a_persistent_loop_does_every_tile_once(programs):
     done = np.zeros(tiles, int)
 
     def loop(program, done):
-        program.load(done)
+        program.load()
         for tile in range(program.place, tiles, program.programs):
             done[tile] += 1
 
-    grid = launches.Grid()
+    grid = launches.Grid(np.ones(3))
     grid.launch(loop, programs, done)
     assert (done == 1).all()
     assert (grid.launches, grid.programs, grid.loads) == (1, programs, programs)
@@ -109,10 +111,10 @@ def test_a_persistent_loop_does_every_tile_once(programs):
 def test_what_a_program_loads_is_its_own():
     table = np.ones(3)
 
-    def greedy(program, table):
-        program.load(table)[:] = 0
+    def greedy(program):
+        program.load()[:] = 0
 
-    launches.Grid().launch(greedy, 2, table)
+    launches.Grid(table).launch(greedy, 2)
     assert (table == 1).all()
 
 
@@ -132,3 +134,34 @@ def test_a_cache_with_room_writes_the_same_tokens_as_one_that_grows():
         texts.append(text)
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 1
+
+
+def test_what_adam_does_not_take_is_no_way():
+    for wrong in (None, "fused", {"compile": True}, {"foreach": True, "fused": True}):
+        assert launches.adam_way(wrong) == {}
+    assert launches.adam_way({"foreach": True}) == {"foreach": True}
+
+
+def test_a_keyword_of_adam_is_told_from_its_neighbours():
+    asked = lesson("12_launch_fusion_graphs").asked("keyword")
+    assert asked.judge({"fused": True}) is None
+    assert "lists" in asked.judge({"foreach": True})
+    assert "switched on" in asked.judge({"fused": False})
+    assert "no such switch" in asked.judge({"compile": True})
+    assert "as {" in asked.judge("fused")
+
+
+def test_batches_come_late():
+    late = launches.Late(pause_s=0.0, count=3)
+    assert len(late) == 3
+    assert late[2].tolist()[:2] == [2, 2]
+
+
+def test_signatures_are_shown_beside_each_other():
+    with gpulab.virtual_gpu("h100", "full tower"):
+        launches.tower(pause_s=0)
+    seen = launches.signature(gpulab.runs["full tower"])
+    told = " ".join(repr(launches.beside({"full": seen}, below="Computed.")).split())
+    assert f"full {seen.kernels}" in told
+    assert "Computed." in told
+    assert seen.loader_frac == 0

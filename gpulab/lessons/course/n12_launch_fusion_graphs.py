@@ -2,7 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
+
+_OTHERS = {  # keywords of Adam that are not the one asked for
+    "foreach": "that is the second way, lists of tensors.",
+    "capturable": "that lets a CUDA graph record the step; it makes no kernel of it.",
+    "amsgrad": "that is another formula.",
+    "maximize": "that turns the direction round.",
+    "differentiable": "that lets autograd go through the step.",
+    "decoupled_weight_decay": "that is another formula.",
+}
+
+
+def _wrong_keyword(value: Any) -> str | None:
+    """What is wrong with a keyword of Adam that is to ask for one kernel."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return 'write one keyword, as {"name": True}.'
+    (name, on) = next(iter(value.items()))
+    if name == "fused":
+        return None if on is True else "it has to be switched on: True."
+    return _OTHERS.get(name, "Adam has no such switch; its signature lists what it has.")
+
 
 _SEEN = (
     Question(
@@ -24,8 +46,8 @@ _SEEN = (
     ),
     Question(
         key="cause",
-        ask="The report says that the GPU waits for calls of small kernels. Which of its readings would be different "
-        "if the loop waited for data, or for a value that is read from the GPU?",
+        ask="The report says that the GPU waits for calls of small kernels. Which of its readings would tell you if it "
+        "waited for data instead, or for a value that is read from the GPU?",
         choices=(
             Choice(key="a", text="GPU idle", told="The GPU stands still in all three cases."),
             Choice(
@@ -81,6 +103,17 @@ _FEWER = (
             "Compare the number of operators with the number of parameters.",
             "About seven for each of 100.",
         ),
+    ),
+    Question(
+        key="keyword",
+        ask="Which keyword of torch.optim.Adam makes one kernel of the whole formula?",
+        because="One kernel goes through lists of parameters and does all of the formula for each number it reads.",
+        hints=(
+            "Look at the signature of torch.optim.Adam: help(torch.optim.Adam).",
+            "Of its switches, one names what this section is about.",
+            'best = {"fused": True}',
+        ),
+        judge=_wrong_keyword,
     ),
     Question(
         key="graph",
@@ -208,7 +241,7 @@ LESSON = Lesson(
             par=132,
             hints=(
                 "Look at what one program does in one_tile, and how often it fetches.",
-                "Count loads: one before a loop over tiles, not one in it.",
+                "Count loads: one call of program.load() before a loop over tiles, not one in it.",
                 "for tile in range(program.place, TILES, program.programs)",
             ),
         ),

@@ -6,8 +6,9 @@ is as good as the run: measured, or worked out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -15,12 +16,15 @@ import numpy as np
 from gpulab.analysis.launches import in_interior, launching
 from gpulab.analysis.ledger import GPU_PARTS, ledger
 from gpulab.analysis.steps import steps
+from gpulab.capture import step
 from gpulab.errors import RunError
+from gpulab.lessons.labs import tables
 from gpulab.questions import learned, ready
 from gpulab.replay.prediction import predict
 from gpulab.replay.spelling import chosen
 from gpulab.run import Run
 from gpulab.tables import Kind
+from gpulab.views.view import View
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +79,21 @@ def signature(run: Run) -> Signature:
     )
 
 
+def beside(seen: Mapping[str, Signature], below: str = "") -> View:
+    """Signatures, a row each; `below`: a sentence under them."""
+    header = ("", "kernels a step", "median, us", "under 10 us", "GPU idle", "of a step for data")
+    lines = [
+        (
+            name,
+            each.kernels,
+            f"{each.median_us:.1f}",
+            *(f"{100 * share:.0f} %" for share in (each.small_frac, each.idle_frac, each.loader_frac)),
+        )
+        for name, each in seen.items()
+    ]
+    return tables.rows(header, lines, below=below)
+
+
 def forecast(run: Run, change: str) -> str:
     """A step as gpulab forecasts it with a change, in words; where it refuses, why."""
     try:
@@ -82,6 +101,43 @@ def forecast(run: Run, change: str) -> str:
     except RunError as error:
         return f"none: {error.why}"
     return f"{told.likely_ns / 1e6:.2f} ms ({told.best_ns / 1e6:.2f} to {told.worst_ns / 1e6:.2f})"
+
+
+# Programs with long kernels.
+
+
+@dataclass(frozen=True)
+class Late:
+    """Batches of tokens that take a while to come."""
+
+    pause_s: float
+    count: int = 12
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: int) -> Tensor:
+        import torch
+
+        time.sleep(self.pause_s)
+        return torch.full((32768,), place)
+
+
+def tower(pause_s: float) -> None:
+    """Run five wide layers on each batch; CUDA code. With a pause each batch comes late, else all are there before."""
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    embed = nn.Embedding(256, 1024, device="cuda", dtype=torch.bfloat16)
+    wide = (nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(5))
+    layers = nn.Sequential(*(nn.Sequential(each, nn.GELU()) for each in wide))
+    late = Late(pause_s)
+    here = [late[place].cuda() for place in range(len(late))] if not pause_s else []
+    with torch.no_grad():
+        for tokens in here or DataLoader(late, batch_size=None):  # type: ignore[arg-type]
+            layers(embed(tokens.cuda()))
+            step()
 
 
 # A model that writes one token at a time.
@@ -190,6 +246,17 @@ def tensors(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
     return made
 
 
+def adam_way(keywords: Any) -> dict[str, bool]:
+    """These keywords of Adam, if they are such and a step runs with them; else none."""
+    import torch
+
+    try:
+        torch.optim.Adam(tensors(1, 2, "cpu"), **keywords).step()
+    except (TypeError, ValueError, AssertionError, RuntimeError):
+        return {}
+    return dict(keywords)
+
+
 # A grid of programs, run one after the other.
 
 
@@ -197,9 +264,10 @@ def tensors(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
 class Grid:
     """Runs kernels program by program, and counts."""
 
+    table: np.ndarray = field(repr=False)  # in the GPU's memory, for all programs
     launches: int = 0
     programs: int = 0
-    loads: int = 0  # of arrays that a program fetched with `load`
+    loads: int = 0  # times that a program fetched the table
 
     def launch(self, kernel: Callable[..., None], programs: int, *arguments: Any) -> None:
         """Start a kernel as so many programs; each is told which it is, and of how many."""
@@ -217,7 +285,7 @@ class Program:
     programs: int
     grid: Grid
 
-    def load(self, array: np.ndarray) -> np.ndarray:
-        """Fetch an array into this program's own, fast memory; it is counted."""
+    def load(self) -> np.ndarray:
+        """Fetch the table into this program's own, fast memory; it is counted."""
         self.grid.loads += 1
-        return array.copy()
+        return self.grid.table.copy()
