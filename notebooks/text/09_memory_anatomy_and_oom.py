@@ -111,7 +111,7 @@ print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 # `gpulab.virtual.fits` plays the step on a card without a limit and tells every byte by what it is for. Below are its figures beside yours, and by phase of the step: read there what is in memory together. (`counted` alone, at the end of a cell, shows its whole report.)
 
 # %% tags=["measure"]
-counted = gpulab.virtual.fits(training, "l4", batch)
+counted = gpulab.virtual.fits(training, "l4", batch, name="counted")
 peak = counted.fit.measured.peak
 display(sizes.beside(by_hand, counted.fit.measured))
 sizes.by_phase(counted.fit.measured)
@@ -124,7 +124,7 @@ L.claim(
     before=peak_by_hand / MIB,
     after=peak.bytes / MIB,
     unit="MiB",
-    source=gpulab.runs["virtual L4"],
+    source=gpulab.runs["counted"],
 )
 
 # %% [markdown]
@@ -141,7 +141,7 @@ with torch.device("meta"):
     many = sum(each.numel() for each in make_model(width=8192, layers=37).parameters())
 states_by_hand = numbers_each * number * many
 
-large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024)
+large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024, name="large")
 most = sizes.most_mib(large.fit.measured)
 states = (most["parameters"] + most["gradients"] + most["optimizer"]) * MIB
 print(
@@ -156,7 +156,7 @@ L.claim(
     before=states_by_hand / 2**30,
     after=states / 2**30,
     unit="GiB",
-    source=gpulab.runs["virtual H100 SXM"],
+    source=gpulab.runs["large"],
 )
 
 # %% [markdown]
@@ -187,7 +187,7 @@ L.claim(
     before=plain / MIB,
     after=halved / MIB,
     unit="MiB",
-    source=gpulab.runs["virtual L4"],
+    source=gpulab.runs["counted"],
 )
 
 # %% [markdown]
@@ -226,7 +226,7 @@ L.claim(
     before=foreach.bytes / MIB,
     after=fused.bytes / MIB,
     unit="MiB",
-    source=gpulab.runs["virtual L4"],
+    source=gpulab.runs["counted"],
 )
 
 # %% [markdown]
