@@ -163,6 +163,8 @@ def test_a_claim_is_one_line_however_long_and_its_figures_are_in_the_html_alone(
     told = lab.claim(sentence.strip(), True, before=0.67, after=0.24, unit="%")
     assert repr(told) == f"HOLDS  {sentence.strip()}  [measured here]"
     assert "67 % -&gt; 24 %" in told._repr_html_()
+    assert "51 % -&gt; 0.4 %" in lab.claim("it does", True, before=0.51, after=0.004, unit="%")._repr_html_()
+    assert "51 % -&gt; 0 %" in lab.claim("it does", True, before=0.51, after=0.0, unit="%")._repr_html_()
     assert repr(lab.claim("it does", False, source=COUNTED)) == "FAILS  it does  [counted here]"
 
 

@@ -42,9 +42,9 @@ class Claim:
 
 
 def figure(value: float, unit: str) -> str:
-    """A number with its unit: 0.67 as "67 %" where the unit is "%", else with three digits."""
+    """A number with its unit: 0.67 as "67 %" and 0.004 as "0.4 %" where the unit is "%", else with three digits."""
     if unit == "%":
-        return f"{100 * value:.0f} %"
+        return f"{100 * value:.2g} %" if 0 < abs(value) < 0.01 else f"{100 * value:.0f} %"
     number = f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{number} {unit}".rstrip()
 

@@ -419,8 +419,7 @@ def kept_on_the_card(name, room_first):
     kept = []
     try:
         with gpulab.virtual_gpu("l4", name):
-            for each in features(240, room_first):
-                kept.append(each)
+            kept.extend(features(240, room_first))
     except torch.OutOfMemoryError as error:
         print(str(error).partition(" If reserved")[0])
     return len(kept)
@@ -454,7 +453,8 @@ growing = fragments.play(requests[: fixed_segments.done], allocator(card_bytes))
 served = fragments.play(requests, allocator(card_bytes))
 fragments.beside(
     {"fixed segments": fixed_segments, "a segment that grows": growing},
-    below=f"Both up to where the first one ends. The second one then serves {served.done:,} of {len(requests):,} requests.",
+    below="Both up to where the first one ends. "
+    f"The second one then serves {served.done:,} of {len(requests):,} requests.",
 )
 
 # %% tags=["claim"]

@@ -246,9 +246,8 @@ for each in drills.CASES:
     # </fix>
     gains[each.number] = each.more_samples * was / now
     more = f", {each.more_samples:,} times the samples in a step" if each.more_samples > 1 else ""
-    print(
-        f"case {each.number:2}, {each.action:15} {was:5.1f} -> {now:5.1f} ms a step, {gains[each.number]:8,.1f} times{more}"
-    )
+    gain = f"{gains[each.number]:8,.1f} times{more}"
+    print(f"case {each.number:2}, {each.action:15} {was:5.1f} -> {now:5.1f} ms a step, {gain}")
 faster = sum(gain >= 1.5 for gain in gains.values())
 L.claim(
     "ten of the eleven remedies give at least half as many samples per second again; mending the leak gives no speed",
