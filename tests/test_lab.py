@@ -13,6 +13,7 @@ from gpulab.analysis.steps import steps
 from gpulab.errors import GpulabError
 from gpulab.files import learnt
 from gpulab.lessons import COUNTED, laboratory
+from gpulab.lessons.course import lesson
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 from gpulab.run import Machine
 from gpulab.views import palette
@@ -267,7 +268,7 @@ def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
 
 def test_a_card_says_where_to_go_on():
     told = " ".join(repr(gpulab.lab("01").card()).split())
-    assert "05 Data loading (50 minutes; path" in told
+    assert f"05 Data loading ({lesson('05').minutes} minutes; path" in told
     assert "is the GPU slow, or is it waiting?" in told
     assert '"one evening", "training is slow"' in told
     assert "09 Memory" in told
