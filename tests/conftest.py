@@ -28,8 +28,8 @@ ALONE = {
     *("test_capture", "test_experiment"),
     *("test_live", "test_magics", "test_monitor", "test_planted", "test_probes", "test_sampler", "test_stalls"),
     *("test_sensors_host", "test_sensors_storage", "test_sensors_threads", "test_sensors_workers"),
-    *("test_virtual_core_waits", "test_virtual_host", "test_virtual_loading"),
-    *("test_replay", "test_rewrites_batch", "test_virtual_session", "test_workloads"),
+    *("test_virtual_core_waits", "test_virtual_few_steps", "test_virtual_host", "test_virtual_loading"),
+    *("test_ceilings", "test_replay", "test_rewrites_batch", "test_virtual_session", "test_workloads"),
 }
 
 

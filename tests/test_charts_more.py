@@ -261,13 +261,13 @@ def test_the_depth_of_the_queue_is_what_counting_at_every_instant_gives(pieces):
     assert seen.median == np.sort(held)[(len(held) - 1) // 2]
 
 
-def test_the_queue_s_chart_says_how_long_the_gpu_starves():
+def test_the_queue_s_chart_says_how_long_it_is_empty():
     def step(at):
         return launched("gemm", at + 30, 20, number=1 + int(at), called_ms=at + 10)
 
     made = queue_depth(on_gpu(stepped(step)))
     check(made)
-    assert made.answer == "The GPU starves 60 % of 4 interior steps: 60 of 100 ms a step with nothing in its queue"
+    assert made.answer == "The GPU's queue is empty 60 % of 4 interior steps: 60 of 100 ms a step"
     assert cells(made)[0] == ("1", "100", "60", "60.0 %", "0.4", "1")
 
 

@@ -95,7 +95,7 @@ def _answer(told: Prediction) -> Answer:
 def _prices(told: Prediction) -> Iterator[str]:
     for each in told.chosen:
         if each.rewrite.price:
-            yield sentence(f"{each} costs: {each.rewrite.price}")
+            yield sentence(f"the price of {each}: {each.rewrite.price}")
 
 
 def _code(told: Prediction) -> Iterator[str]:

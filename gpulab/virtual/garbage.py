@@ -12,16 +12,25 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def collected_between_steps() -> Iterator[Callable[[], int]]:
-    """Automatic collections are off inside; gives what collects. What was there before is not searched again."""
-    enabled, freezes = gc.isenabled(), not gc.get_freeze_count()
-    gc.collect()
+    """Automatic collections are off inside; gives what collects."""
+    enabled = gc.isenabled()
     gc.disable()
-    if freezes:
-        gc.freeze()
     try:
         yield gc.collect
     finally:
-        if freezes:
-            gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def set_aside() -> Iterator[None]:
+    """What is there is not searched again inside. Enter it last: what is imported for playing is much, and stays."""
+    freezes = not gc.get_freeze_count()
+    gc.collect()
+    if freezes:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if freezes:
+            gc.unfreeze()

@@ -28,7 +28,7 @@ from gpulab.virtual.fake.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice
 from gpulab.virtual.fake.device import FakeDevice
 from gpulab.virtual.feeding.arrivals import Arrivals
 from gpulab.virtual.feeding.loading import watched
-from gpulab.virtual.garbage import collected_between_steps
+from gpulab.virtual.garbage import collected_between_steps, set_aside
 from gpulab.virtual.held import LoggedMemory
 from gpulab.virtual.host import Host, calibrated
 from gpulab.virtual.log import MAIN, THREADS
@@ -102,6 +102,7 @@ class VirtualGpu:
             self._marks.install()
             self._exit.callback(self._marks.remove)
             self._watch.begin()
+            self._exit.enter_context(set_aside())
             if self._on_tick is not None:
                 self._exit.enter_context(_ticking(self._tick))
         except BaseException:

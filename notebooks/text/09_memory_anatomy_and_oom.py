@@ -111,7 +111,7 @@ print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 # `gpulab.virtual.fits` plays the step on a card without a limit and tells every byte by what it is for. Below are its figures beside yours, and by phase of the step: read there what is in memory together. (`counted` alone, at the end of a cell, shows its whole report.)
 
 # %% tags=["measure"]
-counted = gpulab.virtual.fits(training, "l4", batch, name="counted")
+counted = gpulab.virtual.fits(training, "l4", batch, name="by hand")
 peak = counted.fit.measured.peak
 display(sizes.beside(by_hand, counted.fit.measured))
 sizes.by_phase(counted.fit.measured)
@@ -124,7 +124,7 @@ L.claim(
     before=peak_by_hand / MIB,
     after=peak.bytes / MIB,
     unit="MiB",
-    source=gpulab.runs["counted"],
+    source=gpulab.runs["by hand"],
 )
 
 # %% [markdown]
@@ -187,7 +187,7 @@ L.claim(
     before=plain / MIB,
     after=halved / MIB,
     unit="MiB",
-    source=gpulab.runs["counted"],
+    source=gpulab.runs["symptom, autocast"],
 )
 
 # %% [markdown]
@@ -208,7 +208,10 @@ L.predict("stage")
 # was: forms = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
 forms = {"fused": {"fused": True}, "foreach": {"foreach": True}}
 # </fix>
-by_form = {name: gpulab.virtual.fits(partial(training, **form), "l4", 256).fit.measured for name, form in forms.items()}
+by_form = {
+    name: gpulab.virtual.fits(partial(training, **form), "l4", 256, name=name).fit.measured
+    for name, form in forms.items()
+}
 phases = ("forward", "backward", "optimizer")
 lines = [
     (name, *(f"{use.bytes / MIB:,.0f}" for use in told.phases if use.phase.value in phases))
@@ -226,7 +229,7 @@ L.claim(
     before=foreach.bytes / MIB,
     after=fused.bytes / MIB,
     unit="MiB",
-    source=gpulab.runs["counted"],
+    source=gpulab.runs["foreach"],
 )
 
 # %% [markdown]
@@ -359,7 +362,7 @@ remedies.known("wide", "many", "long", "more")
 # - `"recompute"`: activations computed again in backward
 # - `"state"`: an optimizer that keeps one number for each weight instead of two
 #
-# What you choose is run on the card, and so is everything cheaper. `L.hint("cheapest")` helps, three times.
+# What you choose is run on the card, and so is everything cheaper.
 
 # %% tags=["exercise"]
 # <blank> fill in all four: chosen = {"wide": ..., "many": ..., "long": ..., "more": ...}
@@ -388,7 +391,7 @@ L.claim(
 )
 
 # %% [markdown]
-# (gpulab's report puts parts before half precision, because parts change no number. They do where a layer looks at the whole batch, as batch normalisation does.)
+# (Parts give the same gradients, except where a layer looks at the whole batch, as batch normalisation does.)
 #
 # This is half way, and a good place for a pause.
 #
@@ -741,7 +744,7 @@ L.claim(
 #
 # ## Make: one program, two reasons
 #
-# This one fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the first of the four. Run the cell without a remedy and read what is wrong; then make it run on the same card with as few remedies as you can. Par is two. `L.hint("fewest")` helps, three times.
+# This one fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the first of the four. Run the cell without a remedy and read what is wrong; then make it run on the same card with as few remedies as you can. Par is two.
 
 # %% tags=["exercise"]
 # <blank> a list of remedies, as in plan = ["half", "fused"]

@@ -255,7 +255,7 @@ L.claim(
 # %% [markdown]
 # Counts differ a little from one version of PyTorch to the next, so the claim states ranges. The way from loop to lists is most of it, and on a GPU you have had that since PyTorch 2.0 without asking.
 #
-# Compare the forecasts with what the virtual GPU then made of it. Where this was written both were too hopeful, by two to five times: a step also costs Python that collects the lists, parameter by parameter, and the forecast puts that at little. The direction was right, the rest was not; so measure after a forecast.
+# Compare the forecasts with what the virtual GPU then made of it: where this was written, both were within their ranges. That says less than it seems, as both stand on one model of the hardware. On a GPU, measure after a forecast.
 #
 # ## One call for all of them
 #
@@ -397,7 +397,7 @@ L.claim(
 L.predict("loop")
 
 # %% [markdown]
-# **Make.** Write the program that stays: it is number `program.place` of `program.programs`, does every tile that falls to it, and fetches the table as rarely as it can. `L.hint("loads")` helps, three times.
+# **Make.** Write the program that stays: it is number `program.place` of `program.programs`, does every tile that falls to it, and fetches the table as rarely as it can.
 
 # %% tags=["exercise"]
 TILES, PROGRAMS = 1056, launches.MULTIPROCESSORS

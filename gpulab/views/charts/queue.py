@@ -62,7 +62,7 @@ def _answer(found: Steps, seen: Depths) -> str:
         return f"The GPU's queue never runs dry in {steps_of}: {half}"
     unit = scale(seen.window.total_ns / count)
     each = f"{unit.bare(seen.dry.total_ns / count)} of {unit(seen.window.total_ns / count)}{' a step' * (count > 1)}"
-    return f"The GPU starves {percent(seen.dry_frac)} of {steps_of}: {each} with nothing in its queue"
+    return f"The GPU's queue is empty {percent(seen.dry_frac)} of {steps_of}: {each}"
 
 
 def _draw(axes: Sequence[Axes], found: Steps, seen: Depths) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab.errors import RunError
-from gpulab.virtual.garbage import collected_between_steps
+from gpulab.virtual.garbage import collected_between_steps, set_aside
 from gpulab.virtual.room.edge import ceiling_of, edges, look_for_edge
 from gpulab.virtual.room.from_host import refuse_beyond_memory
 from gpulab.virtual.room.measuring import (
@@ -122,9 +122,10 @@ def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBat
     wanted = spec(gpu)
     if start < 1:
         raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
-    with collected_between_steps():  # what was there before is then searched once, not again for each GPU
+    with collected_between_steps():
         known, script = _first_sizes(step, wanted, start, runner)
-        look_for_edge(known, script, lambda batch: _tried(step, wanted, batch, known, runner))
+        with set_aside():  # what there is by now is searched once, not again for each GPU
+            look_for_edge(known, script, lambda batch: _tried(step, wanted, batch, known, runner))
     return _largest(wanted, [known[batch] for batch in sorted(known)])
 
 
