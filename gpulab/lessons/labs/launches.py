@@ -49,11 +49,6 @@ class Signature:
     loader_frac: float  # of a step, in which the GPU waits for data
     step_ms: float
 
-    @property
-    def gap_us(self) -> float:
-        """Idle time for each kernel."""
-        return 1e3 * self.step_ms * self.idle_frac / self.kernels
-
 
 def signature(run: Run) -> Signature:
     """The signature of a run. Raises RunError where it holds no step with work of a GPU in it."""

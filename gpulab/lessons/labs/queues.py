@@ -22,11 +22,6 @@ class Fed:
         """Steps that waited; the first one always does, and is not counted."""
         return sum(wait > 0 for wait in self.waits_ms[1:])
 
-    @property
-    def wait_frac(self) -> float:
-        """Share of the whole time that was waiting."""
-        return sum(self.waits_ms) / self.wall_ms
-
 
 def bursty(count: int, usual_ms: float, burst_ms: float, every: int) -> list[float]:
     """What each batch costs where one in `every` costs more, such as one that begins a new file."""
