@@ -227,7 +227,7 @@ def test_the_card_sums_up_and_can_be_kept(lab, tmp_path):
     lab.claim("it is not", False)
     told = repr(lab.card())
     assert "1 of 2 claims held here" in told
-    assert "2 ms -> 1 ms" in told
+    assert "2 -> 1 ms" in told
     assert "when it does not help: it is not broken" in told
     assert "How much?" in told
     assert "it is so" in lab.card().save(tmp_path / "card.html").read_text(encoding="utf-8")

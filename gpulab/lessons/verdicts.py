@@ -36,9 +36,12 @@ class Claim:
 
     @property
     def figures(self) -> str:
-        """Before and after, as far as told."""
-        told = [figure(each, self.unit) for each in (self.before, self.after) if each is not None]
-        return " -> ".join(told)
+        """Before and after, as far as told; the unit once, but for "%"."""
+        told = [each for each in (self.before, self.after) if each is not None]
+        first = self.unit if self.unit == "%" else ""
+        return " -> ".join(
+            [*(figure(each, first) for each in told[:-1]), *(figure(each, self.unit) for each in told[-1:])]
+        )
 
 
 def figure(value: float, unit: str) -> str:
