@@ -25,7 +25,7 @@ os.environ["GPULAB_HISTORY"] = "off"
 
 # What records this machine, or waits for a kernel or a browser: beside other tests it would measure those.
 ALONE = {
-    *("test_capture", "test_experiment"),
+    *("test_browser_lessons", "test_capture", "test_experiment"),
     *("test_live", "test_magics", "test_monitor", "test_planted", "test_probes", "test_sampler", "test_stalls"),
     *("test_sensors_host", "test_sensors_storage", "test_sensors_threads", "test_sensors_workers"),
     *("test_virtual_core_waits", "test_virtual_few_steps", "test_virtual_host", "test_virtual_loading"),

@@ -5,7 +5,6 @@ from virtual_frozen import old_is_frozen
 
 torch = pytest.importorskip("torch")
 
-from gpulab.analysis.ahead import AHEAD  # noqa: E402
 from gpulab.analysis.steps import steps  # noqa: E402
 from gpulab.questions import diagnose, ready  # noqa: E402
 from gpulab.virtual.host import Host  # noqa: E402
@@ -26,16 +25,12 @@ def played(count, width, batch):
     return device.run
 
 
-# Where the host's steps come within a tenth of the GPU's, either is the step: Python is timed as it runs here.
-WITHIN = AHEAD - 1
-
-
-@pytest.mark.parametrize(("width", "batch"), [(2048, 4096), (4096, 8192)])
-def test_the_step_and_the_verdict_do_not_depend_on_how_few_steps_were_played(width, batch):
+@pytest.mark.parametrize(("width", "batch", "within"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
+def test_the_step_and_the_verdict_do_not_depend_on_how_few_steps_were_played(width, batch, within):
     long = played(12, width, batch)
     step_ns, rule = steps(long).step_ns, diagnose(long).first.rule
     for count in range(2, 8):
         short = played(count, width, batch)
-        assert steps(short).step_ns == pytest.approx(step_ns, rel=WITHIN), f"of {count} steps"
+        assert steps(short).step_ns == pytest.approx(step_ns, rel=within), f"of {count} steps"
         assert diagnose(short).first.rule == rule, f"of {count} steps"
         assert ready(short).quality.refusal is None

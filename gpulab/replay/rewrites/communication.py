@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,27 +35,23 @@ def no_straggler(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: from one rank, whether all of them waited; then there is more to gain. The ranks recorded together
     tell it exactly (`diagnose` of all runs).
     """
-    return _usual_only(graph, draw.between("waited for nobody", *WAITING))
+    percentile = draw.between("waited for nobody", *WAITING)
+    return _at_most(graph, lambda recorded_ns: float(np.percentile(recorded_ns, percentile)))
 
 
-def _usual_only(graph: Graph, percentile: float) -> Graph:
+def no_straggler_ceiling(graph: Graph, value: Value) -> Graph:
+    """Collectives that all must reach take no time: the shortest one seen may have waited as well."""
+    return _at_most(graph, lambda recorded_ns: 0.0)
+
+
+def _at_most(graph: Graph, usual_ns: Callable[[Floats], float]) -> Graph:
+    """Each collective no longer than is usual for its kind and size, where enough of these were seen to tell."""
     found, groups = alike(graph)
     dur = graph.device.dur_ns.copy()
     for group in groups:
         if len(group) >= ENOUGH:
             recorded = found.recorded_ns[group]
-            usual = np.percentile(recorded, percentile)
-            dur[found.work[group]] *= np.minimum(1.0, usual / np.maximum(recorded, 1.0))
-    return graph.with_device(dur_ns=dur)
-
-
-def _together_at_once(graph: Graph, value: Value) -> Graph:
-    """Collectives that all must reach take no time: the shortest one seen may have waited as well."""
-    found, groups = alike(graph)
-    dur = graph.device.dur_ns.copy()
-    for group in groups:
-        if len(group) >= ENOUGH:
-            dur[found.work[group]] = 0.0
+            dur[found.work[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
     return graph.with_device(dur_ns=dur)
 
 
@@ -274,7 +271,7 @@ COMMUNICATING = (
     Rewrite(
         name="no_straggler",
         edit=no_straggler,
-        ceiling=_together_at_once,
+        ceiling=no_straggler_ceiling,
         grade="B",
         about="every rank arrives at collectives in time",
         ceiling_means="even collectives that take no time",

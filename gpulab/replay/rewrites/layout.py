@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpulab.analysis.copies import direction
 from gpulab.analysis.pieces import Family
 from gpulab.analysis.tensor_cores import Cores, Precision
 from gpulab.analysis.work import Mask
@@ -12,8 +11,7 @@ from gpulab.replay.graph import CALLING, Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.hardware import other_gpu
 from gpulab.replay.rewrites.least import least_share, multiplying, shrunk
-from gpulab.replay.rewrites.once import once
-from gpulab.replay.rewrites.work import faster, gpu_peaks, pieces_of
+from gpulab.replay.rewrites.work import across, faster, gpu_peaks, pieces_of
 
 ON_TENSOR_CORES = (0.70, 0.97)  # of a convolution's time, beside what its own conversions took
 ON_PLAIN_CORES = (0.92, 1.15)  # in float32 on the ordinary units channels last is often no faster, or slower
@@ -46,15 +44,8 @@ def channels_last_ceiling(graph: Graph, value: Value) -> Graph:
         peak = np.where(tensor, peaks.half, peaks.tf32 or peaks.float32)
         share = least_share(graph, peak)
     passes = found.is_family(Family.STREAM, Family.COMPILED, Family.OTHER, Family.COPY) & ~found.updates
-    passes &= ~_across(graph)
+    passes &= ~across(graph)
     return shrunk(_converted(graph, 1.0, 1.0), multiplying(graph, found.convolves) | passes, share)
-
-
-@once
-def _across(graph: Graph) -> Mask:
-    """Copies between host and device."""
-    names = graph.run.event_rows.words("name")
-    return names.matching(direction(word) in ("HtoD", "DtoH") for word in names.vocabulary)[graph.device.event]
 
 
 def _converted(graph: Graph, tensor: float, plain: float) -> Graph:

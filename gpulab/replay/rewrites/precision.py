@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from gpulab.analysis.copies import direction
 from gpulab.analysis.families import is_amd
 from gpulab.analysis.peaks import times_as_fast
 from gpulab.analysis.pieces import Family, half_share, single
@@ -17,7 +16,7 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.hardware import other_gpu
 from gpulab.replay.rewrites.least import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.once import noting, once
-from gpulab.replay.rewrites.work import calling_ns, calls, faster, gpu_of, gpu_peaks, pieces_of, training
+from gpulab.replay.rewrites.work import across, calling_ns, calls, faster, gpu_of, gpu_peaks, pieces_of, training
 
 # Of the ratio of peaks, what comes out, as powers of it. A V100's factor of 8 gave 3.3x for all of a ResNet-50, which
 # is 6x for its products (NVIDIA's DeepLearningExamples); small and oddly shaped ones gain half of that and less.
@@ -84,9 +83,8 @@ def _narrowed(graph: Graph) -> Mask:
     found = pieces_of(graph)
     names = graph.run.event_rows.words("name")
     kept = names.matching(bool(_IN_FLOAT32.search(word.lower())) for word in names.vocabulary)[graph.device.event]
-    across = names.matching(direction(word) in ("HtoD", "DtoH") for word in names.vocabulary)[graph.device.event]
     matrix = found.is_family(Family.MATRIX)
-    elsewhere = found.is_family(Family.COLLECTIVE, Family.OPTIMIZER) | found.updates | across | kept
+    elsewhere = found.is_family(Family.COLLECTIVE, Family.OPTIMIZER) | found.updates | across(graph) | kept
     return np.asarray(multiplying(graph, _products(graph)) | ~(matrix | elsewhere | found.narrow), bool)
 
 

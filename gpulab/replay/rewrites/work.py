@@ -23,6 +23,13 @@ LEAST_NS = 2_000.0  # of a kernel's time no faster arithmetic takes away: to sta
 
 
 @once
+def across(graph: Graph) -> Mask:
+    """Which device work is a copy between host and device."""
+    names = graph.run.event_rows.words("name")
+    return names.matching(direction(word) in ("HtoD", "DtoH") for word in names.vocabulary)[graph.device.event]
+
+
+@once
 def pieces_of(graph: Graph) -> Pieces:
     """What each piece of the graph's device work is."""
     gpu = gpu_of(graph)
