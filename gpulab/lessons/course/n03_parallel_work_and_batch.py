@@ -107,7 +107,7 @@ _WORK = (
         hints=(
             "What does one kernel get to work on?",
             "Compare the number of kernels in a step, and what one takes.",
-            "The line net(images) sees 8 images, whatever `times` is.",
+            "The line net(images) sees 8 images, whatever the value of times is.",
         ),
     ),
     Question(

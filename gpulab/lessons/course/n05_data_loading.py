@@ -89,7 +89,7 @@ WORKERS = Question(
     hints=(
         "How often does a batch come out of four workers?",
         "48 ms of waiting, four at once; the step takes a few ms.",
-        "The report of `before` says what to expect, as a range.",
+        "The report of before says what to expect, as a range.",
     ),
 )
 KINDS = Question(

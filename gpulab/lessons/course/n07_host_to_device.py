@@ -108,7 +108,7 @@ LESSON = Lesson(
         ),
         Question(
             key="waits",
-            ask="`loss` lies on the GPU. Which of these lines makes the host wait: print(loss), if loss > 10, "
+            ask="The tensor loss lies on the GPU. Which of these lines makes the host wait: print(loss), if loss > 10, "
             "losses.append(loss.detach())?",
             choices=(
                 Choice(key="a", text="none of them: only .item() waits", told="print and if read the value too."),
