@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpulab import Run
-from gpulab.analysis.steps import Steps, steps
+from gpulab.analysis.steps.detection import Steps, steps
 from gpulab.intervals import Spans, clip, intersect, merged, subtract, union
 from gpulab.rows import Rows
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind

@@ -253,9 +253,12 @@ def train_convolving_with(kind: str, *, batch: int = 4, steps: int = 80, **how: 
 
 
 def train_by_hand_compiled(*, steps: int) -> None:
-    """gpulab.workloads.by_hand with its formulas compiled."""
-    from gpulab.workloads import by_hand
+    """gpulab.workloads.kernels.handwritten_layers with its formulas compiled."""
+    from gpulab.workloads.kernels import handwritten_layers
 
-    gelu, normalised = torch.compile(by_hand.gelu_by_hand), torch.compile(by_hand.normalised_by_hand)
-    by_hand.gelu_by_hand, by_hand.normalised_by_hand = gelu, normalised
-    by_hand.train_feed_forward(steps=steps)
+    gelu, normalised = (
+        torch.compile(handwritten_layers.gelu_by_hand),
+        torch.compile(handwritten_layers.normalised_by_hand),
+    )
+    handwritten_layers.gelu_by_hand, handwritten_layers.normalised_by_hand = gelu, normalised
+    handwritten_layers.train_feed_forward(steps=steps)

@@ -55,7 +55,7 @@ def loaded(path: str) -> tuple[Run, Told]:
 def basic_figures(run: Run) -> Told:
     """Busy and idle per device and of all, gaps, each step, kernels by name, copies by kind, launch delay."""
     from gpulab.analysis import busy, busy_table, copy_table, devices, gap_table, kernel_table, launch_delays
-    from gpulab.analysis.steps import steps
+    from gpulab.analysis.steps.detection import steps
 
     found = steps(run)
     each = {device: (busy_table(run, device=device), gap_table(run, device, found=found)) for device in devices(run)}

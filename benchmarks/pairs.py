@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import loops
-from gpulab.workloads.audio import train_on_audio
-from gpulab.workloads.by_hand import train_feed_forward
-from gpulab.workloads.counting import BATCH, CountedDocuments, Documents, train_on_documents
-from gpulab.workloads.garbage import train_collecting
-from gpulab.workloads.images import train_on_images
-from gpulab.workloads.labels import train_on_answers
-from gpulab.workloads.parameters import train_many_parameters
-from gpulab.workloads.waiting import RemoteImages, train_from_storage
+from gpulab.workloads.data.audio import train_on_audio
+from gpulab.workloads.data.images import train_on_images
+from gpulab.workloads.data.label_service import train_on_answers
+from gpulab.workloads.data.slow_items import RemoteImages, train_from_storage
+from gpulab.workloads.data.word_pairs import BATCH, CountedDocuments, Documents, train_on_documents
+from gpulab.workloads.host.garbage import train_collecting
+from gpulab.workloads.kernels.handwritten_layers import train_feed_forward
+from gpulab.workloads.kernels.many_parameters import train_many_parameters
 
 Loop = Callable[[], Any]
 

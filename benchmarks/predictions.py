@@ -34,12 +34,12 @@ import numpy as np  # noqa: E402
 
 import gpulab  # noqa: E402
 from benchmarks.pairs import PAIRS, Pair  # noqa: E402
-from gpulab.analysis.bystanders import bystanders  # noqa: E402
-from gpulab.analysis.ledger import ledger  # noqa: E402
-from gpulab.analysis.steps import steps  # noqa: E402
+from gpulab.analysis.host.other_programs import bystanders  # noqa: E402
+from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.analysis.steps.ledger import ledger  # noqa: E402
 from gpulab.errors import RunError  # noqa: E402
+from gpulab.replay.parsing import chosen  # noqa: E402
 from gpulab.replay.prediction import Prediction, predict, scene  # noqa: E402
-from gpulab.replay.spelling import chosen  # noqa: E402
 from gpulab.replay.sweep import typical  # noqa: E402
 from gpulab.run import Run  # noqa: E402
 

@@ -24,12 +24,12 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import gpulab  # noqa: E402
-from gpulab.analysis.ledger import ledger  # noqa: E402
-from gpulab.analysis.steps import steps  # noqa: E402
-from gpulab.replay.build import graph_of  # noqa: E402
+from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.analysis.steps.ledger import ledger  # noqa: E402
+from gpulab.replay.graph.build import graph_of  # noqa: E402
+from gpulab.replay.parsing import chosen  # noqa: E402
 from gpulab.replay.prediction import predict, scene  # noqa: E402
 from gpulab.replay.quality import quality  # noqa: E402
-from gpulab.replay.spelling import chosen  # noqa: E402
 from gpulab.replay.sweep import swept  # noqa: E402
 
 HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws | refused |"

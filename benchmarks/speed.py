@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.rules import RULES, diagnose
-from gpulab.rules.evidence import Evidence
-from gpulab.rules.needs import unmet
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.needs import unmet
 
 ROUNDS = 3
 

@@ -6,12 +6,12 @@ three: each further layer costs what the third one does. `switchxl4`, a mixture 
 depends on values, and values are what we do not have. P100 and P4 are no GPUs of gpulab's: the benchmark brings their
 sheets, and P4 takes the shares of its likest relative, the T4.
 
-What was fitted, and to what. Shares of the peaks are medians of measured kernels (gpulab/virtual/prices/rates.py); tile
-and split sizes, fixed times and the price of odd sizes are from kernels in published traces. Nothing was fitted to
-these points. One thing was decided while looking at them: BERT is counted as a classifier, since the roofline beside
-the measurements has no word scores in it. The L4's share of its float32 peak, which no point here asks for, lies
-between the median of its kernels and what whole networks had shown. Convolutions on tensor cores, which do not occur
-here, were set once by NVIDIA's published throughput of ResNet-50.
+What was fitted, and to what. Shares of the peaks are medians of measured kernels
+(gpulab/virtual/cost_model/rates.py); tile and split sizes, fixed times and the price of odd sizes are from kernels in
+published traces. Nothing was fitted to these points. One thing was decided while looking at them: BERT is counted as
+a classifier, since the roofline beside the measurements has no word scores in it. The L4's share of its float32 peak,
+which no point here asks for, lies between the median of its kernels and what whole networks had shown. Convolutions
+on tensor cores, which do not occur here, were set once by NVIDIA's published throughput of ResNet-50.
 
     python benchmarks/virtual_accuracy.py            # GPULAB_SHARED names the folder with measured/
 """
@@ -35,9 +35,9 @@ if str(ROOT) not in sys.path:
 
 from benchmarks.virtual_models import counted  # noqa: E402
 from gpulab.analysis.peaks import Peaks  # noqa: E402
-from gpulab.virtual.prices.kernels import SPREAD, OpClass, kernels  # noqa: E402
+from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels  # noqa: E402
+from gpulab.virtual.op_log.ops import Op  # noqa: E402
 from gpulab.virtual.specs import Spec, spec  # noqa: E402
-from gpulab.virtual.tape import Op  # noqa: E402
 
 LEFT_OUT = ("switchxl4",)
 DRAWS = 400

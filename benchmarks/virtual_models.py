@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from gpulab.virtual.fake.device import FakeDevice
-from gpulab.virtual.room.memory import Memory
+from gpulab.virtual.device.device import FakeDevice
+from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.op_log.ops import Op, Record
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Op, Record
 
 BOUNDLESS = 10**15  # bytes: nothing is refused for want of memory
 

@@ -29,10 +29,11 @@ The map of the house; imports point down this list only:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpulab.errors import GpulabError
-from gpulab.run import Run
+from gpulab.run import VIEWS, Run
 
 if TYPE_CHECKING:
     from gpulab import virtual
@@ -42,13 +43,13 @@ if TYPE_CHECKING:
     from gpulab.questions import compare, diagnose
     from gpulab.views import charts
     from gpulab.views.info import info
-    from gpulab.views.monitor import monitor
+    from gpulab.views.live.monitor import monitor
     from gpulab.views.perfetto import to_perfetto
-    from gpulab.views.report import report
+    from gpulab.views.report.report import report
+    from gpulab.views.sheet.view import View as View  # for editors only: no names to import
     from gpulab.views.timeline.view import timeline
-    from gpulab.views.view import View as View  # these two editors know of; they are no names to import
-    from gpulab.views.whatif import WhatIf as WhatIf
-    from gpulab.views.whatif import whatif
+    from gpulab.views.whatif.whatif import WhatIf as WhatIf
+    from gpulab.views.whatif.whatif import whatif
     from gpulab.virtual.session import virtual_gpu
 
 __all__ = [
@@ -78,19 +79,19 @@ _HOMES = {
     "compare": "gpulab.questions",
     "diagnose": "gpulab.questions",
     "experiment": "gpulab.lessons",
-    "info": "gpulab.views",
+    "info": "gpulab.views.info",
     "lab": "gpulab.lessons",
     "load": "gpulab.files",
-    "monitor": "gpulab.views.monitor",
+    "monitor": "gpulab.views.live.monitor",
     "profile": "gpulab.capture",
-    "report": "gpulab.views",
+    "report": "gpulab.views.report.report",
     "runs": "gpulab.capture",
     "save": "gpulab.files",
     "step": "gpulab.capture",
     "timeline": "gpulab.views.timeline.view",
     "to_perfetto": "gpulab.views.perfetto",
     "virtual_gpu": "gpulab.virtual.session",
-    "whatif": "gpulab.views",
+    "whatif": "gpulab.views.whatif.whatif",
 }
 
 
@@ -107,6 +108,13 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _view(name: str, *arguments: Any, **options: Any) -> Any:
+    return __getattr__(name)(*arguments, **options)
+
+
+VIEWS.update({name: partial(_view, name) for name in ("report", "timeline", "to_perfetto", "whatif")})
 
 
 def __dir__() -> list[str]:

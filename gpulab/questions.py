@@ -1,28 +1,27 @@
 """What a person asks of runs, with what earlier predictions on this machine taught: why, what if, and what came of it.
 
 The questions are answered to the left of here, from runs alone; here they are given the history of this machine,
-gpulab.files.history, which a measured prediction is added to.
+gpulab.user_data.predictions, which a measured prediction is added to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
 from typing import overload
 
 from gpulab import comparison, rules
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.comparison import Comparison, Story
 from gpulab.comparison.sides import Given
 from gpulab.errors import RunError
-from gpulab.files import history
-from gpulab.replay import prediction, spelling
+from gpulab.replay import parsing, prediction
 from gpulab.replay.history import History
 from gpulab.replay.prediction import SAMPLES, Prediction, Scene
 from gpulab.rules import Diagnosis, Gain
-from gpulab.rules.evidence import gain_of
+from gpulab.rules.engine.evidence import gain_of
 from gpulab.run import Run
+from gpulab.user_data import predictions
 
 
 def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
@@ -43,7 +42,7 @@ def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
     Raises RunError for a rewrite that is none, where one cannot be told from this run, and where the replay of the
     run is not to be trusted.
     """
-    return prediction.predict(ready(run), spelling.chosen(rewrites), samples=samples, history=learned(run))
+    return prediction.predict(ready(run), parsing.chosen(rewrites), samples=samples, history=learned(run))
 
 
 def ready(run: Run) -> Scene:
@@ -103,27 +102,15 @@ def keep(compared: Comparison, named: str | None = None) -> None:
     if named is None and acted_on is not None and acted_on.rewrites:
         named = kind(acted_on.rewrites)
     outcome = comparison.outcome(compared, named)
-    if outcome is None or compared.after.run.source.how != "measured":
-        return
-    history.remember(
-        history.Past(
-            kind=outcome.kind,
-            step_ns=outcome.step_ns,
-            predicted_ns=outcome.likely_ns,
-            best_ns=outcome.best_ns,
-            worst_ns=outcome.worst_ns,
-            measured_ns=outcome.measured_ns,
-            device=outcome.device,
-            date=compared.after.run.source.date or date.today().isoformat(),
-        )
-    )
+    if outcome is not None and compared.after.run.source.how == "measured":
+        predictions.remember(outcome)
 
 
 def kind(rewrites: str) -> str:
     """What predictions of these rewrites are kept under."""
-    return "+".join(sorted(each.rewrite.name for each in spelling.chosen(rewrites)))
+    return "+".join(sorted(each.rewrite.name for each in parsing.chosen(rewrites)))
 
 
 def learned(run: Run | None) -> History:
     """What predictions for this run's device taught on this machine."""
-    return History(history.known(run.source.device)) if run is not None else History()
+    return History(predictions.known(run.source.device)) if run is not None else History()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from gpulab.rows import Rows
 from gpulab.tables import (
@@ -25,8 +25,6 @@ from gpulab.tables import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    import gpulab
 
 
 # The fields of a Run that are tables: what a trace fills, and all of them.
@@ -240,32 +238,20 @@ class Run:
         return f"Run({self.name!r}, {self.source}, {size}{end})"
 
     def report(self) -> Any:
-        """Why a step takes as long as it does, and what would mend it: gpulab.report of this run."""
-        import gpulab
-
-        return gpulab.report(self)
+        """The diagnosis of this run as a view: `gpulab.report(run)`."""
+        return _view("report", self)
 
     def timeline(self, beside: Any = None) -> Any:
-        """What ran when, to zoom into, with another run or a prediction below it: gpulab.timeline of this run."""
-        import gpulab
+        """The zoomable timeline, with another run or a prediction below it: `gpulab.timeline(run, beside)`."""
+        return _view("timeline", self, beside)
 
-        return gpulab.timeline(self, beside)
-
-    @overload
-    def whatif(self, *, samples: int = ...) -> gpulab.View: ...
-    @overload
-    def whatif(self, rewrites: str, *, samples: int = ...) -> gpulab.WhatIf: ...
-    def whatif(self, rewrites: str = "", **options: int) -> gpulab.View:
-        """What a step would take with something changed: `run.whatif("workers=6, amp=bf16")` is gpulab.whatif of it."""
-        import gpulab
-
-        return gpulab.whatif(self, rewrites, **options)
+    def whatif(self, rewrites: str = "", **options: int) -> Any:
+        """The step with these changes made: `run.whatif("workers=6, amp=bf16")`; without any, every change ranked."""
+        return _view("whatif", self, rewrites, **options)
 
     def to_perfetto(self, path: Any) -> Any:
-        """Write a trace that ui.perfetto.dev and chrome://tracing open: gpulab.to_perfetto of this run."""
-        import gpulab
-
-        return gpulab.to_perfetto(self, path)
+        """Write a trace that ui.perfetto.dev and chrome://tracing open: `gpulab.to_perfetto(run, path)`."""
+        return _view("to_perfetto", self, path)
 
     @property
     def events(self) -> pd.DataFrame:
@@ -331,3 +317,10 @@ class Run:
     def holders(self) -> pd.DataFrame:
         """Who held memory when it ran out: columns of gpulab.tables.HOLDERS."""
         return self.holder_rows.frame()
+
+
+VIEWS: dict[str, Callable[..., Any]] = {}  # what the methods of a Run call; the package root registers them by name
+
+
+def _view(name: str, *arguments: Any, **options: Any) -> Any:
+    return VIEWS[name](*arguments, **options)

@@ -246,7 +246,7 @@ HOLDERS = Table(
     ),
 )
 
-# Not recorded but found: gpulab.analysis.steps makes it of a run.
+# Not recorded but found: gpulab.analysis.steps.detection makes it of a run.
 STEPS = Table(
     "steps",
     (

@@ -26,8 +26,8 @@ import gpulab
 from gpulab import store, trace
 from gpulab.run import FIELDS
 from gpulab.tables import SIDE_TABLES
-from gpulab.trace import blocks, decode, plain, typed
-from gpulab.trace import cut as cut_
+from gpulab.trace.reading import decode, json_fast, json_lenient, text_blocks
+from gpulab.trace.reading import pieces as cut_
 
 MEMORY_BYTES = 2 * 2**30  # of address space beyond what the process has when it begins
 LIMIT_S = 20  # a hang; the slowest honest input takes a twentieth
@@ -117,8 +117,8 @@ class bounded:  # noqa: N801  (used as a function)
 def opened(number: int, name: str, text: bytes, folder: Path) -> str:
     """Open one input as a user would, with either engine and any size of block; what came of it."""
     dice = random.Random(number)
-    decode.engine = dice.choice((typed, typed, plain))
-    blocks.BLOCK = cut_.BLOCK = dice.choice((2**20, 4096, 300))
+    decode.engine = dice.choice((json_fast, json_fast, json_lenient))
+    text_blocks.BLOCK = cut_.BLOCK = dice.choice((2**20, 4096, 300))
     path = folder / name
     path.write_bytes(text)
     signal.alarm(LIMIT_S)
@@ -130,7 +130,7 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
         raise
     finally:
         signal.alarm(0)
-        decode.engine, blocks.BLOCK, cut_.BLOCK = typed, 2**20, 2**20
+        decode.engine, text_blocks.BLOCK, cut_.BLOCK = json_fast, 2**20, 2**20
     check(found)
     if dice.random() < 0.3:
         signal.alarm(LIMIT_S)

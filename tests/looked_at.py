@@ -7,7 +7,7 @@ from typing import Any
 from made import NO_WORKERS, event, host_sample, loader_call, run_of, stepped
 
 from gpulab.tables import Kind
-from gpulab.views import report
+from gpulab.views.report import report
 
 
 def starved(at: float) -> list[Any]:

@@ -45,8 +45,8 @@ def large_run(events=1_000_000, *, name="large", rare=True):
 
 def judged(run):
     """What a diagnosis says of it, without asking every rule: that takes longer than a test can wait."""
-    from gpulab.analysis.ledger import ledger
-    from gpulab.analysis.steps import steps
+    from gpulab.analysis.steps.detection import steps
+    from gpulab.analysis.steps.ledger import ledger
     from gpulab.rules import Diagnosis, Finding
 
     found = steps(run)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from made import event, on_gpu
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, scene
-from gpulab.replay.spelling import chosen
 from gpulab.tables import Kind
 
 SGEMM = "volta_sgemm_128x64_nn"

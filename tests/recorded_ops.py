@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from gpulab import trace
-from gpulab.analysis.delays import calls_of
-from gpulab.analysis.launchers import holders
-from gpulab.analysis.sizes import inputs
-from gpulab.analysis.work import device_work
+from gpulab.analysis.events.device_work import device_work
+from gpulab.analysis.events.enclosing_operator import holders
+from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.kernels.flops import inputs
 from gpulab.tables import Kind
-from gpulab.virtual.prices.kernels import kernels
-from gpulab.virtual.tape import Op, Tensor
+from gpulab.virtual.cost_model.operators import kernels
+from gpulab.virtual.op_log.ops import Op, Tensor
 
 TYPES = {"float": ("float32", 4), "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "bool": ("bool", 1)}
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")

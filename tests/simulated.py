@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from made import NO_WORKERS, event, on_gpu
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.graph.build import graph_of
 from gpulab.tables import Kind
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from looked_at import made
 
-from gpulab.views import report
+from gpulab.views.report import report
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from made import event, on_gpu
 from simulated import Call, Setup, loops, run_like, simulate, step_ms
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, scene
-from gpulab.replay.spelling import chosen
 from gpulab.rules import diagnose
 from gpulab.tables import Kind
-from gpulab.views import report
+from gpulab.views.report import report
 
 FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
 

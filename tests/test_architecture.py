@@ -288,7 +288,7 @@ SOUND = {
     "analysis/ledger.py": '"""Ledger."""\nfrom . import steps\nfrom ..run import Run\n',
     "analysis/steps.py": '"""Steps."""\n',
     "rules/__init__.py": '"""Rules."""\n',
-    "rules/feeding.py": '"""Feeding."""\nfrom gpulab.analysis.steps import steps\n',
+    "rules/feeding.py": '"""Feeding."""\nfrom gpulab.analysis.steps.detection import steps\n',
     "views/__init__.py": '"""Views."""\n',
     "views/live.py": '"""Live."""\nimport anywidget\n',
     "views/live.js": "export default {}\n",
@@ -344,7 +344,7 @@ PLANTED = {
     "matplotlib at module level outside its room": ("views/report.py", DOC + "import matplotlib\n", "at module level"),
     "a room full of matplotlib entered at once": (
         "views/report.py",
-        DOC + "from gpulab.views.charts.chart import Chart\n",
+        DOC + "from gpulab.views.charts.drawing.chart import Chart\n",
         "at module level",
     ),
     "a file of 401 lines": ("run.py", DOC + "x = 1\n" * 400, "401 lines"),

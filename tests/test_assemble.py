@@ -7,7 +7,7 @@ from dataclasses import replace
 from made import run_of
 from test_trace import read, x
 
-from gpulab.capture.assemble import merged
+from gpulab.capture.assembly import merged
 
 BASE_NS = 1_790_000_000_000_000_000
 

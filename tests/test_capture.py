@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip instal
 from made import event, run_of  # noqa: E402
 
 import gpulab  # noqa: E402  (after the check that torch is there)
-from gpulab.analysis.steps import steps  # noqa: E402
+from gpulab.analysis.steps.detection import steps  # noqa: E402
 from gpulab.capture import Runs, Session, runs  # noqa: E402
-from gpulab.capture.assemble import missing_gpu_work  # noqa: E402
+from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
 from gpulab.capture.plan import Phase  # noqa: E402
 from gpulab.capture.profiler import Stretch  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402

@@ -13,7 +13,7 @@ import pytest
 
 from gpulab import store
 from gpulab.rules import RULES, diagnose
-from gpulab.rules.finding import CERTAIN, LIKELY, SUSPECT
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT
 from gpulab.run import Run
 
 CASES = Path(__file__).parent / "cases"

@@ -14,8 +14,8 @@ from gpulab.questions import ready as scene_of
 
 torch = pytest.importorskip("torch")
 
-from gpulab.virtual.fake.recorder import Recorder  # noqa: E402
-from gpulab.virtual.host import Host  # noqa: E402
+from gpulab.virtual.device.recorder import Recorder  # noqa: E402
+from gpulab.virtual.host.costs import Host  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
 
 __all__ = ["old_is_frozen"]

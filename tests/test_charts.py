@@ -29,22 +29,22 @@ from made_large import large_run
 from matplotlib.text import Text
 
 import gpulab
-from gpulab.analysis.kernels import kernel_table
-from gpulab.analysis.ledger import ledger as ledger_of
-from gpulab.analysis.lifetimes import BEFORE, KEPT, LEFT, PASSING, at_peak
-from gpulab.analysis.phases import phase_peaks
-from gpulab.analysis.roofline import sized, utilisation
-from gpulab.analysis.steps import steps
+from gpulab.analysis.kernels.roofline import sized, utilisation
+from gpulab.analysis.kernels.table import kernel_table
+from gpulab.analysis.memory.lifetimes import BEFORE, KEPT, LEFT, PASSING, at_peak
+from gpulab.analysis.memory.step_phases import phase_peaks
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger as ledger_of
 from gpulab.rules import diagnose
 from gpulab.run import Failure, Gpu, Machine, Model, Source
 from gpulab.tables import HOLDERS, MEMORY, STALLS, Kind
 from gpulab.views import charts
 from gpulab.views.charts.catalogue import CHARTS
-from gpulab.views.charts.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.lettering import broken, width_in
+from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
+from gpulab.views.charts.drawing.lettering import broken, width_in
+from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
 from gpulab.views.charts.report_png import head, png
-from gpulab.views.charts.style import PAPER, SMALL_PT
-from gpulab.views.sheet import Table
+from gpulab.views.sheet.sheet import Table
 from gpulab.views.wording import percent, scale, size
 
 MIB = 1024**2
@@ -499,7 +499,7 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
 def test_the_roofline_says_what_the_analysis_says():
     run = made("gpu")
     found = steps(run)
-    from gpulab.analysis.interior import interior
+    from gpulab.analysis.kernels.interior import interior
 
     kernels = interior(run, found, ledger_of(run, found))
     used = utilisation(kernels, found.traced_ns, sized(run, found, ledger_of(run, found)))

@@ -18,32 +18,32 @@ from picture_checks import HOSTILE, check, crowded, drawn_texts
 from test_virtual_fitting import SPEEDS, gpu, on, training
 
 from gpulab import comparison, trace
-from gpulab.analysis.copies import copy_table
-from gpulab.analysis.delays import launch_delays
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.link import practical_bytes_per_s
-from gpulab.analysis.ranks import arrivals
-from gpulab.analysis.steps import steps
-from gpulab.analysis.transfers import rate
-from gpulab.analysis.workers import crew
-from gpulab.files.history import Past
+from gpulab.analysis.copies.host_to_device import rate
+from gpulab.analysis.copies.table import copy_table
+from gpulab.analysis.data.workers import crew
+from gpulab.analysis.host.launch_delays import launch_delays
+from gpulab.analysis.machine.link import practical_bytes_per_s
+from gpulab.analysis.ranks.stragglers import arrivals
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.history import MeasuredPrediction
 from gpulab.run import Gpu, Loader, Machine, Run
 from gpulab.tables import WORKER_SAMPLES, Kind
-from gpulab.views import gpus
-from gpulab.views.charts import skew
-from gpulab.views.charts.chart import chart as chart_of
-from gpulab.views.charts.copies import MOST_MARKS, copy_rates
-from gpulab.views.charts.fed import batches, mean_load, watched
-from gpulab.views.charts.gpus_chart import gpu_comparison
-from gpulab.views.charts.idle import idle_flame
-from gpulab.views.charts.idle_tree import blamed
-from gpulab.views.charts.predicted import predicted
-from gpulab.views.charts.queue import queue_depth
-from gpulab.views.charts.queue_depths import depths
-from gpulab.views.charts.skew import rank_skew
-from gpulab.views.charts.sweep import batch_sweep
-from gpulab.views.charts.workers import loader_workers
-from gpulab.views.sheet import Table
+from gpulab.views.charts.copies.copy_rates import MOST_MARKS, copy_rates
+from gpulab.views.charts.data.batch_times import batches, mean_load, watched
+from gpulab.views.charts.data.loader_workers import loader_workers
+from gpulab.views.charts.drawing.chart import chart as chart_of
+from gpulab.views.charts.host.idle_flame import idle_flame
+from gpulab.views.charts.host.idle_tree import blamed
+from gpulab.views.charts.host.queue_depth import queue_depth
+from gpulab.views.charts.host.queue_depth_values import depths
+from gpulab.views.charts.kernels.batch_sweep import batch_sweep
+from gpulab.views.charts.machine.gpus import gpu_comparison
+from gpulab.views.charts.ranks import rank_skew as skew
+from gpulab.views.charts.ranks.rank_skew import rank_skew
+from gpulab.views.charts.steps.predicted import predicted
+from gpulab.views.sheet.sheet import Table
+from gpulab.views.virtual_gpu import compare_gpus
 
 assert gpu  # the fixture of these tests too
 MINE = (batch_sweep, idle_flame, queue_depth, copy_rates, loader_workers, gpu_comparison, predicted, rank_skew)
@@ -440,7 +440,7 @@ def test_a_thousand_batches_and_forty_workers_are_drawn_as_few_marks():
 
 
 def test_the_comparison_of_gpus_shows_the_figures_of_compare_gpus(gpu):
-    view = gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 100, {"h100": 2.5, "t4": 0.3}, runner=gpu)
+    view = compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 100, {"h100": 2.5, "t4": 0.3}, runner=gpu)
     made = gpu_comparison(view)
     check(made)
     first = view.compared.candidates[0]
@@ -454,18 +454,20 @@ def test_the_comparison_of_gpus_shows_the_figures_of_compare_gpus(gpu):
 
 
 def test_without_prices_energy_stands_in_place_of_cost(gpu):
-    made = gpu_comparison(gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).compared)
+    made = gpu_comparison(compare_gpus.compare_gpus(on(gpu, SPEEDS), ["t4", "h100"], 200, runner=gpu).compared)
     check(made)
     assert "costs" not in made.answer
     assert "kJ for 1000 samples" in made.table.header
 
 
 def test_a_gpu_on_which_it_does_not_fit_has_words_and_no_bar(gpu):
-    made = gpu_comparison(gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4", "h100"], 64, runner=gpu))
+    made = gpu_comparison(
+        compare_gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4", "h100"], 64, runner=gpu)
+    )
     check(made)
     assert [each.words for each in drawn_texts(made)].count("does not fit") == 3
     assert "It does not fit on T4" in made.alt
-    none = gpu_comparison(gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4"], 64, runner=gpu))
+    none = gpu_comparison(compare_gpus.compare_gpus(training(gpu, model=1200, sample=200), ["t4"], 64, runner=gpu))
     check(none)
     assert none.answer.startswith("The step fits on none of these GPUs: it needs ")
 
@@ -507,7 +509,7 @@ def test_runs_may_be_given_by_their_batch_size_in_any_order():
 
 
 def test_the_knee_of_a_virtual_gpu_is_the_one_that_max_batch_names(gpu):
-    view = gpus.max_batch(training(gpu, sample=500), "h100", runner=gpu)
+    view = compare_gpus.max_batch(training(gpu, sample=500), "h100", runner=gpu)
     made = batch_sweep(view)
     check(made)
     assert view.found.knee is not None
@@ -518,7 +520,7 @@ def test_the_knee_of_a_virtual_gpu_is_the_one_that_max_batch_names(gpu):
 
 
 def test_a_gpu_without_room_for_one_sample_is_told_so(gpu):
-    made = batch_sweep(gpus.max_batch(training(gpu, model=6000), "t4", runner=gpu))
+    made = batch_sweep(compare_gpus.max_batch(training(gpu, model=6000), "t4", runner=gpu))
     check(made)
     assert made.answer == "Not even a batch of 1 has room"
 
@@ -547,7 +549,7 @@ def test_predicted_and_measured_are_those_of_the_comparison(recorded):
 
 def test_earlier_predictions_are_counted_by_whether_they_came_out_in_range():
     before, after = from_main(fetch_ms=40.0), from_main(fetch_ms=4.0)
-    past = [Past("workers", 100, 60, 50, 70, taken, "x", "2026-01-01") for taken in (55, 66, 75, 58)]
+    past = [MeasuredPrediction("workers", 100, 60, 50, 70, taken, "x", "2026-01-01") for taken in (55, 66, 75, 58)]
     made = predicted(before, after, history=past)
     check(made)
     assert "Of 4 earlier predictions, 3 came out inside the range" in made.alt

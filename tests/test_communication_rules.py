@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from made import MS, collective, event, moving, rank_of, stepped
 
 import gpulab
-from gpulab.analysis.collectives import KINDS, buckets, collectives, exposed, kind_of
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.ranks.collectives import KINDS, buckets, collectives, exposed, kind_of
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.intervals import intersect, merged, subtract
 from gpulab.rules import diagnose
 from gpulab.tables import Kind

@@ -23,7 +23,7 @@ from made import (
 )
 from made import rows as table_rows
 
-from gpulab.analysis.matched import ADDED, CHANGED, OTHER_SIZES, REMOVED, SAME, matched, paired, tally
+from gpulab.analysis.kernels.matching import ADDED, CHANGED, OTHER_SIZES, REMOVED, SAME, matched, paired, tally
 from gpulab.comparison import Comparison, Story, compare, outcome
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks
@@ -285,7 +285,9 @@ def clocked(run, mhz, bits=0):
 
 
 def test_lower_clocks_are_a_reason_with_what_held_them_down():
-    seen = compare(clocked(recorded(40), 1980), clocked(recorded(10, work_ms=75), 1500, bits=0x4), predicted=MISSED)
+    seen = compare(
+        clocked(recorded(40), 1980), clocked(recorded(10, work_ms=75), 1500, bits=0x4), predicted=MISSED
+    )
     told = next(reason for reason in seen.reasons if reason.kind == "clocks")
     assert "1980 MHz before and 1500 MHz after (held down by the power limit in 100 % of the time after)" in told.text
     assert told.effect_ns == pytest.approx(75 * MS * (1980 / 1500 - 1) * 1500 / 1980, rel=0.6)
@@ -353,9 +355,9 @@ def test_an_outcome_is_the_prediction_beside_the_measured_step_on_one_scale():
     kept = outcome(seen, "workers+pin_memory")
     assert kept == outcome(seen, "workers+pin_memory")
     assert (kept.kind, kept.step_ns, kept.best_ns, kept.worst_ns) == ("workers+pin_memory", 100 * MS, 60 * MS, 65 * MS)
-    assert kept.likely_ns == 62.5 * MS
+    assert kept.predicted_ns == 62.5 * MS
     assert kept.measured_ns == pytest.approx(64 * MS, rel=0.01)
-    assert kept.inside is True
+    assert seen.inside is True
     assert kept.device == "Made GPU"
     assert outcome(compare(recorded(40), recorded(4))).kind == "starving"
 

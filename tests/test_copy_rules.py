@@ -8,10 +8,10 @@ from made import MS, event, launched, on_gpu, run_of, stepped
 from test_cases import CASES, functions
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.analysis.syncs import holders, host_waits
-from gpulab.analysis.transfers import transfers
+from gpulab.analysis.copies.host_to_device import transfers
+from gpulab.analysis.host.syncs import holders, host_waits
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine
 from gpulab.tables import Kind

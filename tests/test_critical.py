@@ -10,7 +10,7 @@ from made import NO_WORKERS, event, loader_call, mark, run_of
 from simulated import Call, graph, loops, run_like
 
 import gpulab
-from gpulab.replay.critical import BETWEEN, critical_path, levers, shorter
+from gpulab.replay.critical_path import BETWEEN, critical_path, levers, shorter
 from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 

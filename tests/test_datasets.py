@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpulab import GpulabError, datasets
-from gpulab.datasets import cache
+from gpulab import GpulabError, synthetic
+from gpulab.synthetic import cache
 
 
 @pytest.fixture(autouse=True)
@@ -24,18 +24,18 @@ def filled(name: str, kilobytes: int) -> Path:
 
 
 def test_images_are_jpeg_files_of_the_size_asked_for_and_the_same_again(folder):
-    files = datasets.images(12, 48)
+    files = synthetic.images(12, 48)
     before = [file.read_bytes() for file in files]
     with Image.open(files[3]) as image:
         assert (image.format, image.size) == ("JPEG", (48, 48))
-    datasets.clear()
+    synthetic.clear()
     assert not folder.exists()
-    assert [file.read_bytes() for file in datasets.images(12, 48)] == before
-    assert before != [file.read_bytes() for file in datasets.images(12, 48, seed=1)]
+    assert [file.read_bytes() for file in synthetic.images(12, 48)] == before
+    assert before != [file.read_bytes() for file in synthetic.images(12, 48, seed=1)]
 
 
 def test_images_of_a_class_share_a_colour():
-    colours = [np.asarray(Image.open(file)).mean((0, 1)) for file in datasets.images(20, 32)]
+    colours = [np.asarray(Image.open(file)).mean((0, 1)) for file in synthetic.images(20, 32)]
     apart = [np.abs(colours[one] - colours[one + 10]).sum() for one in range(10)]
     others = [np.abs(colours[one] - colours[(one + 1) % 10 + 10]).sum() for one in range(10)]
     assert np.mean(apart) < np.mean(others) / 2
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file" / "cache"))
     with pytest.raises(GpulabError, match=cache.VARIABLE):
-        datasets.images(1, 8)
+        synthetic.images(1, 8)
 
 
 def test_a_limit_that_is_no_number_is_an_error(monkeypatch):
@@ -90,16 +90,16 @@ def test_a_limit_that_is_no_number_is_an_error(monkeypatch):
 
 
 def test_texts_have_many_short_and_few_long_documents_within_their_bounds():
-    documents = datasets.texts(2000, shortest=8, longest=400)
+    documents = synthetic.texts(2000, shortest=8, longest=400)
     lengths = np.array([len(each) for each in documents])
     assert 8 <= lengths.min() < lengths.max() <= 400
     assert np.median(lengths) < lengths.mean(), "the long ones are few"
     assert all((each > 0).all() for each in documents[:50]), "0 is padding"
-    assert np.array_equal(documents[7], datasets.texts(2000, shortest=8, longest=400)[7])
+    assert np.array_equal(documents[7], synthetic.texts(2000, shortest=8, longest=400)[7])
 
 
 def test_tables_can_be_learnt_and_no_class_is_rare():
-    features, labels = datasets.table(2000, 8)
+    features, labels = synthetic.table(2000, 8)
     assert (features.shape, features.dtype, labels.dtype) == ((2000, 8), np.float32, np.int64)
     assert np.bincount(labels).min() > 2000 / 40
     fitted, *_ = np.linalg.lstsq(features, np.eye(4)[labels], rcond=None)
@@ -107,7 +107,7 @@ def test_tables_can_be_learnt_and_no_class_is_rare():
 
 
 def test_sounds_carry_the_pitch_of_their_class():
-    waves = datasets.sounds(8, seconds=0.5, rate=8000)
+    waves = synthetic.sounds(8, seconds=0.5, rate=8000)
     heard = [np.argmax(np.abs(np.fft.rfft(wave))) / 0.5 for wave in waves]
     assert np.allclose(heard, [220, 330, 440, 660] * 2, atol=2)
     assert all(wave.dtype == np.float32 and np.abs(wave).max() <= 1 for wave in waves)

@@ -10,10 +10,10 @@ from gpulab.comparison import compare
 from gpulab.errors import RunError
 from gpulab.intervals import Spans
 from gpulab.rules import Finding, Gain, Masked, Rule, Stage, diagnose
-from gpulab.rules.diagnosis import ranked
-from gpulab.rules.evidence import warmed_ns
+from gpulab.rules.engine.diagnosis import ranked
+from gpulab.rules.engine.evidence import warmed_ns
 from gpulab.tables import Kind
-from gpulab.views.report import report
+from gpulab.views.report.report import report
 
 
 def answer(rule, *, saves=0.0, at=None, stage=Stage.IDLE, masked_by=(), **more):

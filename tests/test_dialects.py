@@ -11,7 +11,7 @@ from test_trace import kinds, read, x
 
 from gpulab import trace
 from gpulab.tables import Kind
-from gpulab.trace.dialect import family_of, kind_of
+from gpulab.trace.columns.categories import family_of, kind_of
 
 
 def test_the_categories_of_2021_mean_what_today_s_do():

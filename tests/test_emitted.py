@@ -11,14 +11,14 @@ from simulated import Call, graph, loops, run_like, step_ms
 
 import gpulab
 from gpulab import store
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.critical import device_paces
-from gpulab.replay.emitted import emitted
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.critical_path import device_paces
+from gpulab.replay.parsing import chosen
+from gpulab.replay.predicted_run import emitted
 from gpulab.replay.prediction import predict, scene
 from gpulab.replay.rewrite import MIDDLE
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.spelling import chosen
 from gpulab.replay.sweep import swept
 from gpulab.run import Source
 from gpulab.tables import DEVICE_KINDS, SIDE_TABLES, Kind

@@ -10,8 +10,8 @@ import pytest
 from made_feeding import HERE, WORKERS, epochs, from_main, from_workers
 
 from gpulab.rules import diagnose
-from gpulab.rules.evidence import Evidence
-from gpulab.rules.rebuilt import rebuilt
+from gpulab.rules.data.loader_code import rebuilt
+from gpulab.rules.engine.evidence import Evidence
 from gpulab.run import Loader
 
 
@@ -142,8 +142,8 @@ def test_items_too_many_for_memory_are_not_kept_there():
 
 
 def seen(run):
-    from gpulab.analysis.ledger import ledger
-    from gpulab.analysis.steps import steps
+    from gpulab.analysis.steps.detection import steps
+    from gpulab.analysis.steps.ledger import ledger
 
     found = steps(run)
     return Evidence(run, found, ledger(run, found))

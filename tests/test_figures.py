@@ -25,13 +25,13 @@ from gpulab.analysis import (
     launch_delays,
     step_table,
 )
-from gpulab.analysis.activity import BUSY
-from gpulab.analysis.copies import COPIES, direction, host_memory
-from gpulab.analysis.delays import LAUNCHES
-from gpulab.analysis.groups import grouped
-from gpulab.analysis.idle import GAPS
-from gpulab.analysis.kernels import KERNELS
-from gpulab.analysis.steps import steps
+from gpulab.analysis.copies.table import COPIES, direction, host_memory
+from gpulab.analysis.events.busy import BUSY
+from gpulab.analysis.events.groups import grouped
+from gpulab.analysis.host.launch_delays import LAUNCHES
+from gpulab.analysis.kernels.table import KERNELS
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.gaps import GAPS
 from gpulab.intervals import union
 from gpulab.run import Run
 from gpulab.tables import EVENTS, GRIDS, Kind, MarkKind

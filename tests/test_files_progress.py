@@ -17,7 +17,7 @@ from test_files import LONG, write
 import gpulab
 from gpulab import trace
 from gpulab.errors import TraceError
-from gpulab.files import progress
+from gpulab.files import progress_bar
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def seen(monkeypatch):
     """Runs something with a terminal as sys.stderr, and gives what was written to it. Bars come at once."""
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
-    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    monkeypatch.setattr(progress_bar, "DELAY_S", 0.0)
 
     def run(action):
         above, below = pty.openpty()
@@ -77,7 +77,7 @@ def test_a_bar_leaves_no_thread_and_no_process_behind(tmp_path, seen, nothing_le
 
 
 def test_a_log_gets_no_bar(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(progress, "DELAY_S", 0.0)
+    monkeypatch.setattr(progress_bar, "DELAY_S", 0.0)
     gpulab.load(write(tmp_path / "a.json", events=LONG))
     assert capsys.readouterr() == ("", "")
 
@@ -107,7 +107,7 @@ def test_whatever_became_of_the_files_before_the_bar_stands_at_the_sum_of_their_
     write(tmp_path / "6 last.json")
     sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
     read, stands = [0], []
-    real = progress.Progress
+    real = progress_bar.Progress
 
     class Watched(real):
         def begin(self, path):

@@ -13,7 +13,7 @@ import pytest
 from pasted import Notebook
 from test_cases import ALL, diagnosed
 
-from gpulab.rules.names import names
+from gpulab.rules.engine.user_names import names
 from gpulab.run import Loader, Model, Optimizer, Run
 
 PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]

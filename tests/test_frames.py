@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from gpulab.sensors import frames
-from gpulab.sensors.frames import called, user_line
+from gpulab.sensors.host import frames
+from gpulab.sensors.host.frames import called, user_line
 
 CELL = "/somewhere/ipykernel_4711/1234567.py"
 FILE = "/home/me/project/data.py"

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulab.analysis.memory import held  # noqa: E402  (after the skip)
-from gpulab.capture.failure import failure_of  # noqa: E402
-from gpulab.capture.growing import Growing  # noqa: E402
-from gpulab.capture.holders import EARLIER, ELSEWHERE, UNDER_WAY, EarlierError, holders  # noqa: E402
+from gpulab.analysis.memory.holders import held  # noqa: E402  (after the skip)
+from gpulab.capture.memory.growing_collections import Growing  # noqa: E402
+from gpulab.capture.memory.holders import EARLIER, ELSEWHERE, UNDER_WAY, EarlierError, holders  # noqa: E402
+from gpulab.capture.memory.out_of_memory import failure_of  # noqa: E402
 from gpulab.run import Failure  # noqa: E402
 
 PATIENT_S = 60.0  # how long looking may take on a busy machine is tested once, and not meant elsewhere

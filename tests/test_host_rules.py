@@ -12,14 +12,14 @@ import pytest
 from made import MS, event, host_samples, mark, rows, run_of, stall, stepped
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.outside import outside
-from gpulab.analysis.pauses import pauses
-from gpulab.analysis.stalls import collecting
-from gpulab.analysis.steps import steps
-from gpulab.analysis.threads import threads
+from gpulab.analysis.host.gc_and_compilation import collecting
+from gpulab.analysis.host.python_time import outside
+from gpulab.analysis.host.threads import threads
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.analysis.steps.pauses import pauses
 from gpulab.rules import diagnose
-from gpulab.rules.evidence import warmed_ns
+from gpulab.rules.engine.evidence import warmed_ns
 from gpulab.run import Loader, Model, Optimizer
 from gpulab.tables import STALLS, Kind, StallKind
 

@@ -26,8 +26,11 @@ from gpulab.comparison import compare
 from gpulab.rules import diagnose
 from gpulab.run import Failure, Gap, Gpu, Loader, Machine, Model, Optimizer, Source
 from gpulab.tables import HOLDERS, HOST_SAMPLES, MEMORY, Kind
-from gpulab.views import comparison, info, report, whatif
+from gpulab.views import info
+from gpulab.views.compare import comparison
 from gpulab.views.perfetto import to_perfetto
+from gpulab.views.report import report
+from gpulab.views.whatif import whatif
 
 HACK = "window.hacked = 1"
 HOSTILE = {
@@ -232,7 +235,7 @@ def test_the_picture_of_a_report_is_drawn(runs):
 
 
 def test_what_a_timeline_is_told_has_names_that_can_be_shown(runs):
-    from gpulab.views.timeline.scene import scene
+    from gpulab.views.timeline.scene.scene import scene
 
     seen = scene(diagnose(runs[0]))
     told = [seen.header(), seen.search("script"), seen.brush(0, 100 * MS), seen.search("")]

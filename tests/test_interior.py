@@ -3,10 +3,10 @@
 import pytest
 from made import MS, launched, on_gpu, stepped
 
-from gpulab.analysis.interior import interior
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.roofline import works
-from gpulab.analysis.steps import steps
+from gpulab.analysis.kernels.interior import interior
+from gpulab.analysis.kernels.roofline import works
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.intervals import clip
 
 SIZES = {"shapes": [[1024, 1024], [1024, 1024]], "dtypes": ["float"] * 2}

@@ -6,9 +6,9 @@ from made import event, launched, on_gpu, run_of, stepped
 from test_cases import CASES, functions
 
 import gpulab
-from gpulab.analysis.formulas import Formula
+from gpulab.analysis.kernels.fusion_patterns import Formula
 from gpulab.rules import diagnose
-from gpulab.rules.fusion import _PIECES
+from gpulab.rules.kernels.fusion import _PIECES
 from gpulab.run import Model, Optimizer
 from gpulab.tables import Kind
 

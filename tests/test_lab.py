@@ -9,15 +9,16 @@ import pytest
 import torch
 
 import gpulab
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.errors import GpulabError
-from gpulab.files import learnt
-from gpulab.lessons import COUNTED, laboratory
+from gpulab.lessons import COUNTED
+from gpulab.lessons import lesson_lab as laboratory
 from gpulab.lessons.course import lesson
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 from gpulab.run import Machine
-from gpulab.views import palette
-from gpulab.views.sheet import Verdict
+from gpulab.user_data import course_progress
+from gpulab.views.sheet import palette
+from gpulab.views.sheet.sheet import Verdict
 from tests.made import run_of
 
 HINTS = ("the report", "the wait share", "the line with num_workers")
@@ -67,7 +68,7 @@ def lab():
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path, monkeypatch):
-    monkeypatch.setenv(learnt.VARIABLE, str(tmp_path / "deep" / "progress.json"))
+    monkeypatch.setenv(course_progress.VARIABLE, str(tmp_path / "deep" / "progress.json"))
 
 
 def test_the_device_card_says_what_the_notebook_runs_on(lab):
@@ -251,10 +252,10 @@ def test_predictions_outlive_the_kernel_and_can_be_changed(lab):
     again = laboratory.Lab(LESSON, Machine(), "tiny", "cpu")
     assert "a) little" in again.reveal("share", 0.1)._repr_html_()
     again.answer("cause", "a")
-    assert learnt.predicted("99_made") == {"share": "a", "cause": "a"}
+    assert course_progress.predicted("99_made") == {"share": "a", "cause": "a"}
     fewer = replace(LESSON, questions=LESSON.questions[1:])
     assert "nothing" not in laboratory.Lab(fewer, Machine(), "tiny", "cpu").reveal("cause")._repr_html_()
-    learnt.predict("99_made", {"share": "z"})
+    course_progress.predict("99_made", {"share": "z"})
     assert "nothing" in laboratory.Lab(LESSON, Machine(), "tiny", "cpu").reveal("share", 0.1)._repr_html_()
 
 
@@ -262,8 +263,8 @@ def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
     lab.answer("share", "a")
     lab.card()
     lab.answer("share", "b")
-    assert set(learnt.known()) == {"99_made"}
-    assert learnt.predicted("99_made") == {"share": "b"}
+    assert set(course_progress.known()) == {"99_made"}
+    assert course_progress.predicted("99_made") == {"share": "b"}
 
 
 def test_a_card_says_where_to_go_on():
@@ -281,23 +282,23 @@ def test_progress_is_kept_here_and_only_as_counts(lab):
     lab.check("cause", "b")
     lab.claim("a secret sentence", True)
     lab.card()
-    done = learnt.known()["99_made"]
+    done = course_progress.known()["99_made"]
     assert (done.predicted, done.foreseen, done.right, done.held, done.claims) == (1, 1, 0, 1, 1)
-    assert "secret" not in learnt.path().read_text(encoding="utf-8")
+    assert "secret" not in course_progress.path().read_text(encoding="utf-8")
 
 
 def test_progress_can_be_turned_off_and_survives_what_is_none_of_ours(lab, monkeypatch, tmp_path):
     file = tmp_path / "odd.json"
-    monkeypatch.setenv(learnt.VARIABLE, str(file))
+    monkeypatch.setenv(course_progress.VARIABLE, str(file))
     for text in ("{", "[1]", json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4})):
         file.write_text(text, encoding="utf-8")
-        assert learnt.known() == {}
-        assert learnt.predicted("00_start_here") == {}
+        assert course_progress.known() == {}
+        assert course_progress.predicted("00_start_here") == {}
     lab.card()
-    assert set(learnt.known()) == {"99_made"}
-    monkeypatch.setenv(learnt.VARIABLE, "off")
-    assert learnt.path() is None
-    assert learnt.known() == {}
+    assert set(course_progress.known()) == {"99_made"}
+    monkeypatch.setenv(course_progress.VARIABLE, "off")
+    assert course_progress.path() is None
+    assert course_progress.known() == {}
     lab.card()
 
 
@@ -306,8 +307,8 @@ def test_what_is_shown_of_progress_counts_lessons_and_minutes(monkeypatch):
     from gpulab.lessons.course import lessons
 
     assert f"0 of {len(lessons())} lesson" in repr(progress())
-    done = learnt.Done(date="2026-11-22", device="CPU", predicted=3, foreseen=2, right=1, held=4, claims=4)
-    learnt.remember("00_start_here", done)
+    done = course_progress.Done(date="2026-11-22", device="CPU", predicted=3, foreseen=2, right=1, held=4, claims=4)
+    course_progress.remember("00_start_here", done)
     told = repr(progress())
     assert f"1 of {len(lessons())} lesson" in told
     assert "2 of 3" in told

@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
 from gpulab.lessons.equality import equality  # noqa: E402
-from gpulab.lessons.labs import anatomy, fragments, oom, remedies, sizes, tables  # noqa: E402
-from gpulab.virtual.room.allocator import rounded_bytes  # noqa: E402
+from gpulab.lessons.labs import tables  # noqa: E402
+from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes  # noqa: E402
+from gpulab.virtual.memory_fit.allocator import rounded_bytes  # noqa: E402
 
 MIB = 2**20
 
@@ -26,26 +27,26 @@ def test_what_is_kept_for_backward_is_counted_once_and_without_weights(device, a
     # Linear keeps its input and GELU its own; ReLU keeps its output, which is the next layer's input.
     with torch.device(device):
         model, x = layers(3, act), torch.empty(32, 64)
-        kept = anatomy.saved_bytes(lambda: model(x), model)
+        kept = counters.saved_bytes(lambda: model(x), model)
     one = 32 * 64 * 4
     assert kept == 3 * each * one + (one if each == 1 else 0)
-    assert anatomy.saved_bytes(lambda: model(x)) == kept + sum(w.numel() * 4 for w in list(model.parameters())[2::2])
+    assert counters.saved_bytes(lambda: model(x)) == kept + sum(w.numel() * 4 for w in list(model.parameters())[2::2])
 
 
 def test_nothing_is_kept_without_gradients_and_all_of_it_in_eval():
     model, x = layers(2), torch.ones(4, 64)
-    kept = anatomy.saved_bytes(lambda: model(x), model)
-    assert kept == anatomy.saved_bytes(lambda: model.eval()(x), model) > 0
+    kept = counters.saved_bytes(lambda: model(x), model)
+    assert kept == counters.saved_bytes(lambda: model.eval()(x), model) > 0
     for off in (torch.no_grad, torch.inference_mode):
         with off():
-            assert anatomy.saved_bytes(lambda: model(x), model) == 0
+            assert counters.saved_bytes(lambda: model(x), model) == 0
 
 
 def test_allocations_are_counted_and_what_works_in_place_makes_none():
     x = torch.ones(1000)
-    with anatomy.allocations() as apart:
+    with counters.allocations() as apart:
         torch.relu(x * 2 + 1)
-    with anatomy.allocations() as within:
+    with counters.allocations() as within:
         x.mul_(2).add_(1).relu_()
         x.view(10, 100)
     assert (apart.count, apart.bytes) == (3, 12000)
@@ -87,7 +88,7 @@ def test_a_table_is_text_as_well():
 
 @pytest.mark.parametrize("power", [0, 1, 2, 1.5])
 def test_the_exponent_of_a_power_is_found(power):
-    assert anatomy.exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
+    assert counters.exponent({n: 7 * n**power for n in (10, 30, 50)}) == pytest.approx(power, abs=1e-12)
 
 
 # Programs.
@@ -95,27 +96,27 @@ def test_the_exponent_of_a_power_is_found(power):
 
 @pytest.mark.parametrize("name", ["detach", "fused", "parts", "recompute"])
 def test_remedies_that_are_free_of_rounding_train_the_same(name):
-    program = oom.small(oom.Program(batch=4, fused=False, validates=True))
-    before, after = oom.train(program, "cpu"), oom.train(oom.mended(program, [name]), "cpu")
+    program = oom_programs.small(oom_programs.Program(batch=4, fused=False, validates=True))
+    before, after = oom_programs.train(program, "cpu"), oom_programs.train(oom_programs.mended(program, [name]), "cpu")
     assert equality(before, after).checked
 
 
 def test_half_precision_trains_nearly_the_same_and_another_optimizer_does_not():
-    program = oom.small(oom.Program())
-    before = oom.train(program, "cpu")
-    assert equality(before, oom.train(oom.mended(program, ["half"]), "cpu"), 0.05).checked
+    program = oom_programs.small(oom_programs.Program())
+    before = oom_programs.train(program, "cpu")
+    assert equality(before, oom_programs.train(oom_programs.mended(program, ["half"]), "cpu"), 0.05).checked
     assert not equality(before, before).largest_frac
     with pytest.raises(gpulab.GpulabError):
-        equality(before, oom.train(oom.mended(program, ["state"]), "cpu"))
+        equality(before, oom_programs.train(oom_programs.mended(program, ["state"]), "cpu"))
 
 
 def test_states_are_what_a_virtual_card_counts():
-    program = oom.Program(width=512, layers=2)
-    for other, most in ((program, 4), (oom.mended(program, ["state"]), 3)):
-        weights = sum(each.numel() for each in oom._blocks(program).parameters())
-        assert oom.states_bytes(other) == 4 * weights * most
+    program = oom_programs.Program(width=512, layers=2)
+    for other, most in ((program, 4), (oom_programs.mended(program, ["state"]), 3)):
+        weights = sum(each.numel() for each in oom_programs._blocks(program).parameters())
+        assert oom_programs.states_bytes(other) == 4 * weights * most
     with gpulab.virtual_gpu("l4", "states"):
-        held = oom.train(program)
+        held = oom_programs.train(program)
         parts = torch.cuda.memory_allocated() - sum(rounded_bytes(each.numel() * 4) for each in held["losses"])
     assert parts < 4 * weights * 4  # what training holds is gone, but for the losses and two gradients
 
@@ -161,26 +162,26 @@ def test_what_is_known_of_a_failure_is_shown_beside_the_others():
 
 
 def test_detaching_changes_nothing_where_nothing_is_kept():
-    assert oom.mended(oom.CASES["many"], ["detach"]) == oom.CASES["many"]
-    assert oom.mended(oom.CASES["later"], ["detach"]) != oom.CASES["later"]
+    assert oom_programs.mended(oom_programs.CASES["many"], ["detach"]) == oom_programs.CASES["many"]
+    assert oom_programs.mended(oom_programs.CASES["later"], ["detach"]) != oom_programs.CASES["later"]
 
 
 def test_memory_rises_where_graphs_are_kept():
-    program = oom.Program(layers=1, batch=2, length=256, steps=8, validates=True)
+    program = oom_programs.Program(layers=1, batch=2, length=256, steps=8, validates=True)
     rises = {}
-    for name, one in {"kept": program, "let go": oom.mended(program, ["detach"])}.items():
-        assert oom.fits(one, name)
-        rises[name] = oom.rise_bytes(gpulab.runs[name])
+    for name, one in {"kept": program, "let go": oom_programs.mended(program, ["detach"])}.items():
+        assert oom_programs.fits(one, name)
+        rises[name] = oom_programs.rise_bytes(gpulab.runs[name])
     assert rises["let go"] == 2 * 512  # two numbers in two lists
     assert rises["kept"] > MIB
 
 
 # Allocators.
 
-ALLOCATORS = (fragments.FixedSegments, fragments.GrowingSegment)
+ALLOCATORS = (fragmentation.FixedSegments, fragmentation.GrowingSegment)
 
 
-def chance(seed: int, count: int = 300) -> list[fragments.Request]:
+def chance(seed: int, count: int = 300) -> list[fragmentation.Request]:
     drawn, live, found = random.Random(seed), [], []
     for number in range(count):
         if live and drawn.random() < 0.45:
@@ -195,7 +196,7 @@ def chance(seed: int, count: int = 300) -> list[fragments.Request]:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_allocator_holds_less_than_it_gives_out_or_more_than_the_card(kind, seed):
     card = 200 * MIB
-    told = fragments.play(chance(seed), kind(card))
+    told = fragmentation.play(chance(seed), kind(card))
     assert told.given_bytes <= told.held_bytes <= card
     assert told.stranded_bytes == told.held_bytes - told.given_bytes
     assert (told.refused_bytes is None) == (told.done == len(chance(seed)))
@@ -206,21 +207,21 @@ def test_no_allocator_holds_less_than_it_gives_out_or_more_than_the_card(kind, s
 def test_the_largest_free_piece_can_be_had_and_no_larger_one(kind, seed):
     for extra, served in ((0, True), (2 * MIB, False)):
         allocator = kind(200 * MIB)
-        fragments.play(chance(seed, 100), allocator)
+        fragmentation.play(chance(seed, 100), allocator)
         free = allocator.largest_free_bytes // (2 * MIB) * 2 * MIB
         if free <= 10 * MIB:
             continue
-        told = fragments.play([(10**6, free + extra)], allocator)
+        told = fragmentation.play([(10**6, free + extra)], allocator)
         assert (told.refused_bytes is None) == served
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
-    allocator = fragments.GrowingSegment(150 * MIB)
+    allocator = fragmentation.GrowingSegment(150 * MIB)
     for number, size in chance(seed):
         try:
             allocator.give_back(number) if size < 0 else allocator.ask(number, size)
-        except (fragments.Full, KeyError):
+        except (fragmentation.Full, KeyError):
             continue
         for stretch in allocator._kinds.values():
             assert all(a[1] <= b[0] for a, b in zip(stretch.used, stretch.used[1:], strict=False))
@@ -230,15 +231,15 @@ def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
 def test_a_growing_segment_uses_what_lies_between():
     # Three times 100 MiB for a moment and 72 MiB to keep: fixed segments are left with three holes of 28 MiB.
     asked = [each for n in range(0, 6, 2) for each in ((n, 100 * MIB), (n, -1), (n + 1, 72 * MIB))]
-    fixed = fragments.play([*asked, (9, 60 * MIB)], fragments.FixedSegments(300 * MIB))
+    fixed = fragmentation.play([*asked, (9, 60 * MIB)], fragmentation.FixedSegments(300 * MIB))
     assert (fixed.refused_bytes, fixed.held_bytes, fixed.largest_free_bytes) == (60 * MIB, 300 * MIB, 28 * MIB)
-    growing = fragments.play([*asked, (9, 60 * MIB)], fragments.GrowingSegment(300 * MIB))
+    growing = fragmentation.play([*asked, (9, 60 * MIB)], fragmentation.GrowingSegment(300 * MIB))
     assert (growing.refused_bytes, growing.given_bytes, growing.largest_free_bytes) == (None, 276 * MIB, 24 * MIB)
 
 
 def test_allocators_are_shown_beside_each_other():
-    told = fragments.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragments.FixedSegments(100 * MIB))
-    assert "fixed 3 0.0 GiB 0.0 GiB" in words(fragments.beside({"fixed": told}))
+    told = fragmentation.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragmentation.FixedSegments(100 * MIB))
+    assert "fixed 3 0.0 GiB 0.0 GiB" in words(fragmentation.beside({"fixed": told}))
 
 
 def test_what_a_virtual_run_asked_for_is_read_back():
@@ -248,6 +249,6 @@ def test_what_a_virtual_run_asked_for_is_read_back():
         del gone
         again = torch.empty(MIB // 2, device="cuda")
         assert kept.numel() > again.numel()
-    requests = fragments.requests_of(gpu.run)
+    requests = fragmentation.requests_of(gpu.run)
     assert [size for _, size in requests][:4] == [12 * MIB, 4 * MIB, -1, 2 * MIB]
     assert requests[2][0] == requests[1][0]

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 import gpulab
-from gpulab import datasets
+from gpulab import synthetic
 from gpulab.errors import RunError
-from gpulab.lessons.labs import batching, noise, padding, throughput
+from gpulab.lessons.labs.data import padding
+from gpulab.lessons.labs.kernels import batch_size, gradient_noise
+from gpulab.lessons.labs.steps import throughput
 
 
 @pytest.fixture(autouse=True)
@@ -30,38 +32,38 @@ def one_thread():
 
 def test_a_product_is_one_operator_with_two_operations_a_multiply_add():
     left, right = torch.rand(8, 16), torch.rand(16, 4)
-    work = batching.work_of(lambda: left @ right)
+    work = batch_size.work_of(lambda: left @ right)
     assert (work.ops, work.products, work.flops, work.largest_flops) == (1, 1, 2 * 8 * 16 * 4, 2 * 8 * 16 * 4)
 
 
 def test_views_and_bare_allocations_are_no_work():
     some = torch.rand(4, 6)
-    work = batching.work_of(lambda: (some.t(), some[0], some.reshape(-1), some.unsqueeze(0), torch.empty(5)))
+    work = batch_size.work_of(lambda: (some.t(), some[0], some.reshape(-1), some.unsqueeze(0), torch.empty(5)))
     assert (work.ops, work.flops, work.largest_flops) == (0, 0, 0)
 
 
 def test_backward_counts_too_and_a_convolution_by_its_formula():
     layer, images = nn.Conv2d(3, 5, 3, padding=1), torch.rand(2, 3, 8, 8)
-    forward = batching.work_of(lambda: layer(images))
+    forward = batch_size.work_of(lambda: layer(images))
     assert forward.flops == 2 * (2 * 5 * 8 * 8) * (3 * 3 * 3)
-    both = batching.work_of(lambda: layer(images).sum().backward())
+    both = batch_size.work_of(lambda: layer(images).sum().backward())
     assert both.by_name["convolution_backward"] == 1
     assert both.flops > forward.flops
 
 
 def test_a_loop_hands_out_what_one_call_does_for_each_sample_and_a_call_does_not_care_for_the_batch():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    one, many = (batching.work_of(lambda size=size: model(torch.zeros(size, 4))).ops for size in (1, 50))
+    one, many = (batch_size.work_of(lambda size=size: model(torch.zeros(size, 4))).ops for size in (1, 50))
     rows = torch.rand(7, 4)
     assert one == many
     assert (
-        batching.work_of(lambda: [model(row[None]) for row in rows]).ops
-        == 7 * batching.work_of(lambda: model(rows)).ops
+        batch_size.work_of(lambda: [model(row[None]) for row in rows]).ops
+        == 7 * batch_size.work_of(lambda: model(rows)).ops
     )
 
 
 def test_code_without_work_has_none():
-    work = batching.work_of(lambda: None)
+    work = batch_size.work_of(lambda: None)
     assert (work.ops, work.products, work.flops, work.largest_flops) == (0, 0, 0, 0)
 
 
@@ -75,20 +77,20 @@ def chain(rows: torch.Tensor, layers: nn.Module) -> None:
 def test_kept_bytes_are_the_input_and_each_activation_once():
     layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     # The input (4 numbers a row) and the output of the ReLU (8), which two layers keep; weights are there anyway.
-    assert batching.most_kept_bytes(lambda: chain(torch.rand(10, 4), layers)) == 10 * (4 + 8) * 4
+    assert batch_size.most_kept_bytes(lambda: chain(torch.rand(10, 4), layers)) == 10 * (4 + 8) * 4
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])
 def test_micro_batches_keep_their_share_at_a_time(parts):
     layers, rows = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), torch.rand(16, 4)
-    kept = batching.most_kept_bytes(lambda: [chain(some, layers) for some in rows.chunk(parts)])
-    assert kept == batching.most_kept_bytes(lambda: chain(rows, layers)) / parts
+    kept = batch_size.most_kept_bytes(lambda: [chain(some, layers) for some in rows.chunk(parts)])
+    assert kept == batch_size.most_kept_bytes(lambda: chain(rows, layers)) / parts
 
 
 def test_nothing_is_kept_without_gradients():
     layers = nn.Linear(4, 8)
     with torch.no_grad():
-        assert batching.most_kept_bytes(lambda: layers(torch.rand(3, 4))) == 0
+        assert batch_size.most_kept_bytes(lambda: layers(torch.rand(3, 4))) == 0
 
 
 # Tiles and waves.
@@ -98,22 +100,22 @@ def test_nothing_is_kept_without_gradients():
 def test_tiles_are_dealt_out_as_a_gpu_would(rows, columns):
     tiles = [(row, column) for row in range(0, rows, 128) for column in range(0, columns, 128)]
     waves = [tiles[first : first + 132] for first in range(0, len(tiles), 132)]
-    told = batching.tiled(rows, columns)
+    told = batch_size.tiled(rows, columns)
     assert (told.blocks, told.waves) == (len(tiles), len(waves))
     assert 0 < told.filled_frac <= 1
     assert told.filled_frac * told.waves * 132 * 128 * 128 == pytest.approx(rows * columns)
 
 
 def test_what_the_notebook_says_of_257_and_8193():
-    assert [batching.tiled(rows, 8192).waves for rows in (256, 257, 8192, 8193)] == [1, 2, 32, 32]
-    assert str(batching.tiled(256, 8192)) == "  128 blocks in  1 wave , 97 % of the room in them is used"
+    assert [batch_size.tiled(rows, 8192).waves for rows in (256, 257, 8192, 8193)] == [1, 2, 32, 32]
+    assert str(batch_size.tiled(256, 8192)) == "  128 blocks in  1 wave , 97 % of the room in them is used"
 
 
 # Room.
 
 
 def test_room_gives_bytes_or_runs_out_and_counts_each_try():
-    room = batching.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
+    room = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
     assert room.peak(10) == 195
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
         room.peak(95)
@@ -121,7 +123,7 @@ def test_room_gives_bytes_or_runs_out_and_counts_each_try():
 
 
 def test_exactly_one_batch_is_the_largest_and_asking_is_no_try():
-    room = batching.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
+    room = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
     assert [batch for batch in range(1, 300) if room.is_largest(batch)] == [94]
     assert [room.judged(batch).partition(",")[0] for batch in (93, 94, 95)] == [
         "has room",
@@ -145,7 +147,7 @@ def by_hand(lengths: list[int], batches: padding.Batches) -> tuple[int, int]:
     return sum(each.size for each in rectangles), sum(int((each == 0).sum()) for each in rectangles)
 
 
-LENGTHS = [len(each) for each in datasets.texts(600, seed=3)]
+LENGTHS = [len(each) for each in synthetic.texts(600, seed=3)]
 
 
 @pytest.mark.parametrize("batches", [padding.at_random(LENGTHS, 32), padding.bucketed(LENGTHS, 32, pool=4, seed=1)])
@@ -187,7 +189,7 @@ def test_equal_lengths_need_no_padding():
 def test_gradients_of_each_are_those_of_single_samples():
     torch.manual_seed(0)
     model, rows, labels = nn.Linear(5, 3), torch.rand(6, 5), torch.randint(3, (6,))
-    found = noise.gradients_of_each(model, rows, labels)
+    found = gradient_noise.gradients_of_each(model, rows, labels)
     for each, row, label in zip(found, rows, labels, strict=True):
         model.zero_grad()
         nn.functional.cross_entropy(model(row[None]), label[None]).backward()
@@ -198,17 +200,19 @@ def test_the_noise_scale_of_gradients_that_are_known():
     torch.manual_seed(0)
     truth = torch.full((50,), 0.2)  # of squared length 2
     gradients = truth + 3 * torch.randn(40_000, 50)  # of variance 450 in all
-    assert noise.noise_scale(gradients) == pytest.approx(450 / 2, rel=0.05)
+    assert gradient_noise.noise_scale(gradients) == pytest.approx(450 / 2, rel=0.05)
 
 
 def test_equal_gradients_have_no_noise_and_opposite_ones_nothing_else():
-    assert noise.noise_scale(torch.ones(8, 3)) == 0
-    assert math.isinf(noise.noise_scale(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])))
+    assert gradient_noise.noise_scale(torch.ones(8, 3)) == 0
+    assert math.isinf(gradient_noise.noise_scale(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])))
 
 
 def test_a_training_does_as_many_updates_as_its_batches_say():
-    data = datasets.table(600, 8)
-    grown, halved, steady = (noise.train(data, answer=answer, epochs=3) for answer in ("batch", "rate", "none"))
+    data = synthetic.table(600, 8)
+    grown, halved, steady = (
+        gradient_noise.train(data, answer=answer, epochs=3) for answer in ("batch", "rate", "none")
+    )
     for each in (grown, halved, steady):
         assert each.updates == sum(math.ceil(600 / size) for size in each.batches)
         assert (each.samples, len(each.noises)) == (1800, 3)
@@ -219,8 +223,8 @@ def test_a_training_does_as_many_updates_as_its_batches_say():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_growing_the_batch_ends_where_halving_the_rate_does(seed):
-    data = datasets.table(2048, 32, seed)
-    grown, halved = (noise.train(data, answer=answer, seed=seed) for answer in ("batch", "rate"))
+    data = synthetic.table(2048, 32, seed)
+    grown, halved = (gradient_noise.train(data, answer=answer, seed=seed) for answer in ("batch", "rate"))
     assert grown.loss == pytest.approx(halved.loss, rel=0.05)
     assert grown.updates <= halved.updates / 2
 

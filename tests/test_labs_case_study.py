@@ -9,11 +9,22 @@ import pytest
 import torch
 
 import gpulab
-from gpulab import datasets
-from gpulab.lessons.labs.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judged, checklist, items
-from gpulab.lessons.labs.mending import FEW, MANY, Mending, photo_us
-from gpulab.lessons.labs.readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
-from gpulab.lessons.labs.snapshots import CROP, MEAN, SIDE, SPREAD, Snapshots, changed, decoded, drawn, network, opened
+from gpulab import synthetic
+from gpulab.lessons.labs.data.snapshots import (
+    CROP,
+    MEAN,
+    SIDE,
+    SPREAD,
+    Snapshots,
+    changed,
+    decoded,
+    drawn,
+    network,
+    opened,
+)
+from gpulab.lessons.labs.machine.monitor_readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
+from gpulab.lessons.labs.steps.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judged, checklist, items
+from gpulab.lessons.labs.steps.optimisation_steps import FEW, MANY, Mending, photo_us
 from gpulab.questions import diagnose
 from gpulab.rules import RULES
 from tests.made import run_of
@@ -24,7 +35,7 @@ from tests.made_feeding import from_main
 def files(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPULAB_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield datasets.images(12, 96)
+        yield synthetic.images(12, 96)
 
 
 def test_a_photograph_comes_out_the_same_whoever_loads_it(files):

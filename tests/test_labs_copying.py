@@ -8,9 +8,11 @@ import torch
 from torch.profiler import record_function
 
 from gpulab.errors import RunError
-from gpulab.lessons.labs import copying, moving, races, throughput, topology
+from gpulab.lessons.labs.copies import copying, races, transfers
+from gpulab.lessons.labs.machine import topology
+from gpulab.lessons.labs.steps import throughput
 from gpulab.run import Run
-from gpulab.virtual.host import Host
+from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
 
 SMALL, LARGE = 4096, 1 << 22
@@ -238,24 +240,24 @@ def test_machines_differ_where_their_faults_are() -> None:
 
 
 def test_sizes_are_named_and_a_rate_that_is_not_known_is_a_dash() -> None:
-    assert [moving.size_words(size) for size in (12, 4096, 1 << 16, 1 << 20, 1 << 30)] == (
+    assert [transfers.size_words(size) for size in (12, 4096, 1 << 16, 1 << 20, 1 << 30)] == (
         ["12 B", "4 KB", "64 KB", "1 MB", "1 GB"]
     )
-    table = moving.rates({4096: 0.25, 1 << 20: 5.5}, {4096: 0.5, 1 << 20: 28.0}, {1 << 20: 12.345})
+    table = transfers.rates({4096: 0.25, 1 << 20: 5.5}, {4096: 0.5, 1 << 20: 28.0}, {1 << 20: 12.345})
     assert list(table.index) == ["4 KB", "1 MB"]
     assert table.to_numpy().tolist() == [["0.25", "0.50", "-"], ["5.50", "28.00", "12.35"]]
 
 
 def test_ways_of_a_batch_stand_beside_each_other() -> None:
-    table = moving.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
+    table = transfers.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
     assert table.to_numpy().tolist() == [["3.00", "0.01", "0.50", "3.50"]]
-    times = moving.times_as_long(1 << 24, 6e9)
+    times = transfers.times_as_long(1 << 24, 6e9)
     assert times["plain"] == 1
     assert times["fresh"] > times["kept"] > 1 > times["ahead"]
 
 
 def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
-    once, again = (torch.stack(list(moving.losses(50))) for _ in range(2))
+    once, again = (torch.stack(list(transfers.losses(50))) for _ in range(2))
     assert torch.equal(once, again)
     assert not once.requires_grad
     assert once[-10:].mean() < once[:10].mean()
@@ -263,7 +265,7 @@ def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
 
 def test_a_number_that_changed_its_type_is_seen() -> None:
     whole, real = [torch.tensor(1), torch.tensor(2)], [torch.tensor(1.0), torch.tensor(2.0)]
-    assert moving.typed([whole])[0]["types"] == "torch.int64"
-    assert [each["types"] for each in moving.typed([whole, [*whole, *real]])] == (
+    assert transfers.typed([whole])[0]["types"] == "torch.int64"
+    assert [each["types"] for each in transfers.typed([whole, [*whole, *real]])] == (
         ["torch.int64", "torch.float32, torch.int64"]
     )

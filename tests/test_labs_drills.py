@@ -8,12 +8,13 @@ import pytest
 import gpulab
 from gpulab.errors import GpulabError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import drills, throughput, trees
-from gpulab.lessons.labs.drill_cases import ACTIONS, CASES, CAUSES
-from gpulab.lessons.labs.drill_counters import COUNTERS, counters
-from gpulab.lessons.labs.drill_evidence import catalogue, drill, evidence, revealed, table, words
-from gpulab.lessons.labs.drill_verdicts import SIGNS, TREATS, contradiction, problem
-from gpulab.lessons.labs.recall import Deck, days_asked
+from gpulab.lessons.labs.drills import decision_trees, drills
+from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES
+from gpulab.lessons.labs.drills.counters import COUNTERS, counters
+from gpulab.lessons.labs.drills.evidence import catalogue, drill, evidence, revealed, table, words
+from gpulab.lessons.labs.drills.spaced_repetition import Deck, days_asked
+from gpulab.lessons.labs.drills.verdicts import SIGNS, TREATS, contradiction, problem
+from gpulab.lessons.labs.steps import throughput
 
 FILES = sorted(drills.FOLDER.glob("*.gpulab"))
 BESIDE = ("beside1", "memory1", "memory2", "memory3")
@@ -178,16 +179,19 @@ def test_utilisation_alone_is_right_twice():
 
 
 def test_the_tree_of_utilisation_ends_at_what_was_planted():
-    walks = {each.number: trees.walk(trees.UTILISATION, drills.reads(each.number)) for each in CASES}
+    walks = {each.number: decision_trees.walk(decision_trees.UTILISATION, drills.reads(each.number)) for each in CASES}
     assert all(walks[each.number].leaf.name == each.cause for each in CASES)
     assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
-    assert trees.walk(trees.UTILISATION, drills.reads("beside1")).leaf.name == "few_workers"
-    assert {leaf.name for leaf in trees.leaves(trees.UTILISATION)} == set(CAUSES)
+    assert decision_trees.walk(decision_trees.UTILISATION, drills.reads("beside1")).leaf.name == "few_workers"
+    assert {leaf.name for leaf in decision_trees.leaves(decision_trees.UTILISATION)} == set(CAUSES)
 
 
 def test_the_tree_of_memory_ends_where_each_run_belongs():
     runs = {**{name: drills.beside(name) for name in BESIDE[1:]}, "leak": drills.case(10)}
-    reached = {name: trees.walk(trees.OUT_OF_MEMORY, trees.memory_facts(run)).leaf.name for name, run in runs.items()}
+    reached = {
+        name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, decision_trees.memory_facts(run)).leaf.name
+        for name, run in runs.items()
+    }
     assert reached == {"memory1": "activations", "memory2": "states", "memory3": "long_sample", "leak": "leak"}
 
 
@@ -201,7 +205,7 @@ def test_the_tree_of_memory_ends_where_each_run_belongs():
     ],
 )
 def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
-    walked = trees.walk(trees.OUT_OF_MEMORY, facts)
+    walked = decision_trees.walk(decision_trees.OUT_OF_MEMORY, facts)
     assert walked.leaf.name == leaf
     assert walked.reads == set(facts)
     assert repr(walked).endswith(f"-> {leaf}: {walked.leaf.do}")
@@ -209,13 +213,13 @@ def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
 
 def test_a_fact_that_is_missing_is_asked_for():
     with pytest.raises(GpulabError, match="Does the first step fail"):
-        trees.walk(trees.OUT_OF_MEMORY, {})
+        decision_trees.walk(decision_trees.OUT_OF_MEMORY, {})
 
 
 def test_states_are_four_times_the_parameters_with_adam():
     parameters = 8 * (12288 * 12288 + 12288) * 4
-    assert trees.states_bytes(drills.beside("memory2")) == 4 * parameters
-    assert trees.states_bytes(drills.beside("memory2"), copies=2) == 2 * parameters
+    assert decision_trees.states_bytes(drills.beside("memory2")) == 4 * parameters
+    assert decision_trees.states_bytes(drills.beside("memory2"), copies=2) == 2 * parameters
 
 
 # The learner's own triage.
@@ -293,7 +297,7 @@ def test_each_of_the_seven_answers_is_borne_out_by_a_run():
     assert told[9]["busy"] > 0.8
     assert len({each.cause for each in CASES if told[each.number]["busy"] < 0.5}) == 6
     failed = drills.beside("memory2")
-    assert trees.states_bytes(failed) > failed.failure.capacity_bytes > trees.states_bytes(failed) / 4
+    assert decision_trees.states_bytes(failed) > failed.failure.capacity_bytes > decision_trees.states_bytes(failed) / 4
 
 
 def test_lists_hold_every_word():

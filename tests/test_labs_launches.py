@@ -9,7 +9,8 @@ from made import run_of
 import gpulab
 from gpulab.errors import GpulabError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import fusing, launches
+from gpulab.lessons.labs.host import launches
+from gpulab.lessons.labs.kernels import fusion
 
 torch = pytest.importorskip("torch")
 
@@ -20,17 +21,17 @@ def gelu(x):
 
 def test_a_formula_of_eight_operators_moves_eighteen_times_its_input():
     x = torch.ones(1000)
-    seen = fusing.traffic(lambda: gelu(x))
+    seen = fusion.traffic(lambda: gelu(x))
     # Six of the eight read one tensor and write one; the sum and the last product read two.
     assert (seen.operators, seen.bytes) == (8, 4 * 1000 * (6 * 2 + 2 * 3))
-    fused = fusing.traffic(lambda: torch.nn.functional.gelu(x, approximate="tanh"))
+    fused = fusion.traffic(lambda: torch.nn.functional.gelu(x, approximate="tanh"))
     assert (fused.operators, fused.bytes) == (1, 4 * 1000 * 2)
     assert fused.by_name == {"gelu": 1}
 
 
 def test_views_and_allocations_are_no_traffic():
     x = torch.ones(4, 4)
-    assert fusing.traffic(lambda: (x.t(), x.view(16), torch.empty(3))).operators == 0
+    assert fusion.traffic(lambda: (x.t(), x.view(16), torch.empty(3))).operators == 0
 
 
 def test_an_adam_step_in_its_three_ways():
@@ -38,7 +39,7 @@ def test_an_adam_step_in_its_three_ways():
     for way in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         optimizer = torch.optim.Adam(launches.tensors(100, 4, "cpu"), lr=1e-3, **way)
         optimizer.step()  # makes its states
-        counts[next(iter(way.items()))] = fusing.dispatched(optimizer.step), fusing.traffic(optimizer.step)
+        counts[next(iter(way.items()))] = fusion.dispatched(optimizer.step), fusion.traffic(optimizer.step)
     loop, foreach, fused = counts["foreach", False], counts["foreach", True], counts["fused", True]
     assert 700 <= loop[0] <= 1400
     assert 700 <= loop[1].launches <= 1200
@@ -77,19 +78,19 @@ def test_reading_a_value_or_printing_cuts_a_graph_in_two():
 
     x = torch.ones(8)
     for noisy in (reading, printing):
-        found = fusing.graphs(noisy, x)
+        found = fusion.graphs(noisy, x)
         assert (found.graphs, found.breaks) == (2, 1)
         assert found.reason
-    found = fusing.graphs(quiet, x)
+    found = fusion.graphs(quiet, x)
     assert (found.graphs, found.breaks, found.reason) == (1, 0, "")
 
 
 def test_break_even_is_the_first_call_over_what_a_call_gains():
-    assert fusing.break_even(1.0, 3.0, 1.0) == 500
-    assert fusing.break_even(1.0, 1.3, 1.0) == 3334
-    assert 5000 < fusing.MEASURED_EARLIER.break_even < 5500
+    assert fusion.break_even(1.0, 3.0, 1.0) == 500
+    assert fusion.break_even(1.0, 1.3, 1.0) == 3334
+    assert 5000 < fusion.MEASURED_EARLIER.break_even < 5500
     with pytest.raises(GpulabError, match="never pay"):
-        fusing.break_even(1.0, 1.0, 1.0)
+        fusion.break_even(1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("programs", [1, 5, 132, 200])

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import caching, loading, packing, queues
+from gpulab.lessons.labs.data import caching, loading, packing, queue_model
 
 COSTS = {
-    "bursty": queues.bursty(60, 10, 110, 16),
+    "bursty": queue_model.bursty(60, 10, 110, 16),
     "even": [16.0] * 40,
     "wild": [float(each) for each in np.random.default_rng(0).integers(1, 60, 50)],
 }
@@ -65,7 +65,7 @@ def ticked(costs_ms: Sequence[float], step_ms: int, workers: int, prefetch: int)
 def test_a_loader_on_paper_waits_as_one_that_is_gone_through_tick_by_tick(
     name: str, workers: int, prefetch: int, step_ms: int
 ) -> None:
-    told = queues.fed(COSTS[name], step_ms, workers=workers, prefetch=prefetch)
+    told = queue_model.fed(COSTS[name], step_ms, workers=workers, prefetch=prefetch)
     assert list(told.waits_ms) == ticked(COSTS[name], step_ms, workers, prefetch)
     assert told.wall_ms == pytest.approx(sum(told.waits_ms) + step_ms * len(COSTS[name]))
 
@@ -74,22 +74,22 @@ def test_a_loader_on_paper_waits_as_one_that_is_gone_through_tick_by_tick(
 def test_more_batches_ahead_never_make_it_slower_and_never_beat_the_two_bounds(name: str) -> None:
     costs = COSTS[name]
     for workers in (1, 2, 4):
-        walls = [queues.fed(costs, 20, workers=workers, prefetch=each).wall_ms for each in (1, 2, 4, 8, 64)]
+        walls = [queue_model.fed(costs, 20, workers=workers, prefetch=each).wall_ms for each in (1, 2, 4, 8, 64)]
         assert walls == sorted(walls, reverse=True)
         assert walls[-1] >= max(sum(costs) / workers, 20 * len(costs))
 
 
 def test_without_workers_every_step_waits_for_its_whole_batch() -> None:
-    told = queues.fed([5.0, 7.0, 9.0], 10, workers=0)
+    told = queue_model.fed([5.0, 7.0, 9.0], 10, workers=0)
     assert told.waits_ms == (5.0, 7.0, 9.0)
     assert (told.stalls, told.wall_ms) == (2, 51)
 
 
 def test_the_stream_of_the_exercise_needs_six_batches_ahead() -> None:
-    costs = queues.bursty(100, 10, 110, 16)
+    costs = queue_model.bursty(100, 10, 110, 16)
     assert costs.count(110) == 6
-    assert [queues.fed(costs, 20, workers=1, prefetch=each).stalls for each in (2, 5, 6, 7)] == [6, 6, 0, 0]
-    assert queues.fed(costs, 15, workers=1, prefetch=100).stalls > 0
+    assert [queue_model.fed(costs, 20, workers=1, prefetch=each).stalls for each in (2, 5, 6, 7)] == [6, 6, 0, 0]
+    assert queue_model.fed(costs, 15, workers=1, prefetch=100).stalls > 0
 
 
 def test_an_item_that_computes_uses_the_cpu_time_it_declares() -> None:

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpulab.lessons.labs.operators import Called, counts, saved, watching
+from gpulab.lessons.labs.host.operators import Called, counts, saved, watching
 
 
 def test_each_operator_is_told_in_order_with_its_result() -> None:

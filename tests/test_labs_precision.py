@@ -13,7 +13,8 @@ from torch import nn
 import gpulab
 from gpulab.errors import RunError
 from gpulab.lessons.course import lesson
-from gpulab.lessons.labs import halves, precision, sixteen, throughput
+from gpulab.lessons.labs.kernels import half_precision, mixed_precision, precision_tables
+from gpulab.lessons.labs.steps import throughput
 
 LESSON = lesson("08")
 
@@ -28,9 +29,9 @@ def chain(width: int = 32, layers: int = 5) -> nn.Sequential:
 def test_linear_and_gelu_keep_an_input_each_and_half_of_it_in_bfloat16() -> None:
     model, inputs = chain(), torch.randn(24, 32)
     each = 24 * 32
-    wide = precision.kept(model, inputs)
+    wide = mixed_precision.kept(model, inputs)
     assert (wide.activation_bytes, wide.weight_bytes) == (2 * 5 * each * 4, 0)
-    narrow = precision.kept(model, inputs, torch.bfloat16)
+    narrow = mixed_precision.kept(model, inputs, torch.bfloat16)
     assert narrow.activation_bytes * 2 == wide.activation_bytes
     assert narrow.weight_bytes == 4 * 32 * 32 * 2  # the first layer's weight is not needed: its input wants no gradient
 
@@ -41,14 +42,14 @@ def test_each_memory_is_counted_once() -> None:
             wide = given * torch.ones(3, requires_grad=True)  # keeps what it multiplied by
             return wide * wide  # keeps the same memory twice
 
-    assert precision.kept(Twice(), torch.randn(10, 3)).activation_bytes == 2 * 10 * 3 * 4
+    assert mixed_precision.kept(Twice(), torch.randn(10, 3)).activation_bytes == 2 * 10 * 3 * 4
 
 
 def test_places_that_pooling_remembers_do_not_halve() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.MaxPool1d(4))
     inputs = torch.randn(16, 8)
     places = 16 * 2 * 8
-    wide, narrow = precision.kept(model, inputs), precision.kept(model, inputs, torch.bfloat16)
+    wide, narrow = mixed_precision.kept(model, inputs), mixed_precision.kept(model, inputs, torch.bfloat16)
     assert wide.activation_bytes - places == 2 * (narrow.activation_bytes - places)
 
 
@@ -57,7 +58,7 @@ def test_places_that_pooling_remembers_do_not_halve() -> None:
 
 def test_operators_are_counted_by_name() -> None:
     given = torch.ones(3)
-    assert precision.dispatched(lambda: (given + given).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
+    assert mixed_precision.dispatched(lambda: (given + given).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
 
 
 def test_autocast_adds_casts_and_nothing_else() -> None:
@@ -68,17 +69,20 @@ def test_autocast_adds_casts_and_nothing_else() -> None:
             loss = model(inputs).float().sum()
         loss.backward()
 
-    before, after = precision.dispatched(lambda: step(None)), precision.dispatched(lambda: step(torch.bfloat16))
+    before, after = (
+        mixed_precision.dispatched(lambda: step(None)),
+        mixed_precision.dispatched(lambda: step(torch.bfloat16)),
+    )
     added = sum(after.values()) - sum(before.values())
     assert added == after["aten._to_copy"] - before.get("aten._to_copy", 0) > 0
 
 
 def test_wide_numbers_are_those_of_four_bytes_and_more() -> None:
     small, whole = torch.ones(6, dtype=torch.float16), torch.ones(6, dtype=torch.int64)
-    assert precision.wide_elements(lambda: small + small) == 0
-    assert precision.wide_elements(lambda: whole + whole) == 0
-    assert precision.wide_elements(lambda: small.float()) == 6
-    assert precision.wide_elements(lambda: small.double() * 2) == 12
+    assert mixed_precision.wide_elements(lambda: small + small) == 0
+    assert mixed_precision.wide_elements(lambda: whole + whole) == 0
+    assert mixed_precision.wide_elements(lambda: small.float()) == 6
+    assert mixed_precision.wide_elements(lambda: small.double() * 2) == 12
 
 
 # Runs
@@ -105,10 +109,10 @@ def recorded() -> dict[str, gpulab.Run]:
 
 
 def test_layers_are_told_by_their_sizes(recorded: dict[str, gpulab.Run]) -> None:
-    wide, narrow = precision.layers(recorded["wide"]), precision.layers(recorded["narrow"])
-    assert set(wide) == set(narrow) == set(precision.LAYERS)
+    wide, narrow = mixed_precision.layers(recorded["wide"]), mixed_precision.layers(recorded["narrow"])
+    assert set(wide) == set(narrow) == set(mixed_precision.LAYERS)
     assert wide["ReLU"].bytes == 2 * 32768 * 4096 * 4
-    for name in (*precision.PRODUCTS, *precision.PASSES):
+    for name in (*mixed_precision.PRODUCTS, *mixed_precision.PASSES):
         assert wide[name].bytes / narrow[name].bytes == pytest.approx(2, rel=0.01)
     assert wide["optimizer"].bytes == narrow["optimizer"].bytes
     assert wide["linear, forward"].ms / narrow["linear, forward"].ms > 5
@@ -120,14 +124,14 @@ def test_a_step_takes_its_kernels_and_its_share_of_the_peak(recorded: dict[str, 
     assert throughput.kernels_per_step(narrow) > throughput.kernels_per_step(wide)
     assert throughput.step_ms(wide) > throughput.step_ms(narrow)
     by_hand = 1e12 / (throughput.step_ms(wide) / 1e3) / 989e12
-    assert precision.half_peak_frac(wide, 1e12) == pytest.approx(by_hand)
+    assert mixed_precision.half_peak_frac(wide, 1e12) == pytest.approx(by_hand)
 
 
 def test_a_run_without_a_gpu_has_neither() -> None:
     with gpulab.profile("labs precision on the cpu"):
         torch.ones(4) + 1
     run = gpulab.runs["labs precision on the cpu"]
-    for asked in (throughput.kernels_per_step, lambda run: precision.half_peak_frac(run, 1.0)):
+    for asked in (throughput.kernels_per_step, lambda run: mixed_precision.half_peak_frac(run, 1.0)):
         with pytest.raises(RunError):
             asked(run)
 
@@ -139,28 +143,30 @@ def test_the_least_of_float16_decides_which_gradients_vanish() -> None:
     """The notebook's numbers: half of the least float16 is rounded up to it, and all below it to zero."""
     least = float(np.nextafter(np.float16(0), np.float16(1)))
     assert torch.tensor([0.51 * least, 0.49 * least]).half().tolist() == [pytest.approx(least), 0.0]
-    features, defect = halves.defects(2**18, 0.005)
+    features, defect = half_precision.defects(2**18, 0.005)
     assert 0.004 < defect.mean() < 0.006
-    expected = torch.sigmoid(halves.detector(0.005)(features).squeeze(1))
+    expected = torch.sigmoid(half_precision.detector(0.005)(features).squeeze(1))
     assert (expected / 2**18).median() < 0.9 * least / 2
     assert least < 0.995 / 2**18  # of a defect: it stays
 
 
 def test_the_detector_begins_by_expecting_the_share_there_is() -> None:
-    features, _ = halves.defects(4096, 0.02, seed=3)
+    features, _ = half_precision.defects(4096, 0.02, seed=3)
     for seed in (0, 1):
-        assert torch.sigmoid(halves.detector(0.02, seed)(features)).mean().item() == pytest.approx(0.02, rel=0.15)
-    assert torch.equal(halves.detector(0.02)(features), halves.detector(0.02)(features))
+        assert torch.sigmoid(half_precision.detector(0.02, seed)(features)).mean().item() == pytest.approx(
+            0.02, rel=0.15
+        )
+    assert torch.equal(half_precision.detector(0.02)(features), half_precision.detector(0.02)(features))
 
 
 def test_products_land_in_sixteen_bits_on_both_devices_and_the_range_is_kept_on_a_gpu() -> None:
     with gpulab.virtual_gpu("h100", "labs precision lists"):
-        told = {dtype: halves.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
-    here = halves.landings("cpu", torch.bfloat16)
+        told = {dtype: half_precision.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
+    here = half_precision.landings("cpu", torch.bfloat16)
     for dtype, found in told.items():
-        assert list(found) == list(halves.ASKED)
+        assert list(found) == list(half_precision.ASKED)
         assert {found[name] for name in ("matmul", "linear", "relu", "add")} == {str(dtype).removeprefix("torch.")}
-        assert {found[name] for name in halves.ASKED[4:]} == {"float32"}
+        assert {found[name] for name in half_precision.ASKED[4:]} == {"float32"}
     assert here["matmul"] == "bfloat16"
 
 
@@ -179,12 +185,12 @@ def normalised(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_judge_counts_what_a_right_answer_writes() -> None:
-    assert halves.judged(normalised) == (3 * halves.ROWS, "")
-    assert 3 * halves.ROWS <= halves.WIDE_PAR == LESSON.par("normalise").par
-    count, problem = halves.judged(normalised_wide)
-    assert problem == f"right, but all of it was wide on the way; {halves.WIDENS}"
+    assert half_precision.judged(normalised) == (3 * half_precision.ROWS, "")
+    assert 3 * half_precision.ROWS <= half_precision.WIDE_PAR == LESSON.par("normalise").par
+    count, problem = half_precision.judged(normalised_wide)
+    assert problem == f"right, but all of it was wide on the way; {half_precision.WIDENS}"
     assert count is not None
-    assert count > halves.ROWS * halves.COLUMNS > 100 * halves.WIDE_PAR
+    assert count > half_precision.ROWS * half_precision.COLUMNS > 100 * half_precision.WIDE_PAR
 
 
 @pytest.mark.parametrize(
@@ -201,7 +207,7 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
     ],
 )
 def test_the_judge_says_what_is_wrong(wrong: object, why: str) -> None:
-    count, problem = halves.judged(wrong)  # type: ignore[arg-type]
+    count, problem = half_precision.judged(wrong)  # type: ignore[arg-type]
     assert count is None
     assert re.search(why, problem)
 
@@ -216,22 +222,22 @@ def test_the_table_of_keras_is_right_where_there_is_keras() -> None:
 
 
 def test_peaks_are_those_of_the_data_sheets() -> None:
-    table = sixteen.peaks()
-    assert tuple(sorted(table.index)) == tuple(sorted(sixteen.SHOWN))
+    table = precision_tables.peaks()
+    assert tuple(sorted(table.index)) == tuple(sorted(precision_tables.SHOWN))
     assert table.loc["H100 SXM"].tolist() == ["14.8", "2.0"]
     assert table.loc["V100 SXM2"].tolist() == ["8.0", "no TF32"]
 
 
 def test_layers_stand_beside_each_other_where_both_tell() -> None:
-    wide = {"ReLU": precision.Layer(ms=2.0, bytes=4e6), "linear": precision.Layer(ms=3.0, bytes=8e6)}
-    table = sixteen.beside(wide, {"ReLU": precision.Layer(ms=1.0, bytes=2e6)})
+    wide = {"ReLU": mixed_precision.Layer(ms=2.0, bytes=4e6), "linear": mixed_precision.Layer(ms=3.0, bytes=8e6)}
+    table = precision_tables.beside(wide, {"ReLU": mixed_precision.Layer(ms=1.0, bytes=2e6)})
     assert list(table.index) == ["ReLU"]
     assert table.to_numpy().tolist() == [["2.00 -> 1.00", "2.0", "4 -> 2", "2.0"]]
 
 
 def test_a_state_comes_back_from_a_checkpoint_and_shares_nothing() -> None:
     model = nn.Linear(2, 2)
-    kept = sixteen.stored({"model": model.state_dict(), "scale": 2.0})
+    kept = precision_tables.stored({"model": model.state_dict(), "scale": 2.0})
     assert kept["scale"] == 2.0
     assert torch.equal(kept["model"]["weight"], model.weight)
     with torch.no_grad():
@@ -240,12 +246,12 @@ def test_a_state_comes_back_from_a_checkpoint_and_shares_nothing() -> None:
 
 
 def test_what_a_piece_of_code_warns_of_is_told_by_kind() -> None:
-    assert sixteen.warned(lambda: None) == []
-    assert sixteen.warned(lambda: warnings.warn("old", FutureWarning, stacklevel=1)) == ["FutureWarning"]
+    assert precision_tables.warned(lambda: None) == []
+    assert precision_tables.warned(lambda: warnings.warn("old", FutureWarning, stacklevel=1)) == ["FutureWarning"]
 
 
 def test_numbers_are_shown_short() -> None:
-    assert halves.shown(torch.tensor([0.000123394, float("nan"), 70000.0])) == "0.00012339, nan, 70000"
+    assert half_precision.shown(torch.tensor([0.000123394, float("nan"), 70000.0])) == "0.00012339, nan, 70000"
 
 
 # The lesson

@@ -12,9 +12,9 @@ import gpulab
 from gpulab.errors import RunError
 from gpulab.intervals import union
 from gpulab.lessons.course.n01_what_is_utilisation import CARDS, LESSON, wrong_cards, wrong_interval
-from gpulab.lessons.labs import hot_card, sampling, utilisation
-from gpulab.lessons.labs.hot_card import HEAT, POWER, watched_card
-from gpulab.lessons.labs.sampling import SECOND_NS, WINDOW_NS, Watched, regular
+from gpulab.lessons.labs.machine import hot_card, sampling, utilisation
+from gpulab.lessons.labs.machine.hot_card import HEAT, POWER, watched_card
+from gpulab.lessons.labs.machine.sampling import SECOND_NS, WINDOW_NS, Watched, regular
 from gpulab.tables import Kind
 
 

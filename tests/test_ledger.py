@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, event, loader_call, run_of, stepped
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.tables import Kind
 
 HOST = (Kind.OP, Kind.LAUNCH, Kind.SYNC, Kind.COPY_CALL, Kind.ALLOC, Kind.RUNTIME, Kind.LOADER, Kind.PYTHON)

@@ -11,9 +11,9 @@ import pytest
 
 from gpulab.capture import Live
 from gpulab.sensors import GpuReading
-from gpulab.views.glance import TRAIL, Glances
-from gpulab.views.live_html import markup
-from gpulab.views.tiles import clock
+from gpulab.views.live.html_panel import markup
+from gpulab.views.live.panel_content import TRAIL, Glances
+from gpulab.views.live.tiles import clock
 from tests.kernel import Kernel, Reply, kernel
 
 BUSY = """%%gpuprofile panel --level sensors
@@ -302,7 +302,7 @@ def test_a_figure_being_drawn_survives_a_message_of_the_front_end(live, front):
 
 
 def test_without_anywidget_plain_html_moves_instead(live):
-    live.run("blocked = {n: sys.modules.pop(n, None) for n in ('anywidget', 'gpulab.views.live')}")
+    live.run("blocked = {n: sys.modules.pop(n, None) for n in ('anywidget', 'gpulab.views.live.widget')}")
     live.run("sys.modules['anywidget'] = None")
     try:
         _moves_as_html(live)
@@ -373,7 +373,9 @@ def test_where_nobody_could_see_it_nothing_moves_and_the_report_comes_in_the_end
 
 
 def test_a_fault_in_the_panel_does_not_reach_cell_or_report(live):
-    live.run("from gpulab.views.glance import Glances\nkept = Glances.of\nGlances.of = lambda self, live: 1 / 0")
+    live.run(
+        "from gpulab.views.live.panel_content import Glances\nkept = Glances.of\nGlances.of = lambda self, live: 1 / 0"
+    )
     try:
         reply = live.run(BUSY + "5", notebook=True)
     finally:

@@ -3,9 +3,9 @@
 import pytest
 from made import MS, NO_WORKERS, event, host_sample, loader_call, mark, run_of
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.loader import feeding
-from gpulab.analysis.steps import steps
+from gpulab.analysis.data.loader import feeding
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.run import Loader
 from gpulab.tables import Kind
 

@@ -14,7 +14,7 @@ from nvml_standin import NOT_SUPPORTED
 
 from gpulab.run import Machine
 from gpulab.sensors import machine
-from gpulab.sensors.surroundings import container, cpu_name, torch_build
+from gpulab.sensors.host.environment import container, cpu_name, torch_build
 
 ROOT = Path(__file__).resolve().parent.parent
 UUID = "GPU-0abcdef0-0000-0000-0000-000000000000"

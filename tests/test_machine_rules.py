@@ -9,11 +9,11 @@ import pytest
 from made import MS, event, gpu_series, mark, run_of, stepped
 from test_cases import CASES, functions
 
-from gpulab.analysis.link import LANE_BYTES_PER_S, pace
-from gpulab.analysis.sensed import clocks, grown
-from gpulab.analysis.sharing import sharing
-from gpulab.analysis.steps import steps
-from gpulab.capture.assemble import torch_facts
+from gpulab.analysis.machine.clocks import clocks, grown
+from gpulab.analysis.machine.gpu_sharing import sharing
+from gpulab.analysis.machine.link import LANE_BYTES_PER_S, pace
+from gpulab.analysis.steps.detection import steps
+from gpulab.capture.assembly import torch_facts
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine, Model, Recording, Source
 from gpulab.tables import Kind

@@ -442,7 +442,7 @@ def test_a_recording_in_a_script_and_one_by_magic_do_not_mix(live):
 def test_in_a_terminal_the_report_is_printed_and_nothing_moves():
     from IPython.core.interactiveshell import InteractiveShell
 
-    from gpulab.magics.shown import NOTHING, front_end
+    from gpulab.magics.cell_output import NOTHING, front_end
 
     shell = InteractiveShell()
     assert front_end(shell) == NOTHING

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, event, rows, run_of, stepped
 
-from gpulab.analysis.growth import growths
-from gpulab.analysis.phases import phase_peaks
-from gpulab.analysis.steps import steps
-from gpulab.analysis.trend import trend
+from gpulab.analysis.events.trend import trend
+from gpulab.analysis.memory.growth import growths
+from gpulab.analysis.memory.step_phases import phase_peaks
+from gpulab.analysis.steps.detection import steps
 from gpulab.rules import diagnose
 from gpulab.tables import MEMORY, Kind
 

@@ -18,15 +18,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpulab
 from gpulab.capture import WorkerNow
-from gpulab.capture.pulse import SILENT_NS, Pulse
-from gpulab.capture.workers_now import EVERY_NS, WorkersNow
+from gpulab.capture.live.activity import SILENT_NS, Pulse
+from gpulab.capture.live.workers import EVERY_NS, WorkersNow
 from gpulab.errors import CaptureError
 from gpulab.run import Run
 from gpulab.tables import MarkKind
-from gpulab.views.alert import Watcher
-from gpulab.views.glance import MANY_WORKERS, Glances
-from gpulab.views.live_html import markup, sparkline
-from gpulab.views.monitor import Monitor, current, monitor
+from gpulab.views.live.alert import Watcher
+from gpulab.views.live.html_panel import markup, sparkline
+from gpulab.views.live.monitor import Monitor, current, monitor
+from gpulab.views.live.panel_content import MANY_WORKERS, Glances
 from tests.kernel import ROOT, Kernel, Reply, kernel
 from tests.nvml_standin import build, installed
 from tests.test_live import Front, front, gpu, live_state  # noqa: F401  (front is a fixture)
@@ -264,21 +264,21 @@ def test_print_gives_one_line(watched):
 
 
 SCRIPTS = {
-    "left running": "m = gpulab.views.monitor.monitor(every=0.1); time.sleep(0.3)",
-    "torch comes later": "m = gpulab.views.monitor.monitor(every=0.1); time.sleep(0.2)\n"
+    "left running": "m = gpulab.views.live.monitor.monitor(every=0.1); time.sleep(0.3)",
+    "torch comes later": "m = gpulab.views.live.monitor.monitor(every=0.1); time.sleep(0.2)\n"
     "assert 'torch' not in sys.modules\nimport torch; time.sleep(0.5)\n"
     "p = torch.nn.Parameter(torch.ones(1)); o = torch.optim.SGD([p], lr=0.1)\n"
     "for _ in range(7):\n    p.sum().backward(); o.step(); time.sleep(0.01)\n"
     "r = m.stop(); assert (r.mark_rows['kind'] == 1).sum() == 7, r.marks",
-    "no torch": "m = gpulab.views.monitor.monitor(every=0.1); time.sleep(0.2); r = m.stop()\n"
+    "no torch": "m = gpulab.views.live.monitor.monitor(every=0.1); time.sleep(0.2); r = m.stop()\n"
     "assert 'torch' not in sys.modules\nassert any('PyTorch was not imported' in g.why for g in r.recording.left_out)",
 }
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_in_a_process_of_its_own_it_ends_in_order_and_says_nothing(script, tmp_path):
-    code = "import sys, time, gpulab, importlib; sys.modules and importlib.import_module('gpulab.views.monitor')\n"
-    code += "import gpulab.views; gpulab.views.monitor = sys.modules['gpulab.views.monitor']\n" + script
+    code = "import sys, time, gpulab, importlib; sys.modules and importlib.import_module('gpulab.views.live.monitor')\n"
+    code += "import gpulab.views; gpulab.views.live.monitor = sys.modules['gpulab.views.live.monitor']\n" + script
     told = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         cwd=tmp_path,
@@ -562,7 +562,7 @@ def test_the_html_panel_carries_bars_alert_workers_phases_and_how_to_stop():
 @pytest.fixture(scope="module")
 def live() -> Iterator[Kernel]:
     setup = "import torch, gpulab, sys, time, threading; torch.set_num_threads(1)\n"
-    setup += "from gpulab.views.monitor import monitor, current"
+    setup += "from gpulab.views.live.monitor import monitor, current"
     with kernel(setup, "%load_ext gpulab") as running:
         yield running
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import event, rows
 
-from gpulab.analysis.nesting import innermost, outermost
+from gpulab.analysis.events.nesting import innermost, outermost
 from gpulab.tables import EVENTS, Kind
 
 TREES = st.recursive(st.just([]), lambda inner: st.lists(inner, max_size=3), max_leaves=12)

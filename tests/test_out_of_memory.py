@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
 from gpulab import store  # noqa: E402
-from gpulab.capture.failure import failure_of  # noqa: E402
-from gpulab.capture.memory import MemoryWatch  # noqa: E402
+from gpulab.capture.memory.out_of_memory import failure_of  # noqa: E402
+from gpulab.capture.memory.watch import MemoryWatch  # noqa: E402
 from gpulab.rules import diagnose  # noqa: E402
-from gpulab.views import report  # noqa: E402
-from gpulab.workloads import memory, memory_card  # noqa: E402
+from gpulab.views.report import report  # noqa: E402
+from gpulab.workloads.memory import memory, simulated_card  # noqa: E402
 from tests.kernel import Kernel, Reply, kernel  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,7 +151,7 @@ def test_the_phase_is_told_by_the_frames_that_the_error_passed():
     model, batch = torch.nn.Linear(512, 512), torch.ones(8, 512)
 
     def forward():
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             model(batch)
 
     def evaluation():
@@ -160,22 +160,22 @@ def test_the_phase_is_told_by_the_frames_that_the_error_passed():
 
     @torch.no_grad()
     def validate():
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             return batch * 2
 
     def backward():
         loss = model(batch).sum()
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             loss.backward()
 
     def optimizer():
         model(batch).sum().backward()
         adam = torch.optim.Adam(model.parameters())
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             adam.step()
 
     def alone():
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             return torch.ones(MIB)
 
     told = {train.__name__: phase_of(train).phase for train in (forward, backward, optimizer, alone, evaluation)}
@@ -185,7 +185,7 @@ def test_the_phase_is_told_by_the_frames_that_the_error_passed():
 
 def test_the_line_is_where_it_failed_and_not_where_a_with_was_left():
     def train():
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             small = torch.ones(4)
             return torch.ones(MIB) + small[0]
 
@@ -272,7 +272,7 @@ def test_the_gradients_of_the_parts_are_those_of_the_whole_and_fit():
 
 def test_a_fault_of_the_watch_never_reaches_the_user(monkeypatch):
     watch = MemoryWatch()
-    monkeypatch.setattr("gpulab.capture.memory.holders", lambda *_: 1 / 0)
+    monkeypatch.setattr("gpulab.capture.memory.watch.holders", lambda *_: 1 / 0)
     monkeypatch.setattr(watch._growing, "look", lambda *_: 1 / 0)
     watch.boundary(9, None)
     failure, rows = watch.ended_by(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
@@ -287,7 +287,7 @@ def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_
         both = {"allocated_bytes": one, "reserved_bytes": one}
         return {**both, "num_alloc_retries": 3, "num_ooms": 1, "num_device_alloc": 7}
 
-    from gpulab.capture.allocator import EVERY_NS, AllocatorReadings
+    from gpulab.capture.memory.allocator import EVERY_NS, AllocatorReadings
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", told)
@@ -312,7 +312,7 @@ def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_
 def live() -> Iterator[Kernel]:
     setup = (
         "import gc, sys, weakref, torch, gpulab\n"
-        "from gpulab.workloads.memory_card import memory_card\n"
+        "from gpulab.workloads.memory.simulated_card import memory_card\n"
         "torch.set_num_threads(1)\n"
         "card = memory_card(32 * 2**20)\n"
         "def work():\n"
@@ -372,7 +372,7 @@ def test_nothing_is_kept_by_a_recording_in_a_script():
     def train():
         batch = torch.ones(64)
         gone.append(weakref.ref(batch))
-        with memory_card.memory_card(KIB):
+        with simulated_card.memory_card(KIB):
             return torch.ones(MIB) + batch[0]
 
     with pytest.raises(torch.OutOfMemoryError) as caught, gpulab.profile("script"):

@@ -88,4 +88,4 @@ def test_the_wheel_holds_the_whole_package_with_the_course_and_nothing_else(tmp_
     package = (path for path in (ROOT / "gpulab").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     course = {f"gpulab/lessons/notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course
-    assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live.js"} <= inside
+    assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live/widget.js"} <= inside

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from reading import contrast
 
-from gpulab.analysis.ledger import CPU_PARTS, GPU_PARTS
-from gpulab.views import palette
+from gpulab.analysis.steps.ledger import CPU_PARTS, GPU_PARTS
+from gpulab.views.sheet import palette
 
 MACHADO = {
     "all colours": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],

@@ -13,8 +13,8 @@ from layout import faults
 from looked_at import made
 
 from gpulab.intervals import Coverage, merged
-from gpulab.views import report
-from gpulab.views.lanes import window
+from gpulab.views.report import report
+from gpulab.views.sheet.lanes import window
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

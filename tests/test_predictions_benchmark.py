@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from benchmarks.pairs import PAIRS
 from benchmarks.predictions import Asked, Outcome, row, summary, tally
-from gpulab.replay.spelling import chosen
+from gpulab.replay.parsing import chosen
 
 
 def outcome(*likely, ratio=0.5, work=1, kind="workers", held_out=False, width=0.1, refused=None):

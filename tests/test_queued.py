@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made import MS, mark, run_of
 
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.rules import diagnose
 from gpulab.run import Loader
-from gpulab.views.provenance import provenance
+from gpulab.views.report.provenance import provenance
 
 READY_MS = 0.2  # what a call takes that finds its batch ready
 

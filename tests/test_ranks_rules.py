@@ -9,10 +9,10 @@ import pytest
 from made import MS, collective, event, moving, rank_of, stepped
 
 import gpulab
-from gpulab.analysis.gpus import worked
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.ranks import arrivals
-from gpulab.analysis.steps import steps
+from gpulab.analysis.ranks.data_parallel import worked
+from gpulab.analysis.ranks.stragglers import arrivals
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
 from gpulab.files import Ranks
 from gpulab.rules import diagnose

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
+from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
 from gpulab.rules.phrases import about, ms
 
 NOBODY = "-"  # of which each is another

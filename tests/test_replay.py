@@ -8,14 +8,14 @@ from made import run_of
 from simulated import Call, graph, loops, run_like, step_ms
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.calibration import calibrated, with_calling
-from gpulab.replay.graph import NONE
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.batched_sweep import steps_ns
+from gpulab.replay.graph.calibration import calibrated, with_calling
+from gpulab.replay.graph.graph import NONE
 from gpulab.replay.prediction import scene
 from gpulab.replay.quality import quality
 from gpulab.replay.sweep import swept
-from gpulab.replay.together import steps_ns
 
 LAUNCH_BOUND = [Call(host_us=40.0, kernel_us=5.0)] * 30
 GPU_BOUND = [Call(host_us=10.0, kernel_us=60.0)] * 30

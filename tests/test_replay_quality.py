@@ -32,7 +32,7 @@ def test_uneven_steps_are_refused_but_where_they_are_estimates_of_one_program(ho
 def test_a_refused_cuda_graph_names_a_what_if_that_there_is():
     from pathlib import Path
 
-    import gpulab.virtual.fake.refused as refused
+    import gpulab.virtual.device.torch_api.unsupported as refused
 
     words = Path(refused.__file__).read_text().split("gpulab's what-if '")[1:]
     assert words

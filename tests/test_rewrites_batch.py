@@ -10,12 +10,12 @@ from networks import ADD, HALF, SGEMM, Kernel, holds, network, ready, told
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.batch import batch, work_of_batch
-from gpulab.replay.rewrites.hardware import SPELLED, gpu, target
-from gpulab.replay.rewrites.precision import amp
-from gpulab.replay.spelling import chosen
+from gpulab.replay.rewrites.kernels.batch_size import batch, work_of_batch
+from gpulab.replay.rewrites.kernels.mixed_precision import amp
+from gpulab.replay.rewrites.machine.other_gpu import SPELLED, gpu, target
 from gpulab.run import Gpu, Loader
 from gpulab.tables import Kind
 

@@ -3,9 +3,9 @@
 import pytest
 from made import NO_WORKERS, event, host_sample, loader_call, mark, run_of
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.graph.build import graph_of
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
 from gpulab.replay.sweep import swept

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import NO_WORKERS, collective, event, loader_call, mark, moving, rank_of, run_of
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.build import graph_of
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.graph.build import graph_of
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.communication import megabytes
-from gpulab.replay.rewrites.exchanges import exchanges
+from gpulab.replay.rewrites.ranks.collectives import exchanges
+from gpulab.replay.rewrites.ranks.communication import megabytes
 from gpulab.replay.sweep import swept
 from gpulab.run import Optimizer
 from gpulab.tables import Kind

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from made import GPUS, NO_WORKERS, event, loader_call, on_gpu, stepped
 from simulated import graph
 
-from gpulab.replay.graph import NONE, Stop
+from gpulab.replay.graph.graph import NONE, Stop
 from gpulab.replay.rewrite import MIDDLE, Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.copies import COPIES, link_bytes_per_s, waiting, writes
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPIES, link_bytes_per_s, waiting, writes
 from gpulab.replay.sweep import swept
 from gpulab.run import Loader, Machine
 from gpulab.tables import Kind

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from made import MS, event, host_sample, loader_call, mark, run_of, stepped
 from made_feeding import kernel
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, scene
 from gpulab.replay.rewrite import MIDDLE, Draw
-from gpulab.replay.rewrites.feeding import item_cost, workers
-from gpulab.replay.rewrites.supply import queue_ns, source
-from gpulab.replay.spelling import chosen
+from gpulab.replay.rewrites.data.batch_source import queue_ns, source
+from gpulab.replay.rewrites.data.loading import item_cost, workers
 from gpulab.replay.sweep import swept
 from gpulab.run import Loader
 from gpulab.tables import Kind

@@ -9,11 +9,11 @@ from networks import ADD, HALF, LAYER_NORM, RELU, SGEMM, SOFTMAX, Kernel, holds,
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.fusion import chains, compile_
-from gpulab.replay.rewrites.graphs import cuda_graphs, regions
-from gpulab.replay.spelling import chosen
+from gpulab.replay.rewrites.host.cuda_graphs import cuda_graphs, regions
+from gpulab.replay.rewrites.kernels.compile import chains, compile_
 from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 

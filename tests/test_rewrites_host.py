@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from made import MS, event, rows, run_of, stall, stepped
 from made_feeding import kernel
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, scene
-from gpulab.replay.spelling import chosen
 from gpulab.tables import STALLS, Kind
 
 law = settings(deadline=None, max_examples=30)  # a replay or two each

@@ -7,10 +7,10 @@ from networks import ADD, SGEMM, Kernel, network, ready, told
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.optimizer import optimizer, updating
-from gpulab.replay.spelling import chosen
+from gpulab.replay.rewrites.kernels.fused_optimizer import optimizer, updating
 from gpulab.run import Optimizer
 from gpulab.tables import Kind
 

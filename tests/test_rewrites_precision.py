@@ -20,15 +20,15 @@ from networks import (
 )
 
 import gpulab
+from gpulab.analysis.kernels.tensor_cores import Precision
 from gpulab.analysis.peaks import times_as_fast
-from gpulab.analysis.tensor_cores import Precision
 from gpulab.errors import RunError
-from gpulab.replay.graph import NONE
+from gpulab.replay.graph.graph import NONE
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
-from gpulab.replay.rewrites.precision import amp
-from gpulab.replay.rewrites.tf32 import tf32
-from gpulab.replay.spelling import chosen
+from gpulab.replay.rewrites.kernels.mixed_precision import amp
+from gpulab.replay.rewrites.kernels.tf32 import tf32
 
 END = Kernel("", 0, waits=True)
 PRODUCTS = [*[Kernel(SGEMM, 900, op="aten::addmm"), Kernel(ADD, 120)] * 15, END]

@@ -24,10 +24,10 @@ from networks import (
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, untold
 from gpulab.replay.rewrite import Draw
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.spelling import chosen
 from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 

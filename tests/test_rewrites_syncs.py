@@ -9,7 +9,7 @@ from simulated import Call, graph, run_like, step_ms
 
 from gpulab.replay.rewrite import MIDDLE
 from gpulab.replay.rewrites.catalogue import BY_NAME
-from gpulab.replay.rewrites.syncs import steps_count, waits
+from gpulab.replay.rewrites.host.syncs import steps_count, waits
 from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from made import GPUS, MS, event, launched, on_gpu, stepped
 
-from gpulab.analysis.grids import filling
-from gpulab.analysis.interior import interior
-from gpulab.analysis.launchers import holders
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.moved import moved_bytes
+from gpulab.analysis.events.enclosing_operator import holders
+from gpulab.analysis.kernels.bytes_moved import moved_bytes
+from gpulab.analysis.kernels.flops import flops, inputs
+from gpulab.analysis.kernels.interior import interior
+from gpulab.analysis.kernels.occupancy import filling
+from gpulab.analysis.kernels.roofline import utilisation, works
+from gpulab.analysis.kernels.tensor_cores import Precision
 from gpulab.analysis.peaks import PEAKS, peaks_of, times_as_fast
-from gpulab.analysis.roofline import utilisation, works
-from gpulab.analysis.sizes import flops, inputs
-from gpulab.analysis.steps import steps
-from gpulab.analysis.tensor_cores import Precision
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.run import Gpu
 from gpulab.tables import Kind
 

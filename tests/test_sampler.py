@@ -17,7 +17,7 @@ from nvml_standin import EXPECTED, LOST, NOT_SUPPORTED
 
 from gpulab.run import Gpu
 from gpulab.sensors import Sensors
-from gpulab.sensors.host import Host
+from gpulab.sensors.host.process import Host
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Schedule
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpulab.sensors.cgroup import Throttling, cores_allowed, memory_limit_bytes
-from gpulab.sensors.host import Host
-from gpulab.sensors.threads import Threads
-from gpulab.sensors.workers import Workers
+from gpulab.sensors.host.cgroup import Throttling, cores_allowed, memory_limit_bytes
+from gpulab.sensors.host.process import Host
+from gpulab.sensors.host.threads import Threads
+from gpulab.sensors.host.workers import Workers
 from gpulab.tables import HOST_SAMPLES
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")

@@ -13,7 +13,7 @@ import nvml_standin
 import pytest
 from nvml_standin import EXPECTED, LOST, NO_PERMISSION, NOT_SUPPORTED, OLDER, TIMEOUT, UNKNOWN, expected
 
-from gpulab.sensors import others
+from gpulab.sensors import other_processes
 from gpulab.sensors.nvml import SENSORS, Nvml
 from gpulab.tables import GPU_SAMPLES
 
@@ -101,9 +101,9 @@ def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin
     nvml = opened()
     readings = [nvml.read(nvml.gpus[0]) for _ in range(3)]
     asked = standin.calls(FUNCTIONS[column][-1])
-    others = set(COLUMNS) - {column} - TOO.get(column, set())
+    other_processes = set(COLUMNS) - {column} - TOO.get(column, set())
     assert all(math.isnan(reading[column]) for reading in readings)
-    assert all(reading[other] == expected(other, 0) for reading in readings for other in others)
+    assert all(reading[other] == expected(other, 0) for reading in readings for other in other_processes)
     assert nvml.read(nvml.gpus[1])[column] == expected(column, 1), "the other GPU goes on"
     nvml.read(nvml.gpus[0])
     assert standin.calls(FUNCTIONS[column][-1]) - asked <= 1, "only the other GPU's question"
@@ -226,12 +226,12 @@ LISTS["others_util_frac"] = "nvmlDeviceGetProcessUtilization"
 @pytest.fixture
 def contained(monkeypatch):
     """As inside a container: the numbers of processes may be others than those seen here."""
-    monkeypatch.setattr(others, "numbers_are_ours", lambda: False)
+    monkeypatch.setattr(other_processes, "numbers_are_ours", lambda: False)
 
 
 @pytest.fixture
 def outside(monkeypatch):
-    monkeypatch.setattr(others, "numbers_are_ours", lambda: True)
+    monkeypatch.setattr(other_processes, "numbers_are_ours", lambda: True)
 
 
 @pytest.mark.parametrize("column", OTHERS)

@@ -7,7 +7,7 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from gpulab.sensors.storage import file_system, location
+from gpulab.sensors.host.storage import file_system, location
 
 Part = namedtuple("Part", "mountpoint fstype")
 

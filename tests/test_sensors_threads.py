@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.sensors.threads import Threads
+from gpulab.sensors.host.threads import Threads
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock for each thread")
 

@@ -12,8 +12,8 @@ import time
 import psutil
 import pytest
 
-from gpulab.sensors import workers as sensor
-from gpulab.sensors.workers import Workers
+from gpulab.sensors.host import workers as sensor
+from gpulab.sensors.host.workers import Workers
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 

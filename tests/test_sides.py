@@ -13,7 +13,8 @@ from test_trace import read, x
 from gpulab import trace
 from gpulab.rows import Words
 from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, Kind
-from gpulab.trace import decode, kineto, plain, typed
+from gpulab.trace import kineto
+from gpulab.trace.reading import decode, json_fast, json_lenient
 
 FIELDS = {
     EVENTS: "event_rows",
@@ -25,7 +26,7 @@ FIELDS = {
 }
 
 
-@pytest.fixture(params=[typed, plain], ids=["msgspec", "json"])
+@pytest.fixture(params=[json_fast, json_lenient], ids=["msgspec", "json"])
 def engine(request, monkeypatch):
     """Each of the two engines in turn."""
     monkeypatch.setattr(decode, "engine", request.param)
@@ -137,7 +138,7 @@ def test_memory_given_out_and_taken_back_equals_the_file(both):
 def test_both_engines_read_every_file_alike(name, recorded, monkeypatch):
     path = recorded(f"{name}.json.gz")
     quick = trace.read(path)
-    monkeypatch.setattr(decode, "engine", plain)
+    monkeypatch.setattr(decode, "engine", json_lenient)
     slow = trace.read(path)
     for field in FIELDS.values():
         assert repr(listed(getattr(slow, field))) == repr(listed(getattr(quick, field))), field

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpulab.capture import stalls
-from gpulab.capture.stalls import Stalls
+from gpulab.capture import gc_and_compilation
+from gpulab.capture.gc_and_compilation import Stalls
 from gpulab.tables import StallKind
 
 
@@ -42,7 +42,7 @@ def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing,
     asked = [what for what in whats if what.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
     assert len(asked) == 1
     assert "(test_stalls.py:" in asked[0]
-    assert rows["dur_ns"][whats.index(asked[0])] >= stalls.LEAST_NS
+    assert rows["dur_ns"][whats.index(asked[0])] >= gc_and_compilation.LEAST_NS
     assert (rows["kind"] == StallKind.GC).all()
 
 
@@ -101,7 +101,7 @@ def test_a_collection_that_had_begun_before_is_not_told():
 
 
 def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch, many_objects):
-    monkeypatch.setattr(stalls, "MOST", 1)
+    monkeypatch.setattr(gc_and_compilation, "MOST", 1)
     before = len(rows_since(hearing, 0))
     gc.collect()
     gc.collect()

@@ -3,7 +3,7 @@
 import pytest
 from made import MS, event, host_sample, loader_call, mark, run_of, stepped
 
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.tables import Kind, MarkKind
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpulab.analysis.families import is_compiled, is_layout, is_pointwise, is_scattered, is_softmax
-from gpulab.analysis.interior import short
-from gpulab.analysis.kernels import is_matrix
-from gpulab.analysis.tensor_cores import UNTOLD, Cores, Maths, Precision, alignment, maths
+from gpulab.analysis.kernels.families import is_compiled, is_layout, is_pointwise, is_scattered, is_softmax
+from gpulab.analysis.kernels.interior import short
+from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.tensor_cores import UNTOLD, Cores, Maths, Precision, alignment, maths
 
 PLAIN = Maths(Cores.PLAIN, Precision.FLOAT32)
 TF32 = Maths(Cores.TENSOR, Precision.TF32)

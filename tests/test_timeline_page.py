@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpulab.views.timeline.blob import unpacked
-from gpulab.views.timeline.chosen import SHEET_BOXES, held, shuffled
 from gpulab.views.timeline.page import MOST_BYTES, page
-from gpulab.views.timeline.scene import Scene, scene
+from gpulab.views.timeline.scene.scene import Scene, scene
 from gpulab.views.timeline.script import script
-from gpulab.views.timeline.sheets import boxes_within, sheet
+from gpulab.views.timeline.tiles.encoding import unpacked
+from gpulab.views.timeline.tiles.file_budget import SHEET_BOXES, held, shuffled
+from gpulab.views.timeline.tiles.sheets import boxes_within, sheet
 from tests.made import MS, event, run_of, stepped
 from tests.made_large import HOSTILE, RARE, judged, large_run
 
@@ -186,7 +186,7 @@ def test_searched_in_the_file_a_name_is_found_and_gone_to(chromium, saved):
 def test_brushed_in_the_file_a_window_has_the_ledger_of_the_run(chromium, saved, made):
     window = opened(chromium, saved)
     asked = [(50 * MS, 60 * MS), (41 * MS, 47 * MS), (0, made.span_ns), (100_000_123, 100_450_017)]
-    code = f"{script('timeline_file.js')}; const file = new HeldRun(data);"
+    code = f"{script('data/file.js')}; const file = new HeldRun(data);"
     data = data_of(saved.read_text(encoding="utf-8"))
     blank = chromium.new_page()
     for start, end in asked:
@@ -227,7 +227,7 @@ def test_a_tile_cut_in_the_page_tells_what_python_cuts(chromium, request, which)
     level, index = (3, 2) if which == "made" else (0, 0)
     places = [(level + deeper, (index << deeper) + (1 << deeper) // 2) for deeper in range(7)]
     windows = [[i * drawn.tile_ns(k), min((i + 1) * drawn.tile_ns(k), drawn.span_ns)] for k, i in places]
-    code = CUT.replace("CODE", script("timeline_cut.js"))
+    code = CUT.replace("CODE", script("data/cut.js"))
     cuts = blank.evaluate(code, [encoded(sheet(drawn, level, index)), places, windows])
     blank.close()
     for place, (start, end), told in zip(places, windows, cuts, strict=True):

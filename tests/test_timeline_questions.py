@@ -14,7 +14,7 @@ from test_timeline_tiles import large, small_run, undiagnosed
 
 from gpulab.intervals import covered_ns
 from gpulab.tables import DEVICE_KINDS, Kind
-from gpulab.views.timeline import scene
+from gpulab.views.timeline.scene import scene
 
 QUICK = settings(max_examples=40, deadline=None)
 HOSTILE = "<script>alert('\u202e')</script>" + "x" * 10_000

@@ -19,9 +19,9 @@ from gpulab import diagnose
 from gpulab.intervals import Spans
 from gpulab.run import Gap, Machine, Recording, Source
 from gpulab.tables import MEMORY, STALLS, Kind
-from gpulab.views.timeline import scene
-from gpulab.views.timeline.curves import pieces
-from gpulab.views.timeline.groups import Curve
+from gpulab.views.timeline.scene import scene
+from gpulab.views.timeline.scene.curves import pieces
+from gpulab.views.timeline.scene.groups import Curve
 
 ON_GPU = Machine(gpus=(GPUS["H100"],))
 

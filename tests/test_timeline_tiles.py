@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from made import GPUS, event, gpu_series, run_of
 
 from gpulab import diagnose
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.rows import Words
-from gpulab.rules.finding import Diagnosis
+from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Machine
 from gpulab.tables import EVENTS, Kind
-from gpulab.views.timeline import Scene, scene
-from gpulab.views.timeline.depths import depths
-from gpulab.views.timeline.groups import boxes
-from gpulab.views.timeline.tiles import Layer, cut, shares
+from gpulab.views.timeline import Scene
+from gpulab.views.timeline.scene import scene
+from gpulab.views.timeline.scene.depths import depths
+from gpulab.views.timeline.scene.groups import boxes
+from gpulab.views.timeline.tiles.cutting import Layer, cut, shares
 
 MOST = 49_152
 QUICK = settings(max_examples=60, deadline=None)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpulab.errors import GpulabError, RunError
-from gpulab.views.comm import shows_widgets
+from gpulab.views.front_end import shows_widgets
 from gpulab.views.timeline import script as scripts
-from gpulab.views.timeline.host import answer
-from gpulab.views.timeline.scene import Scene, scene
+from gpulab.views.timeline.queries.answers import answer
+from gpulab.views.timeline.scene.scene import Scene, scene
 from gpulab.views.timeline.view import TimelineView, timeline
 from tests.kernel import Kernel, kernel
 from tests.made_large import HOSTILE, RARE, judged, large_run
@@ -229,15 +229,15 @@ def test_it_is_saved_as_a_page_or_as_words(view, tmp_path):
 
 
 def test_scripts_are_put_together_with_what_they_import_first():
-    for name in ("timeline_widget.js", "timeline_page.js"):
+    for name in ("widget.js", "page.js"):
         text = scripts.script(name)
         assert "import {" not in text
-        assert text.count("export ") == text.count("export default") == (name == "timeline_widget.js")
+        assert text.count("export ") == text.count("export default") == (name == "widget.js")
         assert text.index("function mount(") < text.index("mount(", text.index("function mount(") + 20)
 
 
 def test_no_name_is_used_twice_among_the_scripts():
-    for name in ("timeline_widget.js", "timeline_page.js"):
+    for name in ("widget.js", "page.js"):
         found = re.findall(r"^(?:async )?(?:const|let|class|function\*?) (\w+)", scripts.script(name), re.MULTILINE)
         assert len(found) > 10
         assert sorted({each for each in found if found.count(each) > 1}) == []

@@ -17,7 +17,9 @@ from oracle import DEVICE, KERNEL, MEMCPY, MEMSET, SHARED, covered, nanoseconds
 from gpulab import trace
 from gpulab.intervals import covered_ns, union
 from gpulab.tables import DEVICE_KINDS, Kind
-from gpulab.trace import blocks, cut, times
+from gpulab.trace.columns import times
+from gpulab.trace.reading import pieces as cut
+from gpulab.trace.reading import text_blocks
 
 
 def x(cat, name, ts, dur, pid=1, tid=1, **args):
@@ -237,7 +239,7 @@ def many(count):
 def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
     text = json.dumps(many(500), indent=indent).encode()
     whole = trace.read(text)
-    monkeypatch.setattr(blocks, "BLOCK", size)
+    monkeypatch.setattr(text_blocks, "BLOCK", size)
     monkeypatch.setattr(cut, "BLOCK", size)
     for pieces in (trace.read(text), trace.read(gzip.compress(text))):
         assert pieces.event_rows.words("name").to_list() == whole.event_rows.words("name").to_list()
@@ -249,7 +251,7 @@ def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
 def test_events_need_not_begin_with_their_phase(monkeypatch, keys):
     monkeypatch.setattr(cut, "BLOCK", 1000)
     monkeypatch.setattr(cut, "_UNKEYED_AFTER", 4000)
-    monkeypatch.setattr(blocks, "BLOCK", 1000)
+    monkeypatch.setattr(text_blocks, "BLOCK", 1000)
     document = many(300)
     for number, event in enumerate(document["traceEvents"]):
         order = sorted(event, reverse=bool(number % 2) and keys == "turn about")
@@ -271,7 +273,7 @@ def test_without_isal_the_standard_library_gives_the_same(monkeypatch):
 
     text = gzip.compress(json.dumps(many(200)).encode())
     fast = trace.read(text)
-    monkeypatch.setattr(blocks, "fast_zlib", zlib)
+    monkeypatch.setattr(text_blocks, "fast_zlib", zlib)
     assert trace.read(text).event_rows["start_ns"].tolist() == fast.event_rows["start_ns"].tolist()
 
 

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from gpulab import trace
 from gpulab.errors import TraceError
 from gpulab.run import Run
-from gpulab.trace import Limits, blocks, cut
-from gpulab.trace.mend import mended
+from gpulab.trace import Limits
+from gpulab.trace.reading import pieces, text_blocks
+from gpulab.trace.reading.repair import mended
 
 
 def event(number, **more):
@@ -73,8 +74,8 @@ def with_event(text):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that every damage also meets the seams."""
-    monkeypatch.setattr(blocks, "BLOCK", 400)
-    monkeypatch.setattr(cut, "BLOCK", 400)
+    monkeypatch.setattr(text_blocks, "BLOCK", 400)
+    monkeypatch.setattr(pieces, "BLOCK", 400)
 
 
 # Cut off.

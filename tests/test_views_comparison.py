@@ -22,7 +22,8 @@ from reading import DECORATION, SURVIVING_CSS, Page, numbers
 from gpulab.comparison import compare
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS
-from gpulab.views import comparison, info
+from gpulab.views import info
+from gpulab.views.compare import comparison
 
 
 def run(wait_ms, name, *, workers=0, work_ms=60):

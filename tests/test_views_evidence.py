@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from made import MS, NO_WORKERS, event, host_sample, loader_call, mark, run_of, stepped
 from reading import Page
 
-from gpulab.analysis.steps import Steps
+from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Spans, intersect, nothing, union
 from gpulab.rules import diagnose
 from gpulab.tables import Kind
-from gpulab.views import report
-from gpulab.views.evidence import evidence, place
-from gpulab.views.palette import colour
-from gpulab.views.picture import WIDTH
+from gpulab.views.report import report
+from gpulab.views.report.evidence_picture import evidence, place
+from gpulab.views.sheet.palette import colour
+from gpulab.views.sheet.step_picture import WIDTH
 
 MOST_BYTES = 6_000
 

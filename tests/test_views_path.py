@@ -11,17 +11,17 @@ from reading import Page
 from simulated import Call, run_like
 from test_views_picture import areas
 
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.replay.critical import BETWEEN, critical_path
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.critical_path import BETWEEN, critical_path
+from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict, scene
-from gpulab.replay.spelling import chosen
 from gpulab.tables import EVENTS, Kind
-from gpulab.views.palette import _BY_KEY, colour
-from gpulab.views.path import before_after, path_block
-from gpulab.views.picture import LEVELS, MOST_BYTES, WIDTH
-from gpulab.views.sheet import Line, Section, Sheet, Table, Timeline
-from gpulab.views.view import View
+from gpulab.views.sheet.palette import _BY_KEY, colour
+from gpulab.views.sheet.sheet import Line, Section, Sheet, Table, Timeline
+from gpulab.views.sheet.step_picture import LEVELS, MOST_BYTES, WIDTH
+from gpulab.views.sheet.view import View
+from gpulab.views.whatif.critical_path import before_after, path_block
 
 LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Call(waits=True)]
 

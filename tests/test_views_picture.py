@@ -10,10 +10,10 @@ from reading import Page
 from gpulab.intervals import Spans, nothing, union
 from gpulab.rules import diagnose
 from gpulab.tables import Kind
-from gpulab.views import report
-from gpulab.views.lanes import Lane, Window, disjoint, lanes, window
-from gpulab.views.palette import colour
-from gpulab.views.picture import LEVELS, MOST_BYTES, WIDTH, picture, svg
+from gpulab.views.report import report
+from gpulab.views.sheet.lanes import Lane, Window, disjoint, lanes, window
+from gpulab.views.sheet.palette import colour
+from gpulab.views.sheet.step_picture import LEVELS, MOST_BYTES, WIDTH, picture, svg
 
 SHOWN = Window(0, 800_000, (0,))
 

@@ -14,9 +14,9 @@ from gpulab.rows import Words
 from gpulab.rules import diagnose
 from gpulab.run import Gap, Gpu, Machine, Recording, Source
 from gpulab.tables import DEVICE_KINDS, EVENTS, GPU_SAMPLES, Kind
-from gpulab.views import report
-from gpulab.views.palette import _BY_KEY
-from gpulab.views.sheet import Answer, Section, Timeline
+from gpulab.views.report import report
+from gpulab.views.sheet.palette import _BY_KEY
+from gpulab.views.sheet.sheet import Answer, Section, Timeline
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[2J\u202e`|**[x](javascript:y)"
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpulab import trace
-from gpulab.virtual.room.allocator import Block, CachingAllocator, Full, rounded_bytes, segment_bytes
+from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, rounded_bytes, segment_bytes
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

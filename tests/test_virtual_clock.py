@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.questions import ready
+from gpulab.replay.graph.dependencies import QUEUE, QUEUE_FACT
 from gpulab.replay.prediction import predict
 from gpulab.replay.removal import without
-from gpulab.replay.waits import QUEUE, QUEUE_FACT
 from gpulab.rows import Rows
 from gpulab.run import Machine, Recording, Run, Source
 from gpulab.tables import DEVICE_KINDS, MARKS, Kind, MarkKind
 from gpulab.virtual.clock import Clock
-from gpulab.virtual.doubt import step_ns, step_range_ns
-from gpulab.virtual.log import MAIN, THREADS
-from gpulab.virtual.prices.kernels import kernels
+from gpulab.virtual.cost_model.operators import kernels
+from gpulab.virtual.cost_model.uncertainty import step_ns, step_range_ns
+from gpulab.virtual.op_log.events import MAIN, THREADS
+from gpulab.virtual.op_log.ops import Copy, Fetch, Hold, Op, Phase, Range, Signal, Spin, Stepped, Tensor, Wait, Way
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Copy, Fetch, Hold, Op, Phase, Range, Signal, Spin, Stepped, Tensor, Wait, Way
 
 H100, T4 = spec("h100"), spec("t4")
 US, MS = 1_000, 1_000_000

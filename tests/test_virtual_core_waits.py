@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpulab.virtual import core_waits
-from gpulab.virtual.core_waits import LONG_NS, STALE_NS, CoreWaits
-from gpulab.virtual.fake.recorder import Recorder
+from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.host import core_waits
+from gpulab.virtual.host.core_waits import LONG_NS, STALE_NS, CoreWaits
 
 RIVALS = 3
 WORK_NS = 100_000_000

@@ -25,12 +25,13 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from virtual_frozen import old_is_frozen  # noqa: E402, F401
 
 from gpulab.errors import CaptureError  # noqa: E402
-from gpulab.virtual.fake import counting, cuda_api  # noqa: E402
-from gpulab.virtual.fake.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
-from gpulab.virtual.prices.kernels import kernels  # noqa: E402
-from gpulab.virtual.room.memory import Memory  # noqa: E402
+from gpulab.virtual.cost_model.operators import kernels  # noqa: E402
+from gpulab.virtual.device import counting  # noqa: E402
+from gpulab.virtual.device.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
+from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
+from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
+from gpulab.virtual.op_log.ops import Copy, Op, Phase, Role, Way  # noqa: E402
 from gpulab.virtual.specs import spec  # noqa: E402
-from gpulab.virtual.tape import Copy, Op, Phase, Role, Way  # noqa: E402
 
 MIB = 2**20
 
@@ -271,7 +272,7 @@ def test_a_pytorch_that_cannot_even_be_counted_on_is_refused_with_a_way_out(monk
         raise ImportError("cannot import name 'TorchDispatchMode'")
 
     available = torch.cuda.is_available()
-    with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.versions.TESTED"):
+    with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.selftest.run.TESTED"):
         counted(lambda: None)
     assert torch.cuda.is_available() == available
     assert cuda_api.index_of(None) == 0
@@ -280,7 +281,7 @@ def test_a_pytorch_that_cannot_even_be_counted_on_is_refused_with_a_way_out(monk
 def test_a_virtual_gpu_counts_where_the_self_test_fails_and_every_report_says_so(monkeypatch):
     import gpulab
     from gpulab.virtual import session
-    from gpulab.virtual.versions import Selftest
+    from gpulab.virtual.selftest.run import Selftest
 
     failed = Selftest(False, "autocast failed: ValueError: 3", torch.__version__, 4.0)
     monkeypatch.setattr(session, "playable", lambda: failed)

@@ -21,10 +21,10 @@ from virtual_models import Gpt2, ResNet50  # noqa: E402
 from virtual_snippets import StillClock, device  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
-from gpulab.virtual.fake.device import FakeDevice  # noqa: E402
-from gpulab.virtual.room.memory import Memory  # noqa: E402
+from gpulab.virtual.device.device import FakeDevice  # noqa: E402
+from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
+from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Role, Signal, Stepped, Way  # noqa: E402
 from gpulab.virtual.specs import spec  # noqa: E402
-from gpulab.virtual.tape import Copy, Hold, HostOp, Op, Phase, Range, Role, Signal, Stepped, Way  # noqa: E402
 
 MIB = 2**20
 
@@ -375,7 +375,7 @@ def test_autocast_casts_a_weight_once():
 
 
 def test_autocast_knows_every_operator_that_torch_s_own_does():
-    from gpulab.virtual.fake.autocast import Autocast
+    from gpulab.virtual.device.operators.autocast import Autocast
 
     everything = torch._C._dispatch_get_all_op_names()
     expected = {each for each in everything if torch._C._dispatch_has_kernel_for_dispatch_key(each, "AutocastCUDA")}

@@ -5,9 +5,9 @@ from virtual_frozen import old_is_frozen
 
 torch = pytest.importorskip("torch")
 
-from gpulab.analysis.steps import steps  # noqa: E402
+from gpulab.analysis.steps.detection import steps  # noqa: E402
 from gpulab.questions import diagnose, ready  # noqa: E402
-from gpulab.virtual.host import Host  # noqa: E402
+from gpulab.virtual.host.costs import Host  # noqa: E402
 from gpulab.virtual.session import VirtualGpu  # noqa: E402
 
 __all__ = ["old_is_frozen"]

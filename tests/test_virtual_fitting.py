@@ -16,15 +16,15 @@ from virtual_frozen import old_is_frozen  # noqa: F401
 import gpulab
 from gpulab.errors import RunError
 from gpulab.tables import Kind, MarkKind
-from gpulab.virtual.room import from_host as room_here
-from gpulab.virtual.room.edge import MOST_RUNS
-from gpulab.virtual.room.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
-from gpulab.virtual.room.from_host import FromHost, from_host
-from gpulab.virtual.room.measuring import LIMITS, Measured, measure, noted, shares, tried
-from gpulab.virtual.room.memory import Full, Memory, allowances
-from gpulab.virtual.room.script import Script, forecast, forecast_of_steps
+from gpulab.virtual.memory_fit import cpu_share as room_here
+from gpulab.virtual.memory_fit.batch_search import MOST_RUNS
+from gpulab.virtual.memory_fit.cpu_share import FromHost, from_host
+from gpulab.virtual.memory_fit.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.memory_fit.measuring import LIMITS, Measured, measure, noted, shares, tried
+from gpulab.virtual.memory_fit.memory import Full, Memory, allowances
+from gpulab.virtual.memory_fit.request_script import Script, forecast, forecast_of_steps
+from gpulab.virtual.op_log.ops import Assumption, Copy, HostOp, Phase, Role, Way
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import Assumption, Copy, HostOp, Phase, Role, Way
 
 MIB, GIB = 2**20, 2**30
 MS = 1e6

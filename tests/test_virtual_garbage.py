@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from gpulab.virtual.garbage import collected_between_steps, set_aside
+from gpulab.virtual.host.garbage import collected_between_steps, set_aside
 
 torch = pytest.importorskip("torch")
 

@@ -9,12 +9,12 @@ import pytest
 
 from gpulab import trace
 from gpulab.tables import Kind
-from gpulab.virtual import calibration
-from gpulab.virtual.calibration import CALLING, USUAL_NS, measured, speed
-from gpulab.virtual.host import DISPATCH_NS, SPREAD, Host, calibrated
-from gpulab.virtual.prices.classes import launches_nothing, op_class
-from gpulab.virtual.prices.kernel import OpClass
-from gpulab.virtual.tape import Op, Phase
+from gpulab.virtual.cost_model.kernel import OpClass
+from gpulab.virtual.cost_model.op_classes import launches_nothing, op_class
+from gpulab.virtual.host import calibration
+from gpulab.virtual.host.calibration import CALLING, USUAL_NS, measured, speed
+from gpulab.virtual.host.costs import DISPATCH_NS, SPREAD, Host, calibrated
+from gpulab.virtual.op_log.ops import Op, Phase
 
 CALLS = ("launch_ns", "copy_dispatch_ns", "copy_call_ns", "sync_call_ns", "event_ns", "alloc_ns", "module_ns")
 NAMES = ("add", "addmm", "bmm", "convolution", "native_batch_norm", "native_layer_norm", "sum", "_softmax", "t")

@@ -17,16 +17,16 @@ from virtual_ops import (
     tensor,
 )
 
-from gpulab.analysis.families import is_layout, is_optimizer, is_pointwise, is_scattered, is_softmax
-from gpulab.analysis.kernels import is_matrix
-from gpulab.analysis.pieces import Family, family_of
-from gpulab.analysis.tensor_cores import Cores, Precision, alignment, maths
-from gpulab.virtual.prices.classes import op_class
-from gpulab.virtual.prices.copies import copy_ns
-from gpulab.virtual.prices.kernels import SPREAD, OpClass, kernels
-from gpulab.virtual.prices.multi import launches
+from gpulab.analysis.kernels.classification import Family, family_of
+from gpulab.analysis.kernels.families import is_layout, is_optimizer, is_pointwise, is_scattered, is_softmax
+from gpulab.analysis.kernels.table import is_matrix
+from gpulab.analysis.kernels.tensor_cores import Cores, Precision, alignment, maths
+from gpulab.virtual.cost_model.copies import copy_ns
+from gpulab.virtual.cost_model.foreach import launches
+from gpulab.virtual.cost_model.op_classes import op_class
+from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels
+from gpulab.virtual.op_log.ops import Copy, Op, Way
 from gpulab.virtual.specs import SPECS, spec
-from gpulab.virtual.tape import Copy, Op, Way
 
 GPUS = pytest.mark.parametrize("gpu", SPECS, ids=lambda each: each.name)
 H100, A100, V100, T4 = spec("h100"), spec("a100"), spec("v100"), spec("t4")

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from gpulab.capture.marks import Marks
 from gpulab.tables import MarkKind
-from gpulab.virtual.fake.pinned import Pinned
-from gpulab.virtual.feeding import building, loading
-from gpulab.virtual.feeding.arrivals import Arrivals, handover_ns
-from gpulab.virtual.feeding.batches import size_bytes
-from gpulab.virtual.feeding.loading import watched
-from gpulab.virtual.tape import Fetch
+from gpulab.virtual.device.tensors.pinned import Pinned
+from gpulab.virtual.loading import build_time
+from gpulab.virtual.loading import hooks as loading
+from gpulab.virtual.loading.arrivals import Arrivals, handover_ns
+from gpulab.virtual.loading.batch_size import size_bytes
+from gpulab.virtual.loading.hooks import watched
+from gpulab.virtual.op_log.ops import Fetch
 
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info  # noqa: E402
@@ -162,7 +163,7 @@ def pinned(monkeypatch):
 
 @pytest.fixture
 def ticking(monkeypatch):
-    monkeypatch.setattr(building, "Stopwatch", Tick)
+    monkeypatch.setattr(build_time, "Stopwatch", Tick)
     monkeypatch.setattr(loading, "Stopwatch", Tick)
     CLOCK["ns"] = 0
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpulab.virtual.room.memory import Full, Memory
-from gpulab.virtual.tape import Phase, Role
+from gpulab.virtual.memory_fit.memory import Full, Memory
+from gpulab.virtual.op_log.ops import Phase, Role
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 FORWARD, BACKWARD, OPTIMIZER, SETUP = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SETUP

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gpulab  # noqa: E402  (after the skip)
-from gpulab.views import report  # noqa: E402
+from gpulab.views.report import report  # noqa: E402
 
 
 def diagnosed(train):

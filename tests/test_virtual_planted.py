@@ -6,7 +6,7 @@ import pytest
 from virtual_frozen import old_is_frozen  # noqa: F401
 
 import gpulab
-from gpulab.virtual.host import Host
+from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
 

@@ -10,9 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpulab.files import selftests  # noqa: E402
-from gpulab.virtual import trial, versions  # noqa: E402
-from gpulab.virtual.versions import Selftest, failure, playable, selftest  # noqa: E402
+from gpulab.user_data import selftests  # noqa: E402
+from gpulab.virtual.selftest import program  # noqa: E402
+from gpulab.virtual.selftest import run as versions  # noqa: E402
+from gpulab.virtual.selftest.run import Selftest, failure, playable, selftest  # noqa: E402
 
 ENDS_AT_ONCE = 60.0  # seconds that no process here should need
 
@@ -27,13 +28,13 @@ def _nothing_is_known(tmp_path, monkeypatch):
 
 def ended(how):
     """What is said of a self-test whose program does this once it has begun."""
-    begun = f"from gpulab.virtual import trial; trial._run = lambda: (trial._part('autocast'), {how})"
-    return failure(f"import os, signal, time; {begun}; trial.main()", ENDS_AT_ONCE)
+    begun = f"from gpulab.virtual.selftest import program; program._run = lambda: (program._part('autocast'), {how})"
+    return failure(f"import os, signal, time; {begun}; program.main()", ENDS_AT_ONCE)
 
 
 def changed(what):
     """What is said of a self-test of a PyTorch in which this is otherwise."""
-    return failure(f"import torch; {what}; from gpulab.virtual.trial import main; main()", 180.0)
+    return failure(f"import torch; {what}; from gpulab.virtual.selftest.program import main; main()", 180.0)
 
 
 def test_it_is_passed_here():
@@ -67,7 +68,7 @@ def test_a_long_error_is_cut():
 
 
 def test_a_hang_ends_after_the_time_given():
-    begun = "from gpulab.virtual import trial; trial._part('attention')"
+    begun = "from gpulab.virtual.selftest import program; program._part('attention')"
     assert failure(f"import time; {begun}; time.sleep(600)", 5.0) == "attention did not end within 5 s"
 
 
@@ -93,7 +94,7 @@ OTHERWISE = {
         "forward and backward failed: ",
     ),
     "nothing is put back": (
-        "from gpulab.virtual.fake import patches; patches._put_back = lambda *given: None",
+        "from gpulab.virtual.device import patches; patches._put_back = lambda *given: None",
         "PyTorch after leaving it failed: WrongError: not as before: ",
     ),
 }
@@ -200,5 +201,5 @@ def test_the_answer_reads_as_a_sentence():
 
 
 def test_the_program_s_output_may_hold_anything():
-    told = trial.told("noise\x00 gpulab self-test begins: memory\nW1 torch gpulab self-test begins: streams\n\n")
+    told = program.told("noise\x00 gpulab self-test begins: memory\nW1 torch gpulab self-test begins: streams\n\n")
     assert (told.part, told.failure, told.done) == ("streams", None, False)

@@ -7,15 +7,15 @@ import pytest
 from virtual_frozen import old_is_frozen  # noqa: F401
 
 import gpulab
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import CaptureError, RunError
 from gpulab.questions import ready
 from gpulab.tables import Kind
-from gpulab.views.comparison import comparison as compared
-from gpulab.virtual.host import Host
+from gpulab.views.compare.comparison import comparison as compared
+from gpulab.virtual.host.costs import Host
+from gpulab.virtual.op_log.ops import STEP_HIGH, STEP_LOW
 from gpulab.virtual.session import VirtualGpu
-from gpulab.virtual.tape import STEP_HIGH, STEP_LOW
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -5,9 +5,9 @@ import pytest
 from gpulab.analysis.peaks import peaks_of
 from gpulab.errors import RunError
 from gpulab.run import Gpu
-from gpulab.virtual.prices.kernel import OpClass
-from gpulab.virtual.prices.kernels import SPREAD
-from gpulab.virtual.prices.rates import rates
+from gpulab.virtual.cost_model.kernel import OpClass
+from gpulab.virtual.cost_model.operators import SPREAD
+from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.specs import SPECS, spec
 
 GIB = 2**30

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gpulab.virtual.host import Host
+from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
 
 torch = pytest.importorskip("torch")

@@ -13,7 +13,7 @@ from gpulab import views
 from gpulab.errors import RunError
 from gpulab.questions import predict as asked
 from gpulab.questions import ready
-from gpulab.replay import spelling
+from gpulab.replay import parsing
 from gpulab.replay.prediction import predict, untold
 from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
 from gpulab.replay.rewrites.catalogue import REWRITES
@@ -165,15 +165,15 @@ def test_the_order_in_which_changes_are_asked_for_does_not_matter(scenes):
     able = [name for name in NAMES if untold(scene, (chosen(name),)) is None and name not in ("batch", "sync_every")]
     words = [name if chosen(name).rewrite.usual is not None else f"{name}={VALUES[name]}" for name in able]
     for one, other in itertools.combinations(words, 2):
-        forth = predict(scene, spelling.chosen(f"{one} {other}"), samples=2)
-        back = predict(scene, spelling.chosen(f"{other}, {one}"), samples=2)
+        forth = predict(scene, parsing.chosen(f"{one} {other}"), samples=2)
+        back = predict(scene, parsing.chosen(f"{other}, {one}"), samples=2)
         assert (forth.likely_ns, forth.best_ns, forth.worst_ns) == (back.likely_ns, back.best_ns, back.worst_ns)
 
 
 def test_changes_together_are_replayed_together_and_stay_above_their_common_bound(scenes):
     scene = scenes["gpu"]
-    both = predict(scene, spelling.chosen("free_input instant_gpu"))
-    one, other = (predict(scene, spelling.chosen(name)) for name in ("free_input", "instant_gpu"))
+    both = predict(scene, parsing.chosen("free_input instant_gpu"))
+    one, other = (predict(scene, parsing.chosen(name)) for name in ("free_input", "instant_gpu"))
     assert both.likely_ns <= min(one.likely_ns, other.likely_ns)
     assert both.speedup <= both.bound
     assert both.speedup != pytest.approx(one.speedup * other.speedup, rel=0.01)
@@ -182,7 +182,7 @@ def test_changes_together_are_replayed_together_and_stay_above_their_common_boun
 def test_both_floors_at_once_leave_next_to_nothing(scenes):
     for place in ("gpu", *TRACES):
         if place in scenes:
-            found = predict(scenes[place], spelling.chosen("instant_gpu instant_host"))
+            found = predict(scenes[place], parsing.chosen("instant_gpu instant_host"))
             assert found.likely_ns < 0.2 * found.step_ns
 
 
@@ -200,7 +200,7 @@ def test_both_floors_at_once_leave_next_to_nothing(scenes):
     ],
 )
 def test_changes_are_read_however_they_are_parted(typed, meant):
-    assert [str(each) for each in spelling.chosen(typed)] == meant
+    assert [str(each) for each in parsing.chosen(typed)] == meant
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_changes_are_read_however_they_are_parted(typed, meant):
 )
 def test_what_cannot_be_meant_is_an_error_that_says_what_can(typed, why, fix):
     with pytest.raises(RunError) as error:
-        spelling.chosen(typed)
+        parsing.chosen(typed)
     assert why in error.value.why
     assert fix in error.value.fix
 

@@ -8,11 +8,11 @@ import pytest
 from made import MS, event, host_sample, rows, run_of, stepped
 from made_feeding import epochs, from_main, from_workers
 
-from gpulab.analysis.contention import contention
-from gpulab.analysis.crowding import crowded_ns
-from gpulab.analysis.ledger import ledger
-from gpulab.analysis.steps import steps
-from gpulab.analysis.workers import begun, crew, later_wait_ns, slowest_first
+from gpulab.analysis.data.workers import begun, crew, later_wait_ns, slowest_first
+from gpulab.analysis.host.cpu_contention import contention
+from gpulab.analysis.host.intra_op_threads import crowded_ns
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
 from gpulab.tables import WORKER_SAMPLES, Kind
 
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.analysis.loader import Feeding
-from gpulab.replay.workers import batch_ns, demanded_ns, needed, with_workers, worth_having
+from gpulab.analysis.data.loader import Feeding
+from gpulab.replay.worker_queue import batch_ns, demanded_ns, needed, with_workers, worth_having
 
 MS = 1_000_000
 

@@ -20,9 +20,10 @@ pytest.importorskip("PIL")
 
 import gpulab.rules  # noqa: E402
 from gpulab.errors import GpulabError  # noqa: E402  (after the skips)
-from gpulab.workloads import WORKLOADS, audio, images, workload  # noqa: E402
-from gpulab.workloads.counting import CountedDocuments, Documents  # noqa: E402
-from gpulab.workloads.waiting import RemoteImages  # noqa: E402
+from gpulab.workloads import WORKLOADS, workload  # noqa: E402
+from gpulab.workloads.data import audio, images  # noqa: E402
+from gpulab.workloads.data.slow_items import RemoteImages  # noqa: E402
+from gpulab.workloads.data.word_pairs import CountedDocuments, Documents  # noqa: E402
 
 RULES = {rule.name for rule in gpulab.rules.RULES}
 NAMES = [one.name for one in WORKLOADS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpulab.virtual.tape import Op, Tensor
+from gpulab.virtual.op_log.ops import Op, Tensor
 
 WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "bool": 1, "float64": 8}
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F  # noqa: N812 - as people write it
 from torch import nn
 
 from gpulab.errors import GpulabError
-from gpulab.virtual.fake.device import FakeDevice
-from gpulab.virtual.room.memory import Memory
+from gpulab.virtual.device.device import FakeDevice
+from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.specs import spec
 
 WORKS, REFUSES = {}, {}

@@ -23,10 +23,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gpulab
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.rows import Rows, Words
 from gpulab.run import FIELDS, Run, Source
-from gpulab.virtual.host import Host
+from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
 from gpulab.workloads.training import computing_on, narrow_and_deep
@@ -185,7 +185,8 @@ def recorded(recipe: Recipe) -> Run:
     if recipe.gpu is None:
         with contextlib.suppress(MemoryError), gpulab.profile(recipe.called, steps=recipe.recorded):
             recipe.run(**options)
-        return gpulab.runs[recipe.called]
+        run: Run = gpulab.runs[recipe.called]
+        return run
     import torch
 
     gpu = VirtualGpu(recipe.gpu, recipe.called, host=Host.usual())

@@ -58,13 +58,13 @@ The files, each a topic:
     pieces      each piece of device work: its family, precision, operator and sizes
 """
 
-from gpulab.analysis.activity import BUSY, busy, busy_table
-from gpulab.analysis.copies import COPIES, copy_table
-from gpulab.analysis.delays import LAUNCHES, launch_delays
-from gpulab.analysis.idle import GAPS, gap_table
-from gpulab.analysis.kernels import KERNELS, kernel_table
-from gpulab.analysis.steps import step_table
-from gpulab.analysis.work import devices
+from gpulab.analysis.copies.table import COPIES, copy_table
+from gpulab.analysis.events.busy import BUSY, busy, busy_table
+from gpulab.analysis.events.device_work import devices
+from gpulab.analysis.host.launch_delays import LAUNCHES, launch_delays
+from gpulab.analysis.kernels.table import KERNELS, kernel_table
+from gpulab.analysis.steps.detection import step_table
+from gpulab.analysis.steps.gaps import GAPS, gap_table
 from gpulab.tables import STEPS
 
 __all__ = [

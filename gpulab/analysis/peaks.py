@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpulab.analysis.families import is_amd
-from gpulab.analysis.tensor_cores import Precision
+from gpulab.analysis.kernels.families import is_amd
+from gpulab.analysis.kernels.tensor_cores import Precision
 from gpulab.run import Gpu
 
 _TERA, _GIGA = 10**12, 10**9

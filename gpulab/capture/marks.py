@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab.capture.names import loader_names, model_of, optimizer_of
+from gpulab.capture.user_names import loader_names, model_of, optimizer_of
 from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Model, Optimizer
-from gpulab.sensors.storage import location
+from gpulab.sensors.host.storage import location
 from gpulab.tables import MARKS, MarkKind
 
 

@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gpulab.capture.active import claim, release
-from gpulab.capture.assemble import merged, missing_gpu_work, torch_facts
-from gpulab.capture.live import Live
-from gpulab.capture.mainthread import PendingCall
+from gpulab.capture.active_session import claim, release
+from gpulab.capture.assembly import merged, missing_gpu_work, torch_facts
+from gpulab.capture.gc_and_compilation import Stalls
+from gpulab.capture.live.activity import Pulse
+from gpulab.capture.live.snapshot import Live
+from gpulab.capture.live.workers import WorkersNow
+from gpulab.capture.main_thread import PendingCall
 from gpulab.capture.marks import Marks
-from gpulab.capture.memory import MemoryWatch
+from gpulab.capture.memory.watch import MemoryWatch
 from gpulab.capture.plan import Act, Limits, Phase, Plan
 from gpulab.capture.profiler import Stretch, someone_profiles, stepping_aside
-from gpulab.capture.pulse import Pulse
-from gpulab.capture.shelf import runs
-from gpulab.capture.stalls import Stalls
-from gpulab.capture.workers_now import WorkersNow
+from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError
 from gpulab.rows import Rows
 from gpulab.run import Gap, Recording, Run, Source

@@ -12,11 +12,11 @@ outcomes    predicted beside measured, to keep
 
 from __future__ import annotations
 
-from gpulab.comparison.comparing import compare
-from gpulab.comparison.outcomes import Outcome, outcome
-from gpulab.comparison.pairs import LEAST_FRAC, Comparison
+from gpulab.comparison.compare_runs import compare
+from gpulab.comparison.comparison import LEAST_FRAC, Comparison
+from gpulab.comparison.outcomes import outcome
 from gpulab.comparison.reasons import Reason
 from gpulab.comparison.sides import Side
 from gpulab.comparison.stories import Story
 
-__all__ = ["LEAST_FRAC", "Comparison", "Outcome", "Reason", "Side", "Story", "compare", "outcome"]
+__all__ = ["LEAST_FRAC", "Comparison", "Reason", "Side", "Story", "compare", "outcome"]

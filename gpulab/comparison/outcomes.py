@@ -1,46 +1,30 @@
-"""How a prediction turned out, as a small value to keep: the history of a machine is made of these."""
+"""The result of a prediction that a comparison measured; the history of a machine consists of these."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from datetime import date
 
-from gpulab.comparison.pairs import Comparison
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A predicted step beside the measured one, in ns of the scale of the prediction."""
-
-    kind: str  # the rule whose fix was applied, or what the caller predicted by
-    step_ns: int  # the step that the prediction starts from
-    best_ns: int
-    likely_ns: int
-    worst_ns: int
-    measured_ns: int
-    inside: bool
-    device: str
+from gpulab.comparison.comparison import Comparison
+from gpulab.replay.history import MeasuredPrediction
 
 
-def outcome(compared: Comparison, kind: str | None = None) -> Outcome | None:
-    """How the prediction of a comparison turned out; None where there was none, or the measurement cannot judge it.
+def outcome(compared: Comparison, kind: str | None = None) -> MeasuredPrediction | None:
+    """The prediction of a comparison beside its measurement; None without one, or where the measurement is no judge.
 
-    What other programs disturbed, or other hardware ran, says nothing of a prediction.
-    `kind`: what was predicted, where the caller predicted it: the kinds of the rewrites, joined by "+".
+    A measurement disturbed by other programs, or made on other hardware, says nothing about a prediction.
+    `kind`: what was predicted, where the caller predicted it: the names of the rewrites, joined by "+".
     """
     gain = compared.predicted
-    if gain is None or compared.inside is None or not compared.judged or len(set(_devices(compared))) > 1:
+    devices = {side.run.source.device for side in (compared.before, compared.after)}
+    if gain is None or compared.inside is None or not compared.judged or len(devices) > 1:
         return None
-    return Outcome(
+    return MeasuredPrediction(
         kind=kind or (compared.acted_on.rule if compared.acted_on else "unnamed"),
         step_ns=gain.step_ns,
+        predicted_ns=gain.step_ns - gain.saves_ns,
         best_ns=gain.best_ns,
-        likely_ns=gain.step_ns - gain.saves_ns,
         worst_ns=gain.worst_ns,
         measured_ns=round(compared.measured_ns),
-        inside=compared.inside,
-        device=_devices(compared)[0],
+        device=devices.pop(),
+        date=compared.after.run.source.date or date.today().isoformat(),
     )
-
-
-def _devices(compared: Comparison) -> tuple[str, str]:
-    return compared.before.run.source.device, compared.after.run.source.device

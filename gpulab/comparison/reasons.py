@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpulab.analysis.contention import in_the_loop, rate
-from gpulab.analysis.ledger import Ledger
-from gpulab.analysis.loader import leading_loader
-from gpulab.analysis.sensed import Clocks, clocks
-from gpulab.analysis.stalls import Stalling, compiling
-from gpulab.comparison.moved import Moved
+from gpulab.analysis.data.loader import leading_loader
+from gpulab.analysis.host.cpu_contention import in_the_loop, rate
+from gpulab.analysis.host.gc_and_compilation import Stalling, compiling
+from gpulab.analysis.machine.clocks import Clocks, clocks
+from gpulab.analysis.steps.ledger import Ledger
+from gpulab.comparison.ledger_changes import Moved
 from gpulab.comparison.sides import Basis, Side
 from gpulab.rules import Diagnosis, Finding
 

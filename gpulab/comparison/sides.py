@@ -11,10 +11,10 @@ from statistics import fmean
 
 import numpy as np
 
-from gpulab.analysis.bystanders import bystanders, calm
-from gpulab.analysis.ledger import Ledger
-from gpulab.analysis.matched import Recorded
-from gpulab.analysis.steps import Mask, grouped
+from gpulab.analysis.host.other_programs import bystanders, calm
+from gpulab.analysis.kernels.matching import Recorded
+from gpulab.analysis.steps.detection import Mask, grouped
+from gpulab.analysis.steps.ledger import Ledger
 from gpulab.comparison.interval import Centre, steadiest
 from gpulab.errors import RunError
 from gpulab.files.ranks import Ranks

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpulab.comparison.moved import Moved
-from gpulab.comparison.pairs import Comparison, paired
+from gpulab.comparison.comparison import Comparison, paired
+from gpulab.comparison.ledger_changes import Moved
 from gpulab.comparison.sides import Side, basis
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpulab import store
 from gpulab.errors import StoreError
-from gpulab.files.caution import warn
+from gpulab.files.warnings import warn
 from gpulab.run import Run
 from gpulab.trace import Limits
 

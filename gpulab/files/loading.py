@@ -10,11 +10,11 @@ from typing import Any
 from gpulab import store, trace
 from gpulab.errors import GpulabError, TraceError
 from gpulab.files.cache import Cache, Reading
-from gpulab.files.caution import warn
-from gpulab.files.numbering import in_order
-from gpulab.files.places import Place, find, is_other_json, nothing_in
-from gpulab.files.progress import Progress
+from gpulab.files.paths import Place, find, is_other_json, nothing_in
+from gpulab.files.progress_bar import Progress
+from gpulab.files.rank_order import in_order
 from gpulab.files.ranks import Ranks
+from gpulab.files.warnings import warn
 from gpulab.run import Gap, Run
 from gpulab.trace import Limits
 

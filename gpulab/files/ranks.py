@@ -8,6 +8,7 @@ from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.run import Gap, Run
+from gpulab.wording import number_ranges
 
 _SHOWN = 32
 
@@ -66,16 +67,5 @@ class Ranks(Sequence[Run]):
         known = sorted({run.rank for run in self.runs if run.rank is not None})
         sizes = {run.facts.get("world_size", "") for run in self.runs}
         of = f" of {sizes.pop()}" if len(sizes) == 1 and sizes != {""} else ""
-        ranks = f"rank{'s' * (len(known) != 1)} {stretches(known)}{of}" if known else "rank unknown"
+        ranks = f"rank{'s' * (len(known) != 1)} {number_ranges(known)}{of}" if known else "rank unknown"
         return f"{len(self):,} run{'s' * (len(self) != 1)}, {ranks}"
-
-
-def stretches(numbers: list[int]) -> str:
-    """0, 1, 2, 5 as "0-2, 5"."""
-    stretches: list[list[int]] = []
-    for number in numbers:
-        if stretches and number == stretches[-1][-1] + 1:
-            stretches[-1] = [stretches[-1][0], number]
-        else:
-            stretches.append([number])
-    return ", ".join("-".join(map(str, ends)) for ends in stretches)

@@ -13,11 +13,11 @@ labs                 what the notebooks import: data sets, counters, small model
 
 from __future__ import annotations
 
+from gpulab.lessons.ab_experiment import Experiment, experiment
 from gpulab.lessons.contents import progress
 from gpulab.lessons.equality import Equality
-from gpulab.lessons.laboratory import Lab, lab
+from gpulab.lessons.lesson_lab import Lab, lab
 from gpulab.lessons.sources import COUNTED, GIVEN, MEASURED, SIMULATED
-from gpulab.lessons.trials import Experiment, experiment
 
 __all__ = [
     "COUNTED",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
-from gpulab.views.sheet import Answer, Block, Facts, Line, Row, Section, Table
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Table
 from gpulab.views.wording import counted
 
 Predicted = tuple[str, str, str]  # what was asked, what was predicted, what came out

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpulab.files import learnt
 from gpulab.lessons.course import PATHS, lesson, lessons
 from gpulab.lessons.lesson import Lesson
-from gpulab.views.sheet import Answer, Row, Sheet, Table
-from gpulab.views.view import View
+from gpulab.user_data import course_progress
+from gpulab.views.sheet.sheet import Answer, Row, Sheet, Table
+from gpulab.views.sheet.view import View
 from gpulab.views.wording import counted
 
 
@@ -46,7 +46,7 @@ def onward(one: Lesson) -> tuple[str, ...]:
 
 def progress() -> View:
     """How far you got, by what is kept on this machine; end a cell with it."""
-    known = learnt.known()
+    known = course_progress.known()
     rows = []
     for one in lessons():
         done = known.get(one.id)

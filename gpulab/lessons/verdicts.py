@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.lessons.asked import folded
+from gpulab.lessons.answer import Said, said
 from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Par
-from gpulab.lessons.said import Said, said
-from gpulab.views.sheet import Block, Facts, Line, Sheet, Verdict
+from gpulab.lessons.question_view import folded
+from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 
 HOLDS, FAILS = "HOLDS", "FAILS"
 WHY_NOT = (

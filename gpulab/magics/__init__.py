@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab import capture
-from gpulab.magics import monitoring
+from gpulab.magics import monitor_output
+from gpulab.magics.cell_hook import CellHook
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import matcher
-from gpulab.magics.transparent import CellHook
 
 _hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook]] = WeakKeyDictionary()
 
@@ -24,7 +24,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hook = CellHook(shell, magics)
     shell.register_magics(magics)
     hook.install()
-    monitoring.install(shell)
+    monitor_output.install(shell)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(matcher)
     _hooks[shell] = magics, hook
@@ -38,7 +38,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         return
     magics, hook = _hooks.pop(shell)
     magics.abandon()
-    monitoring.remove(shell)
+    monitor_output.remove(shell)
     hook.remove()
     if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(matcher)

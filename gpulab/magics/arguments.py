@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.errors import RunError
-from gpulab.virtual.here import AUTO, USUAL, cuda_here
+from gpulab.virtual.cuda_available import AUTO, USUAL, cuda_here
 from gpulab.virtual.specs import spec
 
 LEVELS = ("sensors", "trace", "deep")

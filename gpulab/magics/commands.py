@@ -21,7 +21,7 @@ from traitlets import Bool, Enum, Integer
 from gpulab import questions, sensors, views
 from gpulab.capture import runs
 from gpulab.errors import CaptureError
-from gpulab.magics import monitoring
+from gpulab.magics import monitor_output
 from gpulab.magics.arguments import (
     COMPARE,
     INFO,
@@ -37,9 +37,9 @@ from gpulab.magics.arguments import (
     request,
     split_statement,
 )
-from gpulab.magics.body import execute, nested
+from gpulab.magics.nested_cell import execute, nested
 from gpulab.magics.recording import Recording, reported
-from gpulab.replay.spelling import is_change
+from gpulab.replay.parsing import is_change
 from gpulab.views.timeline.view import timeline
 
 
@@ -134,7 +134,9 @@ class GpuProfileMagics(Magics):
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
             )
         changes = [word for word in asked.more if word not in runs and is_change(word)]
-        before, after, *more = (runs[name] for name in (asked.before, asked.after, *asked.more) if name not in changes)
+        before, after, *more = (
+            runs[name] for name in (asked.before, asked.after, *asked.more) if name not in changes
+        )
         if changes and more:
             raise UsageError(f"{' '.join(changes)} is predicted between two runs; here are {2 + len(more)}")
         return views.comparison(
@@ -159,7 +161,7 @@ class GpuProfileMagics(Magics):
         changes = asked.changes if named or asked.name is None else [asked.name, *asked.changes]
         return views.whatif(runs[asked.name] if named else runs.last, " ".join(changes))
 
-    @accepts(*monitoring.MONITOR)
+    @accepts(*monitor_output.MONITOR)
     @line_magic
     def gpumonitor(self, line: str) -> Any:
         """Watch GPU, CPU, memory and DataLoader workers in the background, across cells.
@@ -173,10 +175,10 @@ class GpuProfileMagics(Magics):
         if asked.help:
             return self._help(self.gpumonitor)
         if asked.stop:
-            report = monitoring.stop()
+            report = monitor_output.stop()
             return report if report is not None else self._say("gpulab: no monitor runs; %gpumonitor starts one")
         try:
-            said = monitoring.start(self._shell, asked.name, asked.every, asked.threshold)
+            said = monitor_output.start(self._shell, asked.name, asked.every, asked.threshold)
         except CaptureError as problem:
             raise UsageError(str(problem)) from None
         return self._say(said) if said else None

@@ -13,10 +13,10 @@ from IPython.core.completer import (
 
 from gpulab.capture import runs
 from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
-from gpulab.magics.monitoring import MONITOR
+from gpulab.magics.monitor_output import MONITOR
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
-from gpulab.virtual.here import AUTO
+from gpulab.virtual.cuda_available import AUTO
 from gpulab.virtual.specs import SPECS
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)

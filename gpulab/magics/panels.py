@@ -8,11 +8,11 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from gpulab.magics.display_slot import Place
 from gpulab.magics.interrupt import interrupt
-from gpulab.magics.place import Place
-from gpulab.views.comm import reach_during_a_cell
-from gpulab.views.live_html import markup
-from gpulab.views.tiles import Glance
+from gpulab.views.front_end import reach_during_a_cell
+from gpulab.views.live.html_panel import markup
+from gpulab.views.live.tiles import Glance
 
 GRACE_S = 0.6  # how long the front end has to show that its clicks arrive while a cell runs
 
@@ -30,7 +30,7 @@ class WidgetPanel:
         stops: str = "the cell",
         on_stop: Callable[[], object] | None = None,
     ) -> None:
-        from gpulab.views.live import LivePanel
+        from gpulab.views.live.widget import LivePanel
 
         self._place = place
         self._on_stop = on_stop or interrupt

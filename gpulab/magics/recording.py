@@ -13,9 +13,9 @@ from gpulab import rules, store, views
 from gpulab.capture import Live, Session
 from gpulab.errors import CaptureError, GpulabError
 from gpulab.magics.arguments import Request
+from gpulab.magics.cell_output import Shown, bundle
+from gpulab.magics.display_slot import Bundle
 from gpulab.magics.interrupt import interrupt_soon
-from gpulab.magics.place import Bundle
-from gpulab.magics.shown import Shown, bundle
 from gpulab.run import Run
 
 if TYPE_CHECKING:

@@ -6,10 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.files.history import Past
-
 SHRUNK = 5.0  # so many predictions without any error are believed before the first was measured
 COVERED = 80  # per cent of earlier errors that a range is to hold
+
+
+@dataclass(frozen=True)
+class MeasuredPrediction:
+    """A prediction beside the measured result, in ns of a step."""
+
+    kind: str  # the names of its rewrites, sorted and joined by "+", or the rule whose fix was applied
+    step_ns: int  # the step that the prediction starts from
+    predicted_ns: int
+    best_ns: int
+    worst_ns: int
+    measured_ns: int
+    device: str
+    date: str  # ISO
 
 
 @dataclass(frozen=True)
@@ -24,7 +36,7 @@ class Learned:
 class History:
     """Predictions that were measured."""
 
-    past: tuple[Past, ...] = ()
+    past: tuple[MeasuredPrediction, ...] = ()
 
     def of(self, kind: str) -> Learned:
         """What is known of this kind; nothing where none was measured yet."""

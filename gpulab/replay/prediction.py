@@ -8,18 +8,18 @@ from functools import cached_property
 
 import numpy as np
 
-from gpulab.analysis.ledger import Ledger
-from gpulab.analysis.loader import feeding
-from gpulab.analysis.steps import Steps
+from gpulab.analysis.data.loader import feeding
+from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.ledger import Ledger
 from gpulab.errors import RunError
-from gpulab.replay.build import graph_of
-from gpulab.replay.calibration import UNKNOWN, Calibrated, calibrated, with_calling
-from gpulab.replay.graph import Floats, Graph
+from gpulab.replay.batched_sweep import steps_ns
+from gpulab.replay.graph.build import graph_of
+from gpulab.replay.graph.calibration import UNKNOWN, Calibrated, calibrated, with_calling
+from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.history import NO_HISTORY, History
 from gpulab.replay.quality import Quality, quality
 from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
 from gpulab.replay.sweep import Timed, swept
-from gpulab.replay.together import steps_ns
 from gpulab.run import Run
 
 FAVOURABLE = Draw(otherwise=0.0)  # every unknown at its best

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.steps import grouped
-from gpulab.analysis.work import streams
-from gpulab.replay.build import generic
-from gpulab.replay.graph import Graph
+from gpulab.analysis.events.device_work import streams
+from gpulab.analysis.steps.detection import grouped
+from gpulab.replay.graph.build import generic
+from gpulab.replay.graph.graph import Graph
 from gpulab.replay.sweep import swept, typical
 
 REPLAY_ERROR = 0.02  # a replay that misses its own recording by more knows too little of it

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpulab.intervals import Coverage, Spans
-from gpulab.replay.graph import Floats, Graph
+from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Chosen, Draw, Rewrite, Value
-from gpulab.replay.rewrites.once import once
+from gpulab.replay.rewrites.engine.cache import once
 
 
 def without(

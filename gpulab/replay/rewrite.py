@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpulab.replay.graph import Graph
+from gpulab.replay.graph.graph import Graph
 
 # How far a prediction rests on what was measured, and by how much of the saving it is off where nothing is known yet.
 GRADES: Mapping[str, tuple[str, float]] = {

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.steps import grouped
+from gpulab.analysis.steps.detection import grouped
 from gpulab.intervals import Ints
-from gpulab.replay.graph import Device, Floats, Graph, Host
+from gpulab.replay.graph.graph import Device, Floats, Graph, Host
 
 NEVER = -1e30
 

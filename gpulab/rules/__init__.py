@@ -13,9 +13,9 @@ of its family, name it in `catalogue.py`, and give it a folder in tests/cases wi
 
 from __future__ import annotations
 
-from gpulab.rules.catalogue import RULES
-from gpulab.rules.finding import Diagnosis, Finding, Gain, Masked, Unjudged
-from gpulab.rules.job import diagnose
-from gpulab.rules.rule import Rule, Stage
+from gpulab.rules.engine.all_ranks import diagnose
+from gpulab.rules.engine.catalogue import RULES
+from gpulab.rules.engine.finding import Diagnosis, Finding, Gain, Masked, Unjudged
+from gpulab.rules.engine.rule import Rule, Stage
 
 __all__ = ["RULES", "Diagnosis", "Finding", "Gain", "Masked", "Rule", "Stage", "Unjudged", "diagnose"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpulab.rules.evidence import Evidence
+from gpulab.rules.engine.evidence import Evidence
 
 
 def ms(dur_ns: float) -> str:

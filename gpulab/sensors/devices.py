@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.reasons import NOT_FOUND, NOT_SUPPORTED, cause_of, listed
-from gpulab.sensors.visible import Board, Place, visible
+from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, listed
+from gpulab.sensors.visible_devices import Board, Place, visible
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 
 from gpulab.run import Gap, Gpu, Machine
-from gpulab.sensors.cgroup import cores_allowed, memory_limit_bytes
+from gpulab.sensors.host.cgroup import cores_allowed, memory_limit_bytes
+from gpulab.sensors.host.environment import TorchBuild, container, cpu_name, torch_build
 from gpulab.sensors.nvml import Nvml
-from gpulab.sensors.reasons import HIDDEN
-from gpulab.sensors.surroundings import TorchBuild, container, cpu_name, torch_build
+from gpulab.sensors.nvml_errors import HIDDEN
 
 _COUNTERS_SINCE = 9.0  # Hopper: the first whose tensor-core activity the driver counts
 

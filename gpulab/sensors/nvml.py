@@ -17,8 +17,7 @@ from typing import Any
 
 from gpulab.run import Gap, Gpu
 from gpulab.sensors.devices import Device, devices, text_of
-from gpulab.sensors.questions import COLUMNS, SENSORS, Read, Sensor
-from gpulab.sensors.reasons import (
+from gpulab.sensors.nvml_errors import (
     GPU_IS_LOST,
     HIDDEN,
     LOST,
@@ -29,6 +28,7 @@ from gpulab.sensors.reasons import (
     cause_of,
     no_driver,
 )
+from gpulab.sensors.nvml_sensors import COLUMNS, SENSORS, Read, Sensor
 
 __all__ = ["COLUMNS", "SENSORS", "Nvml"]
 

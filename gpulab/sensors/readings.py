@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gpulab.rows import Rows, Table
 from gpulab.run import Gap, Gpu
-from gpulab.sensors.frames import called, user_line
-from gpulab.sensors.host import Host
+from gpulab.sensors.host.frames import called, user_line
+from gpulab.sensors.host.process import Host
+from gpulab.sensors.host.threads import Threads
+from gpulab.sensors.host.workers import Workers
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
-from gpulab.sensors.threads import Threads
-from gpulab.sensors.workers import Workers
 from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES
 
 PERIOD_NS = 100_000_000

@@ -19,7 +19,7 @@ moved, and what it lacks is absent.
     consistency  what must hold between the parts of a run
 """
 
-from gpulab.store.form import MAJOR, MINOR, SUFFIX
+from gpulab.store.format import MAJOR, MINOR, SUFFIX
 from gpulab.store.reading import is_run, open
 from gpulab.store.writing import save
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
-from gpulab.store.form import FILE_BYTES, META, META_BYTES, TRUST, refusal
+from gpulab.store.format import FILE_BYTES, META, META_BYTES, TRUST, refusal
 
 _END_BYTES = 22  # the end of a zip; ours has no comment after it
 _LOCATOR_BYTES = 20  # stands before it in zips larger than ours can be

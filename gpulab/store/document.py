@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from gpulab.run import FIELDS, Run
-from gpulab.store.form import MAJOR, META, MINOR, UPGRADE, Schema, refusal
+from gpulab.store.format import MAJOR, META, MINOR, UPGRADE, Schema, refusal
 from gpulab.tables import TABLES
 
 _FORMAT = "gpulab run"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.run import FIELDS, Gap, Run
-from gpulab.store.form import UPGRADE, Schema
+from gpulab.store.format import UPGRADE, Schema
 from gpulab.tables import EVENTS, SIDE_TABLES, Kind, MarkKind, StallKind
 
 _LISTED, _LONGEST = 10, 100  # names in a note, and their letters

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.rows import Array, Column, Table, Words, absent
-from gpulab.store.form import Schema
+from gpulab.store.format import Schema
 from gpulab.store.unpacking import Columns, Unpacked
 from gpulab.tables import EVENTS, GRIDS
 

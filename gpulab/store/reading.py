@@ -13,7 +13,7 @@ from gpulab.store import newer, older
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import fault
 from gpulab.store.document import Document, decoded
-from gpulab.store.form import META, part, refusal
+from gpulab.store.format import META, part, refusal
 from gpulab.store.unpacking import Allowance, unpacked
 
 _MOST_BYTES = 8 * 2**30

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpulab.rows import Array, Column, Rows, Table, Words, absent
 from gpulab.store.footer import Footer, footer, unpacked_bytes
-from gpulab.store.form import TRUST, refusal
+from gpulab.store.format import TRUST, refusal
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from gpulab.errors import StoreError
 from gpulab.run import FIELDS, Run
 from gpulab.store.consistency import fault
 from gpulab.store.document import encoded
-from gpulab.store.form import META, META_BYTES, SUFFIX, part
+from gpulab.store.format import META, META_BYTES, SUFFIX, part
 from gpulab.store.packing import packed
 
 

@@ -8,10 +8,10 @@ from gpulab.rows import Rows
 from gpulab.run import Gap, Loader, Machine, Recording, Run, Source
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
 from gpulab.trace import metadata
-from gpulab.trace.columns import Found
-from gpulab.trace.dialect import loader_has_workers
-from gpulab.trace.events import Header
-from gpulab.trace.limits import ENDS_EARLY, Losses
+from gpulab.trace.columns.categories import loader_has_workers
+from gpulab.trace.columns.columns import Found
+from gpulab.trace.reading.batches import Header
+from gpulab.trace.reading.limits import ENDS_EARLY, Losses
 
 # What tells the thread of the loop, best first.
 _TELLING = (Kind.STEP, Kind.LOADER, Kind.LAUNCH, Kind.OP, Kind.PYTHON, Kind.ANNOTATION, Kind.RUNTIME)

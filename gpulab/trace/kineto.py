@@ -11,12 +11,12 @@ from pathlib import Path
 from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import as_run
-from gpulab.trace.blocks import FIX, Progress, blocks, label
-from gpulab.trace.columns import Columns, Found
-from gpulab.trace.cut import Piece, Pieces, Place, Start, find_events
-from gpulab.trace.decode import CLOSEST, damaged, ending, header, inner, metadata_after
-from gpulab.trace.events import NO_HEADER, Header, How, Times
-from gpulab.trace.limits import EVENT_LIMIT, GIVEN_UP, METADATA, MIB, UNREADABLE, Limits, Losses
+from gpulab.trace.columns.columns import Columns, Found
+from gpulab.trace.reading.batches import NO_HEADER, Header, How, Times
+from gpulab.trace.reading.decode import CLOSEST, damaged, ending, header, inner, metadata_after
+from gpulab.trace.reading.limits import EVENT_LIMIT, GIVEN_UP, METADATA, MIB, UNREADABLE, Limits, Losses
+from gpulab.trace.reading.pieces import Piece, Pieces, Place, Start, find_events
+from gpulab.trace.reading.text_blocks import FIX, Progress, blocks, label
 
 _CHEAP_BYTES = 64 * MIB  # of text
 _PACKED = 16  # times as much text as there is file; traces compress 9 to 30 times

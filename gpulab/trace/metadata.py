@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from gpulab.run import Gpu, Machine
-from gpulab.trace.events import Header
-from gpulab.trace.times import whole
+from gpulab.trace.columns.times import whole
+from gpulab.trace.reading.batches import Header
 
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _MOST_GPUS = 1024

@@ -19,9 +19,9 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind
-from gpulab.trace.beside import header, told_of_events
-from gpulab.trace.blocks import fast_zlib
-from gpulab.trace.vocabulary import LONGEST
+from gpulab.trace.columns.vocabulary import LONGEST
+from gpulab.trace.perfetto_args import header, told_of_events
+from gpulab.trace.reading.text_blocks import fast_zlib
 
 PIECE = 20_000  # events that are made into text together
 HOST, NOTES, SENSORS = 100_000, 100_001, 100_002  # processes; below them each GPU is one, by its index

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulab.run import Gap, Gpu, Machine
-from gpulab.views.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
-from gpulab.views.view import View
+from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
+from gpulab.views.sheet.view import View
 from gpulab.views.wording import counted, quantity, size
 
 

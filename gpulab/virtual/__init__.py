@@ -21,8 +21,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpulab.views.gpus import compare_gpus, fits, max_batch
-    from gpulab.virtual.versions import selftest
+    from gpulab.views.virtual_gpu.compare_gpus import compare_gpus, fits, max_batch
+    from gpulab.virtual.selftest.run import selftest
 
 __all__ = ["compare_gpus", "fits", "max_batch", "selftest"]
 
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name == "selftest":
-        return importlib.import_module("gpulab.virtual.versions").selftest
+        return importlib.import_module("gpulab.virtual.selftest.run").selftest
     if name in __all__:
-        return getattr(importlib.import_module("gpulab.views.gpus"), name)
+        return getattr(importlib.import_module("gpulab.views.virtual_gpu.compare_gpus"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

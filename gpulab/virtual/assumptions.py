@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.virtual.tape import Assumption
+from gpulab.virtual.op_log.ops import Assumption
 
 
 class Assumptions:

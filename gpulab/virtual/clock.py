@@ -14,19 +14,33 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulab.replay.waits import QUEUE
+from gpulab.replay.graph.dependencies import QUEUE
 from gpulab.tables import Kind
-from gpulab.virtual.feeding.arrivals import Arrivals
-from gpulab.virtual.log import AUTOGRAD, MAIN, Log
-from gpulab.virtual.prices.copies import copy_ns
-from gpulab.virtual.prices.kernel import Kernel, OpClass
-from gpulab.virtual.prices.kernels import kernels
-from gpulab.virtual.prices.spinning import spin_kernel
+from gpulab.virtual.cost_model.copies import copy_ns
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.operators import kernels
+from gpulab.virtual.cost_model.spin import spin_kernel
+from gpulab.virtual.loading.arrivals import Arrivals
+from gpulab.virtual.op_log.events import AUTOGRAD, MAIN, Log
+from gpulab.virtual.op_log.ops import (
+    Copy,
+    Fetch,
+    Hold,
+    HostOp,
+    Op,
+    Phase,
+    Range,
+    Record,
+    Signal,
+    Spin,
+    Stepped,
+    Wait,
+    Way,
+)
 from gpulab.virtual.specs import Spec
-from gpulab.virtual.tape import Copy, Fetch, Hold, HostOp, Op, Phase, Range, Record, Signal, Spin, Stepped, Wait, Way
 
 if TYPE_CHECKING:
-    from gpulab.virtual.host import Host
+    from gpulab.virtual.host.costs import Host
 
 AHEAD = 2  # steps: no host gets further ahead of its GPU here
 START_NS = 1_500.0  # from the return of a launch call to the start of its kernel on an idle GPU

@@ -12,31 +12,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 
-from gpulab.analysis.steps import steps
+from gpulab.analysis.steps.detection import steps
 from gpulab.capture import Live, runs
-from gpulab.capture.active import claim, release
-from gpulab.capture.assemble import torch_facts
+from gpulab.capture.active_session import claim, release
+from gpulab.capture.assembly import torch_facts
 from gpulab.capture.marks import Marks, Timer
-from gpulab.capture.memory import MemoryWatch
+from gpulab.capture.memory.watch import MemoryWatch
 from gpulab.errors import CaptureError, RunError
-from gpulab.replay.waits import QUEUE_FACT
+from gpulab.replay.graph.dependencies import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.sensors import machine
 from gpulab.virtual.clock import Clock
-from gpulab.virtual.doubt import step_ns, step_range_ns
-from gpulab.virtual.fake.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
-from gpulab.virtual.fake.device import FakeDevice
-from gpulab.virtual.feeding.arrivals import Arrivals
-from gpulab.virtual.feeding.loading import watched
-from gpulab.virtual.garbage import collected_between_steps, set_aside
-from gpulab.virtual.held import LoggedMemory
-from gpulab.virtual.host import Host, calibrated
-from gpulab.virtual.log import MAIN, THREADS
-from gpulab.virtual.prices.kernel import OpClass
-from gpulab.virtual.room.from_host import FromHost, from_host
+from gpulab.virtual.cost_model.kernel import OpClass
+from gpulab.virtual.cost_model.uncertainty import step_ns, step_range_ns
+from gpulab.virtual.device.counting import FACT, LEFT_OUT, NO_HOST, CountingDevice, announcement
+from gpulab.virtual.device.device import FakeDevice
+from gpulab.virtual.host.costs import Host, calibrated
+from gpulab.virtual.host.garbage import collected_between_steps, set_aside
+from gpulab.virtual.loading.arrivals import Arrivals
+from gpulab.virtual.loading.hooks import watched
+from gpulab.virtual.memory_fit.cpu_share import FromHost, from_host
+from gpulab.virtual.op_log.events import MAIN, THREADS
+from gpulab.virtual.op_log.memory import LoggedMemory
+from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
+from gpulab.virtual.selftest.run import playable
 from gpulab.virtual.specs import spec
-from gpulab.virtual.tape import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
-from gpulab.virtual.versions import playable
 
 KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
 TICK_S = 0.25

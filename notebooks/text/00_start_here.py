@@ -110,13 +110,13 @@ import inspect
 import torch
 from torch import nn
 
-from gpulab import datasets
-from gpulab.lessons.labs.photos import Photos
+from gpulab import synthetic
+from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model takes one core, so that the others are free for loading data
 batches = L.pick(tiny=40, lab=48, full=200)  # by the size on the card above
-dataset = Photos(datasets.images(40), length=16 * batches)
+dataset = Photos(synthetic.images(40), length=16 * batches)
 print(inspect.getsource(Photos.__getitem__))
 
 

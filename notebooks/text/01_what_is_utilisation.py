@@ -29,8 +29,8 @@ import time
 import torch
 
 from gpulab.lessons import SIMULATED
-from gpulab.lessons.labs import hot_card, sampling, utilisation
-from gpulab.lessons.labs.utilisation import load
+from gpulab.lessons.labs.machine import hot_card, sampling, utilisation
+from gpulab.lessons.labs.machine.utilisation import load
 
 users, items = 256, 1 << 20
 steps = L.pick(tiny=8, lab=8, full=20)

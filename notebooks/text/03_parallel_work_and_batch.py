@@ -17,9 +17,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from gpulab import datasets
+from gpulab import synthetic
 from gpulab.lessons import COUNTED, SIMULATED
-from gpulab.lessons.labs import batching, noise, padding, throughput
+from gpulab.lessons.labs.kernels import batch_size, gradient_noise
+from gpulab.lessons.labs.data import padding
+from gpulab.lessons.labs.steps import throughput
 
 torch.set_num_threads(1)  # what the CPU computes here is small: a second core would only be waited for
 STEPS = L.pick(tiny=11, lab=12, full=60)
@@ -194,15 +196,15 @@ def filtered(signal):
 
 
 # </fix>
-loop, one = (batching.work_of(lambda way=way: way(images)) for way in (by_sample, at_once))
-places, filtering = (batching.work_of(lambda way=way: way(signal)) for way in (by_time, filtered))
+loop, one = (batch_size.work_of(lambda way=way: way(images)) for way in (by_sample, at_once))
+places, filtering = (batch_size.work_of(lambda way=way: way(signal)) for way in (by_time, filtered))
 print(f"32 images: {loop.ops} operators in a loop, {one.ops} at once")
 print(f"249 places in time: {places.ops} operators in a loop, {filtering.ops} at once")
 L.same([by_sample(images), by_time(signal)], [at_once(images), filtered(signal)])
 
 # %% tags=["claim"]
 twice = torch.cat([images, images])
-doubled = batching.work_of(lambda: at_once(twice))
+doubled = batch_size.work_of(lambda: at_once(twice))
 display(L.reveal("loop", doubled.ops / one.ops, "times the operators"))
 L.claim(
     "called once, the network hands out as many operators for 64 images as for 32, and less than a tenth of the loop's",
@@ -256,9 +258,9 @@ L.same(gradients(network(8), images, labels), gradients(network(8), images, labe
 
 # %% tags=["claim"]
 net = network(8)
-of_8 = batching.work_of(lambda: gradients(net, images[:8], labels[:8]))
-of_64 = batching.work_of(lambda: gradients(net, images, labels))
-in_parts = batching.work_of(lambda: gradients(net, images, labels, parts=times))
+of_8 = batch_size.work_of(lambda: gradients(net, images[:8], labels[:8]))
+of_64 = batch_size.work_of(lambda: gradients(net, images, labels))
+in_parts = batch_size.work_of(lambda: gradients(net, images, labels, parts=times))
 L.claim(
     "8 batches of 8 do the arithmetic of 64 images in operators no larger than those of 8: an eighth of those of 64",
     in_parts.flops == of_64.flops and in_parts.largest_flops == of_8.largest_flops == of_64.largest_flops / 8,
@@ -278,8 +280,8 @@ L.claim(
 # was: parts = 1
 parts = 8
 # </fix>
-whole_bytes = batching.most_kept_bytes(lambda: gradients(net, images, labels))
-parts_bytes = batching.most_kept_bytes(lambda: gradients(net, images, labels, parts))
+whole_bytes = batch_size.most_kept_bytes(lambda: gradients(net, images, labels))
+parts_bytes = batch_size.most_kept_bytes(lambda: gradients(net, images, labels, parts))
 L.claim(
     "8 micro-batches keep an eighth of the activations that the whole batch keeps, within 1 %",
     abs(8 * parts_bytes / whole_bytes - 1) < 0.01,
@@ -342,7 +344,7 @@ L.claim(
 L.predict("padding")
 
 # %% tags=["reveal"]
-lengths = [len(each) for each in datasets.texts(4096)]
+lengths = [len(each) for each in synthetic.texts(4096)]
 BUDGET = 4096  # tokens that a batch may have, padding included
 
 random_batches = padding.padded(lengths, padding.at_random(lengths, 32))
@@ -399,16 +401,16 @@ L.claim(
 # Where it is twice the batch or more, there are two usual answers: halve the learning rate, or double the batch. Both start from the same weights here, and see the same samples.
 
 # %% tags=["measure"]
-data = datasets.table(2048, 32)
-halved = noise.train(data, answer="rate")
+data = synthetic.table(2048, 32)
+halved = gradient_noise.train(data, answer="rate")
 # <fix>
 # was: grown = noise.train(data, answer="rate")
-grown = noise.train(data, answer="batch")
+grown = gradient_noise.train(data, answer="batch")
 # </fix>
-steady = noise.train(data, answer="none")
-large = noise.train(data, answer="none", batch=256)
+steady = gradient_noise.train(data, answer="none")
+large = gradient_noise.train(data, answer="none", batch=256)
 print("noise scale by epoch, where the batch grows:", ", ".join(f"{each:,.0f}" for each in grown.noises))
-noise.table({"learning rate halved": halved, "batch doubled": grown, "batch 16": steady, "batch 256": large})
+gradient_noise.table({"learning rate halved": halved, "batch doubled": grown, "batch 16": steady, "batch 256": large})
 
 # %% tags=["claim"]
 L.claim(
@@ -439,9 +441,9 @@ L.predict("one_more")
 rows, many_rows = 257, 8193
 # </fix>
 for size in (256, rows, 8192, many_rows):
-    print(f"{size:>4} rows of 8192 columns: {batching.tiled(size, 8192)}")
-waves, more_waves = batching.tiled(256, 8192).waves, batching.tiled(rows, 8192).waves
-many_waves, many_more = batching.tiled(8192, 8192).waves, batching.tiled(many_rows, 8192).waves
+    print(f"{size:>4} rows of 8192 columns: {batch_size.tiled(size, 8192)}")
+waves, more_waves = batch_size.tiled(256, 8192).waves, batch_size.tiled(rows, 8192).waves
+many_waves, many_more = batch_size.tiled(8192, 8192).waves, batch_size.tiled(many_rows, 8192).waves
 display(L.reveal("one_more", more_waves / waves, "times the waves"))
 L.claim(
     "one row more than 256 takes a second wave; one row more than 8192 takes no wave more",
@@ -537,7 +539,7 @@ L.claim(
 # Write a better one: **the largest batch, to the image, in at most six tries.** `room.peak(batch)` stands for one start of the program. It gives the bytes in use, or raises PyTorch's own out-of-memory error, and it counts as a try; `fits(batch)` calls it and catches the error. `room.capacity_bytes` is what the GPU has. `L.hint("tries")` helps.
 
 # %% tags=["exercise"]
-room = batching.room_of(tried)
+room = batch_size.room_of(tried)
 
 
 def fits(batch):
@@ -649,7 +651,7 @@ throughput.table({"in turn": ensembles[in_turn], "in streams": ensembles[in_stre
 def step_of(way):
     """The work of one step in this way."""
     answer = four(way, "cpu")
-    return batching.work_of(lambda: answer().square().mean().backward())
+    return batch_size.work_of(lambda: answer().square().mean().backward())
 
 
 products = [step_of(way).products for way in (in_turn, together)]

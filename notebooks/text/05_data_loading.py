@@ -31,8 +31,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from gpulab import datasets
-from gpulab.lessons.labs import caching, loading, packing, queues
+from gpulab import synthetic
+from gpulab.lessons.labs.data import caching, loading, packing, queue_model
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # the model takes one core, so that the others are free for loading data
@@ -197,9 +197,9 @@ L.predict("burst")
 # A worker may have `prefetch_factor` batches ready, two unless you say otherwise. Find the smallest number with which no step but the first has to wait.
 
 # %% tags=["exercise"]
-costs_ms = queues.bursty(100, usual_ms=10, burst_ms=110, every=16)
-print(f"no worker: {queues.fed(costs_ms, 20, workers=0).stalls} of 99 steps wait")
-print(f"one worker, two ready: {queues.fed(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
+costs_ms = queue_model.bursty(100, usual_ms=10, burst_ms=110, every=16)
+print(f"no worker: {queue_model.fed(costs_ms, 20, workers=0).stalls} of 99 steps wait")
+print(f"one worker, two ready: {queue_model.fed(costs_ms, 20, workers=1, prefetch=2).stalls} of 99 steps wait")
 display(L.reveal("burst"))
 # <blank> the smallest prefetch factor with which no step after the first waits, as a number
 # was: prefetch = None
@@ -209,11 +209,11 @@ L.check("ahead", prefetch)
 
 # %% tags=["claim"]
 ahead = prefetch or 2
-stalls = [queues.fed(costs_ms, 20, workers=1, prefetch=each).stalls for each in (ahead - 1, ahead)]
+stalls = [queue_model.fed(costs_ms, 20, workers=1, prefetch=each).stalls for each in (ahead - 1, ahead)]
 L.claim(
     "enough batches ahead, and no fewer, make every stall of this stream disappear; with steps of 15 ms no number does",
-    stalls[0] > 0 and stalls[1] == 0 and queues.fed(costs_ms, 15, workers=1, prefetch=64).stalls > 0,
-    before=queues.fed(costs_ms, 20, workers=1, prefetch=2).stalls,
+    stalls[0] > 0 and stalls[1] == 0 and queue_model.fed(costs_ms, 15, workers=1, prefetch=64).stalls > 0,
+    before=queue_model.fed(costs_ms, 20, workers=1, prefetch=2).stalls,
     after=stalls[1],
     unit="stalls in 99 steps",
     source=gpulab.lessons.SIMULATED,
@@ -423,7 +423,7 @@ L.claim(
 L.predict("formats")
 
 # %% tags=["measure"]
-rows, _ = datasets.table(rows=2000, columns=256, seed=0)
+rows, _ = synthetic.table(rows=2000, columns=256, seed=0)
 packing.write(folder, rows)
 order = np.random.default_rng(0).permutation(len(rows))
 files = packing.measured(packing.from_files, folder, order)

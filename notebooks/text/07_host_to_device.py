@@ -24,7 +24,9 @@ import torch
 from IPython.display import display
 from torch import nn
 
-from gpulab.lessons.labs import copying, moving, races, throughput, topology
+from gpulab.lessons.labs.copies import copying, transfers, races
+from gpulab.lessons.labs.steps import throughput
+from gpulab.lessons.labs.machine import topology
 
 ROWS, WIDTH, STEPS = 8192, 8192, 12
 BATCH_BYTES = 2 * ROWS * WIDTH  # two bytes a number
@@ -101,7 +103,7 @@ pinned = copying.curve(gpulab.runs["sizes"], pinned=True)
 for_scale = L.pick(tiny=(1 << 16, 1 << 24), lab=(1 << 16, 1 << 20, 1 << 24, 1 << 28))
 here = {size: copying.host_copy_gb_per_s(size) for size in for_scale}
 print(f"from the call to the last byte  [{gpulab.runs['sizes'].source}; one core: measured here]")
-moving.rates(pageable, pinned, here)
+transfers.rates(pageable, pinned, here)
 
 # %% tags=["claim"]
 knee = copying.knee_bytes(pinned)
@@ -159,7 +161,7 @@ for name in ("plain", "in the loop", "by the loader"):
         # </fix>
     ways[name] = copying.moved(gpulab.runs[name], SMALLER)
 print(f"a batch of {SMALLER / 1e6:.1f} MB, as the loop sees it  [{gpulab.runs['plain'].source}]")
-moving.beside(ways)
+transfers.beside(ways)
 
 # %% tags=["claim"]
 display(L.reveal("pin", ways["plain"].there_ms / ways["by the loader"].there_ms, "times as fast as plain"))
@@ -182,7 +184,7 @@ L.claim(
 # %% tags=["claim"]
 print("how many times as long as a plain copy, by the rate of the host's own copies")
 print(f"{'':8}" + "".join(f"{route:>8}" for route in copying.ROUTES))
-sums = {rate: moving.times_as_long(SMALLER, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)}  # GB/s, as in traces
+sums = {rate: transfers.times_as_long(SMALLER, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)}  # GB/s, as in traces
 for rate, times in sums.items():
     print(f"{rate} GB/s" + "".join(f"{each:8.2f}" for each in times.values()))
 
@@ -346,7 +348,7 @@ def read_seldom(losses):
 means, reads = {}, {}
 for way in (read_each, read_seldom):
     with copying.counted("aten::_local_scalar_dense") as read:
-        means[way] = way(moving.losses(200))
+        means[way] = way(transfers.losses(200))
     reads[way] = read.calls
 display(L.same(means[read_each], means[read_seldom]))
 L.claim(
@@ -466,7 +468,7 @@ for name, copies in (("one by one", many), ("packed", few)):
     print(f"{name:10} copies {len(copies):5,}: {took_in_all_ms:6.2f} ms; by hand {by_hand_ms:6.2f} ms")
 
 # %% tags=["claim"]
-display(L.same(moving.typed(one_by_one("cpu")), moving.typed(packed("cpu"))))
+display(L.same(transfers.typed(one_by_one("cpu")), transfers.typed(packed("cpu"))))
 display(L.score("copies", len(few)))
 L.claim(
     "a thousand copies become two at the most, which carry the same tensors",

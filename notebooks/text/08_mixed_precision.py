@@ -29,7 +29,8 @@ from torch import nn
 from torch.nn import functional
 
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs import halves, precision, sixteen, throughput
+from gpulab.lessons.labs.kernels import half_precision, mixed_precision, precision_tables
+from gpulab.lessons.labs.steps import throughput
 
 
 def block(width):
@@ -72,7 +73,7 @@ for _ in range(12):
 
 # %% tags=["reveal"]
 operations = 6 * len(inputs) * sum(each.numel() for each in model.parameters())  # 2 forward, 4 backward, each weight
-L.reveal("full", precision.half_peak_frac(gpulab.runs["fp32"], operations), "%")
+L.reveal("full", mixed_precision.half_peak_frac(gpulab.runs["fp32"], operations), "%")
 
 # %% [markdown]
 # The report blames float32. Before you believe it, ask what would look different if it were wrong. Write the letter of your answer into the cell, also in the questions of this kind further down.
@@ -190,16 +191,16 @@ L.predict("eight")
 # The cell shows published peaks, then one call of each layer, and then a *roofline*. There each mark is a matrix product of the run: to the right, how many operations it does for each byte that it moves; upwards, the arithmetic that it reaches. The slanted line is what the memory allows, the flat one what the tensor cores can do.
 
 # %% tags=["measure"]
-wide = precision.layers(runs["fp32"])
+wide = mixed_precision.layers(runs["fp32"])
 # <fix>
 # was: narrow = precision.layers(runs["fp32"])
-narrow = precision.layers(runs["bf16"])
+narrow = mixed_precision.layers(runs["bf16"])
 # </fix>
-display(sixteen.peaks(), sixteen.beside(wide, narrow))
+display(precision_tables.peaks(), precision_tables.beside(wide, narrow))
 
-products = min(wide[name].ms / narrow[name].ms for name in precision.PRODUCTS)
-passes = max(wide[name].ms / narrow[name].ms for name in precision.PASSES)
-halved = all(1.9 < wide[name].bytes / narrow[name].bytes < 2.1 for name in (*precision.PRODUCTS, *precision.PASSES))
+products = min(wide[name].ms / narrow[name].ms for name in mixed_precision.PRODUCTS)
+passes = max(wide[name].ms / narrow[name].ms for name in mixed_precision.PASSES)
+halved = all(1.9 < wide[name].bytes / narrow[name].bytes < 2.1 for name in (*mixed_precision.PRODUCTS, *mixed_precision.PASSES))
 gpulab.charts.roofline(runs["bf16"])
 
 # %% tags=["claim"]
@@ -311,7 +312,7 @@ small = torch.bfloat16
 # </fix>
 kernels, calls = {}, {}
 for name, dtype in {"tiny_fp32": None, "tiny_bf16": small}.items():
-    calls[name] = precision.dispatched(tiny_step(dtype, "cpu"))
+    calls[name] = mixed_precision.dispatched(tiny_step(dtype, "cpu"))
     with L.gpu(name):
         step = tiny_step(dtype, "cuda")
         for _ in range(12):
@@ -359,7 +360,7 @@ half = torch.bfloat16
 MIB = 2**20
 shares = {}
 for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
-    before, after = precision.kept(model, samples), precision.kept(model, samples, half)
+    before, after = mixed_precision.kept(model, samples), mixed_precision.kept(model, samples, half)
     shares[name] = after.activation_bytes / before.activation_bytes
     told = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
     print(f"{name}: activations {told}, and {after.weight_bytes / MIB:.1f} MiB of cast weights")
@@ -443,12 +444,12 @@ L.predict("zeros")
 
 # %% tags=["measure"]
 PIXELS, RATE = 2**18, 0.005
-features, defect = halves.defects(PIXELS, RATE)
+features, defect = half_precision.defects(PIXELS, RATE)
 
 
 def gradients(dtype, scale=1.0):
     """The share of gradients of the outputs that are zero, and the last bias' gradient with the scale taken out."""
-    model = halves.detector(RATE)
+    model = half_precision.detector(RATE)
     with autocast(dtype, "cpu"):
         outputs = model(features).squeeze(1)
         outputs.retain_grad()
@@ -495,7 +496,7 @@ L.claim(
 # was: scaler = torch.amp.GradScaler("cpu", enabled=False)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=4)
 # </fix>
-model = halves.detector(RATE)
+model = half_precision.detector(RATE)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 history = []
 for _ in range(20):
@@ -598,8 +599,8 @@ careful = computed(torch.float32)
 # </fix>
 in_half = computed(torch.float16)
 results = {"float16": in_half, "float32": careful}
-print(f"torch.softmax, in float16: {halves.shown(scores.softmax(dim=0))}; it subtracts the largest before exp")
-pd.DataFrame({name: {each: halves.shown(value) for each, value in told.items()} for name, told in results.items()})
+print(f"torch.softmax, in float16: {half_precision.shown(scores.softmax(dim=0))}; it subtracts the largest before exp")
+pd.DataFrame({name: {each: half_precision.shown(value) for each, value in told.items()} for name, told in results.items()})
 
 # %% tags=["claim"]
 display(L.reveal("soft"))
@@ -619,8 +620,8 @@ L.claim(
 
 # %% tags=["measure"]
 with L.gpu("lists"):
-    on_gpu = halves.landings("cuda", torch.float16)
-on_cpu = halves.landings("cpu", torch.float16)
+    on_gpu = half_precision.landings("cuda", torch.float16)
+on_cpu = half_precision.landings("cpu", torch.float16)
 # <fix>
 # was: on_gpu = on_cpu
 on_gpu = dict(on_gpu)
@@ -659,15 +660,15 @@ def normalise(x):
     # </blank>
 
 
-written, problem = halves.judged(normalise)
+written, problem = half_precision.judged(normalise)
 print(problem or "right, and finite")
 
 # %% tags=["claim"]
 display(L.score("normalise", written))
 L.claim(
-    f"rows whose squares float16 cannot hold are normalised right with at most {halves.WIDE_PAR:,} wide numbers",
-    written is not None and written <= halves.WIDE_PAR,
-    before=halves.ROWS * halves.COLUMNS,
+    f"rows whose squares float16 cannot hold are normalised right with at most {half_precision.WIDE_PAR:,} wide numbers",
+    written is not None and written <= half_precision.WIDE_PAR,
+    before=half_precision.ROWS * half_precision.COLUMNS,
     after=written,
     unit="wide numbers",
     source=COUNTED,
@@ -731,7 +732,7 @@ def device_neutral():
 
 def resumable(steps, saved=None, parts=("model", "optimizer", "scaler")):
     """Train for some steps, beginning with these parts of a checkpoint if there is one; gives a checkpoint."""
-    model = halves.detector(RATE).to(L.device)
+    model = half_precision.detector(RATE).to(L.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(L.device, growth_interval=4)
     now = {"model": model, "optimizer": optimizer, "scaler": scaler}
@@ -747,10 +748,10 @@ def resumable(steps, saved=None, parts=("model", "optimizer", "scaler")):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    return sixteen.stored({part: each.state_dict() for part, each in now.items()})
+    return precision_tables.stored({part: each.state_dict() for part, each in now.items()})
 
 
-old, new = sixteen.warned(as_in_the_article), sixteen.warned(device_neutral)
+old, new = precision_tables.warned(as_in_the_article), precision_tables.warned(device_neutral)
 whole, half_way = resumable(20), resumable(10)
 without = ("model", "optimizer")
 # <fix>

@@ -23,7 +23,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from gpulab.lessons.labs import anatomy, fragments, oom, remedies, sizes, tables
+from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, remedies, sizes
+from gpulab.lessons.labs import tables
 
 if L.device == "cpu":
     torch.set_num_threads(1)  # what runs on the CPU here is small
@@ -245,12 +246,12 @@ L.claim(
 import inspect
 from dataclasses import replace
 
-print(inspect.getsource(oom.train))
+print(inspect.getsource(oom_programs.train))
 L.predict("later")
 
 # %% tags=["measure"]
-later = oom.CASES["later"]
-oom.fits(later, "later")
+later = oom_programs.CASES["later"]
+oom_programs.fits(later, "later")
 display(gpulab.report(gpulab.runs["later"]))
 gpulab.charts.memory_over_time(gpulab.runs["later"])
 
@@ -264,12 +265,12 @@ gpulab.charts.memory_over_time(gpulab.runs["later"])
 # was: fixed = later
 fixed = replace(later, keeps_graphs=False)  # in the loop: history.append(seen.detach())
 # </fix>
-ran_to_its_end = oom.fits(fixed, "later_fixed")
-L.same(oom.train(oom.small(later), "cpu"), oom.train(oom.small(fixed), "cpu"))
+ran_to_its_end = oom_programs.fits(fixed, "later_fixed")
+L.same(oom_programs.train(oom_programs.small(later), "cpu"), oom_programs.train(oom_programs.small(fixed), "cpu"))
 
 # %% tags=["claim"]
 display(L.reveal("later"))
-rise_before, rise_after = (oom.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
+rise_before, rise_after = (oom_programs.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
 L.claim(
     "with graphs in its list the program grows by more than 512 MiB a step and runs out; without them by less than "
     "1 MiB, and it trains all of its 32 steps",
@@ -319,7 +320,7 @@ growth = {}
 for name, kept in lists.items():
     with L.gpu(name):
         collecting(kept)
-    growth[name] = oom.rise_bytes(gpulab.runs[name])
+    growth[name] = oom_programs.rise_bytes(gpulab.runs[name])
 tables.rows(("in the list", "bytes more in each step"), [(name, f"{count:,}") for name, count in growth.items()])
 
 # %% tags=["claim"]
@@ -377,10 +378,10 @@ L.score("cheapest", len(came.right) if chosen else None)
 # Do they still train the same? Three of them must, within the rounding of sixteen bits. The fourth has another optimizer and is another training: there, only the results of your own task tell. That is why it comes last.
 
 # %% tags=["claim"]
-repaired = {name: oom.mended(oom.CASES[name], [chosen[name]]) for name in came.right if name != "wide"}
+repaired = {name: oom_programs.mended(oom_programs.CASES[name], [chosen[name]]) for name in came.right if name != "wide"}
 if repaired:
-    before, after = [oom.CASES[name] for name in repaired], repaired.values()
-    display(L.same(*([oom.train(oom.small(each), "cpu") for each in some] for some in (before, after)), equal=0.05))
+    before, after = [oom_programs.CASES[name] for name in repaired], repaired.values()
+    display(L.same(*([oom_programs.train(oom_programs.small(each), "cpu") for each in some] for some in (before, after)), equal=0.05))
 L.claim(
     "each of the four that failed in their first step runs with one remedy, and with none that is cheaper",
     len(came.right) == 4,
@@ -445,16 +446,16 @@ print(f"kept: {as_they_come} as they come, {in_a_row} with room made first")
 with gpulab.virtual_gpu("h100", "roomy"):
     kept = list(features(240, room_first=False))
     del kept
-requests = fragments.requests_of(gpulab.runs["roomy"])
-card_bytes = oom.room_bytes("l4")
-fixed_segments = fragments.play(requests, fragments.FixedSegments(card_bytes))
+requests = fragmentation.requests_of(gpulab.runs["roomy"])
+card_bytes = oom_programs.room_bytes("l4")
+fixed_segments = fragmentation.play(requests, fragmentation.FixedSegments(card_bytes))
 # <fix>
 # was: allocator = fragments.FixedSegments
-allocator = fragments.GrowingSegment
+allocator = fragmentation.GrowingSegment
 # </fix>
-growing = fragments.play(requests[: fixed_segments.done], allocator(card_bytes))  # up to where the first one ends
-served = fragments.play(requests, allocator(card_bytes))
-fragments.beside(
+growing = fragmentation.play(requests[: fixed_segments.done], allocator(card_bytes))  # up to where the first one ends
+served = fragmentation.play(requests, allocator(card_bytes))
+fragmentation.beside(
     {"fixed segments": fixed_segments, "a segment that grows": growing},
     below="Both up to where the first one ends. "
     f"The second one then serves {served.done:,} of {len(requests):,} requests.",
@@ -550,9 +551,9 @@ L.predict("inplace")
 # %% tags=["measure"]
 torch.manual_seed(0)
 x = torch.randn(2**20)
-with anatomy.allocations() as apart:
+with counters.allocations() as apart:
     one = torch.relu(2 * x + 1)
-with anatomy.allocations() as written_over:
+with counters.allocations() as written_over:
     # <fix>
     # was: other = torch.relu(2 * x + 1)
     other = (2 * x).add_(1).relu_()
@@ -570,7 +571,7 @@ def kept_by(activation, layers=4):
     with torch.device("meta"):
         model = nn.Sequential(*[each for _ in range(layers) for each in (nn.Linear(1024, 1024), activation())])
         x = torch.empty(4096, 1024)
-        return anatomy.saved_bytes(lambda: model(x), model)
+        return counters.saved_bytes(lambda: model(x), model)
 
 
 relu_bytes, gelu_bytes = kept_by(nn.ReLU), kept_by(nn.GELU)
@@ -625,7 +626,7 @@ with L.gpu("attention_fused"):
     fused_by_length = sizes.attention_peaks(nn.functional.scaled_dot_product_attention, lengths)
     # </fix>
 grown = {"two convolutions": by_side, "attention, written out": by_length, "attention, fused": fused_by_length}
-exponents = {name: anatomy.exponent(each) for name, each in grown.items()}
+exponents = {name: counters.exponent(each) for name, each in grown.items()}
 tables.rows(
     ("MiB", "at first", "8 times the size", "exponent"),
     [
@@ -667,7 +668,7 @@ def kept_in(context, evaluating=True):
     with torch.device("meta"):
         model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
         with context:
-            return anatomy.saved_bytes(lambda: model(x), model)
+            return counters.saved_bytes(lambda: model(x), model)
 
 
 # <fix>

@@ -21,7 +21,9 @@ from torch import nn
 from torch.nn import functional
 
 from gpulab.lessons import COUNTED, MEASURED, SIMULATED
-from gpulab.lessons.labs import fusing, launches, tables
+from gpulab.lessons.labs.kernels import fusion
+from gpulab.lessons.labs.host import launches
+from gpulab.lessons.labs import tables
 
 runs = gpulab.runs
 
@@ -134,7 +136,7 @@ def recorded(name, activation, count):
 
 x, took, moved = torch.linspace(-4, 4, 1000), {}, {}
 for name, activation in {"by hand": by_hand, "in one": in_one}.items():
-    moved[name] = fusing.traffic(partial(activation, x))
+    moved[name] = fusion.traffic(partial(activation, x))
     took[name] = [recorded(f"{name}, {count:,}", activation, count) for count in (1 << 26, 1 << 10)]
 print("by hand, 67 million, forecast for compile:", launches.forecast(runs["by hand, 67,108,864"], "compile"))
 tables.rows(
@@ -174,13 +176,13 @@ L.claim(
 # **When has a compiler paid?** `torch.compile` writes such kernels for any chain, and takes its time in the first call. The next cell compiles the formula on this machine and then divides: the time of the first call, by what each later call gains. It takes up to a minute, and prints nothing until then. (On size tiny it takes a measurement made earlier instead.)
 
 # %% tags=["claim"]
-earlier = fusing.MEASURED_EARLIER
-made = L.pick(tiny=lambda: earlier, lab=lambda: fusing.compiled(by_hand, 1 << 17, L.device))()
+earlier = fusion.MEASURED_EARLIER
+made = L.pick(tiny=lambda: earlier, lab=lambda: fusion.compiled(by_hand, 1 << 17, L.device))()
 # <fix>
 # was: first_call_s = made.before_ms / 1e3
 first_call_s = made.first_call_s
 # </fix>
-calls = fusing.break_even(first_call_s, made.before_ms, made.after_ms)
+calls = fusion.break_even(first_call_s, made.before_ms, made.after_ms)
 L.claim(
     "the compiler makes one kernel of the formula; its first call has paid only after 100 calls or more",
     made.kernels == 1 and calls >= 100,
@@ -227,7 +229,7 @@ for name, way in ways.items():
     with L.gpu(f"adam, {name}"):
         steps("cuda", way)
     adam[name] = launches.signature(runs[f"adam, {name}"])
-    calls = fusing.dispatched(steps("cpu", way)[1].step)
+    calls = fusion.dispatched(steps("cpu", way)[1].step)
     told = launches.forecast(runs["adam, loop"], forecasts[name]) if name in forecasts else ""
     lines.append((name, calls, adam[name].kernels, f"{adam[name].step_ms:.2f}", told))
 tables.rows(
@@ -371,7 +373,7 @@ def whole(x, weight):
 
 
 rows, weight = torch.linspace(-1, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
-found = {each.__name__: fusing.graphs(each, rows, weight) for each in (reading, printing, whole)}
+found = {each.__name__: fusion.graphs(each, rows, weight) for each in (reading, printing, whole)}
 for name, each in found.items():
     print(f"{name:9s} graphs: {each.graphs}, breaks: {each.breaks}")
 

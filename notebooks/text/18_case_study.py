@@ -20,15 +20,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from gpulab import datasets
-from gpulab.lessons.labs import readings
-from gpulab.lessons.labs.checklist import OPEN, checklist, items
-from gpulab.lessons.labs.mending import Mending, photo_us
-from gpulab.lessons.labs.snapshots import Snapshots, changed, decoded, drawn, network
+from gpulab import synthetic
+from gpulab.lessons.labs.machine import monitor_readings
+from gpulab.lessons.labs.steps.checklist import OPEN, checklist, items
+from gpulab.lessons.labs.steps.optimisation_steps import Mending, photo_us
+from gpulab.lessons.labs.data.snapshots import Snapshots, changed, decoded, drawn, network
 
 torch.manual_seed(0)
 steps = L.pick(tiny=8, lab=20, full=60)
-files = datasets.images(64, 256)
+files = synthetic.images(64, 256)
 
 
 # %% tags=["given"]
@@ -285,20 +285,20 @@ L.claim(
 L.predict("rules")
 
 # %% tags=["reveal"]
-by_rule = sum(readings.advice(at.readings) == readings.best(at) for at in readings.STATIONS)
+by_rule = sum(monitor_readings.advice(at.readings) == monitor_readings.best(at) for at in monitor_readings.STATIONS)
 L.reveal("rules", by_rule, "of 8")
 
 # %% tags=["given"]
-readings.shown()
+monitor_readings.shown()
 
 # %% tags=["claim"]
 # <fix>
 # was: by_side = by_rule
-by_side = sum(readings.advice_by_side(at) == readings.best(at) for at in readings.STATIONS)
+by_side = sum(monitor_readings.advice_by_side(at) == monitor_readings.best(at) for at in monitor_readings.STATIONS)
 # </fix>
 L.claim(
     "the rules are right on at most half of the machines, and the slowest side names the best change on all eight",
-    by_rule <= 4 and by_side == len(readings.STATIONS),
+    by_rule <= 4 and by_side == len(monitor_readings.STATIONS),
     before=by_rule,
     after=by_side,
     unit="of 8",

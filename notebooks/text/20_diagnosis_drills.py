@@ -21,11 +21,12 @@ L
 from IPython.display import display
 
 from gpulab.lessons import COUNTED
-from gpulab.lessons.labs import drill_evidence, drills, throughput, trees
-from gpulab.lessons.labs.recall import days_asked
+from gpulab.lessons.labs.drills import evidence, drills, decision_trees
+from gpulab.lessons.labs.steps import throughput
+from gpulab.lessons.labs.drills.spaced_repetition import days_asked
 
 answers = {}
-drill_evidence.catalogue()
+evidence.catalogue()
 
 
 # %% [markdown]
@@ -74,7 +75,7 @@ L.claim(
 # The words for all three stand below. Do not learn them: keep them in sight. In JupyterLab, a click on the list with the right mouse button and *Create New View for Output* puts it beside the notebook. Under it is one example, which is no case of the twelve.
 
 # %% tags=["measure"]
-display(drill_evidence.words(), drill_evidence.evidence("beside1"))
+display(evidence.words(), evidence.evidence("beside1"))
 
 # %% [markdown]
 # Read aloud:
@@ -94,28 +95,28 @@ display(drill_evidence.words(), drill_evidence.evidence("beside1"))
 # was: answers["case1"] = None
 answers["case1"] = ("starving", "start workers", "loader")
 # </blank>
-display(*drill_evidence.drill(L, "case1", answers["case1"]))
+display(*evidence.drill(L, "case1", answers["case1"]))
 
 # %% tags=["exercise"]
 # <blank> case 2 in three words: ("cause", "first action", "counter")
 # was: answers["case2"] = None
 answers["case2"] = ("host_syncs", "fetch later", "to_host")
 # </blank>
-display(*drill_evidence.drill(L, "case2", answers["case2"]))
+display(*evidence.drill(L, "case2", answers["case2"]))
 
 # %% tags=["exercise"]
 # <blank> case 3 in three words: ("cause", "first action", "counter")
 # was: answers["case3"] = None
 answers["case3"] = ("host_python", "move the code", "python")
 # </blank>
-display(*drill_evidence.drill(L, "case3", answers["case3"]))
+display(*evidence.drill(L, "case3", answers["case3"]))
 
 # %% tags=["exercise"]
 # <blank> case 4 in three words: ("cause", "first action", "counter")
 # was: answers["case4"] = None
 answers["case4"] = ("no_tf32", "tensor cores", "tensor_cores")
 # </blank>
-display(*drill_evidence.drill(L, "case4", answers["case4"]))
+display(*evidence.drill(L, "case4", answers["case4"]))
 
 # %% [markdown]
 # ### 20.2 Three questions from memory
@@ -138,28 +139,28 @@ for key, answer in recalled.items():
 # was: answers["case5"] = None
 answers["case5"] = ("dispatch_bound", "fewer calls", "calls")
 # </blank>
-display(*drill_evidence.drill(L, "case5", answers["case5"]))
+display(*evidence.drill(L, "case5", answers["case5"]))
 
 # %% tags=["exercise"]
 # <blank> case 6 in three words: ("cause", "first action", "counter")
 # was: answers["case6"] = None
 answers["case6"] = ("heavy_items", "cheaper items", "worker_cpu")
 # </blank>
-display(*drill_evidence.drill(L, "case6", answers["case6"]))
+display(*evidence.drill(L, "case6", answers["case6"]))
 
 # %% tags=["exercise"]
 # <blank> case 7 in three words: ("cause", "first action", "counter")
 # was: answers["case7"] = None
 answers["case7"] = ("pageable_copies", "pin memory", "to_gpu")
 # </blank>
-display(*drill_evidence.drill(L, "case7", answers["case7"]))
+display(*evidence.drill(L, "case7", answers["case7"]))
 
 # %% tags=["exercise"]
 # <blank> case 8 in three words: ("cause", "first action", "counter")
 # was: answers["case8"] = None
 answers["case8"] = ("slow_optimizer", "fused optimizer", "optimizer")
 # </blank>
-display(*drill_evidence.drill(L, "case8", answers["case8"]))
+display(*evidence.drill(L, "case8", answers["case8"]))
 
 # %% [markdown]
 # ### A better rule than the first, in 20.1, and where it fails
@@ -204,28 +205,28 @@ L.claim(
 # was: answers["case9"] = None
 answers["case9"] = ("small_batch", "larger batch", "filled")
 # </blank>
-display(*drill_evidence.drill(L, "case9", answers["case9"]))
+display(*evidence.drill(L, "case9", answers["case9"]))
 
 # %% tags=["exercise"]
 # <blank> case 10 in three words: ("cause", "first action", "counter")
 # was: answers["case10"] = None
 answers["case10"] = ("memory_growth", "keep numbers", "growth")
 # </blank>
-display(*drill_evidence.drill(L, "case10", answers["case10"]))
+display(*evidence.drill(L, "case10", answers["case10"]))
 
 # %% tags=["exercise"]
 # <blank> case 11 in three words: ("cause", "first action", "counter")
 # was: answers["case11"] = None
 answers["case11"] = ("device_bound", "leave it", "tensor_cores")
 # </blank>
-display(*drill_evidence.drill(L, "case11", answers["case11"]))
+display(*evidence.drill(L, "case11", answers["case11"]))
 
 # %% tags=["exercise"]
 # <blank> case 12 in three words: ("cause", "first action", "counter")
 # was: answers["case12"] = None
 answers["case12"] = ("unfused", "one operator", "matrix")
 # </blank>
-display(*drill_evidence.drill(L, "case12", answers["case12"]))
+display(*evidence.drill(L, "case12", answers["case12"]))
 
 # %% tags=["score"]
 L.score("words", drills.right_picks(answers))
@@ -311,7 +312,7 @@ L.check("oom", answer)
 failing = {name: drills.beside(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
 # <fix>
 # was: walks = {name: trees.walk(trees.OUT_OF_MEMORY.yes, {"others": False, "states": False}) for name in failing}
-walks = {name: trees.walk(trees.OUT_OF_MEMORY, trees.memory_facts(run)) for name, run in failing.items()}
+walks = {name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, decision_trees.memory_facts(run)) for name, run in failing.items()}
 # </fix>
 for name, walked in walks.items():
     print(f"{name}\n{walked}\n")
@@ -330,16 +331,16 @@ L.claim(
 # The same for what you did in your head twelve times: a tree that asks for one counter after the other. Here it is asked about case 8, then about all twelve. Be warned: whoever writes such a tree with the twelve at hand, as we did, has it right for the twelve. So it is also asked about a run that it was not made for, the one that was read aloud above.
 
 # %% tags=["claim"]
-tree = trees.UTILISATION
+tree = decision_trees.UTILISATION
 # <fix>
 # was: tree = tree.no
 # </fix>
-print(trees.walk(tree, drills.reads(8)))
-leaves = [trees.walk(tree, drills.reads(each.number)).leaf.name for each in drills.CASES]
+print(decision_trees.walk(tree, drills.reads(8)))
+leaves = [decision_trees.walk(tree, drills.reads(each.number)).leaf.name for each in drills.CASES]
 found = sum(leaf == each.cause for leaf, each in zip(leaves, drills.CASES, strict=True))
 L.claim(
     "the tree names all twelve causes, and that of a thirteenth run",
-    found == 12 and trees.walk(tree, drills.reads("beside1")).leaf.name == "few_workers",
+    found == 12 and decision_trees.walk(tree, drills.reads("beside1")).leaf.name == "few_workers",
     before=found,
     unit="of 12",
     source=COUNTED,
@@ -351,7 +352,7 @@ L.claim(
 # Write it as a function. It asks for counters one by one, with `read("busy")` and the like, and returns a cause. It is given shares as parts of one, bytes as bytes, and 0.0 for what is absent. First get all twelve right, in any way; then spare counters. The tree above reads 52 for the twelve, and reading all of them every time would be 156. What you have to go by is one table:
 
 # %% tags=["given"]
-drill_evidence.table()
+evidence.table()
 
 
 # %% tags=["exercise"]

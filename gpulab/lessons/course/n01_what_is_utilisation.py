@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpulab.lessons.labs import hot_card
+from gpulab.lessons.labs.machine import hot_card
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
 # Of each number its definition (a choice of the question "cards"), and what sets it apart from its neighbours.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons.labs import queues
+from gpulab.lessons.labs.data import queue_model
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
-COSTS_MS = queues.bursty(100, usual_ms=10, burst_ms=110, every=16)  # the stream of experiment 05.2
+COSTS_MS = queue_model.bursty(100, usual_ms=10, burst_ms=110, every=16)  # the stream of experiment 05.2
 
 
 def wrong_ahead(answer: Any) -> str | None:
@@ -15,7 +15,7 @@ def wrong_ahead(answer: Any) -> str | None:
     if not isinstance(answer, int) or answer < 1:
         return "it is a whole number of batches, one at the least."
     waiting, fewer = (
-        queues.fed(COSTS_MS, 20, workers=1, prefetch=each).stalls for each in (answer, max(1, answer - 1))
+        queue_model.fed(COSTS_MS, 20, workers=1, prefetch=each).stalls for each in (answer, max(1, answer - 1))
     )
     if waiting:
         return f"with {answer} ready, {waiting} of 99 steps still wait."

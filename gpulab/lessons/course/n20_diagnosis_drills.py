@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpulab.lessons.labs.drill_cases import CASES, Case
+from gpulab.lessons.labs.drills.cases import CASES, Case
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
 
@@ -25,7 +25,7 @@ def _drill(case: Case) -> Question:
 
 
 def _problem(case: Case, pick: Any) -> str | None:
-    from gpulab.lessons.labs.drill_verdicts import problem  # reads runs: not before an answer is judged
+    from gpulab.lessons.labs.drills.verdicts import problem  # reads runs: not before an answer is judged
 
     return problem(case, pick)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpulab.views.sheet import Block, Line, Row, Sheet, Table
-from gpulab.views.view import View
+from gpulab.views.sheet.sheet import Block, Line, Row, Sheet, Table
+from gpulab.views.sheet.view import View
 
 
 def rows(header: Sequence[str], lines: Iterable[Sequence[object]], *, left: int = 1, below: str = "") -> View:

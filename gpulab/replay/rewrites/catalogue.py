@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpulab.replay.rewrite import Rewrite
-from gpulab.replay.rewrites.accumulation import ACCUMULATING
-from gpulab.replay.rewrites.batch import BATCH
-from gpulab.replay.rewrites.checkpoint import CHECKPOINTING
-from gpulab.replay.rewrites.communication import COMMUNICATING
-from gpulab.replay.rewrites.copies import COPYING
-from gpulab.replay.rewrites.feeding import FEEDING
-from gpulab.replay.rewrites.floors import FLOORS
-from gpulab.replay.rewrites.fusion import FUSION
-from gpulab.replay.rewrites.graphs import GRAPHS
-from gpulab.replay.rewrites.hardware import HARDWARE
-from gpulab.replay.rewrites.host import HOST
-from gpulab.replay.rewrites.layout import LAYOUT
-from gpulab.replay.rewrites.optimizer import OPTIMIZER
-from gpulab.replay.rewrites.precision import PRECISION
-from gpulab.replay.rewrites.syncs import SYNCING
-from gpulab.replay.rewrites.tf32 import TF32
+from gpulab.replay.rewrites.copies.pinning_and_prefetch import COPYING
+from gpulab.replay.rewrites.data.loading import FEEDING
+from gpulab.replay.rewrites.host.cuda_graphs import GRAPHS
+from gpulab.replay.rewrites.host.python_and_gc import HOST
+from gpulab.replay.rewrites.host.syncs import SYNCING
+from gpulab.replay.rewrites.kernels.batch_size import BATCH
+from gpulab.replay.rewrites.kernels.channels_last import LAYOUT
+from gpulab.replay.rewrites.kernels.compile import FUSION
+from gpulab.replay.rewrites.kernels.fused_optimizer import OPTIMIZER
+from gpulab.replay.rewrites.kernels.mixed_precision import PRECISION
+from gpulab.replay.rewrites.kernels.tf32 import TF32
+from gpulab.replay.rewrites.machine.instant import FLOORS
+from gpulab.replay.rewrites.machine.other_gpu import HARDWARE
+from gpulab.replay.rewrites.ranks.communication import COMMUNICATING
+from gpulab.replay.rewrites.steps.async_checkpoint import CHECKPOINTING
+from gpulab.replay.rewrites.steps.gradient_accumulation import ACCUMULATING
 
 REWRITES: tuple[Rewrite, ...] = (
     *BATCH,

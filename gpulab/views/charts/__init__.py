@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable
 
 from gpulab.views.charts.catalogue import CHARTS
-from gpulab.views.charts.chart import Chart
+from gpulab.views.charts.drawing.chart import Chart
 
 _BY_NAME = {each.__name__: each for each in CHARTS}
 # A chart goes before the file of its own name: `gpulab.charts.ledger` is the chart.

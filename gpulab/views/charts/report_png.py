@@ -10,17 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle, StepPatch
 
-from gpulab.rules.finding import Diagnosis, Gain
-from gpulab.views.accounts import DEVICE, accounts, bar
-from gpulab.views.charts.accounted import LOOPLESS, by
-from gpulab.views.charts.chart import WIDTH_IN, Chart, sources
-from gpulab.views.charts.lettering import broken, width_in
-from gpulab.views.charts.style import INK, PAPER, SMALL_PT, SOFT, TITLE_PT, Dress, dressed
-from gpulab.views.headline import headline
-from gpulab.views.lanes import Lane, Window, lanes, shading, window
-from gpulab.views.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
-from gpulab.views.picture import filled, picture
-from gpulab.views.sheet import Answer, Segment, Table
+from gpulab.rules.engine.finding import Diagnosis, Gain
+from gpulab.views.charts.drawing.chart import WIDTH_IN, Chart, sources
+from gpulab.views.charts.drawing.lettering import broken, width_in
+from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, by
+from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, TITLE_PT, Dress, dressed
+from gpulab.views.report.headline import headline
+from gpulab.views.report.ledger_table import DEVICE, accounts, bar
+from gpulab.views.sheet.lanes import Lane, Window, lanes, shading, window
+from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
+from gpulab.views.sheet.sheet import Answer, Segment, Table
+from gpulab.views.sheet.step_picture import filled, picture
 from gpulab.views.wording import clean, percent, scale, sentence, shortened
 
 BINS = 600  # of the picture of a few steps: more would be finer than its pixels

@@ -4,6 +4,6 @@
 and `search`, `brush`, `card` and `event` answer what is asked of it.
 """
 
-from gpulab.views.timeline.scene import Scene, scene
+from gpulab.views.timeline.scene.scene import Scene, scene
 
 __all__ = ["Scene", "scene"]

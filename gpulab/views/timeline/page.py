@@ -13,9 +13,9 @@ from base64 import b64encode
 from html import escape
 from typing import Any
 
-from gpulab.views.timeline.chosen import held
-from gpulab.views.timeline.scene import Scene
+from gpulab.views.timeline.scene.scene import Scene
 from gpulab.views.timeline.script import script, style
+from gpulab.views.timeline.tiles.file_budget import held
 from gpulab.views.wording import clean
 
 MOST_BYTES = 2_000_000
@@ -35,7 +35,7 @@ h2{font-size:1.05em;margin:28px 0 8px}
 def page(scene: Scene, report_html: str = "", most_bytes: int = MOST_BYTES, *, timeline_first: bool = False) -> str:
     """The page, of at most so many bytes, with `report_html` as a Report gives it: above the timeline, or under it."""
     header = scene.header()
-    code = f"(() => {{\n'use strict';\n{script('timeline_page.js')}\n}})();"
+    code = f"(() => {{\n'use strict';\n{script('page.js')}\n}})();"
     names = _names(scene, int(SEARCH_SHARE * most_bytes))
     data = {"header": header, "until": scene.until_ns, "names": names, "pieces": (), "whole": False}
     texts = (report_html, timeline_first)

@@ -6,11 +6,12 @@ away, so a name is used once among them.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
-HERE = Path(__file__).parent
-_IMPORT = re.compile(r'^import\s*\{[^}]*\}\s*from\s*"\./([\w.]+)";\n', re.MULTILINE)
+HERE = Path(__file__).parent / "js"
+_IMPORT = re.compile(r'^import\s*\{[^}]*\}\s*from\s*"(\.[\w./]+)";\n', re.MULTILINE)
 _EXPORTS = re.compile(r"^export\s*\{[^}]*\};\n?", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async |function|class|const|let)\b)", re.MULTILINE)
 
@@ -26,7 +27,8 @@ def style() -> str:
 
 
 def _in_order(name: str, found: list[str]) -> list[str]:
-    for other in _IMPORT.findall(_text(name)):
+    for relative in _IMPORT.findall(_text(name)):
+        other = posixpath.normpath(posixpath.join(posixpath.dirname(name), relative))
         if other not in found:
             _in_order(other, found)
     if name not in found:

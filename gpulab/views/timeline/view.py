@@ -12,14 +12,14 @@ from gpulab.questions import diagnose
 from gpulab.replay.prediction import Prediction
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
-from gpulab.views.comm import shows_widgets
-from gpulab.views.html import fragment
-from gpulab.views.report import report
+from gpulab.views.front_end import shows_widgets
+from gpulab.views.report.report import report
+from gpulab.views.sheet.html import fragment
+from gpulab.views.sheet.view import View, in_lines, written
 from gpulab.views.timeline.page import page
-from gpulab.views.timeline.scene import Scene, scene
-from gpulab.views.timeline.still import still
-from gpulab.views.view import View, in_lines, written
-from gpulab.views.whatif import WhatIf
+from gpulab.views.timeline.scene.scene import Scene, scene
+from gpulab.views.timeline.static_picture import still
+from gpulab.views.whatif.whatif import WhatIf
 
 if TYPE_CHECKING:
     from gpulab.views.timeline.widget import TimelineModel

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 import anywidget
 import traitlets
 
-from gpulab.views.comm import reach_during_a_cell
-from gpulab.views.timeline.host import Question, answer
+from gpulab.views.front_end import reach_during_a_cell
+from gpulab.views.timeline.queries.answers import Question, answer
 from gpulab.views.timeline.script import script, style
 
 if TYPE_CHECKING:
-    from gpulab.views.timeline.scene import Scene
+    from gpulab.views.timeline.scene.scene import Scene
 
 
 class TimelineModel(anywidget.AnyWidget):
-    """A scene that a front end can ask; `timeline_widget.js` sends {"kind": "ask", ...}."""
+    """A scene that a front end can ask; `widget.js` sends {"kind": "ask", ...}."""
 
-    _esm = script("timeline_widget.js")
+    _esm = script("widget.js")
     _css = style()
     key = traitlets.Unicode(help="names the place that the timeline is drawn in").tag(sync=True)
     offered = traitlets.Bool(help="whether a button stands there until it is pressed").tag(sync=True)

@@ -1,0 +1,1 @@
+"""Data loading: cost of batches, DataLoader workers, prefetched batches."""

@@ -1,0 +1,1 @@
+"""The host: Python code, dispatch, launches, synchronisation, garbage collection, compilation, CPU contention."""

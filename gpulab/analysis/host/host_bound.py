@@ -1,0 +1,45 @@
+"""How fast the host alone could go: the step that is left when the device takes no time at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.analysis.host.launches import in_interior
+from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.steps.ledger import Ledger, host_threads
+from gpulab.intervals import covered_ns, intersect, merged
+from gpulab.run import Run
+from gpulab.tables import Kind
+
+HELD_NS = 100_000  # a launch call takes 5-20 us; one this long waits for room in the queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What the host needs for a typical traced step, less what it waits for a working device."""
+
+    needed_ns: int
+    steady_ns: int  # of it, what recording does not lengthen: loading data, Python outside PyTorch
+
+
+def pace(run: Run, steps: Steps, ledger: Ledger) -> Pace:
+    """How fast the host alone could go; on a CPU, which is the device itself, nothing is asked of a host."""
+    if ledger.device != "gpu":
+        return Pace(needed_ns=0, steady_ns=0)
+    events = run.event_rows
+    kind = events["kind"]
+    waits = (kind == Kind.SYNC) | (kind == Kind.COPY_CALL) | ((kind == Kind.LAUNCH) & (events["dur_ns"] > HELD_NS))
+    waits &= np.isin(events["thread"], host_threads(run))
+    held = in_interior(events.where(np.flatnonzero(waits)), steps).spans()
+    busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
+    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    real = end > start
+    start, end = start[real], end[real]
+    needed = (end - start) - covered_ns(intersect(held, busy), start, end)
+    steady = merged(events.where(np.flatnonzero(kind == Kind.LOADER)).spans(), ledger.spans["python"])
+    return Pace(
+        needed_ns=typical_ns(needed, steps.burst),
+        steady_ns=typical_ns(np.minimum(needed, covered_ns(steady, start, end)), steps.burst),
+    )

@@ -1,0 +1,24 @@
+"""How much of a step on a CPU is in operators that use every thread PyTorch has."""
+
+from __future__ import annotations
+
+from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.steps.ledger import Ledger
+from gpulab.intervals import covered_ns, subtract
+from gpulab.run import Run
+from gpulab.tables import Kind
+
+# MKL, which does these, takes no more threads than there are cores whatever it is told (MKL_DYNAMIC).
+_MODEST = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::dot"}
+
+
+def crowded_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
+    """Time of a recorded step in such operators: all that compute, but for matrix products; 0 on a GPU."""
+    if ledger.device != "cpu":
+        return 0
+    ops = run.event_rows.of_kind(Kind.OP)
+    names = ops.words("name")
+    modest = ops.where(names.matching(name in _MODEST for name in names.vocabulary)).spans()
+    crowded = subtract(ledger.spans["compute"], modest)
+    inside = covered_ns(crowded, steps.start_ns[steps.interior], steps.end_ns[steps.interior])
+    return typical_ns(inside, steps.burst)

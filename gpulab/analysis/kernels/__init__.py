@@ -1,0 +1,1 @@
+"""Kernels: families, precision, fusion, occupancy, arithmetic and traffic, the optimizer."""

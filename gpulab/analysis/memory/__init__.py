@@ -1,0 +1,1 @@
+"""Memory: allocator, growth, lifetimes, who held it when it ran out."""

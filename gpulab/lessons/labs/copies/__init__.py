@@ -1,0 +1,1 @@
+"""Labs about copies between host and device."""

@@ -1,0 +1,1 @@
+"""Labs about data loading."""

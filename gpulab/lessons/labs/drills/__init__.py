@@ -1,0 +1,1 @@
+"""The diagnosis drills of lesson 20."""

@@ -1,0 +1,1 @@
+"""Labs about launches and operators."""

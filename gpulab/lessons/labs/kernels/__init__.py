@@ -1,0 +1,1 @@
+"""Labs about kernels: fusion, precision, batch size."""

@@ -1,0 +1,1 @@
+"""Labs about the machine: utilisation, sensors, topology."""

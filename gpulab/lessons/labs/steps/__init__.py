@@ -1,0 +1,1 @@
+"""Labs about whole steps: throughput, a checklist, one optimisation after another."""

@@ -1,0 +1,155 @@
+"""The host's track of a run: which calls matter, and what the host did before each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpulab.analysis.events.device_work import Work, device_work
+from gpulab.analysis.host.launch_delays import calls_of
+from gpulab.analysis.steps.detection import Steps
+from gpulab.analysis.steps.ledger import host_parts, host_threads
+from gpulab.intervals import Coverage, Ints, Spans, union
+from gpulab.replay.graph.graph import NONE, Floats, Stop
+from gpulab.run import Run
+from gpulab.tables import Kind
+
+_STOPS = {Kind.COPY_CALL: Stop.COPY_CALL, Kind.SYNC: Stop.SYNC, Kind.ALLOC: Stop.ALLOC}
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """Stops in order of time, as recorded, and the device work each calls for."""
+
+    stop: Ints
+    event: Ints
+    at_ns: Ints
+    dur_ns: Ints
+    before_ns: Mapping[str, Floats]
+    step_first: Ints
+    step_last: Ints
+    work: Work  # device work in the order in which it was called for
+    call: Ints  # the stop that called for each, or -1
+    first: Ints
+    part_spans: Mapping[str, Spans]
+    crossed_ns: int
+
+    @property
+    def end_ns(self) -> Ints:
+        """Where each stop ended in the recording."""
+        return self.at_ns + self.dur_ns
+
+
+def track_of(run: Run, steps: Steps, device: str) -> Track:
+    """The host's track of a run whose device is "gpu" or "cpu"."""
+    steps = steps.by_host
+    work = device_work(run)
+    caller = calls_of(work)
+    calls = _calls(run, caller) if device == "gpu" else np.empty(0, np.int64)
+    marks = _marks(run, steps, calls)
+    spans = host_parts(run, _window(run, calls, marks), device)
+    points = _points(run, spans, device)
+    events = run.event_rows
+    event = np.concatenate([np.full(len(marks) + len(points), NONE), calls])
+    stop = np.concatenate([np.full(len(marks), Stop.MARK), np.full(len(points), Stop.POINT), _stops(run, calls)])
+    at = np.concatenate([marks, points, events["start_ns"][calls]]).astype(np.int64)
+    dur = np.concatenate([np.zeros(len(marks) + len(points), np.int64), events["dur_ns"][calls]])
+    order = np.lexsort((-dur, stop, at))
+    event, stop, at, dur = event[order], stop[order], at[order], dur[order]
+    marked = np.flatnonzero(stop == Stop.MARK)
+    interior = steps.interior
+    first = marked[np.searchsorted(at[marked], _clamped(steps.start_ns[interior], marks))]
+    last = marked[np.searchsorted(at[marked], _clamped(steps.end_ns[interior], marks))]
+    work, call, opens = _called_for(run, work, caller, event)
+    return Track(
+        stop=stop,
+        event=event,
+        at_ns=at,
+        dur_ns=dur,
+        before_ns=_before(at, dur, spans),
+        step_first=first,
+        step_last=last,
+        work=work,
+        call=call,
+        first=opens,
+        part_spans=spans,
+        crossed_ns=_crossed(run, calls),
+    )
+
+
+def _calls(run: Run, caller: Ints) -> Ints:
+    """The calls that started device work of this run, and those that may have waited for it."""
+    events = run.event_rows
+    kind = events["kind"]
+    waits = (kind == Kind.SYNC) | (kind == Kind.COPY_CALL) | (kind == Kind.ALLOC)
+    waits &= (events["dur_ns"] > 0) & np.isin(events["thread"], host_threads(run))
+    waits[caller[caller >= 0]] = True
+    return np.flatnonzero(waits)
+
+
+def _stops(run: Run, calls: Ints) -> Ints:
+    kind = run.event_rows["kind"][calls]
+    stop = np.full(len(calls), int(Stop.LAUNCH), np.int64)
+    for told, meant in _STOPS.items():
+        stop[kind == told] = int(meant)
+    return stop
+
+
+def _marks(run: Run, steps: Steps, calls: Ints) -> Ints:
+    """Where recorded steps begin and end. A run without steps ends, for the host, with its last call."""
+    marks = np.union1d(steps.start_ns[steps.recorded], steps.end_ns[steps.recorded])
+    if steps.found_by == "whole run" and len(calls):
+        ends = run.event_rows["start_ns"][calls] + run.event_rows["dur_ns"][calls]
+        marks = np.minimum(marks, max(int(ends.max()), int(marks[0])))
+    return np.unique(marks)
+
+
+def _clamped(at: Ints, marks: Ints) -> Ints:
+    within: Ints = np.minimum(at, marks[-1])
+    return within
+
+
+def _window(run: Run, calls: Ints, marks: Ints) -> Spans:
+    events = run.event_rows
+    start = min(int(marks[0]), int(events["start_ns"][calls].min(initial=marks[0])))
+    end = max(int(marks[-1]), int((events["start_ns"][calls] + events["dur_ns"][calls]).max(initial=0)))
+    return union([start], [max(end, start + 1)])
+
+
+def _points(run: Run, spans: Mapping[str, Spans], device: str) -> Ints:
+    """Where one part ends and the next begins: on a GPU only for loading, whose calls hold no stop of their own."""
+    chosen = [spans["loader"]] if device == "gpu" else list(spans.values())
+    return np.unique(np.concatenate([edge for each in chosen for edge in each]))
+
+
+def _before(at: Ints, dur: Ints, spans: Mapping[str, Spans]) -> dict[str, Floats]:
+    """What the host did between each stop and the one before; where they overlap, a negative "overlap"."""
+    since = np.append(at[:1], (at + dur)[:-1])
+    told = {part: Coverage.of(each).within(since, at).astype(float) for part, each in spans.items()}
+    told["overlap"] = np.minimum(at - since, 0).astype(float)
+    return told
+
+
+def _called_for(run: Run, work: Work, caller: Ints, event: Ints) -> tuple[Work, Ints, Ints]:
+    """Device work in the order in which it was called for, the stop that did, and which work each stop calls for."""
+    stop_of = np.full(len(run.event_rows) + 1, NONE, np.int64)  # one more, for the caller -1
+    known = np.flatnonzero(event >= 0)
+    stop_of[event[known]] = known
+    call = stop_of[caller]
+    order = np.lexsort((work.start_ns, call))
+    work, call = Work(work.events, work.event[order]), call[order]
+    return work, call, np.searchsorted(call, np.arange(len(event) + 1))
+
+
+def _crossed(run: Run, calls: Ints) -> int:
+    """For how long two threads were inside such calls at once."""
+    events = run.event_rows
+    start, end, thread = (
+        events["start_ns"][calls],
+        (events["start_ns"] + events["dur_ns"])[calls],
+        events["thread"][calls],
+    )
+    each = sum(union(start[thread == one], end[thread == one]).total_ns for one in np.unique(thread))
+    return each - union(start, end).total_ns

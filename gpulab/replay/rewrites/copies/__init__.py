@@ -1,0 +1,1 @@
+"""Rewrites of copies between host and device."""

@@ -1,0 +1,1 @@
+"""Rewrites of data loading: number of workers, cost of an item."""

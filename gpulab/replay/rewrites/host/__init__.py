@@ -1,0 +1,1 @@
+"""Rewrites of the host: Python code, garbage collection, synchronisation, CUDA graphs."""

@@ -1,0 +1,1 @@
+"""Rewrites of kernels and operators: compile, precision, layout, optimizer, batch size."""

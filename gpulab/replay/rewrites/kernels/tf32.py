@@ -1,0 +1,93 @@
+"""TF32: float32 products on tensor cores, where the GPU has them and they are not used yet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.analysis.events.device_work import Mask
+from gpulab.analysis.kernels.classification import single
+from gpulab.analysis.kernels.tensor_cores import Precision
+from gpulab.analysis.peaks import times_as_fast
+from gpulab.replay.graph.graph import Graph
+from gpulab.replay.rewrite import Draw, Rewrite, Value
+from gpulab.replay.rewrites.engine.graph_work import faster, gpu_of, gpu_peaks, pieces_of
+from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
+from gpulab.replay.rewrites.kernels.mixed_precision import BEST_POWER, WORST_POWER, WORTH_RATIO, no_products
+from gpulab.replay.rewrites.machine.other_gpu import other_gpu
+
+
+def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
+    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, factors rounded to 10 bits.
+
+    Models: matrix kernels in float32 outside convolutions, which PyTorch computes in TF32 by itself, get faster by
+    the ratio of this GPU's peaks to the power 0.3 to 0.85. With amp in the same prediction nothing is left to gain.
+
+    Priced from: the peaks as the maker states them; NVIDIA's published examples on A100, where a ratio of 8 gave 2.6x
+    for ResNet-50 and 6x for BERT.
+
+    Cannot know: how well your sizes fit, and whether 10 bits are enough.
+    """
+    if "amp" in graph.made:
+        return graph
+    power = draw.between("tf32_matrix", BEST_POWER, WORST_POWER)
+    factor = np.where(_plain_products(graph), _tf32_ratio(graph) ** -power, 1.0)
+    return graph.with_device(dur_ns=faster(graph.device.dur_ns, factor))
+
+
+def tf32_ceiling(graph: Graph, value: Value) -> Graph:
+    """These products at TF32's peak, where their sizes were recorded; in no time where they were not."""
+    if "amp" in graph.made:
+        return graph
+    peaks = other_gpu(graph) or gpu_peaks(graph)
+    share = least_share(graph, (peaks.tf32 or peaks.float32) if peaks else None)
+    return shrunk(graph, multiplying(graph, _plain_products(graph)), share)
+
+
+def _plain_products(graph: Graph) -> Mask:
+    found = pieces_of(graph)
+    return single(found, Precision.FLOAT32) & ~found.convolves
+
+
+def _tf32_ratio(graph: Graph) -> float:
+    if (other := other_gpu(graph)) is not None:
+        return (other.tf32 or other.float32) / other.float32
+    return max(1.0, times_as_fast(gpu_of(graph), Precision.TF32, Precision.FLOAT32) or 1.0)
+
+
+def tf32_lacking(graph: Graph, value: Value) -> str | None:
+    """Why TF32 cannot be told."""
+    if (why := no_products(graph)) is not None:
+        return why
+    if _tf32_ratio(graph) < WORTH_RATIO:
+        gpu = gpu_of(graph)
+        return f"{gpu.name if gpu else 'this GPU'} has no units for TF32 that are faster than those for float32"
+    if _setting(graph) == "on":
+        return "TF32 is on already"
+    if not _plain_products(graph).any():
+        return "no matrix product outside convolutions is in float32"
+    return None
+
+
+def _setting(graph: Graph) -> str | None:
+    """Whether TF32 was on for products; None where it was not recorded."""
+    facts = graph.run.facts
+    new = facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
+    if new != "none":
+        return "off" if new == "ieee" else "on"
+    told = facts.get("float32_matmul_precision")
+    return None if told is None else "off" if told == "highest" else "on"
+
+
+TF32 = (
+    Rewrite(
+        name="tf32",
+        edit=tf32,
+        ceiling=tf32_ceiling,
+        grade="C",
+        about="float32 matrix products on tensor cores",
+        ceiling_means="even TF32 at its peak",
+        lacking=tf32_lacking,
+        price="factors are rounded to 10 bits of mantissa",
+        code=lambda graph, value: 'torch.set_float32_matmul_precision("high")',
+    ),
+)

@@ -1,0 +1,1 @@
+"""Rewrites of the machine: another GPU, or a host or GPU that takes no time."""

@@ -1,0 +1,1 @@
+"""Rewrites of what happens once every N steps: gradient accumulation, checkpoints."""

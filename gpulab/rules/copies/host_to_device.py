@@ -1,0 +1,249 @@
+"""Rules about the way to the device: memory that cannot be copied from directly, and copies that compute waits for."""
+
+from __future__ import annotations
+
+from gpulab.analysis.copies.cpu_tensors import Built
+from gpulab.analysis.copies.cpu_tensors import built_on_host as built_tensors
+from gpulab.analysis.copies.host_to_device import Copies, transfers
+from gpulab.analysis.host.syncs import FILLING
+from gpulab.analysis.machine.link import practical_bytes_per_s
+from gpulab.rules.data.loader_code import rebuilt
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
+from gpulab.run import Loader
+
+PAGEABLE_WORTH_FRAC = 0.02  # pinning is one argument; what copies under a fiftieth of a step cost, nobody notices
+IN_TURN_WORTH_FRAC = 0.05  # a stream of its own is a dozen lines: as for the loader, a twentieth
+BUILT_WORTH_FRAC = 0.03
+LEAST_SAVED = 0.3  # what is sure to go: the calls no longer hold the host, though the link may be no faster
+PINNED_BYTES_PER_S = 25e9  # PCIe 4 x16, where the link is not known
+
+
+def pageable_copies(seen: Evidence) -> Finding | None:
+    """Batches are copied to the GPU from ordinary memory, which the driver must first copy to memory of its own.
+
+    Proof: `Memcpy HtoD (Pageable -> Device)` with no kernel beside it, the main thread held inside the call, and the
+    GPU idle afterwards until new work arrives, as the call also waits for all earlier work. Confused with: copies
+    that take turns with compute though they are pinned (`copies_in_turn`); tensors built on the CPU
+    (`built_on_host`); a call that is long because the GPU works meanwhile, which is no loss and is not counted.
+    What to do: pin_memory and non_blocking; either alone changes little.
+    """
+    found = seen.once(transfers)
+    copies = found.pageable if found else None
+    if copies is None:
+        return None
+    cost_ns = copies.exposed_ns + copies.refill_ns
+    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    if share < PAGEABLE_WORTH_FRAC:
+        return None
+    confidence, why = seen.confidence(CERTAIN)
+    return Finding(
+        rule="pageable_copies",
+        parts=("copies", "copy_call"),
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
+        "while batches are copied to it from memory that is not pinned.",
+        evidence=(
+            f"{_how_many(copies)}, all from pageable memory; they hold the main thread for {ms(copies.call_ns)}.",
+            f"{of_a_step(seen, copies.exposed_ns)} in copies and their calls with no kernel beside them"
+            + (f", and {ms(copies.refill_ns)} until new work arrived." if copies.refill_ns else "."),
+        ),
+        numbers=_numbers(copies, cost_ns, share),
+        fix=_pinned(seen),
+        advice=_pin_advice(seen),
+        gain=_pinning_gain(seen, copies, cost_ns),
+        rewrites=seen.typed("pin_memory"),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=copies.spans,
+        caveats=("Pinned memory cannot be swapped out: where host memory is short, keep batches small.",),
+        lesson="07_host_to_device",
+    )
+
+
+def copies_in_turn(seen: Evidence) -> Finding | None:
+    """Batches are copied from pinned memory, but compute waits for each copy, as both use one stream.
+
+    Proof: `Memcpy HtoD (Pinned -> Device)` in each step with no kernel beside it. Confused with: pageable memory
+    (`pageable_copies`), where pinning comes first; a slow link (`slow_link`), which makes any copy long; and copies
+    that kernels hide. What to do: copy the next batch on a stream of its own while this one computes.
+    """
+    found = seen.once(transfers)
+    copies = found.pinned if found else None
+    if copies is None:
+        return None
+    working_ns = seen.ledger.median_ns("matmul", "kernels")
+    hidable_ns = min(copies.exposed_ns, working_ns)  # a copy hides behind kernels: no more than there are
+    share = hidable_ns / max(1, seen.steps.traced_ns or 1)
+    if share < IN_TURN_WORTH_FRAC:
+        return None
+    confidence, why = seen.confidence(CERTAIN)
+    return Finding(
+        rule="copies_in_turn",
+        parts=("copies", "copy_call"),
+        claim=f"Copies of batches and computing take turns: the GPU computes nothing {percent(share)} "
+        f"{of_each_step(seen)} while it is copied to.",
+        evidence=(
+            f"{_how_many(copies)}, all from pinned memory, as they should be.",
+            f"{of_a_step(seen, copies.exposed_ns)} of copying with no kernel beside it: "
+            f"{percent(1 - copies.hidden_frac)} of all copying.",
+        ),
+        numbers=_numbers(copies, hidable_ns, share),
+        fix=_prefetched(seen),
+        gain=seen.predicted(
+            "prefetch",
+            seen.bounded(
+                seen.plain_ns(hidable_ns),
+                "the copies, hidden behind the kernels by 30 to 100 %",
+                "even copying that is hidden wholly",
+                (0.3, 1.0),
+                copies.spans,
+            ),
+        ),
+        rewrites=seen.typed("prefetch"),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=copies.spans,
+        caveats=("The copies made ahead need memory on the GPU for one more batch.",),
+        lesson="07_host_to_device",
+    )
+
+
+def built_on_host(seen: Evidence) -> Finding | None:
+    """The loop fills tensors on the CPU (noise, zeros, masks) and copies them to the GPU, which could fill them itself.
+
+    Proof: an operator that fills a tensor (randn, zeros, full) with no kernel, followed by a copy to the GPU of as
+    many elements, and the device idle meanwhile. Confused with: batches of a DataLoader, whose making lies inside
+    the loader and is not counted; tensors of a few numbers. What to do: device="cuda" where the tensor is made.
+    """
+    if seen.ledger.share(*FILLING, "copies") < BUILT_WORTH_FRAC:
+        return None
+    built = seen.once(built_tensors)
+    if built is None:
+        return None
+    share = built.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    if share < BUILT_WORTH_FRAC:
+        return None
+    confidence, why = seen.confidence(CERTAIN if built.shape else LIKELY)
+    size = f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
+    return Finding(
+        rule="built_on_host",
+        parts=("copies", "copy_call"),
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
+        f"{built.call}) that are then copied to it.",
+        evidence=(
+            f"{built.count} tensor{'s' * (built.count != 1)} in each step, {size}: {ms(built.filling_ns)} to fill "
+            "on the CPU, then a copy.",
+            f"{of_a_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
+        ),
+        numbers={
+            "exposed_frac": share,
+            "exposed_ns": float(built.exposed_ns),
+            "filling_ns": float(built.filling_ns),
+            "per_step": float(built.count),
+        },
+        fix=_made_there(built),
+        advice="The GPU draws other random numbers than the CPU does from the same seed.",
+        gain=seen.bounded(
+            seen.plain_ns(built.exposed_ns),
+            "the filling and copying, removed by 80 to 100 %",
+            "even no filling",
+            (0.8, 1.0),
+            built.spans,
+        ),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=built.spans,
+        lesson="07_host_to_device",
+    )
+
+
+def _how_many(copies: Copies) -> str:
+    several = f"{copies.count} cop{'ies' if copies.count != 1 else 'y'} to the GPU in each step"
+    size = f", {copies.bytes / 1e6:.3g} MB" if copies.bytes is not None else ""
+    pace = f" at {copies.rate_bytes_per_s / 1e9:.3g} GB/s" if copies.rate_bytes_per_s else ""
+    return several + size + pace
+
+
+def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
+    told = {
+        "exposed_frac": share,
+        "exposed_ns": float(cost_ns),
+        "per_step": float(copies.count),
+        "call_ns": float(copies.call_ns),
+        "bytes": None if copies.bytes is None else float(copies.bytes),
+        "rate_bytes_per_s": copies.rate_bytes_per_s,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:
+    """A pinned copy still takes its turn, at the pace of the link; the host is held no more."""
+    quick = practical_bytes_per_s(seen.run) or PINNED_BYTES_PER_S
+    left = min(1.0, (copies.rate_bytes_per_s or quick / 2) / quick)
+    saved_ns = cost_ns - left * copies.copying_ns
+    best = min(1.0, max(LEAST_SAVED, saved_ns / max(1, cost_ns)))
+    plain = seen.bounded(
+        seen.plain_ns(cost_ns),
+        "calls that no longer wait, and copies at the pace of pinned memory",
+        "even free copying",
+        (LEAST_SAVED * best, best),
+        copies.spans,
+    )
+    return seen.predicted("pin_memory", plain)
+
+
+def _pinned(seen: Evidence) -> str:
+    setup = next(iter(seen.run.loaders), None)
+    loop = (
+        "# in the loop, at each copy to the GPU; without pinned memory it changes nothing\n"
+        'inputs, targets = inputs.to("cuda", non_blocking=True), targets.to("cuda", non_blocking=True)'
+    )
+    if setup is not None and setup.pin_memory:  # then what is copied is not what the loader gave, or not as it gave it
+        return (
+            "# what the loop makes of a batch is not pinned any more: pin it, then copy it\n"
+            'inputs = inputs.pin_memory().to("cuda", non_blocking=True)'
+        )
+    if setup is None and seen.run.source.how in ("measured", "virtual"):  # such a run knows every loader there was
+        return "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data are made\n\n" + loop
+    return f"{rebuilt(seen, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
+
+
+def _pin_advice(seen: Evidence) -> str:
+    setup = next(iter(seen.run.loaders), None)
+    if setup is not None and setup.pin_memory:
+        return "The DataLoader pins already. Batches of a class of your own are pinned if it has a method pin_memory()."
+    return "Do both: pinned memory is what lets a copy go on while the main thread does."
+
+
+def _prefetched(seen: Evidence) -> str:
+    loader = seen.names.loader
+    return (
+        'def prefetched(batches, device="cuda"):\n'
+        '    """Copies the next batch on a stream of its own while this one computes."""\n'
+        "    side, batches = torch.cuda.Stream(), iter(batches)\n\n"
+        "    def copied():\n"
+        "        with torch.cuda.stream(side):\n"
+        "            batch = next(batches, None)\n"
+        "            return None if batch is None else [part.to(device, non_blocking=True) for part in batch]\n\n"
+        "    following = copied()\n"
+        "    while following is not None:\n"
+        "        torch.cuda.current_stream().wait_stream(side)\n"
+        "        for part in following:\n"
+        "            part.record_stream(torch.cuda.current_stream())\n"
+        "        batch, following = following, copied()\n"
+        "        yield batch\n\n\n"
+        f"ahead = prefetched({loader})  # in each epoch; then: for inputs, targets in ahead"
+    )
+
+
+def _made_there(built: Built) -> str:
+    size = tuple(built.shape) if built.shape is not None else (64, 1024)
+    calls = {
+        "randint": f'torch.randint(0, 256, {size}, device="cuda")',
+        "full": f'torch.full({size}, 1.0, device="cuda")',
+        "bernoulli": f'torch.empty({size}, device="cuda").bernoulli_(0.5)',
+        "exponential": f'torch.empty({size}, device="cuda").exponential_()',
+    }
+    call = calls.get(built.call, f'torch.{built.call}({size}, device="cuda")')
+    return f"made = {call}  # filled where it is used: nothing to copy"

@@ -1,0 +1,230 @@
+"""Rules about how many worker processes there are: too few to keep up, or more than help."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from gpulab.analysis.data.loader import Feeding
+from gpulab.analysis.data.workers import Begun, begun, crew, slowest_first
+from gpulab.replay.worker_queue import MOST_WORKERS, batch_ns, needed, with_workers
+from gpulab.rules.data.item_cost import CHEAPER, cheaper, kept_in_memory, memory_caveat
+from gpulab.rules.data.late_batches import WAITING_FRAC, Cause, why_late
+from gpulab.rules.data.loader_code import rebuilt
+from gpulab.rules.data.no_workers import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
+from gpulab.rules.engine.evidence import Evidence, warmed_ns
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain
+from gpulab.rules.phrases import ms, percent, who_waits
+
+FREE_WAIT_FRAC = 0.05  # of a core: workers that compute less than this are not counted against the cores
+START_WORTH_FRAC = 0.05  # of the whole loop: as for a step
+FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
+FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
+
+
+def few_workers(seen: Evidence) -> Finding | None:
+    """There are workers, and the main process still waits for them: more of them would keep up.
+
+    Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
+    worker for c seconds, and the model wants one every T: so c / T workers are needed. Confused with: cores that are
+    full, where more workers cannot help (`heavy_items`); workers blocked on storage (`slow_storage`); threads that
+    fill the cores (`many_threads`). What to do: as many workers as are needed, where the cores can carry them: one
+    that computes needs a core, several that wait share one. What more would be needed, cheaper items must give: made
+    once and kept, smaller, or decoded on the GPU.
+    """
+    feeding = seen.feeding
+    if feeding is None or why_late(seen) is not Cause.FEW:
+        return None
+    share = seen.ledger.share("loader")
+    confidence, why = seen.confidence(LIKELY)
+    if not feeding.workers:
+        return _unknown_number(seen, feeding, share)
+    cores = seen.run.machine.cores_allowed
+    wanted = min(needed(feeding), _carried(seen, cores))
+    more = wanted > feeding.workers
+    prediction = with_workers(feeding, max(wanted, feeding.workers), cores, model_threads(seen))
+    rewrites = f"workers={wanted}" if more else ""
+    many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
+    none_left = "" if more else ", and the cores carry no more"
+    return Finding(
+        rule="few_workers",
+        parts=("loader",),
+        claim=f"{who_waits(seen, share)}: {many}{none_left}; a batch takes one of them {ms(batch_ns(feeding))}, and "
+        f"the model could take one every {ms(feeding.rest_ns)}.",
+        evidence=(
+            time_in_loader(seen, feeding),
+            *_worker_cost(seen, feeding),
+            _against_cores(seen, feeding, cores, wanted),
+        ),
+        numbers={**loader_numbers(feeding, share), **({"proposed_workers": float(wanted)} if more else {})},
+        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
+        if more
+        else kept_in_memory(seen, feeding),
+        advice=CHEAPER if wanted < needed(feeding) else "",
+        gain=predicted_for(seen, rewrites, feeding, prediction) if more else cheaper(seen, feeding),
+        rewrites=seen.typed(rewrites),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=seen.ledger.spans["loader"],
+        caveats=() if more else memory_caveat(feeding),
+        lesson="05_data_loading" if more else "06_formats_and_preprocessing",
+    )
+
+
+def many_workers(seen: Evidence) -> Finding | None:
+    """There are more workers than help: each costs memory, and time to start.
+
+    Proof: batches are not late, and fewer workers would do: even the slowest batch seen, start of the workers
+    included, came within so many steps as half the workers would have had. Or workers are started anew for every
+    epoch, and the time that takes is a good part of the loop. Confused with: workers that sleep because they wait for
+    a network, which are needed; and an epoch that begins slowly because the files are cold. What to do: fewer workers,
+    kept alive from one epoch to the next.
+    """
+    feeding = seen.feeding
+    if feeding is None or not feeding.workers or why_late(seen) not in (None, Cause.START):
+        return None
+    enough = _enough(seen, feeding)
+    again = _restarts(seen, feeding)
+    idle = feeding.workers > FEW_ENOUGH and enough is not None and feeding.workers >= FAR_TOO_MANY * enough
+    if again is None and not idle:
+        return None
+    wanted = min(feeding.workers, max(FEW_ENOUGH, enough or feeding.workers))
+    confidence, why = seen.confidence(LIKELY)
+    return Finding(
+        rule="many_workers",
+        parts=("loader",),
+        claim=_costs(feeding, again) if again else _too_many(feeding, wanted),
+        evidence=_why_too_many(seen, feeding, enough, again),
+        numbers=loader_numbers(feeding, seen.ledger.share("loader")),
+        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
+        advice=""
+        if again
+        else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
+        gain=_without_starts(again, feeding) if again else None,
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=again.spans if again else seen.ledger.spans["loader"],
+        aside=again is None,
+        lesson="05_data_loading",
+    )
+
+
+def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
+    """A trace tells that there are workers and not how many, nor what they do."""
+    confidence, why = seen.confidence(LIKELY)
+    exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
+    return Finding(
+        rule="few_workers",
+        parts=("loader",),
+        claim=f"{who_waits(seen, share)}: the DataLoader's workers are late; too few, or held up.",
+        evidence=(time_in_loader(seen, feeding),),
+        numbers=loader_numbers(feeding, share),
+        advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
+        "up.",
+        gain=seen.bounded(
+            exposed_ns,
+            "the exposed wait, removed by 70 to 100 %",
+            "even free data",
+            spans=seen.ledger.spans["loader"],
+        ),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=seen.ledger.spans["loader"],
+        lesson="05_data_loading",
+    )
+
+
+def _computing(seen: Evidence, feeding: Feeding) -> float | None:
+    """Which part of its time a worker computes."""
+    workers = seen.once(crew)
+    if workers is not None:
+        return workers.busy_frac
+    return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
+
+
+def _carried(seen: Evidence, cores: float | None) -> int:
+    """How many workers the cores carry: one each where they compute, more where they wait, but never a crowd."""
+    if cores is None:
+        return MOST_WORKERS
+    mine, computing = max(1, int(cores)), _computing(seen, seen.feeding) if seen.feeding else None
+    if computing is None or computing >= WAITING_FRAC:
+        return mine
+    return max(mine, min(MOST_WORKERS, int(cores / max(computing, FREE_WAIT_FRAC))))
+
+
+def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
+    each, needs = f"{ms(batch_ns(feeding))} / {ms(feeding.rest_ns)}", needed(feeding)
+    computing = _computing(seen, feeding)
+    here = "" if cores is None else f"the {cores:g} core{'s' * (cores != 1)} here"
+    if cores is None:
+        why = f"how many cores there are is not known, and {wanted} can do no harm"
+    elif computing is None:
+        why = f"{here} are for {wanted} at most"
+    elif computing < WAITING_FRAC:
+        limit = "are no limit" if wanted >= needs else f"carry {wanted}"
+        why = f"they mostly wait ({percent(computing)} computing), so {here} {limit}"
+    else:
+        why = f"they compute, so {here} are all they can use"
+    if wanted >= needs:
+        return f"{each}: {needs} workers would keep up{'' if cores is None else f'; {why}'}."
+    return f"{each}: it would take {needs} workers to keep up; {why}."
+
+
+def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
+    if feeding.worker_cpu_ns is None:
+        return ()
+    return (f"Of that, {ms(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
+
+
+def _enough(seen: Evidence, feeding: Feeding) -> int | None:
+    """As many workers as would keep up if every batch took as long as the slowest first one; None: not told."""
+    first_ns = seen.once(slowest_first)
+    return None if first_ns is None else ceil(first_ns / feeding.step_ns) + 1
+
+
+def _restarts(seen: Evidence, feeding: Feeding) -> Begun | None:
+    """The beginnings of epochs, where workers are started anew in each and that is a good part of the loop."""
+    if feeding.setup is None or feeding.setup.persistent_workers:
+        return None
+    found = seen.once(begun)
+    return found if found is not None and found.frac >= START_WORTH_FRAC else None
+
+
+def _without_starts(found: Begun, feeding: Feeding) -> Gain:
+    """Workers that start also take cores from the steps beside them: at best these are as fast as the fastest were."""
+    left_ns = max(1, found.step_ns - round(found.frac * found.step_ns))
+    floor_ns = min(left_ns, feeding.least_rest_ns or warmed_ns(left_ns, found.step_ns))
+    return Gain(
+        step_ns=found.step_ns,
+        best_ns=floor_ns,
+        worst_ns=(found.step_ns + left_ns) // 2,
+        floor_ns=floor_ns,
+        basis="the beginnings of later epochs, shortened by 50 to 100 %",
+        floor_means="even a beginning that costs nothing",
+        averaged=True,
+    )
+
+
+def _costs(feeding: Feeding, found: Begun) -> str:
+    return (
+        f"{percent(found.frac)} of the loop goes to starting {feeding.workers} workers anew for each epoch, "
+        f"{ms(found.each_ns)} each time."
+    )
+
+
+def _too_many(feeding: Feeding, wanted: int) -> str:
+    return f"{feeding.workers} workers are more than help: {wanted} would keep up as well."
+
+
+def _why_too_many(seen: Evidence, feeding: Feeding, enough: int | None, again: Begun | None) -> tuple[str, ...]:
+    told = []
+    first_ns, workers = seen.once(slowest_first), seen.once(crew)
+    if first_ns is not None and enough is not None:
+        told.append(
+            f"The slowest first batch of an epoch came after {ms(first_ns)}, start of the workers included; with a "
+            f"step of {ms(feeding.step_ns)}, {enough} workers would keep up even with batches like that."
+        )
+    if workers is not None:
+        told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
+    if again is not None:
+        told.append(f"{again.count} epoch{'s' * (again.count != 1)} began so, after the first.")
+    return tuple(told)

@@ -1,0 +1,1 @@
+"""What runs the rules: Rule, Finding, Evidence, the catalogue, and the diagnosis that ranks the answers."""

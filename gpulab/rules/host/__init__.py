@@ -1,0 +1,1 @@
+"""Rules about the host: Python code, dispatch, synchronisation, garbage collection, CPU threads."""

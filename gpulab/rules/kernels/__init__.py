@@ -1,0 +1,1 @@
+"""Rules about kernels and operators: fusion, precision, shapes, occupancy, the optimizer."""

@@ -1,0 +1,76 @@
+"""What faster work on the device gives: less than it saves there, where the host is nearly as slow."""
+
+from __future__ import annotations
+
+from gpulab.analysis.host.host_bound import pace
+from gpulab.intervals import Spans
+from gpulab.replay.removal import without
+from gpulab.rules.engine.evidence import Evidence, warmed_ns
+from gpulab.rules.engine.finding import Gain
+from gpulab.rules.phrases import ms
+
+WORTH_FRAC = 0.05  # where even at best less than this comes out of it, the host is what limits: nothing is said
+# Recording lengthens every call. Where by how much was not measured, the host's own need may be so much less.
+BEST_CALLS, LEAST_CALLS = 0.75, 0.5
+
+
+def faster_work(
+    seen: Evidence,
+    cost_ns: int,
+    left: tuple[float, float, float],
+    basis: str,
+    floor_means: str,
+    *,
+    calls: bool = False,
+    spans: Spans | None = None,
+) -> Gain | None:
+    """The gain where work that costs so much of a traced step shrinks to a part of itself.
+
+    `left`: the parts that remain at worst, at best and at the utmost. No step is shorter than what the host needs for
+    it, unless the work is `calls` of the host itself; None where next to nothing is gained. `spans`: when the device
+    did it, where the step can be replayed with that shortened.
+    """
+    step_ns = seen.step_ns
+    hosts = (0, 0, 0) if calls else _host_ns(seen)
+    shrunk = [round(step_ns - (1 - part) * seen.plain_ns(cost_ns)) for part in left]
+    worst, best, floor = (min(step_ns, max(1, *each)) for each in zip(hosts, shrunk, strict=True))
+    if not seen.on_gpu:
+        floor = warmed_ns(floor, step_ns)
+        best = max(floor, warmed_ns(best, step_ns))
+    best = min(best, worst)
+    gain = Gain(
+        step_ns=step_ns,
+        best_ns=best,
+        worst_ns=worst,
+        floor_ns=min(floor, best),
+        basis=f"{basis}; the host alone needs {ms(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
+        floor_means=floor_means,
+    )
+    if seen.on_gpu and spans is not None and spans.total_ns:
+        realised = (1 - left[0], 1 - left[1], 1 - left[2])
+        gain = seen.replayed(without("faster", spans, realised, device_only=True), gain)
+    return worth_having(gain)
+
+
+def worth_having(gain: Gain) -> Gain | None:
+    """The gain, unless even at best next to nothing comes out."""
+    return gain if gain.step_ns - gain.best_ns >= WORTH_FRAC * gain.step_ns else None
+
+
+def _host_ns(seen: Evidence) -> tuple[int, int, int]:
+    """What the host needs for an un-profiled step: as measured, and as little as it may be."""
+    told = seen.once(pace)
+    if seen.steps.plain_ns is not None:
+        needed_ns = seen.without_recording(told.needed_ns)
+        return needed_ns, needed_ns, needed_ns
+    calls_ns = told.needed_ns - told.steady_ns
+    return (
+        told.needed_ns,
+        told.steady_ns + round(BEST_CALLS * calls_ns),
+        told.steady_ns + round(LEAST_CALLS * calls_ns),
+    )
+
+
+def by_ratio(worst: float, best: float, utmost: float) -> tuple[float, float, float]:
+    """What is left of work that becomes so many times as fast."""
+    return 1 / worst, 1 / best, 1 / utmost

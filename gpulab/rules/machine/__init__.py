@@ -1,0 +1,1 @@
+"""Rules about the machine: clocks, sharing, the link, the device that computes."""

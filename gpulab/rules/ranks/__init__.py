@@ -1,0 +1,1 @@
+"""Rules about several GPUs: communication, stragglers, DataParallel."""

@@ -1,0 +1,229 @@
+"""Rules about communication between GPUs: what nothing hides, and collectives too small to be worth their call."""
+
+from __future__ import annotations
+
+from gpulab.analysis.ranks.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
+from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
+
+# TensorBoard's plug-in says 10 %, TraceLens 5 %: the fix is a few arguments, so it is worth telling at the earlier.
+COMMUNICATION_WORTH_FRAC = 0.05
+# Any link between two GPUs of one machine does better, PCIe 3.0 x16 among them (12 GB/s): slower is waiting.
+SLOW_BYTES_PER_S = 8e9
+SLOW_NETWORK_BYTES_PER_S = 1.25e9  # 10 Gbit/s
+ONE_BUCKET_BYTES = 50 << 20  # twice DDP's own bucket: so much in one piece was asked for
+TAIL_FRAC = 0.5  # the last all-reduce holds this much of what is exposed: it is the one to split
+
+WAITING_FRAC = 0.2  # less of it than this is jitter
+
+SMALL_WORTH_FRAC = 0.03  # one argument mends it
+MANY_SMALL = 8  # DDP makes its first bucket small on purpose; buffers and metrics add a few more
+
+_DOES = {
+    "all-reduce": "adds up results with the other GPUs",
+    "all-gather": "collects pieces of tensors from the other GPUs",
+    "reduce-scatter": "adds up results with the other GPUs",
+    "all-to-all": "exchanges data with the other GPUs",
+}
+
+
+def exposed_communication(seen: Evidence) -> Finding | None:
+    """The GPU exchanges data with other GPUs, or waits for them, while it computes nothing.
+
+    Proof: collectives (NCCL, RCCL and their like) with no kernel beside them. Confused with: communication that runs
+    behind the backward pass and costs nothing, which is not counted; waiting for a late rank (`stragglers`), which one
+    rank alone cannot tell from slow communication; many small collectives (`small_buckets`). What to do: start the
+    exchange earlier, so that compute runs beside it, and move less.
+    """
+    share = seen.ledger.share("communication")
+    told = seen.once(exposed)
+    if told is None or share < COMMUNICATION_WORTH_FRAC:
+        return None
+    exposed_ns = seen.ledger.median_ns("communication")
+    kind = told.by_kind[0][0]
+    how = parallel(seen, kind)
+    fix, advice = overlapped(seen, how, half_bytes=told.float32, bucket_mb=_bucket(told))
+    confidence, why = seen.confidence(CERTAIN)
+    return Finding(
+        rule="exposed_communication",
+        parts=("communication",),
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
+        evidence=(
+            f"{of_a_step(seen, exposed_ns)} in collectives with no kernel beside them "
+            f"({spread(seen, 'communication')}).",
+            f"Compute hides {percent(told.hidden_frac)} of all communication.",
+            *_kinds(told),
+            *_rate(seen, told),
+            *_tail(told, how),
+            *_waiting(seen),
+        ),
+        numbers={
+            "exposed_frac": share,
+            "exposed_ns": float(exposed_ns),
+            "hidden_frac": told.hidden_frac,
+            "per_step": told.per_step,
+        },
+        fix=fix,
+        advice=advice,
+        gain=_hidden(seen, told, exposed_ns),
+        rewrites=seen.typed("overlap"),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=told.spans,
+        caveats=_caveats(seen),
+        lesson="15_distributed_communication",
+    )
+
+
+def _hidden(seen: Evidence, told: Exposed, exposed_ns: int) -> Gain:
+    basis = "the exposed communication, hidden or spared by 20 to 80 %"
+    plain = seen.bounded(seen.plain_ns(exposed_ns), basis, "even free communication", (0.2, 0.8), told.spans)
+    return seen.predicted("overlap", plain)
+
+
+def _does(kind: str, how: Parallel) -> str:
+    does = _DOES.get(kind, "communicates with other GPUs")
+    return does.replace("results", "gradients") if how.training else does
+
+
+def _bucket(told: Exposed) -> int | None:
+    """DDP's own bucket size, where one bucket holds so much that nothing can run beside it."""
+    one = told.tail_bytes is not None and told.tail_bytes > ONE_BUCKET_BYTES
+    return 25 if one and told.tail_ns >= TAIL_FRAC * told.exposed_ns else None
+
+
+def _kinds(told: Exposed) -> tuple[str, ...]:
+    worth = [(kind, dur_ns) for kind, dur_ns in told.by_kind if dur_ns >= 0.05 * told.exposed_ns]
+    if len(worth) < 2:
+        return ()
+    return (f"By kind, per step: {', '.join(f'{kind} {ms(dur_ns)}' for kind, dur_ns in worth)}.",)
+
+
+def _rate(seen: Evidence, told: Exposed) -> tuple[str, ...]:
+    if told.rate_bytes_per_s is None:
+        return ()
+    kind = told.by_kind[0][0]
+    rate = f"Each {kind} moves its data at {told.rate_bytes_per_s / 1e9:.3g} GB/s"
+    ranks = _ranks(seen)
+    inside = ranks is not None and ranks <= len(seen.run.machine.gpus)
+    slow = told.rate_bytes_per_s < (SLOW_BYTES_PER_S if inside else SLOW_NETWORK_BYTES_PER_S)
+    if not slow or seen.arrivals is not None:  # all ranks side by side tell of waiting without a guess
+        return (f"{rate}.",)
+    if inside:
+        return (f"{rate}; links inside a machine carry 12 and more: most of the time is likely waiting.",)
+    return (f"{rate}: either the network between the machines is slow, or most of the time is waiting.",)
+
+
+def _ranks(seen: Evidence) -> int | None:
+    told = seen.run.facts.get("world_size", "")
+    return int(told) if told.isdecimal() else None
+
+
+def _tail(told: Exposed, how: Parallel) -> tuple[str, ...]:
+    if not how.ddp or told.tail_ns < TAIL_FRAC * told.exposed_ns:
+        return ()
+    size = f" ({told.tail_bytes / 1e6:.3g} MB)" if told.tail_bytes else ""
+    return (
+        f"{ms(told.tail_ns)} of it is the last all-reduce of the step{size}, with no backward pass left beside it.",
+    )
+
+
+def _waiting(seen: Evidence) -> tuple[str, ...]:
+    """How much of it is waiting for other ranks, where all of them were recorded."""
+    arrived = seen.arrivals
+    if arrived is None:
+        return ()
+    wait_ns = next(
+        (wait for side, wait in zip(arrived.sides, arrived.waits_ns, strict=True) if side.run is seen.run), 0
+    )
+    if wait_ns < WAITING_FRAC * seen.ledger.median_ns("communication"):
+        return ("Hardly any of it is waiting for other ranks: it is the exchange itself that takes the time.",)
+    return (f"{ms(wait_ns)} of it is waiting for whichever of the {len(arrived.sides)} ranks comes last in a step.",)
+
+
+def _caveats(seen: Evidence) -> tuple[str, ...]:
+    if seen.peers:
+        return ()
+    return (
+        "One rank alone does not tell moving data from waiting for a late rank; the traces of all ranks, loaded "
+        "together, do.",
+    )
+
+
+def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
+    """Gradients are added up in many small pieces, each of which costs a call and a round among all GPUs.
+
+    Proof: eight and more all-reduces of less than a mebibyte in a step, exposed. Confused with: DDP's first bucket,
+    which is small on purpose; batch normalisation that is synchronised, whose statistics are small by nature; sharded
+    inference, which adds up activations. What to do: larger buckets, or DDP in place of one all-reduce a parameter.
+    """
+    how = parallel(seen, "all-reduce")
+    if not how.training or how.small_by_nature:
+        return None
+    told = seen.once(buckets)
+    if told is None:
+        return _unknown_sizes(seen)
+    share = told.small_exposed_ns / max(1, seen.steps.traced_ns or 1)
+    if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
+        return None
+    confidence, why = seen.confidence(LIKELY)
+    return Finding(
+        rule="small_buckets",
+        parts=("communication",),
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
+        f"the other GPUs in {round(told.small_per_step)} small pieces.",
+        evidence=_pieces(seen, told),
+        numbers={
+            "exposed_frac": share,
+            "exposed_ns": float(told.small_exposed_ns),
+            "per_step": told.small_per_step,
+            "median_bytes": float(told.median_bytes),
+        },
+        fix=rewrapped(seen, bucket_mb=_larger(told), ddp=how.ddp),
+        advice=""
+        if how.ddp
+        else "Leave out the all_reduce of each parameter: DDP does it in buckets, while the backward pass still runs.",
+        gain=seen.predicted(
+            f"bucket_mb={_larger(told)}",
+            seen.bounded(
+                seen.plain_ns(told.small_exposed_ns),
+                "the exposed time of the small all-reduces, lessened by 30 to 90 %",
+                "even free small all-reduces",
+                (0.3, 0.9),
+                told.spans,
+            ),
+        ),
+        rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=told.spans,
+        lesson="15_distributed_communication",
+    )
+
+
+def _unknown_sizes(seen: Evidence) -> Unjudged | None:
+    told = seen.once(exposed)
+    if told is None or told.by_kind[0][0] != "all-reduce" or told.per_step < MANY_SMALL:
+        return None
+    return Unjudged(
+        rule="small_buckets",
+        about="the size of what is communicated at once",
+        why=f"there are {round(told.per_step)} collectives a step, but the trace does not tell their sizes",
+        fix="record with PyTorch 2.2 or newer, which tells them",
+    )
+
+
+def _pieces(seen: Evidence, told: Buckets) -> tuple[str, ...]:
+    return (
+        f"{round(told.small_per_step)} of {round(told.per_step)} all-reduces a step move less than "
+        f"{SMALL_BYTES / 2**20:.0f} MiB each (median of all {told.median_bytes / 1e6:.3g} MB, together "
+        f"{told.total_bytes / 1e6:.3g} MB).",
+        f"{of_a_step(seen, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
+    )
+
+
+def _larger(told: Buckets) -> int:
+    """About four buckets a step, of 25 MB at least and 100 MB at most: fewer would leave nothing to overlap."""
+    return round(min(100, max(25, told.total_bytes / 4e6)))

@@ -1,0 +1,145 @@
+"""Rules about several GPUs in sight of one process: one that feeds them all, and some that do nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.analysis.events.device_work import devices
+from gpulab.analysis.ranks.data_parallel import Shares, replicated, worked
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.needs import Need
+from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.rules.ranks.parallelism import spread_over
+from gpulab.run import Run
+
+REPLICAS_WORTH_FRAC = 0.03
+
+DOES_NOTHING_FRAC = 0.02  # NVML says 0 % of an idle GPU; one that draws a screen shows 1-2 %
+WORKS_FRAC = 0.10
+WELL_FED_FRAC = 0.5  # a GPU that waits more than it works does not need others beside it
+HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more is somebody's work
+
+OTHER_GPUS = Need(
+    lambda seen: len(seen.run.gpu_rows) > 0 or len(seen.run.machine.gpus) < 2 or len(devices(seen.run)) > 1,
+    "what the other GPUs did was not read",
+    "profile here with %%gpuprofile: a trace tells of one process only",
+)
+
+
+def data_parallel(seen: Evidence) -> Finding | None:
+    """One process feeds several GPUs with DataParallel: it copies the model to all of them in every step.
+
+    Proof: `DataParallel.forward` in the trace, and more than one GPU that worked. Confused with:
+    DistributedDataParallel, one process a GPU, which copies nothing but gradients; DataParallel on a single GPU, which
+    does nothing. What to do: DistributedDataParallel, started by torchrun.
+    """
+    told = seen.once(replicated)
+    if told is None:
+        return None
+    share = told.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    worth = share >= REPLICAS_WORTH_FRAC
+    confidence, why = seen.confidence(CERTAIN)
+    cost = (
+        f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
+        if worth
+        else "which costs little here"
+    )
+    return Finding(
+        rule="data_parallel",
+        parts=("communication", "copies") if worth else (),
+        claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
+        evidence=(
+            f"{of_a_step(seen, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, with no "
+            "kernel beside it on the GPU that works most.",
+            _by_device(told.shares),
+        ),
+        numbers={"exposed_frac": share, "exposed_ns": float(told.exposed_ns), "gpus": float(told.gpus)},
+        fix=spread_over(seen, told.gpus, from_one=True),
+        advice="DistributedDataParallel needs a script and one process a GPU: it does not run in a notebook cell.",
+        gain=seen.bounded(
+            seen.plain_ns(told.exposed_ns),
+            "what DataParallel adds to each step, removed by 50 to 90 %",
+            "even free data parallelism",
+            (0.5, 0.9),
+            told.spans,
+        )
+        if worth
+        else None,
+        confidence=confidence,
+        why_confidence=why,
+        shown_by=told.spans,
+        aside=not worth,
+        lesson="15_distributed_communication",
+    )
+
+
+def _by_device(shares: Shares) -> str:
+    return "Busy: " + ", ".join(f"GPU {device} {percent(share)}" for device, share in shares) + " of the time."
+
+
+def idle_gpus(seen: Evidence) -> Finding | None:
+    """Some of the GPUs that this process may use do nothing while another one works.
+
+    Proof: the driver's utilisation of each GPU over the run; without sensors, the GPUs that worked in the trace.
+    Confused with: a GPU that another process has taken (memory in use on it), GPUs of other ranks of the same job
+    (which are busy), and a cell that only tries something out. What to do: one process a GPU with torchrun, or leave
+    the others to somebody else: CUDA_VISIBLE_DEVICES.
+    """
+    shares = _shares(seen)
+    busy = [(share, device) for device, share in shares if share >= WORKS_FRAC]
+    free = [device for device, share in shares if share < DOES_NOTHING_FRAC and not _held(seen.run, device)]
+    if not busy or not free:
+        return None
+    most, first = max(busy)
+    count = len(shares)
+    by_sensors = bool(_sampled(seen.run))
+    confidence, why = (LIKELY, "") if by_sensors else seen.confidence(LIKELY)
+    well_fed = most >= WELL_FED_FRAC
+    return Finding(
+        rule="idle_gpus",
+        claim=f"{len(free)} of {count} GPUs do{'es' * (len(free) == 1)} nothing while GPU {first} works.",
+        evidence=(
+            _by_device(shares) if count <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
+            "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
+        ),
+        numbers={"idle_gpus": float(len(free)), "gpus": float(count), "busiest_frac": most},
+        fix=spread_over(seen, len(free) + len(busy), from_one=False),
+        advice="One process a GPU needs a script: it does not run in a notebook cell. "
+        + (
+            "Where one GPU is enough, set CUDA_VISIBLE_DEVICES before Python starts, and others can use the rest."
+            if well_fed
+            else f"Mend first what keeps GPU {first} waiting: more GPUs would wait alike."
+        ),
+        confidence=confidence,
+        why_confidence=why,
+        aside=not well_fed,
+        lesson="16_resources_and_scheduling",
+    )
+
+
+def _shares(seen: Evidence) -> Shares:
+    """Each GPU and the share of time it worked: by sensors, else by the trace; () where neither tells."""
+    sampled = _sampled(seen.run)
+    if len(sampled) > 1:
+        return sampled
+    return seen.once(worked) if seen.accounts is not None and not sampled else ()
+
+
+def _sampled(run: Run) -> Shares:
+    samples = run.gpu_rows
+    told = samples.where(~np.isnan(samples["util_frac"]))
+    return tuple(
+        (device, float(told["util_frac"][told["device"] == device].mean()))
+        for device in np.unique(told["device"]).tolist()
+    )
+
+
+def _held(run: Run, device: int) -> bool:
+    """Whether another process keeps memory on this GPU; where the driver does not say whose it is, anybody."""
+    samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
+    for column in ("others_memory_bytes", "memory_used_bytes"):
+        known = samples[column][~np.isnan(samples[column])]
+        if len(known):
+            return bool(np.median(known) > HELD_BYTES)
+    return False

@@ -1,0 +1,1 @@
+"""Rules about steps that take longer than their neighbours."""

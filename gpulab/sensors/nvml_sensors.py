@@ -1,0 +1,163 @@
+"""One row for each sensor of an NVIDIA GPU: which columns it fills, and how NVML is asked.
+
+The functions here are given the binding and a handle; they import nothing of NVIDIA's and keep nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpulab.sensors.nvml_errors import NOT_SUPPORTED
+from gpulab.sensors.other_processes import others_memory, others_utilisation
+
+SECOND_NS = 1_000_000_000
+Read = Callable[[Any, Any], tuple[float, ...]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Sensor:
+    """One question to a GPU: which columns it fills, its name in words, and how it is asked.
+
+    Each of `reads` takes pynvml and a handle and gives a value per column, in the column's unit. The first is
+    preferred; the next is asked where the driver, or this nvidia-ml-py, does not know the one before.
+    """
+
+    columns: tuple[str, ...]
+    what: str
+    reads: tuple[Read, ...]
+    of_board: bool = False  # a MIG instance shares it with its whole GPU, so that GPU is asked
+    every_ns: int = 0  # asked no more often than this: the driver needs long for it; the answer stands in between
+
+
+def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(gpu)  # whole percents
+    return rates.gpu / 100, rates.memory / 100
+
+
+def _memory_v2(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    # Version 1 counts what the driver keeps for itself as used.
+    return (_told(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used),)
+
+
+def _memory(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_told(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu).used),)
+
+
+def _power_instant(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [nvml.NVML_FI_DEV_POWER_INSTANT])
+    if answer.nvmlReturn:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return (answer.value.uiVal / 1e3,)  # mW
+
+
+def _power(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    # From Ampere on this is an average over a second.
+    return (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,)  # mW
+
+
+def _sm_clock(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)),)
+
+
+def _memory_clock(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)),)
+
+
+def _temperature_v(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _temperature(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _event_reasons(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),)
+
+
+def _throttle_reasons(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),)
+
+
+def _energy(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_told(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3,)  # mJ
+
+
+def _link_generation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu)),)
+
+
+def _link_width(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu)),)
+
+
+def _power_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_POWER),)
+
+
+def _power_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_POWER),)
+
+
+def _heat_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_THERMAL),)
+
+
+def _heat_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_THERMAL),)
+
+
+def _violation_s(nvml: Any, gpu: Any, policy: int) -> float:
+    return _told(nvml, nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime) / 1e9  # ns
+
+
+def _held_s(nvml: Any, gpu: Any, field: int) -> float:
+    # What replaces the question above, which CUDA 14 is to lose; the older one says plainly that it counts ns.
+    (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [field])
+    if answer.nvmlReturn:
+        raise nvml.NVMLError(answer.nvmlReturn)
+    return _told(nvml, answer.value.ullVal) / 1e9
+
+
+def _told(nvml: Any, value: int) -> float:
+    """A 64-bit counter; all bits set is NVML's way of saying "not available" without an error."""
+    if value == 2**64 - 1:
+        raise nvml.NVMLError(NOT_SUPPORTED)
+    return float(value)
+
+
+# PCIe throughput is missing on purpose: NVML measures it over 20 ms for each call, and the sampler would wait.
+SENSORS = (
+    Sensor(columns=("util_frac", "memory_util_frac"), what="utilisation", reads=(_utilisation,)),
+    Sensor(columns=("memory_used_bytes",), what="memory in use", reads=(_memory_v2, _memory)),
+    Sensor(columns=("power_w",), what="power", reads=(_power_instant, _power)),
+    Sensor(columns=("sm_clock_mhz",), what="SM clock", reads=(_sm_clock,), of_board=True),
+    Sensor(columns=("memory_clock_mhz",), what="memory clock", reads=(_memory_clock,), of_board=True),
+    Sensor(columns=("temperature_c",), what="temperature", reads=(_temperature_v, _temperature), of_board=True),
+    Sensor(
+        columns=("throttle_bits",),
+        what="throttle reasons",
+        reads=(_event_reasons, _throttle_reasons),
+        of_board=True,
+    ),
+    Sensor(columns=("energy_j",), what="energy", reads=(_energy,)),
+    Sensor(columns=("link_generation",), what="PCIe generation", reads=(_link_generation,), of_board=True),
+    Sensor(columns=("link_width",), what="PCIe width", reads=(_link_width,), of_board=True),
+    Sensor(
+        columns=("power_held_s",),
+        what="time held down by power",
+        reads=(_power_violation, _power_held),
+        of_board=True,
+    ),
+    Sensor(
+        columns=("thermal_held_s",),
+        what="time held down by heat",
+        reads=(_heat_violation, _heat_held),
+        of_board=True,
+    ),
+    Sensor(columns=("others_memory_bytes",), what="memory of others", reads=(others_memory,), every_ns=SECOND_NS),
+    Sensor(columns=("others_util_frac",), what="use by others", reads=(others_utilisation,), every_ns=SECOND_NS),
+)
+COLUMNS = tuple(column for sensor in SENSORS for column in sensor.columns)

@@ -1,0 +1,305 @@
+"""Batches of events -> the columns of the tables, piece by piece in typed arrays; joined and sorted once at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import compress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.intervals import Ints
+from gpulab.rows import Rows
+from gpulab.tables import EVENTS, Kind
+from gpulab.trace.columns.categories import Family, family_of, kind_of
+from gpulab.trace.columns.growing_array import Growing
+from gpulab.trace.columns.memory_events import Moments
+from gpulab.trace.columns.side_tables import (
+    OF_CALLS,
+    OF_COMMUNICATION,
+    OF_DEVICE_WORK,
+    OF_KERNELS,
+    OF_OPERATORS,
+    OF_WAITS,
+    SIDES,
+    Gathered,
+)
+from gpulab.trace.columns.times import (
+    MISSING,
+    UNPADDED,
+    are_unpadded,
+    by_unpadded_text,
+    of_anything,
+    of_fractions,
+    of_whole,
+    of_whole_or_missing,
+)
+from gpulab.trace.columns.vocabulary import Vocabulary, plain, printable
+from gpulab.trace.reading.batches import Batch, How, Times
+from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
+
+Part = dict[str, NDArray[Any]]  # the columns of the rows of one piece
+
+_WEEK_NS = 7 * 86_400 * 10**9
+_COMMUNICATES = "record_param_comms"  # the operator by which PyTorch tells of a collective
+_TAKES_INPUTS = np.array([family in (Family.OP, Family.MIXED, Family.ANNOTATION) for family in range(12)])
+# What every event tells; name and family become words and kinds at the end.
+_DTYPES = {"start_ns": np.int64, "dur_ns": np.int64, "thread": np.int32, "name": np.int32, "family": np.int8}
+
+
+class Found(NamedTuple):
+    """All rows, in order of time, and what the columns need beside them."""
+
+    rows: Rows
+    grids: Rows
+    shapes: Rows
+    collectives: Rows
+    waits: Rows
+    memory: Rows
+    zero_ns: int  # the earliest start, as the trace counts
+    span_ns: int
+    threads: tuple[str, ...]
+    unknown: dict[str, int]  # events of categories gpulab does not know
+
+
+class Columns:
+    """Grows with every piece; keeps nothing of the events but numbers and distinct names."""
+
+    def __init__(self, *, shapes: bool = True) -> None:
+        self._categories, self._names, self._threads = Vocabulary(), Vocabulary(), Vocabulary()
+        self._families: list[int] = []
+        self._columns = {name: Growing(np.dtype(dtype)) for name, dtype in _DTYPES.items()}
+        self._sides = {side: Gathered(side) for side in SIDES}
+        self._communicating: list[int] = []  # codes of names that belong to communication
+        self._memory = Moments()
+        self._labels: dict[tuple[str, str], str] = {}
+        self._unknown: Counter[str] = Counter()
+        self._shapes = shapes
+        self._unpadded: bool | None = None
+        self.asks = True  # the arguments of events in the last piece were looked at
+        self.count = 0  # rows so far
+        self.seen = 0  # events of the kind that have a duration, with a row or without
+
+    def add(self, batch: Batch, how: How) -> How:
+        """Take the events of a piece that was read so closely.
+
+        Where that was not close enough nothing is taken, and what is given back says how to read it.
+        """
+        start, dur = (self._nanoseconds(batch, field) for field in ("ts", "dur"))
+        if start is None or dur is None:
+            return how._replace(times=Times.TEXT)
+        families = self._families_of(batch)
+        names = self._codes_of_names(batch)
+        moves = self._communicate(names)
+        self.asks = bool(moves.any()) or self._asks(families)
+        needed = how._replace(
+            args=how.args or self.asks,
+            shapes=how.shapes or (self._shapes and bool(_TAKES_INPUTS[families].any())),
+            waits=how.waits or bool((families == Family.SYNC_RECORD).any()),
+            collectives=how.collectives or bool(moves.any()),
+        )
+        if needed == how:
+            self._note(batch, families)
+            rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
+            if self.asks:
+                self._gather(batch, families, moves, rows)
+        return needed
+
+    def _asks(self, families: NDArray[np.int8]) -> bool:
+        """Whether the arguments of any of these events are looked at, whatever they are called."""
+        of_gpu = (families == Family.RUNTIME) | (families >= Family.SYNC_RECORD)
+        return bool(of_gpu.any() or (self._shapes and _TAKES_INPUTS[families].any()))
+
+    def _nanoseconds(self, batch: Batch, field: str) -> Ints | None:
+        values = map(batch.get[field], batch.work)
+        if batch.times is not Times.TEXT:
+            read = of_whole if batch.times is Times.WHOLE else of_fractions
+            found = read(values, len(batch.work))
+            if found is None and batch.times is Times.WHOLE:
+                found = of_whole_or_missing(list(map(batch.get[field], batch.work)))
+            return found
+        if self._unpadded is None:  # the first piece tells of all
+            self._unpadded = are_unpadded([batch.get["ts"](event) for event in batch.work])
+        return by_unpadded_text(list(values)) if self._unpadded else of_anything(list(values))
+
+    def _families_of(self, batch: Batch) -> NDArray[np.int8]:
+        known = len(self._categories)
+        codes = self._categories.codes_of_any(batch.work, batch.get["cat"])
+        self._families += [family_of(plain(category)) for category in self._categories.since(known)]
+        return np.array(self._families, np.int8)[codes]
+
+    def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
+        known = len(self._names)
+        codes = self._names.codes_of_any(batch.work, batch.get["name"])
+        for code, name in enumerate(self._names.since(known), known):
+            if name == _COMMUNICATES or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
+                self._communicating.append(code)
+        return codes
+
+    def _communicate(self, names: NDArray[np.int32]) -> NDArray[np.bool_]:
+        return np.isin(names, self._communicating) if self._communicating else np.zeros(len(names), bool)
+
+    def _note(self, batch: Batch, families: NDArray[np.int8]) -> None:
+        """What is said beside the events that have rows."""
+        self.seen += len(families)
+        for pid, tid, name in batch.labels:
+            self._labels[plain(pid), plain(tid)] = plain(name).strip()
+        for event in _picked(batch.work, families == Family.UNKNOWN):
+            self._unknown[plain(batch.get["cat"](event))[:100]] += 1
+        if batch.memory:
+            self._memory.take(batch, self._threads_of(batch, batch.memory))
+
+    def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
+        """What every event tells; gives the row of each."""
+        kept = families > Family.DROPPED
+        device = families >= Family.SYNC_RECORD
+        host = kept & ~device
+        part["thread"] = np.full(len(families), -1, np.int32)
+        part["thread"][host] = self._threads_of(batch, _picked(batch.work, host))
+        whole = bool(kept.all())
+        for name, values in part.items():
+            self._columns[name].add(values if whole else values[kept])
+        rows: Ints = np.cumsum(kept) - 1 + self.count
+        self.count += int(kept.sum())
+        return rows
+
+    def _gather(self, batch: Batch, families: NDArray[np.int8], moves: NDArray[np.bool_], rows: Ints) -> None:
+        """The side tables' share of these events, whose rows these are; `moves`: by its name it communicates."""
+        kernels = families == Family.KERNEL
+        told = {
+            OF_CALLS: families == Family.RUNTIME,
+            OF_DEVICE_WORK: families >= Family.SYNC_RECORD,
+            OF_KERNELS: kernels,
+            OF_WAITS: families == Family.SYNC_RECORD,
+            OF_OPERATORS: _TAKES_INPUTS[families] if self._shapes else None,
+            OF_COMMUNICATION: kernels | (moves & (families > Family.DROPPED)),
+        }
+        for side, mask in told.items():
+            if mask is not None and mask.any():
+                events = _picked(batch.work, mask)
+                numbers = rows[mask]
+                if side.mark:
+                    (marks,) = batch.told(events, (side.mark,))
+                    marked = np.array([mark is not None for mark in marks or ()], bool)
+                    if not marked.any():
+                        continue
+                    events, numbers = _picked(events, marked), numbers[marked]
+                self._sides[side].take(numbers, batch.told(events, side.keys))
+
+    def _threads_of(self, batch: Batch, events: Sequence[Any]) -> NDArray[np.int32]:
+        pid_of, tid_of = batch.get["pid"], batch.get["tid"]
+        try:
+            pids, tids = (np.fromiter(map(get, events), np.int64, len(events)) for get in (pid_of, tid_of))
+            begins = _changes(pids, tids)
+        except (ValueError, TypeError, OverflowError):  # words, or endless numbers
+            begins = np.arange(len(events))
+        # Events of one thread stand in long runs: one question a run.
+        pairs = [(pid_of(events[at]), tid_of(events[at])) for at in begins.tolist()]
+        try:
+            codes = self._threads.codes(pairs, len(pairs))
+        except TypeError:  # a list or an object where a number should be
+            codes = self._threads.codes([(plain(pid), plain(tid)) for pid, tid in pairs], len(pairs))
+        return np.repeat(codes, np.diff(np.append(begins, len(events))))
+
+    def finish(self, losses: Losses) -> Found:
+        """All rows, relative to the earliest; what has no usable time is left out and counted."""
+        joined = {name: column.taken() for name, column in self._columns.items()}
+        losses.mended |= {UNPADDED} if self._unpadded else set()
+        kept = _timed(joined["start_ns"], joined["dur_ns"], losses)
+        order = _in_time(joined["start_ns"], joined["dur_ns"])
+        order = order if kept.all() else order[kept[order]]
+        for name in joined:
+            joined[name] = joined[name][order]
+        position = np.full(self.count, -1, np.int32)
+        position[order] = np.arange(len(order), dtype=np.int32)
+        tables = (OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
+        sides = {side.table.name: self._sides[side].rows(position) for side in tables}
+        for side in (OF_CALLS, OF_DEVICE_WORK):
+            self._sides[side].put_into(joined, position, len(order))
+        del order, position
+        start, dur = joined["start_ns"], joined["dur_ns"]
+        zero = int(start[0]) if len(start) else 0
+        start -= zero
+        threads, codes = self._named_threads()
+        columns: dict[str, Any] = {name: joined[name] for name in joined if name != "family"}
+        columns["thread"] = codes[columns["thread"]]
+        columns["kind"] = self._kinds(joined["family"], joined["name"], sides[OF_COMMUNICATION.table.name])
+        columns["name"] = self._names.words(joined["name"])
+        span = int((start + dur).max(initial=0))
+        memory = self._memory.rows(zero, codes, losses)
+        return Found(
+            EVENTS.rows(columns),
+            **sides,
+            memory=memory,
+            zero_ns=zero,
+            span_ns=span,
+            threads=threads,
+            unknown=dict(self._unknown),
+        )
+
+    def _kinds(self, families: NDArray[Any], names: NDArray[Any], collectives: Rows) -> NDArray[np.int8]:
+        """One question per distinct pair of family and name, not one per event."""
+        vocabulary = self._names.texts()
+        pairs = families.astype(np.int64) * max(1, len(vocabulary)) + names
+        present = np.flatnonzero(np.bincount(pairs)) if len(pairs) else pairs
+        answers: NDArray[np.int8] = np.empty(int(present[-1]) + 1 if len(present) else 0, np.int8)
+        for pair in present.tolist():
+            family, name = divmod(pair, len(vocabulary))
+            answers[pair] = kind_of(family, vocabulary[name])
+        kinds = np.asarray(answers[pairs], np.int8)
+        # What moved how much between whom is told of communication only, whatever the kernel is called.
+        told = collectives["event"]
+        kinds[told[families[told] == Family.KERNEL]] = Kind.COLLECTIVE
+        return kinds
+
+    def _named_threads(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """The names of the host threads, and the final code of each found pair (the last: no thread)."""
+        unique: dict[tuple[str, str], int] = {}
+        codes = [unique.setdefault((plain(pid), plain(tid)), len(unique)) for pid, tid in self._threads.since(0)]
+        names = [self._labels.get(key) or ("profiler" if key[0] == "-1" else f"thread {key[1]}") for key in unique]
+        times = Counter(names)
+        told = (f"{n} of process {pid}" if times[n] > 1 else n for n, (pid, _) in zip(names, unique, strict=True))
+        return tuple(map(printable, told)), np.array([*codes, -1], np.int32)
+
+
+def _changes(one: Ints, other: Ints) -> Ints:
+    """Where a value of either differs from the one before."""
+    if not len(one):
+        return np.arange(0)
+    return np.append(0, np.flatnonzero((one[1:] != one[:-1]) | (other[1:] != other[:-1])) + 1)
+
+
+def _picked(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
+    return values if mask.all() else list(compress(values, mask.tolist()))
+
+
+def _in_time(start: Ints, dur: Ints) -> Ints:
+    """By start; where several start together, as they do in traces of whole us, parents before their children."""
+    # A trace is a few runs in order: to merge these is cheap, and only what starts together need be sorted by length.
+    order = np.argsort(start, kind="stable")
+    ordered = start[order]
+    same = np.append(ordered[1:] == ordered[:-1], False)
+    same[1:] |= same[:-1]
+    together = np.flatnonzero(same)
+    events = order[together]
+    order[together] = events[np.lexsort((-dur[events], start[events]))]
+    return order
+
+
+def _timed(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
+    """Which rows have a time to be trusted. Changes missing and negative durations to zero."""
+    kept: NDArray[np.bool_] = start != MISSING
+    losses.add(NO_TIME, int((~kept).sum()))
+    unknown = dur == MISSING
+    dur[unknown] = 0
+    losses.add(NEGATIVE, int((dur < 0).sum()))
+    np.maximum(dur, 0, out=dur)
+    if kept.any():
+        middle = int(np.median(start[kept].astype(np.float64)))
+        # One event of the year 1970 would make a run of half a century.
+        near = (abs(start - middle) < _WEEK_NS) & (dur < _WEEK_NS)
+        losses.add(FAR_AWAY, int((kept & ~near).sum()))
+        kept &= near
+    return kept

@@ -1,0 +1,158 @@
+"""What only some events tell -> the side tables and the memory table, gathered piece by piece."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.intervals import Ints
+from gpulab.rows import Rows, Table, Words, absent
+from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, SHAPES, WAITS
+from gpulab.trace.columns import arguments
+from gpulab.trace.columns.growing_array import Growing
+from gpulab.trace.columns.vocabulary import LONGEST, Vocabulary
+
+Reading = tuple[str, Callable[[Sequence[Any]], NDArray[Any]] | None]  # key of the argument; None: text
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """A side table: which argument each column is, and how it is read."""
+
+    table: Table
+    readings: Mapping[str, Reading]
+    mark: str = ""  # the argument without which an event has none of the others
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The arguments it asks for."""
+        return tuple(key for key, _ in self.readings.values())
+
+
+OF_KERNELS = Side(
+    GRIDS,
+    {
+        "grid": ("grid", arguments.products),
+        "block": ("block", arguments.products),
+        "registers": ("registers per thread", arguments.wholes),
+        "shared_bytes": ("shared memory", arguments.wholes),
+        "occupancy_frac": ("est. achieved occupancy %", arguments.occupancies),
+    },
+)
+OF_WAITS = Side(
+    WAITS,
+    {
+        "wait_on_stream": ("wait_on_stream", arguments.wholes),
+        "wait_on_correlation": ("wait_on_cuda_event_record_corr_id", arguments.correlations),
+    },
+)
+OF_OPERATORS = Side(SHAPES, {"shapes": ("Input Dims", None), "dtypes": ("Input type", None)})
+OF_COMMUNICATION = Side(
+    COLLECTIVES,
+    {
+        "collective": ("Collective name", None),
+        "dtype": ("dtype", None),
+        "elements_in": ("In msg nelems", arguments.addresses),
+        "elements_out": ("Out msg nelems", arguments.addresses),
+        "group": ("Process Group Name", None),
+        "group_size": ("Group size", arguments.wholes),
+        "sequence": ("Seq", arguments.wholes),
+    },
+    mark="Collective name",
+)
+
+
+def _some_of_the_events(*names: str) -> Table:
+    columns = {column.name: column for column in (*GRIDS.columns, *EVENTS.columns)}
+    return Table("events", (columns["event"], *(columns[name] for name in names)))
+
+
+# Columns of the events table that most events leave empty are kept aside as well, and put in at the end.
+_OF_CALLS: dict[str, Reading] = {
+    "correlation": ("correlation", arguments.correlations),
+    "bytes": ("bytes", arguments.wholes),
+}
+OF_CALLS = Side(_some_of_the_events("correlation", "bytes"), _OF_CALLS)
+OF_DEVICE_WORK = Side(
+    _some_of_the_events("correlation", "bytes", "device", "stream"),
+    {**_OF_CALLS, "device": ("device", arguments.wholes), "stream": ("stream", arguments.wholes)},
+)
+SIDES = (OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
+
+
+class Gathered:
+    """What the events tell for one side so far."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        dtypes = {column.name: column.dtype for column in side.table.columns}
+        self._words = {name: Vocabulary(absent=True) for name, dtype in dtypes.items() if dtype == "words"}
+        self._dtypes = {name: np.dtype("int32" if name in self._words else dtype) for name, dtype in dtypes.items()}
+        self._columns = {name: Growing(dtype) for name, dtype in self._dtypes.items()}
+
+    def take(self, events: Ints, values: Sequence[Sequence[Any] | None]) -> None:
+        """Add what these events tell, for each key of the side one value per event; who tells nothing gets no row."""
+        if not any(values):
+            return
+        part: dict[str, NDArray[Any]] = {}
+        told = np.zeros(len(events), bool)
+        for (name, (_, read)), given in zip(self._side.readings.items(), values, strict=True):
+            dtype = self._dtypes[name]
+            if given is None or _is_absent(given):
+                part[name] = np.full(len(events), absent(dtype), dtype)
+                continue
+            if read is None:
+                part[name] = self._words[name].codes_of_any(given)
+            else:
+                part[name] = arguments.fitting(read(given), dtype)
+            told |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
+        part["event"] = events.astype(np.int32)
+        for name, column in part.items():
+            self._columns[name].add(column[told])
+
+    def rows(self, position: NDArray[np.int32]) -> Rows:
+        """All rows, in order of their events; `position[i]` is where the i-th event went, -1 if it was left out."""
+        joined = {name: column.taken() for name, column in self._columns.items()}
+        event = position[joined["event"]]
+        order = np.argsort(event, kind="stable")
+        order = order[event[order] >= 0]
+        columns: dict[str, Any] = {name: column[order] for name, column in joined.items()}
+        columns["event"] = event[order]
+        for name, vocabulary in self._words.items():
+            columns[name] = self._text(vocabulary, columns[name])
+        return self._side.table.rows(columns)
+
+    def put_into(self, columns: dict[str, NDArray[Any]], position: NDArray[np.int32], count: int) -> None:
+        """Set what the events tell in columns of so many rows, which are made if they are not there."""
+        event = position[self._columns["event"].taken()]
+        kept = event >= 0
+        for name in self._side.readings:
+            dtype = self._dtypes[name]
+            column = columns.setdefault(name, np.full(0 if name in columns else count, absent(dtype), dtype))
+            column[event[kept]] = self._columns[name].taken()[kept]
+
+    def _text(self, vocabulary: Vocabulary, codes: NDArray[Any]) -> Words:
+        """JSON that was kept as it was written becomes JSON of one form; what is none, or endless, becomes absent."""
+        texts = [_compact(value) if isinstance(value, bytes) else value for value in vocabulary.since(0)]
+        good = np.array([*(text is not None for text in texts), False], bool)
+        words = vocabulary.words(codes, [str(text) for text in texts])
+        return words if good[:-1].all() else Words(np.where(good[codes], words.codes, -1), words.vocabulary)
+
+
+def _is_absent(values: Sequence[Any]) -> bool:
+    """Whether all of these are -1; only looked at closely where it is likely."""
+    return values[0] == -1 == values[-1] and list(values).count(-1) == len(values)
+
+
+def _compact(text: bytes) -> str | None:
+    if len(text) > LONGEST:
+        return None
+    try:
+        return json.dumps(json.loads(text))
+    except (ValueError, RecursionError):
+        return None

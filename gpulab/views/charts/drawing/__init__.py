@@ -1,0 +1,1 @@
+"""What charts share: the Chart class, style, text placement, colours."""

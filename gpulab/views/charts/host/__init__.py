@@ -1,0 +1,1 @@
+"""Charts of the host: idle time by line, queue depth."""

@@ -1,0 +1,1 @@
+"""Charts of kernels: time by kernel, roofline, batch sweep."""

@@ -1,0 +1,1 @@
+"""Charts of the machine: sensors, GPUs compared."""

@@ -1,0 +1,1 @@
+"""Charts of steps: ledger, step times, predictions, a series of runs."""

@@ -1,0 +1,235 @@
+"""What was predicted beside what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from gpulab import comparison
+from gpulab.comparison import Comparison
+from gpulab.comparison.sides import Given
+from gpulab.errors import GpulabError
+from gpulab.questions import predict
+from gpulab.replay.history import MeasuredPrediction
+from gpulab.rules.engine.evidence import gain_of
+from gpulab.rules.engine.finding import Gain
+from gpulab.run import Run
+from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, sources
+from gpulab.views.charts.drawing.shades import pale
+from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, dressed
+from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
+from gpulab.views.sheet.sheet import Row, Table
+from gpulab.views.wording import Scale, clean, counted, scale, sentence, times
+
+MOST_PAST = 12
+_KEY = "   (hatched: what is predicted lies here; whisker: 95 % interval)"
+_NEED = "Apply the fix, record the loop again, and give both runs: gpulab.charts.predicted(before, after)"
+
+
+def predicted(
+    before: Given | Comparison,
+    after: Given | None = None,
+    *,
+    rewrites: str | None = None,
+    rule: str | None = None,
+    history: Sequence[MeasuredPrediction] = (),
+) -> Chart:
+    """The step before, the predicted one with its range and its bound, and the measured one with its 95 % interval.
+
+    From the comparison of two runs, each a run or several recordings of one thing; the prediction is that of the first
+    finding, of `rule`, or of `rewrites` as gpulab.whatif takes them. `history`: earlier predictions on this machine,
+    such as gpulab.user_data.predictions.known(), are drawn beside it. Why a prediction missed, gpulab.compare says in
+    words.
+    """
+    if isinstance(before, Comparison):
+        return _drawn(before, history)
+    if after is None:
+        why = "one run was given, and what it predicts is measured by a second one"
+        return nothing_to_draw(_runs(before), "Predicted against measured", why, _NEED)
+    try:
+        given = gain_of(predict(_runs(before)[0], rewrites)) if rewrites else None
+        compared = comparison.compare(before, after, rule, predicted=given)
+    except GpulabError as error:
+        why = f"{error.what.rstrip('.')}: {error.why}" if error.why else error.what
+        return nothing_to_draw([*_runs(before), *_runs(after)], "Predicted against measured", why, error.fix)
+    return _drawn(compared, history)
+
+
+def _runs(given: Given) -> list[Run]:
+    return [given] if isinstance(given, Run) else list(given)
+
+
+def _drawn(compared: Comparison, history: Sequence[MeasuredPrediction]) -> Chart:
+    past = list(history)[-MOST_PAST:]
+    source = sources([compared.before.run, compared.after.run])
+    with dressed():
+        made = Chart(
+            _answer(compared),
+            source=source,
+            alt=_words(compared, past),
+            table=_table(compared, past),
+            height_in=max(2.6, 1.6 + 0.17 * len(past)),
+        )
+        if past:
+            left, right = made.subplots(1, 2, width_ratios=(3, 2))
+            _draw_past(right, past)
+        else:
+            left = made.add_subplot()
+        _draw(left, compared)
+    return made
+
+
+def _answer(compared: Comparison) -> str:
+    gain = compared.predicted
+    if gain is None:
+        unit = scale(max(compared.before_ns, compared.after_ns))
+        span = f"{unit.bare(compared.before_ns)} to {unit(compared.after_ns)} a step"
+        return f"Nothing was predicted; measured {span}" + ("" if compared.judged else ", which is not judged")
+    unit = scale(gain.step_ns)
+    span = f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
+    told = f"Predicted {span} a step, {_took(compared)} {unit(compared.measured_ns)}"
+    if not compared.judged:
+        return f"{told}: not judged"
+    return f"{told}: {'inside' if compared.inside else 'outside'} the range ({times(compared.ratio)} as fast)"
+
+
+def _took(compared: Comparison) -> str:
+    return "played" if compared.after.run.source.how == "virtual" else "measured"
+
+
+def _interval(compared: Comparison, gain: Gain | None) -> tuple[float, float]:
+    """Between what the step after lies, by the 95 % interval of the ratio."""
+    start_ns = gain.step_ns / gain.work if gain is not None else float(compared.before_ns)
+    return start_ns / compared.ratio_high, start_ns / compared.ratio_low
+
+
+def _draw(axes: Axes, compared: Comparison) -> None:
+    gain = compared.predicted
+    step_ns = gain.step_ns if gain is not None else compared.before_ns
+    low, high = _interval(compared, gain)
+    longest = max(step_ns, compared.measured_ns, high, gain.worst_ns if gain is not None else 0)
+    unit = scale(longest)
+    names = [f"before: {clean(compared.sides[0].name, 18)}", f"after: {clean(compared.sides[1].name, 18)}"]
+    _bar(axes, 0, step_ns, unit, NEUTRAL, unit(step_ns))
+    if gain is not None:
+        names.insert(1, "predicted")
+        best, worst = gain.best_ns / unit.unit_ns, gain.worst_ns / unit.unit_ns
+        axes.barh(1, best, height=0.56, color=ACCENT)
+        style: dict[str, Any] = {"facecolor": pale(ACCENT, 0.25), "edgecolor": ACCENT, "hatch": "////", "linewidth": 1}
+        axes.barh(1, worst - best, left=best, height=0.56, **style)
+        _at_end(axes, 1, worst, f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}")
+        floor = gain.floor_ns / unit.unit_ns
+        axes.plot([floor, floor], [0.62, 1.38], color=INK, linewidth=1.4)
+        axes.annotate(
+            f"bound {unit(gain.floor_ns)}",
+            (floor, 1.4),
+            (3, -1),
+            textcoords="offset points",
+            fontsize=SMALL_PT,
+            va="top",
+        )
+    row = len(names) - 1
+    _bar(axes, row, compared.measured_ns, unit, MEASURED, "")
+    axes.errorbar(
+        compared.measured_ns / unit.unit_ns,
+        row,
+        xerr=[[(compared.measured_ns - low) / unit.unit_ns], [(high - compared.measured_ns) / unit.unit_ns]],
+        color=INK,
+        capsize=4,
+        linewidth=1.2,
+    )
+    _at_end(
+        axes,
+        row,
+        max(high, compared.measured_ns) / unit.unit_ns,
+        f"{unit(compared.measured_ns)} ({unit.range(low, high)})",
+    )
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, 1.42 * longest / unit.unit_ns)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    same = " for the work of a step before" if gain is not None and gain.work != 1 else " a step"
+    axes.set_xlabel(f"{unit.unit}{same}{_KEY}")
+
+
+def _bar(axes: Axes, row: int, ns: float, unit: Scale, shade: str, words: str) -> None:
+    axes.barh(row, ns / unit.unit_ns, height=0.56, color=shade)
+    if words:
+        _at_end(axes, row, ns / unit.unit_ns, words)
+
+
+def _at_end(axes: Axes, row: int, x: float, words: str) -> None:
+    axes.annotate(words, (x, row), (7, 0), textcoords="offset points", va="center", fontweight="bold", fontsize=8.5)
+
+
+def _draw_past(axes: Axes, past: Sequence[MeasuredPrediction]) -> None:
+    """Measured over predicted, one row each; the range as a bar. One is exact, more is slower than predicted."""
+    for row, each in enumerate(past):
+        likely = each.predicted_ns
+        axes.plot(
+            [each.best_ns / likely, each.worst_ns / likely],
+            [row, row],
+            color=pale(ACCENT, 0.6),
+            linewidth=5,
+            solid_capstyle="butt",
+        )
+        inside = each.best_ns <= each.measured_ns <= each.worst_ns
+        face = MEASURED if inside else PAPER
+        axes.plot(
+            each.measured_ns / likely, row, "o" if inside else "X", color=INK, markerfacecolor=face, markersize=5.5
+        )
+    axes.axvline(1, color=SOFT, linewidth=1, linestyle="--")
+    axes.set_yticks(range(len(past)), [clean(each.kind, 16) for each in past], fontsize=SMALL_PT)
+    axes.set_ylim(len(past) - 0.4, -0.6)
+    axes.grid(False, axis="y")
+    axes.set_xlabel("measured over predicted, earlier")
+
+
+def _words(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
+    gain, unit = compared.predicted, scale(max(compared.before_ns, compared.after_ns))
+    low, high = _interval(compared, gain)
+    start = unit(gain.step_ns if gain else compared.before_ns)
+    interval = f"95 % interval {unit.range(low, high)} {unit.unit}"
+    took = f"before {start}, after {unit(compared.measured_ns)}, {interval}"
+    words = f"Bars: {took}. "
+    if gain is not None:
+        words += f"Predicted by {gain.basis}; the bound is {unit(gain.floor_ns)}. "
+    if compared.why:
+        words += f"{sentence(compared.why)} "
+    if past:
+        inside = sum(each.best_ns <= each.measured_ns <= each.worst_ns for each in past)
+        words += f"Of {counted(len(past), 'earlier prediction')}, {inside} came out inside the range."
+    return words
+
+
+def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
+    gain = compared.predicted
+    unit = scale(max(compared.before_ns, compared.after_ns, compared.measured_ns))
+    low, high = _interval(compared, gain)
+    step_ns = gain.step_ns if gain is not None else compared.before_ns
+    rows = [Row((f"before: {clean(compared.sides[0].name, 60)}", unit.bare(step_ns), ""))]
+    if gain is not None:
+        rows.append(
+            Row(("predicted", unit.bare((gain.best_ns + gain.worst_ns) / 2), unit.range(gain.best_ns, gain.worst_ns)))
+        )
+        rows.append(Row(("bound", unit.bare(gain.floor_ns), "")))
+    rows.append(
+        Row((f"after: {clean(compared.sides[1].name, 60)}", unit.bare(compared.measured_ns), unit.range(low, high)))
+    )
+    for each in past:
+        span = unit.range(each.best_ns, each.worst_ns)
+        rows.append(
+            Row(
+                (
+                    f"earlier, {clean(each.kind, 40)}, {clean(each.date, 20)}",
+                    unit.bare(each.measured_ns),
+                    f"predicted {span}",
+                )
+            )
+        )
+    return Table(
+        header=("", f"step, {unit.unit}", "range"), rows=tuple(rows), caption="The range after: 95 % interval."
+    )

@@ -1,0 +1,1 @@
+"""Multiple-choice questions of the course as buttons."""

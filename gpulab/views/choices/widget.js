@@ -1,0 +1,76 @@
+// The choices of a question as radio buttons, where its text stands in the notebook (gpulab/views/choices/choices.py).
+// It runs when the model reaches the page, without a view: what the notebook holds is the text, and that stays where
+// the kernel is gone.
+
+const LOOK_MS = 150;
+let groups = 0;
+
+// One place in the page: the list of choices steps aside for buttons.
+class Place {
+  constructor(node, model) {
+    this.node = node;
+    this.el = document.createElement("fieldset");
+    this.el.style.cssText = "border:0;margin:0 0 8px;padding:0";
+    this.el.dataset.lmSuppressShortcuts = "true"; // keys pressed here are not JupyterLab's
+    this.el.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // an arrow moves between the buttons, not between cells
+      if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // keys are the notebook's again
+    });
+    const legend = this.el.appendChild(document.createElement("legend"));
+    legend.textContent = model.get("ask");
+    legend.style.cssText = "padding:0;margin:0 0 6px";
+    const name = `gpulab-choice-${++groups}`;
+    this.inputs = model.get("choices").map(([key, text]) => this.choice(name, key, text, model));
+    this.said = this.el.appendChild(document.createElement("div"));
+    this.said.setAttribute("role", "status");
+    this.said.style.cssText = "font-size:.88em;opacity:.78;min-height:1.5em";
+    for (const child of node.children) child.style.display = "none";
+    node.prepend(this.el);
+    this.show(model.get("chosen"));
+  }
+
+  choice(name, key, text, model) {
+    const label = this.el.appendChild(document.createElement("label"));
+    label.style.cssText = "display:flex;gap:8px;align-items:baseline;padding:3px 0;cursor:pointer;line-height:1.5";
+    const input = label.appendChild(document.createElement("input"));
+    Object.assign(input, { type: "radio", name, value: key });
+    input.addEventListener("change", () => {
+      model.set("chosen", key);
+      model.save_changes();
+      this.show(key);
+    });
+    label.append(`${key}) ${text}`);
+    return input;
+  }
+
+  show(chosen) {
+    for (const input of this.inputs) input.checked = input.value === chosen;
+    this.said.textContent = chosen ? `You say ${chosen}. Run the cells below to see.` : "Choose one, then run on.";
+  }
+
+  end() {
+    this.el.remove();
+    for (const child of this.node.children) child.style.display = "";
+  }
+}
+
+function initialize({ model }) {
+  const places = new Map();
+  const selector = `[data-gpulab-choice="${model.get("key")}"]`;
+  let timer = null;
+  const look = () => {
+    timer = null;
+    for (const node of document.querySelectorAll(selector)) if (!places.has(node)) places.set(node, new Place(node, model));
+  };
+  const observer = new MutationObserver(() => (timer ??= setTimeout(look, LOOK_MS)));
+  model.on("change:chosen", () => places.forEach((place) => place.show(model.get("chosen"))));
+  observer.observe(document.body, { childList: true, subtree: true });
+  look();
+  return () => {
+    observer.disconnect();
+    clearTimeout(timer);
+    places.forEach((place) => place.end());
+  };
+}
+
+export default { initialize };

@@ -1,0 +1,1 @@
+"""Comparisons of two runs, and of several in a row."""

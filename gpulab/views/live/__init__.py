@@ -1,0 +1,1 @@
+"""The live panel and the monitor."""

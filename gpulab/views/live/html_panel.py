@@ -1,0 +1,142 @@
+"""The live panel as plain markup, for front ends where a widget does not move while a cell runs."""
+
+from __future__ import annotations
+
+from html import escape
+
+from gpulab.views.live.phases import drawn
+from gpulab.views.live.tiles import Bar, Glance, Tile
+
+# Each has 3:1 or more on white and on the dark grey of notebooks.
+_HUES = {
+    "busy": "#2f83c5",
+    "waiting": "#d0651a",
+    "memory": "#1f9a72",
+    "power": "#b05fae",
+    "worker": "#8f7f2e",
+    "rest": "rgba(128,128,128,.35)",
+}
+_SOFT = "opacity:.8"  # of black or white this leaves 4.5:1 and more
+_LEVELS = "▁▂▃▄▅▆▇█"
+_HOLE = "\u00a0"
+_POINTS = 28  # characters of a sparkline: what fits into a tile
+
+
+def markup(glance: Glance) -> str:
+    """The panel as HTML with style attributes only: nothing in it needs a script, and any theme's colours show."""
+    progress = escape(" · ".join((*glance.progress, glance.elapsed)))
+    bars = "".join(map(_bar, glance.bars))
+    big = "".join(_tile(tile, glance.phases) for tile in glance.tiles if not tile.group)
+    gpus, workers = (
+        "".join(_small(tile, glance.phases) for tile in glance.tiles if tile.group == group)
+        for group in ("GPUs", "workers")
+    )
+    return (
+        '<div role="group" style="max-width:920px;min-height:150px;padding:10px 12px;box-sizing:border-box;'
+        f'border:1px solid rgba(128,128,128,.4);border-radius:8px;font:13px/1.35 system-ui,sans-serif" '
+        f'aria-label="{escape(f"gpulab, run {glance.name}, live")}">'
+        '<div style="display:flex;flex-wrap:wrap;gap:4px 12px">'
+        f"<b>{escape(glance.phase)}</b><code>{escape(glance.name)}</code>"
+        f'<span style="margin-left:auto">{progress}</span>'
+        f'<span style="{_SOFT}">{escape(glance.stop)}</span></div>'
+        f"{_alert(glance)}{bars}"
+        f"{_row(gpus)}{_row(big)}{_row(workers)}"
+        f"{_key(glance)}"
+        f'<div style="margin-top:6px;font:12px monospace;{_SOFT}">{escape(glance.line) or "&nbsp;"}</div></div>'
+    )
+
+
+def _row(tiles: str) -> str:
+    return f'<div style="display:flex;flex-wrap:wrap;gap:6px;margin-top:8px">{tiles}</div>' if tiles else ""
+
+
+def sparkline(trail: tuple[int | None, ...]) -> str:
+    """The newest points as a row of characters; a point that is absent is a hole."""
+    return "".join(_HOLE if point is None else _LEVELS[min(point * 8 // 100, 7)] for point in _newest(trail))
+
+
+def _newest(points: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """As many as fit: each the mean of its neighbours where there are more."""
+    every = _every(len(points))
+    groups = [points[max(end - every, 0) : end] for end in range(len(points), 0, -every)]
+    means = []
+    for group in reversed(groups):
+        told = [point for point in group if point is not None]
+        means.append(round(sum(told) / len(told)) if told else None)
+    return tuple(means)
+
+
+def _every(points: int) -> int:
+    """How many points share a character."""
+    return -(-points // _POINTS) or 1
+
+
+def _alert(glance: Glance) -> str:
+    # No role=status here: the whole is replaced several times a second, and would be read out each time.
+    if not glance.alert:
+        return ""
+    return (
+        f'<div style="margin-top:8px;padding:4px 10px;border-left:4px solid {_HUES["waiting"]};'
+        f'background:rgba(208,101,26,.12)"><b>Alert</b> {escape(glance.alert)}</div>'
+    )
+
+
+def _bar(bar: Bar) -> str:
+    parts = "".join(
+        f'<span style="display:inline-block;height:10px;width:{100 * share.frac:.1f}%;'
+        f'background:{_HUES.get(share.hue, _HUES["rest"])}"></span>'
+        for share in bar.shares
+    )
+    return (
+        '<div style="margin-top:6px;font-size:12px">'
+        f"<div><b>{escape(bar.title)}</b> {escape(bar.words)} "
+        f'<span style="{_SOFT}">({escape(bar.about)})</span></div>'
+        f'<div style="font-size:0;white-space:nowrap;border-radius:4px;overflow:hidden">{parts}</div></div>'
+    )
+
+
+def _tile(tile: Tile, phases: str) -> str:
+    return (
+        '<div style="flex:1 1 150px;min-width:0;padding:6px 10px 8px;border-radius:6px;'
+        'background:rgba(128,128,128,.1)">'
+        f'<div style="font-size:12px;{_SOFT}">{escape(tile.label)}</div>'
+        f'<div><b style="font-size:18px">{escape(tile.value)}</b> '
+        f'<span style="font-size:12px;{_SOFT}">{escape(tile.note)}</span></div>'
+        f"{_drawn(tile, phases)}</div>"
+    )
+
+
+def _small(tile: Tile, phases: str) -> str:
+    return (
+        '<div style="flex:1 1 200px;min-width:0;padding:3px 8px;border-radius:4px;background:rgba(128,128,128,.1);'
+        'font-size:12px;overflow:hidden">'
+        f'{escape(tile.label)} <b>{escape(tile.value)}</b> <span style="{_SOFT}">{escape(tile.note)}</span>'
+        f"{_drawn(tile, phases)}</div>"
+    )
+
+
+def _drawn(tile: Tile, phases: str) -> str:
+    """The sparkline with the phases under it, or the share as a bar."""
+    if any(point is not None for point in tile.trail):
+        own = phases[-len(tile.trail) :]
+        band = drawn(own[:: -_every(len(own))][::-1])
+        return (
+            '<div aria-hidden="true" style="font:11px/1 monospace;white-space:pre;margin-top:4px;overflow:hidden">'
+            f'<span style="color:{_HUES[tile.hue]}">{sparkline(tile.trail)}</span>'
+            f'<div style="{_SOFT}">{band}</div></div>'
+        )
+    if tile.frac is None:
+        return ""
+    percent = 100 * min(max(tile.frac, 0.0), 1.0)
+    return (
+        '<div style="height:8px;margin-top:6px;border-radius:4px;background:rgba(128,128,128,.2)">'
+        f'<div style="width:{percent:.0f}%;height:8px;border-radius:4px;background:{_HUES[tile.hue]}"></div></div>'
+    )
+
+
+def _key(glance: Glance) -> str:
+    """What the row under the sparklines means."""
+    if not glance.phases:
+        return ""
+    words = " · ".join(f"{drawn(own)} {words}" for own, words in glance.legend)
+    return f'<div style="margin-top:6px;font-size:12px;{_SOFT}">{escape(glance.span)}: {escape(words)}</div>'

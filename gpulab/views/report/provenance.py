@@ -1,0 +1,128 @@
+"""How the numbers of a report were obtained: from which steps, at what cost, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpulab.analysis.steps.detection import Steps
+from gpulab.rules.engine.finding import Diagnosis
+from gpulab.run import Gap, Recording, Run
+from gpulab.views.report.sensor_table import lateness
+from gpulab.views.sheet.sheet import Block, Facts, Line
+from gpulab.views.wording import UNKNOWN, counted, duration, scale, sentence, times
+
+
+def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """The facts, then each thing that was not recorded or was lost."""
+    run = diagnosis.run
+    facts = Facts(tuple(_played(diagnosis) if run.source.how == "virtual" else _recorded(diagnosis)))
+    return (facts, *(Line(sentence(text)) for text in _missing(run.recording)))
+
+
+def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    run, steps = diagnosis.run, diagnosis.steps
+    yield "source", str(run.source)
+    yield "steps", _steps(steps)
+    yield "step time", _step_time(steps)
+    yield "profiler", _inflation(steps)
+    yield "events", _events(run)
+    yield "sensors", lateness(run)
+    yield "software", _software(run)
+
+
+def _played(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Of a virtual run: nothing was recorded, so there is nothing to say of profiler and sensors."""
+    run, steps = diagnosis.run, diagnosis.steps
+    yield "source", str(run.source)
+    yield "steps", _steps(steps)
+    if steps.step_ns is not None:
+        yield "step time", f"{duration(steps.step_ns)} (median of {int(steps.interior.sum())})"
+    yield "host", run.facts.get("host", UNKNOWN)
+    yield "events", f"{len(run.event_rows):,}, worked out: kernels by a model of the GPU, calls by one of the host"
+    yield "software", _software(run)
+
+
+def origin(run: Run) -> str:
+    """The name of a run and where its numbers come from, in a line."""
+    return f"Run {run.name}: {run.source}"
+
+
+def gap_words(gap: Gap) -> str:
+    """What cannot be had, why, and what would mend it, as sentences."""
+    return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
+
+
+def _steps(steps: Steps) -> str:
+    if steps.found_by == "whole run":
+        return "no steps were found; the whole run counts as one"
+    judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
+    burst = f"; they come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
+    ahead = "; the host ran ahead, so a step is what the GPU took for it" if steps.host is not None else ""
+    found = f"found by {steps.found_by}{burst}{ahead}"
+    return f"{judged} interior of {recorded} recorded, {len(steps)} seen in all; {found}"
+
+
+def _step_time(steps: Steps) -> str:
+    plain = steps.dur_ns[steps.plain]
+    if steps.plain_ns is None:
+        return f"without the profiler: {UNKNOWN}, {_too_few(steps)}; recorded: {duration(steps.traced_ns)}"
+    unit = scale(steps.plain_ns)
+    spread = f"{unit.range(float(plain.min()), float(plain.max()))} {unit.unit}"
+    return f"{unit(steps.plain_ns)} without the profiler (median of {len(plain)}, {spread}{_left_out(steps)})"
+
+
+def _too_few(steps: Steps) -> str:
+    if not steps.queued:
+        return "too few such steps"
+    return (
+        f"as {counted(steps.queued, 'such step')} took batches that workers had made while the profiler stopped, "
+        "and too few came after; let the loop run for more steps"
+    )
+
+
+def _left_out(steps: Steps) -> str:
+    if not steps.queued:
+        return ""
+    return f"; without {counted(steps.queued, 'step')} whose batches workers had made while the profiler stopped"
+
+
+def _inflation(steps: Steps) -> str:
+    if steps.inflation is None:
+        return f"what recording cost was {UNKNOWN}"
+    return f"recorded steps took {duration(steps.traced_ns)}, {times(steps.inflation)} the time without it"
+
+
+def _events(run: Run) -> str:
+    recording = run.recording
+    if not len(run.event_rows):
+        return f"none recorded (level {recording.level})"
+    on_ns = sum(end - start for start, end in recording.windows_ns)
+    windows = f" in {duration(on_ns)} of {duration(run.span_ns)}" if on_ns else ""
+    options = f"; {', '.join(recording.options)}" if recording.options else ""
+    return f"{len(run.event_rows):,}{windows}; level {recording.level}{options}"
+
+
+def _software(run: Run) -> str:
+    machine = run.machine
+    known = (
+        ("PyTorch", machine.torch),
+        ("Python", machine.python),
+        ("driver", machine.driver),
+        ("cores allowed", None if machine.cores_allowed is None else f"{machine.cores_allowed:g}"),
+    )
+    return ", ".join(f"{name} {value}" for name, value in known if value) or "not told"
+
+
+def _missing(recording: Recording) -> Iterator[str]:
+    yield from map(gap_words, recording.left_out)
+    for cause, count in sorted(recording.lost.items()):
+        yield f"Lost from the trace: {counted(count, 'event')} ({cause})"
+
+
+def spread(steps_ns: np.typing.NDArray[np.int64]) -> str:
+    """Median, smallest and largest of some step times, and how many there are."""
+    unit = scale(float(np.median(steps_ns)))
+    low, high = float(steps_ns.min()), float(steps_ns.max())
+    return f"{unit(float(np.median(steps_ns)))} (median of {len(steps_ns)}, {unit.range(low, high)} {unit.unit})"

@@ -1,0 +1,382 @@
+"""A sheet as HTML that survives: `style` attributes and pictures as data only, nothing that a sanitizer takes away.
+
+JupyterLab shows the output of a notebook that somebody sent through a sanitizer: no style sheet, no script, no inline
+SVG, no ARIA survive it, and of CSS only the properties and values on its list (`overflow-wrap:anywhere`, `var()`,
+`color:inherit` and `position` in percent are not). What is written here is on the list, or may be lost without harm.
+Text takes the page's own colour, so that one HTML serves light and dark.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from html import escape
+
+from gpulab.views.sheet.palette import (
+    ACCENT,
+    ACCENT_PALE,
+    BAD,
+    EVIDENCE,
+    GOOD,
+    MEASURED,
+    NEUTRAL,
+    OPEN,
+    RULE,
+    SHADE,
+    WASH,
+    colour,
+)
+from gpulab.views.sheet.sheet import (
+    Answer,
+    Bar,
+    Block,
+    Code,
+    Expectation,
+    Facts,
+    Line,
+    Mark,
+    Row,
+    Section,
+    Segment,
+    Sheet,
+    Table,
+    Timeline,
+    Verdict,
+)
+from gpulab.views.wording import clean, clean_code, percent
+
+SOFT = "opacity:.78"
+SMALL = "font-size:.88em"
+MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
+GAP = "margin:0 0 10px"
+_POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
+LEAST_FRAC = 0.001  # what would be narrower than a pixel is not drawn, and has no key
+LABEL_FRAC = 0.09  # a segment narrower than this has no room for its label under it
+
+
+def fragment(sheet: Sheet) -> str:
+    """The sheet as one element for a notebook's output."""
+    return (
+        f'<div style="max-width:920px;line-height:1.5;overflow-wrap:break-word" '
+        f'role="group" aria-label="{_safe(sheet.title)}">{_blocks(sheet.blocks)}</div>'
+    )
+
+
+def document(sheet: Sheet) -> str:
+    """The sheet as a page of its own, readable offline."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="color-scheme" content="light dark"><title>{_safe(sheet.title)}</title></head>'
+        '<body style="max-width:920px;margin:24px auto;padding:0 16px;font:15px/1.5 system-ui,sans-serif;'
+        'background:Canvas;color:CanvasText">'
+        f"<main>{fragment(sheet)}</main></body></html>\n"
+    )
+
+
+def _safe(text: str, most: int = 1200) -> str:
+    return escape(clean(text, most))
+
+
+def _blocks(blocks: Iterable[Block]) -> str:
+    return "".join(map(_block, blocks))
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Verdict):
+        return _verdict(block)
+    if isinstance(block, Line):
+        return f'<div style="margin:0 0 6px{";" + SMALL + ";" + SOFT if block.soft else ""}">{_safe(block.text)}</div>'
+    if isinstance(block, Code):
+        return _code(block.text)
+    if isinstance(block, Answer):
+        return _answer(block)
+    if isinstance(block, Facts):
+        return _facts(block)
+    if isinstance(block, Table):
+        return table_html(block)
+    if isinstance(block, Bar):
+        return _bar(block)
+    if isinstance(block, Timeline):
+        return _timeline(block)
+    return _section(block)
+
+
+def _section(section: Section) -> str:
+    title = _safe(section.title)
+    if section.folded:
+        return (
+            f'<details style="margin:0;padding:6px 0;border-top:1px solid {RULE}">'
+            f'<summary style="cursor:pointer;font-weight:600">{title}</summary>'
+            f'<div style="padding:8px 0 4px 16px">{_blocks(section.blocks)}</div></details>'
+        )
+    return (
+        f'<div role="heading" aria-level="4" style="margin:20px 0 8px;font-weight:600">{title}</div>'
+        f'<div style="margin:0 0 16px">{_blocks(section.blocks)}</div>'
+    )
+
+
+def _verdict(verdict: Verdict) -> str:
+    before, after = verdict.around
+    shade = {True: GOOD, False: BAD, None: OPEN}[verdict.good]
+    style = f"padding:1px 7px;border-radius:4px;font-weight:600;color:#FFF;background:{shade}"
+    badge = f'<span style="{style}">{_safe(verdict.word)}</span>'
+    return f'<div style="margin:0 0 6px">{_safe(before)}{badge}{_safe(after)}</div>'
+
+
+def _code(code: str) -> str:
+    return (
+        f'<pre style="margin:4px 0 10px;padding:8px 12px;background:{WASH};border-radius:4px;white-space:pre-wrap;'
+        f'overflow-wrap:break-word;word-break:normal;line-height:1.5;font-size:.92em;{MONO}">{escape(clean_code(code))}</pre>'
+    )
+
+
+def _answer(answer: Answer) -> str:
+    lines = "".join(f'<div style="margin:0 0 4px">{_safe(line)}</div>' for line in answer.evidence)
+    fix = f'<div style="margin:10px 0 0;{SMALL};{SOFT}">Fix</div>{_code(answer.fix)}' if answer.fix else ""
+    advice = f'<div style="{GAP}">{_safe(answer.advice)}</div>' if answer.advice else ""
+    expect = _expectation(answer.expectation) if answer.expectation else ""
+    notes = "".join(f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(line)}</div>' for line in answer.notes)
+    close = f'<div style="margin:0 0 4px">{_typeset(answer.closing)}</div>' if answer.closing else ""
+    picture = _timeline(answer.picture) if answer.picture else ""
+    claim = _safe(answer.claim)
+    if not answer.leading:
+        return _folded(
+            f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
+            f"{lines}{picture}{fix}{advice}{expect}{close}{notes}",
+        )
+    if picture:
+        notes = _folded("What shows it, and how this is known", picture + notes)
+    style = "font-size:1.3em;line-height:1.35;font-weight:600;margin:2px 0 8px"
+    head = f'<div role="heading" aria-level="3" style="{style}">{claim}</div>'
+    return f'<div style="margin:0 0 4px">{head}{lines}{fix}{advice}{expect}{close}{notes}</div>'
+
+
+def _gist(answer: Answer) -> str:
+    return f' <span style="white-space:nowrap;{SOFT}">{_typeset(answer.gist)}</span>' if answer.gist else ""
+
+
+def _folded(summary: str, inside: str) -> str:
+    return (
+        f'<details style="margin:0;padding:4px 0"><summary style="cursor:pointer">{summary}</summary>'
+        f'<div style="padding:6px 0 10px 16px">{inside}</div></details>'
+    )
+
+
+def _expectation(expected: Expectation) -> str:
+    """The prediction, and the step as it is: what of it stays, what may go, what should go; measured, where it was."""
+    stays, may_go = expected.best_frac, expected.worst_frac - expected.best_frac
+    fills = [("stays", ACCENT, stays), ("may go", ACCENT_PALE, may_go), ("should go", "none", 1 - stays - may_go)]
+    bars, keys = _thin_bar(fills), "".join(_key(_chip(fill), name) for name, fill, frac in fills if frac >= LEAST_FRAC)
+    if expected.measured_frac is not None:
+        # A step that grew is longer than the bar of what it was: draw both to the same scale.
+        longest = max(1.0, expected.measured_frac)
+        measured = _thin_bar([("measured", MEASURED, expected.measured_frac)])
+        bars = (
+            f'<div style="width:{100 / longest:.2f}%">{bars}</div>'
+            f'<div style="width:{100 * expected.measured_frac / longest:.2f}%">{measured}</div>'
+        )
+        keys += _key(_chip(MEASURED), "measured")
+    return (
+        f'<div style="margin:0">{_typeset(expected.text)}</div><div style="max-width:460px;margin:6px 0 10px">{bars}'
+        f'<div style="{SMALL};padding:2px 0 0">{keys}</div></div>'
+    )
+
+
+def _thin_bar(fills: list[tuple[str, str, float]]) -> str:
+    cells = "".join(
+        f'<div style="flex:{_share(frac)} 1 0;min-width:0;box-sizing:border-box;{_fill_of(fill)}"></div>'
+        for _, fill, frac in fills
+    )
+    return f'<div style="display:flex;height:8px;margin:0 0 3px">{cells}</div>'
+
+
+def _chip(fill: str) -> str:
+    return (
+        f'<span style="display:inline-block;width:10px;height:10px;margin:0 6px 0 0;box-sizing:border-box;'
+        f'{_fill_of(fill)}"></span>'
+    )
+
+
+def _fill_of(fill: str) -> str:
+    return f"background:{fill}" if fill != "none" else f"background:none;border:1px dashed {NEUTRAL}"
+
+
+def _typeset(text: str) -> str:
+    """A line that gpulab wrote itself, with an arrow and dashes between numbers where text has ASCII."""
+    return re.sub(r"(?<=\d)-(?=[<\d])", "\u2013", _safe(text)).replace(" -&gt; ", " → ")
+
+
+def _share(frac: float) -> str:
+    return f"{max(0.0, 100 * frac):.2f}"
+
+
+def _facts(facts: Facts) -> str:
+    cell = "text-align:left;vertical-align:top;padding:3px 16px 3px 0;background:none"
+    rows = "".join(
+        f'<tr style="background:none"><th scope="row" style="{cell};font-weight:400;{SOFT}">{_safe(name)}</th>'
+        f'<td style="{cell}">{_safe(value)}</td></tr>'
+        for name, value in facts.rows
+    )
+    return f'<div style="overflow-x:auto"><table style="{_TABLE}">{rows}</table></div>'
+
+
+_TABLE = (
+    "border-collapse:collapse;table-layout:auto;width:auto;max-width:100%;margin:0 0 10px;border:none;font-size:.95em"
+)
+_TEXT_CELL = "text-align:left;vertical-align:top;padding:3px 6px 3px 0"
+_NUMBER_CELL = (
+    "text-align:right;vertical-align:top;padding:3px 0 3px 10px;white-space:nowrap;font-variant-numeric:tabular-nums"
+)
+
+
+def table_html(table: Table) -> str:
+    """A table of a sheet."""
+    head = "".join(
+        f'<th scope="col" style="{_cell(column, table.left)};white-space:normal;font-weight:400;{SOFT}">'
+        f"{_safe(name)}</th>"
+        for column, name in enumerate(table.header)
+    )
+    header = f'<thead><tr style="background:none;border-bottom:1px solid {RULE}">{head}</tr></thead>'
+    body = "".join(_row(row, table.left) for row in table.rows)
+    caption = f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(table.caption)}</div>' if table.caption else ""
+    grid = f'<table style="{_TABLE}">{header if any(table.header) else ""}<tbody>{body}</tbody></table>'
+    return f'{caption}<div style="overflow-x:auto">{grid}</div>'
+
+
+def _cell(column: int, left: int) -> str:
+    return _TEXT_CELL if column < left else _NUMBER_CELL
+
+
+def _row(row: Row, left: int) -> str:
+    first, *rest = (_safe(cell, 300) for cell in row.cells)
+    weight = "font-weight:600" if row.kind != "plain" else "font-weight:400"
+    # The first line hangs out by its swatch, so that a name of two lines stays clear of it.
+    indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
+    line = f";border-top:1px solid {RULE}" if row.kind == "total" else ""
+    cells = "".join(f'<td style="{_cell(n + 1, left)};{weight}">{cell}</td>' for n, cell in enumerate(rest))
+    return (
+        f'<tr style="background:none{line}"><th scope="row" style="{_cell(0, left)}{indent};{weight}">'
+        f"{_swatch(row.key) if row.key else ''}{first}</th>{cells}</tr>"
+    )
+
+
+def _swatch(key: str) -> str:
+    return (
+        f'<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;border-radius:2px;'
+        f'background:{colour(key)}"></span>'
+    )
+
+
+def _bar(bar: Bar) -> str:
+    total = sum(segment.frac for segment in bar.segments) or 1.0
+    groups = "".join(map(_group, bar.groups))
+    fills = "".join(_stretch(_fill(segment), segment.frac) for segment in bar.segments)
+    labels = "".join(_stretch(_label(segment, total), segment.frac) for segment in bar.segments)
+    row = "display:flex;gap:1px"
+    inner = "".join(f'<div style="{row}">{cells}</div>' for cells in (groups, fills, labels) if cells)
+    name = f'<div style="margin:0 0 3px">{_safe(bar.name)}</div>' if bar.name else ""
+    return (
+        f'<div role="img" aria-label="{_safe(bar.title)}" style="margin:0 0 12px">{name}'
+        f'<div style="width:{100 * bar.length:.2f}%">{inner}</div></div>'
+    )
+
+
+def _stretch(inside: str, frac: float) -> str:
+    return f'<div style="flex:{_share(frac)} 1 0;min-width:0;overflow:hidden">{inside}</div>'
+
+
+def _group(group: Segment) -> str:
+    text = f"{_safe(group.label)} {percent(group.frac, 1)}"
+    # A group may be narrower than its name, which tells most of the bar: it then has the room it needs.
+    return (
+        f'<div style="flex:{_share(group.frac)} 1 0;min-width:{0.6 * len(text):.1f}em;{SMALL};white-space:nowrap;'
+        f'padding:0 0 2px">{text}</div>'
+    )
+
+
+def _fill(segment: Segment) -> str:
+    title = f"{_safe(segment.label)} {percent(segment.frac, 1)}"
+    return f'<div title="{title}" style="height:24px;background:{colour(segment.key)}"></div>'
+
+
+def _label(segment: Segment, total: float) -> str:
+    if segment.frac / total < LABEL_FRAC:
+        return ""
+    return (
+        f'<div style="{SMALL};{SOFT};white-space:nowrap;overflow:hidden;text-overflow:ellipsis;padding:2px 4px 0 0">'
+        f"{_safe(segment.label)}</div>"
+    )
+
+
+_NAMES = "flex:0 0 112px;min-width:0;overflow:hidden;padding:0 8px 0 0;box-sizing:border-box"
+
+
+def _timeline(picture: Timeline) -> str:
+    height = picture.lane_px * len(picture.lane_names)
+    names = "".join(
+        f'<div title="{_safe(name)}" style="height:{picture.lane_px}px;line-height:{picture.lane_px}px;'
+        f'white-space:nowrap;overflow:hidden;text-overflow:ellipsis">{_safe(name)}</div>'
+        for name in picture.lane_names
+    )
+    data = b64encode(picture.svg.encode()).decode()
+    # What stands under a small picture in full would be heard twice.
+    alt = picture.alt if picture.table else f"Lanes of {', '.join(picture.lane_names)}; what they show is said below."
+    image = (
+        f'<img src="data:image/svg+xml;base64,{data}" alt="{_safe(alt)}" '
+        f'style="display:block;width:100%;max-width:none;height:{height}px;margin:0;background:none">'
+    )
+    shaded = f"<div>{_PATCH}{_safe(picture.shaded)}</div>" if picture.shaded else ""
+    legend = "".join(_key(_swatch(key), label) for key, label in picture.legend)
+    words = f'<div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
+    if picture.table is None:
+        below = f'<div style="{SMALL}">{words}</div>'
+    else:
+        below = (
+            f'<details style="margin:0 0 4px"><summary style="cursor:pointer;{SMALL}">The same in words</summary>'
+            f'<div style="padding:6px 0 0 16px">{words}{table_html(picture.table)}</div></details>'
+        )
+    above = _beside("", _scale(picture.steps)) if picture.steps else ""
+    found = f' data-gpulab-timeline="{_safe(picture.place)}"' if picture.place else ""
+    return (
+        f'<div{found}><div style="{SMALL}">{above}'
+        f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
+        f'<div style="flex:1 1 0;min-width:0">{image}</div></div>{_beside("", _scale(picture.ticks))}'
+        f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>{below}</div>'
+    )
+
+
+_PATCH = (
+    '<span style="display:inline-block;width:10px;height:10px;margin:0 8px 0 0;box-sizing:border-box;'
+    f'border:1px solid {EVIDENCE};background:{SHADE}"></span>'
+)
+
+
+def _key(swatch: str, label: str) -> str:
+    return f'<span style="display:inline-block;margin:0 16px 2px 0;white-space:nowrap">{swatch}{_safe(label)}</span>'
+
+
+def _beside(name: str, inside: str) -> str:
+    return (
+        f'<div style="display:flex"><div style="{_NAMES}">{name}</div>'
+        f'<div style="flex:1 1 0;min-width:0">{inside}</div></div>'
+    )
+
+
+def _scale(marks: tuple[Mark, ...]) -> str:
+    """Labels along the width of the picture, each from its place to where it may reach."""
+    cells, reached = [], 0.0
+    for mark in marks:
+        if mark.at > reached:
+            cells.append(f'<div style="flex:{_share(mark.at - reached)} 1 0;min-width:0"></div>')
+        cells.append(
+            f'<div style="flex:{_share(mark.until - mark.at)} 1 0;min-width:0;overflow:hidden;white-space:nowrap;'
+            f"text-overflow:ellipsis;padding:2px 0 2px 4px;border-left:1px solid {NEUTRAL};box-sizing:border-box;"
+            f'{SOFT}" title="{_safe(mark.text)}">{_safe(mark.text)}</div>'
+        )
+        reached = mark.until
+    if reached < 1:
+        cells.append(f'<div style="flex:{_share(1 - reached)} 1 0;min-width:0"></div>')
+    return f'<div style="display:flex">{"".join(cells)}</div>'

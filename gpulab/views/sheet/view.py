@@ -1,0 +1,92 @@
+"""View: something displayable. End a cell with it, print it, or save it; it shows nothing by itself."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from gpulab.errors import GpulabError
+from gpulab.views.sheet.html import document, fragment
+from gpulab.views.sheet.markdown import markdown
+from gpulab.views.sheet.sheet import Sheet
+from gpulab.views.sheet.text import text
+
+_FORMS = {".html": document, ".htm": document, ".txt": text, ".md": markdown}
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One sheet in every form: text for terminals, HTML that needs neither a kernel nor trust, files."""
+
+    sheet: Sheet
+    endings: ClassVar[tuple[str, ...]] = tuple(_FORMS)
+
+    def __repr__(self) -> str:
+        return text(self.sheet)
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        # Exactly these two: a widget or a picture beside them would be shown instead, and does not survive saving.
+        return {"text/plain": repr(self), "text/html": self._html}
+
+    @cached_property
+    def _html(self) -> str:
+        return fragment(self.sheet)
+
+    def page(self) -> str:
+        """One self-contained HTML page that is readable offline."""
+        return document(self.sheet)
+
+    def save(self, path: str | Path) -> Path:
+        """Write `.html` (self-contained), `.txt` or `.md`, whole or not at all; gives the path."""
+        path = Path(path)
+        form = _FORMS.get(path.suffix.lower())
+        if form is None:
+            raise GpulabError(
+                f"A view cannot be saved as {path.name!r}.",
+                why=f"the ending is {path.suffix!r}",
+                fix=f"use one of {', '.join(self.endings)}; gpulab.save() writes the run itself, as .gpulab",
+            )
+        return written(path, in_lines(form(self.sheet)))
+
+
+def in_lines(text: str) -> tuple[bytes, ...]:
+    """Text as a file has it: UTF-8, and the last line ended like the others."""
+    return ((text if text.endswith("\n") else f"{text}\n").encode(),)
+
+
+def written(path: Path, content: Iterable[bytes]) -> Path:
+    """Write a file piece by piece, whole or not at all; raises GpulabError where there is no place for it."""
+    try:
+        _write(path, content)
+    except OSError as problem:
+        raise GpulabError(
+            f"The file {str(path)!r} cannot be written.",
+            why=problem.strerror or type(problem).__name__,
+            fix="choose a folder that exists and that you may write to",
+        ) from problem
+    return path
+
+
+def _write(path: Path, content: Iterable[bytes]) -> None:
+    """Beside its place first, then moved there: no reader ever sees half of it."""
+    folder = path.parent
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(content)
+        # mkstemp's files are for their owner alone; a saved report is an ordinary file.
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,232 @@
+// Drawing: lanes, bins, boxes and their names, the ruler. Only what is in view, one colour after another.
+
+import { NEUTRAL, inkOn, shortened } from "./format.js";
+import { Curves } from "./curves.js";
+import { Marks } from "./marks.js";
+import { AXIS, Ticks } from "./view.js";
+
+const NAMED_PX = 30; // a box narrower than this carries no name
+const EDGED_PX = 5; // nor, than this, an edge
+const MOST_NAMES = 320; // names drawn in one picture
+
+class Painter {
+  constructor(timeline, canvas) {
+    Object.assign(this, { t: timeline, canvas, pen: canvas.getContext("2d"), dpr: 1, widths: new Map() });
+    this.colours = timeline.header.keys.map(({ colour }) => (/^#[0-9a-f]{6}$/i.test(colour) ? colour : NEUTRAL));
+    this.inks = this.colours.map(inkOn);
+    this.curves = new Curves(timeline, this);
+    this.marks = new Marks(timeline, this);
+  }
+
+  // The theme's colours, read once from CSS.
+  dress() {
+    const style = getComputedStyle(this.t.root);
+    for (const name of ["ink", "soft", "edge", "wash", "page", "accent", "shade", "hit"]) {
+      this[name] = style.getPropertyValue(`--gpulab-tl-${name}`).trim() || "#808080";
+    }
+    this.font = `11px ${style.fontFamily}`;
+    this.widths.clear();
+  }
+
+  size(width, height) {
+    this.dpr = Math.min(window.devicePixelRatio || 1, 3);
+    const [w, h] = [Math.round(width * this.dpr), Math.round(height * this.dpr)];
+    if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
+    Object.assign(this, { wide: width, high: height });
+  }
+
+  snap(x) {
+    return Math.round(x * this.dpr) / this.dpr;
+  }
+
+  paint() {
+    const { pen, t } = this;
+    this.seen = new Set();
+    this.names = [];
+    this.steps = [];
+    this.binned = false;
+    pen.setTransform(this.dpr, 0, 0, this.dpr, 0, 0);
+    pen.clearRect(0, 0, this.wide, this.high);
+    pen.font = this.font;
+    pen.textBaseline = "middle";
+    const ticks = new Ticks(t.view);
+    pen.save();
+    pen.beginPath();
+    pen.rect(0, AXIS, this.wide, this.high - AXIS);
+    pen.clip();
+    pen.translate(0, AXIS - t.scroll);
+    this.ground(ticks);
+    this.bins();
+    this.boxes();
+    this.boundaries();
+    this.curves.paint();
+    this.marks.shaded();
+    this.label();
+    this.marks.found();
+    this.marks.marks();
+    this.marks.pointers();
+    pen.restore();
+    this.axis(ticks);
+    this.marks.measure(t.measure);
+  }
+
+  // Every lane has a ground, so that idle is seen as an empty lane and not as no lane.
+  ground(ticks) {
+    const { pen, t } = this;
+    pen.fillStyle = this.wash;
+    for (const row of t.lanes.order) {
+      if (t.inSight(row)) pen.fillRect(0, t.lanes.top[row], this.wide, t.lanes.tall[row]);
+    }
+    pen.fillStyle = this.edge;
+    for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.high);
+    if (t.lanes.sides.length < 2) return;
+    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.wide, 1);
+  }
+
+  bins() {
+    const { pen, t } = this;
+    pen.imageSmoothingEnabled = false;
+    if (t.query) pen.globalAlpha = 0.25;
+    for (const { tile, a, b } of t.pieces) {
+      if (b <= t.view.start || a >= t.view.end) continue;
+      const picture = tile.pictureOf(t.lanes, this.colours, this.dpr);
+      if (!picture) continue;
+      const per = (tile.end - tile.start) / tile.bins; // ns in a bin
+      const [from, to] = [Math.max(a, t.view.start), Math.min(b, t.view.end)];
+      const [sx, sw] = [(from - tile.start) / per, Math.max((to - from) / per, 1e-6)];
+      this.look(tile, Math.floor(sx), Math.ceil(sx + sw));
+      const x = this.snap(t.view.x(from));
+      pen.drawImage(picture, sx, 0, sw, picture.height, x, 0, this.snap(t.view.x(to)) - x, picture.height / this.dpr);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  // Whether these bins hold anything, and of what colours: for the legend.
+  look(tile, first, last) {
+    for (const { row, key, share } of tile.binsOf) {
+      if ((this.binned && this.seen.has(key)) || !this.t.inSight(row)) continue;
+      if (!share.subarray(first, last).some(Boolean)) continue;
+      this.binned = true;
+      this.seen.add(key);
+    }
+  }
+
+  boxes() {
+    const { t } = this;
+    const keys = new Set();
+    this.edges = [];
+    this.drawn = new Map();
+    for (const { tile } of t.pieces) for (const key of tile.byKey.keys()) keys.add(key);
+    for (const key of keys) {
+      this.pen.fillStyle = this.colours[key] || NEUTRAL;
+      for (const piece of t.pieces) this.boxesOf(piece, key);
+    }
+    this.pen.globalAlpha = 1;
+    this.pen.fillStyle = "rgba(0,0,0,0.3)"; // neighbours of one colour are told apart by an edge, not by a gap
+    for (const [x, y, h] of this.edges) this.pen.fillRect(x, y, 1, h);
+  }
+
+  boxesOf({ tile, a, b }, key) {
+    const { pen, t } = this;
+    const { view, lanes } = t;
+    const { start, dur, row, name } = tile.columns;
+    const matches = t.query ? tile.matches(t.query) : null;
+    const [left, right] = [Math.max(a, view.start), Math.min(b, view.end)];
+    if (left >= right) return;
+    for (const i of tile.byKey.get(key) || []) {
+      const [s, e] = [start[i], start[i] + dur[i]];
+      if (e <= left || s >= right || !t.inSight(row[i])) continue;
+      const x = this.snap(view.x(Math.max(s, left)));
+      const w = Math.max(this.snap(view.x(Math.min(e, right))) - x, 1);
+      const [y, h] = [lanes.top[row[i]], lanes.tall[row[i]]];
+      if (matches) pen.globalAlpha = matches[name[i]] ? 1 : 0.25;
+      pen.fillRect(x, y, w, h);
+      this.seen.add(key);
+      const whole = dur[i] * view.scale;
+      if (whole >= EDGED_PX && s >= left) this.edges.push([x, y, h]);
+      if (whole >= NAMED_PX && h >= 11) this.name(tile, i, key);
+      if (whole >= 8 && t.stepRows.has(row[i])) this.steps.push([row[i], s, e]);
+    }
+  }
+
+  // A box that reaches through several tiles is named once.
+  name(tile, i, key) {
+    const { start, dur, row, name } = tile.columns;
+    if (!this.drawn.has(row[i])) this.drawn.set(row[i], new Set());
+    const drawn = this.drawn.get(row[i]);
+    if (drawn.has(start[i]) || !name[i]) return;
+    drawn.add(start[i]);
+    const x = Math.max(this.t.view.x(start[i]), 0);
+    const w = Math.min(this.t.view.x(start[i] + dur[i]), this.wide) - x;
+    if (w >= NAMED_PX) this.names.push({ x, w, row: row[i], key, text: tile.names[name[i]] });
+  }
+
+  label() {
+    const { pen, t } = this;
+    const most = this.names.sort((a, b) => b.w - a.w).slice(0, MOST_NAMES);
+    const steps = t.stepRows;
+    for (const { x, w, row, key, text } of most) {
+      if (t.query && !text.toLowerCase().includes(t.query)) continue;
+      pen.fillStyle = this.inks[key] || "#000";
+      const fits = this.fitted(shortened(text), w - 8);
+      const at = steps.has(row) ? x + Math.max((w - this.wideOf(fits)) / 2, 4) : x + 4;
+      if (fits) pen.fillText(fits, at, t.lanes.top[row] + t.lanes.tall[row] / 2 + 0.5);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  wideOf(text) {
+    let width = this.widths.get(text);
+    if (width === undefined) {
+      if (this.widths.size > 5000) this.widths.clear();
+      width = this.pen.measureText(text).width;
+      this.widths.set(text, width);
+    }
+    return width;
+  }
+
+  // As much of a name as there is room for; nothing when that would not tell names apart.
+  fitted(name, room) {
+    if (this.wideOf(name) <= room) return name;
+    const text = name.replace(/^aten::/, "");
+    const width = this.wideOf(text);
+    if (width <= room) return text;
+    let letters = Math.floor((text.length * (room - 6)) / width);
+    while (letters >= 3 && this.wideOf(text.slice(0, letters) + "…") > room) letters -= 1;
+    return letters >= 3 ? text.slice(0, letters) + "…" : "";
+  }
+
+  boundaries() {
+    const { pen, t } = this;
+    pen.fillStyle = this.soft;
+    pen.globalAlpha = 0.55;
+    for (const [row, start, end] of this.steps) {
+      const side = t.lanes.sides[t.lanes.groupOf[row].side];
+      const [from, to] = [t.lanes.top[row], side.bottom];
+      for (const x of [t.view.x(start), t.view.x(end)]) {
+        if (x >= 0 && x <= this.wide) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
+      }
+    }
+    pen.globalAlpha = 1;
+  }
+
+  axis(ticks) {
+    const { pen } = this;
+    pen.fillStyle = this.edge;
+    pen.fillRect(0, AXIS - 1, this.wide, 1);
+    const left = ticks.base ? this.wideOf(ticks.base) + 10 : 0;
+    if (ticks.base) {
+      pen.fillStyle = this.ink;
+      pen.fillText(ticks.base, 3, AXIS / 2);
+    }
+    for (const { x, text } of ticks.all) {
+      const width = this.wideOf(text);
+      if (x < left || x + width + 4 > this.wide) continue;
+      pen.fillStyle = this.soft;
+      pen.fillRect(this.snap(x), AXIS - 6, 1, 5);
+      pen.fillText(text, x + 4, AXIS / 2);
+    }
+  }
+}
+
+export { Painter };

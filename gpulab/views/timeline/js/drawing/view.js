@@ -1,0 +1,223 @@
+// What is shown: the window in view, the rows and their labels, and the ruler of time.
+
+import { button, clamp, make, trim, unitOf } from "./format.js";
+
+const AXIS = 24; // px, the ruler above the lanes
+const FINEST_NS = 400; // no window is narrower than this
+const EASE_MS = 45; // time constant of a zoom that glides
+const HEIGHTS = { steps: 18, ledger: 22, boxes: 18, nested: 16, curve: 40 };
+const STRIP = 17; // where it is narrow, a label stands in a strip above its lane
+
+// The window in view, and the one it glides to.
+class View {
+  constructor(header, still) {
+    Object.assign(this, { limit: Math.max(header.span_ns, 1), width: 1, still });
+    this.finest = Math.min(FINEST_NS, this.limit);
+    [this.start, this.end] = this.fitted(...header.home);
+    this.target = [this.start, this.end];
+  }
+
+  get span() {
+    return this.end - this.start;
+  }
+
+  get scale() {
+    return this.width / this.span;
+  }
+
+  x(ns) {
+    return (ns - this.start) * this.scale;
+  }
+
+  at(x) {
+    return this.start + x / this.scale;
+  }
+
+  fitted(start, end) {
+    const wide = clamp(end - start, this.finest, this.limit);
+    const first = clamp((start + end) / 2 - wide / 2, 0, this.limit - wide);
+    return [first, first + wide];
+  }
+
+  jump(start, end) {
+    [this.start, this.end] = this.fitted(start, end);
+    this.target = [this.start, this.end];
+  }
+
+  go(start, end) {
+    this.target = this.fitted(start, end);
+    if (this.still()) this.jump(...this.target);
+  }
+
+  pan(part) {
+    const [start, end] = this.target;
+    this.go(start + part * (end - start), end + part * (end - start));
+  }
+
+  zoom(factor, at) {
+    const [start, end] = this.target;
+    const share = clamp((at - this.start) / this.span, 0, 1); // the point stays where it is on the screen
+    const wide = clamp((end - start) * factor, this.finest, this.limit);
+    const first = clamp(at - share * wide, 0, this.limit - wide);
+    this.go(first, first + wide);
+  }
+
+  // One frame nearer to the target; true while it moves.
+  glide(elapsed) {
+    const [start, end] = this.target;
+    if (this.start === start && this.end === end) return false;
+    const part = 1 - Math.exp(-elapsed / EASE_MS);
+    const off = Math.max(Math.abs(start - this.start), Math.abs(end - this.end));
+    if (off * this.scale < 0.5 && off < 0.004 * (end - start)) this.jump(start, end);
+    else {
+      // The width moves by ratio: a zoom over four decades is as even as one over one.
+      const wide = this.span * ((end - start) / this.span) ** part;
+      const widths = end - start - this.span;
+      const done = widths ? (wide - this.span) / widths : part;
+      const first = this.start + (start - this.start) * done;
+      [this.start, this.end] = this.fitted(first, first + wide);
+    }
+    return true;
+  }
+}
+
+// Where each row lies, and the labels beside (or, where it is narrow, above) the lanes.
+class Lanes {
+  constructor(header, place, changed) {
+    Object.assign(this, { header, place, changed, version: 0, narrow: false, height: 0 });
+    this.groups = header.groups.map((group) => ({ ...group }));
+    const rows = Math.max(0, ...this.groups.map((group) => group.first + group.rows));
+    this.groupOf = new Array(rows).fill(null);
+    for (const group of this.groups) this.groupOf.fill(group, group.first, group.first + group.rows);
+    this.stepsOf = header.sides.map((_, side) => this.groups.find((g) => g.side === side && /(^|:)steps$/.test(g.id)));
+    this.top = new Float64Array(rows).fill(-1);
+    this.tall = new Float64Array(rows);
+    this.sides = [];
+    this.labels = new Map();
+    this.arrange(false);
+  }
+
+  rowHeight(group) {
+    if (group.kind === "curve") return HEIGHTS.curve;
+    return HEIGHTS[group.id.split(":").at(-1)] || (group.rows > 1 ? HEIGHTS.nested : HEIGHTS.boxes);
+  }
+
+  arrange(narrow) {
+    Object.assign(this, { narrow, version: this.version + 1, sides: [] });
+    this.top.fill(-1);
+    let y = 4;
+    this.header.sides.forEach((side, index) => {
+      const from = y;
+      if (this.header.sides.length > 1) y += 24;
+      for (const group of this.groups.filter((each) => each.side === index)) y = this.putGroup(group, y);
+      this.sides.push({ ...side, top: from, bottom: y });
+      y += 6;
+    });
+    this.height = y;
+    this.order = [...this.top.keys()].filter((row) => this.top[row] >= 0).sort((a, b) => this.top[a] - this.top[b]);
+    this.label();
+  }
+
+  putGroup(group, y) {
+    group.top = y;
+    if (this.narrow) y += 17;
+    const tall = this.rowHeight(group);
+    for (let row = group.first; row < group.first + (group.folded ? 1 : group.rows); row++) {
+      this.top[row] = y;
+      this.tall[row] = tall - 1;
+      y += tall;
+    }
+    group.bottom = y;
+    return y + 5;
+  }
+
+  shows(row) {
+    return row < this.top.length && this.top[row] >= 0;
+  }
+
+  // The row itself, or the one that stands for it while its group is folded.
+  standIn(row) {
+    return this.shows(row) ? row : row < this.groupOf.length && this.groupOf[row] ? this.groupOf[row].first : -1;
+  }
+
+  rowAt(y) {
+    return this.order.find((row) => y >= this.top[row] && y < this.top[row] + this.tall[row] + 1) ?? -1;
+  }
+
+  title(row) {
+    const group = this.groupOf[row];
+    if (!group) return "";
+    const depth = group.rows > 1 ? `, level ${row - group.first + 1}` : "";
+    const side = this.header.sides.length > 1 ? `${this.header.sides[group.side].name}: ` : "";
+    return side + group.name + depth;
+  }
+
+  fold(group, folded = !group.folded) {
+    if (group.rows < 2 || group.folded === folded) return;
+    group.folded = folded;
+    this.arrange(this.narrow);
+    this.changed(group);
+  }
+
+  label() {
+    for (const side of this.sides) this.labelSide(side);
+    for (const group of this.groups) this.labelGroup(group);
+  }
+
+  labelSide(side) {
+    if (this.sides.length < 2) return;
+    const key = `side ${side.name} ${this.sides.indexOf(side)}`;
+    if (!this.labels.has(key)) {
+      const node = make("div", "side", this.place);
+      make("strong", "", node, side.name);
+      make("span", "soft", node, side.source);
+      this.labels.set(key, node);
+    }
+    this.labels.get(key).style.top = `${side.top}px`;
+  }
+
+  labelGroup(group) {
+    if (!this.labels.has(group)) this.labels.set(group, this.newLabel(group));
+    const node = this.labels.get(group);
+    node.style.top = `${group.top}px`;
+    node.style.height = `${(this.narrow ? 17 : group.bottom - group.top) - 1}px`;
+    if (group.rows > 1) node.setAttribute("aria-expanded", String(!group.folded));
+  }
+
+  newLabel(group) {
+    const folds = group.rows > 1;
+    const { place } = this;
+    const node = folds ? button(place, undefined, "", () => this.fold(group), "label") : make("div", "label", place);
+    node.title = group.about ? `${group.name}: ${group.about}` : group.name;
+    if (folds) make("span", "arrow", node).setAttribute("aria-hidden", "true");
+    make("span", "name", node, group.name);
+    if (group.kind === "curve") group.value = make("span", "value", node);
+    return node;
+  }
+}
+
+// Round points in time for the ruler; far from zero they count from a base that is written once.
+class Ticks {
+  constructor(view) {
+    const least = (view.span * 84) / view.width;
+    const power = 10 ** Math.floor(Math.log10(least));
+    const step = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= least));
+    const far = view.end / step > 2000;
+    const whole = 10 ** Math.ceil(Math.log10(view.span));
+    const base = far ? Math.floor(view.start / whole) * whole : 0;
+    const [size, unit] = unitOf(far ? Math.max(step, 1) * 100 : Math.max(view.end / 2, step));
+    const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
+    this.base = far && base ? `${this.exact(base)} +` : "";
+    this.all = [];
+    for (let at = Math.ceil(view.start / step) * step; at <= view.end; at += step) {
+      this.all.push({ x: view.x(at), text: `${((at - base) / size).toFixed(digits)} ${unit}` });
+    }
+  }
+
+  exact(ns) {
+    const [size, unit] = unitOf(ns);
+    return `${trim((ns / size).toFixed(9))} ${unit}`;
+  }
+}
+
+export { AXIS, FINEST_NS, View, Lanes, Ticks };

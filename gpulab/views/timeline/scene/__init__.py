@@ -1,0 +1,1 @@
+"""The scene of a timeline: rows, curves, names, colours."""

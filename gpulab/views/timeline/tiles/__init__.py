@@ -1,0 +1,1 @@
+"""The tiles of a timeline: cutting, encoding, and what fits into a file."""

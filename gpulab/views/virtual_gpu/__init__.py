@@ -1,0 +1,1 @@
+"""Answers about virtual GPUs: memory fit, largest batch, comparison of GPUs."""

@@ -1,0 +1,268 @@
+"""Convolutions, forward and backward: as products in disguise, by Winograd's algorithm, or one channel at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.primitives import PRODUCT_MEMORY, Engine, Shape, pass_ns, plain, tensor, tiling
+from gpulab.virtual.cost_model.rates import rates
+from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
+from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.specs import Spec
+
+CHANNELS_WANTED = 8  # tensor cores want so many channels at least: fewer are padded with zeros
+WEIGHTS_SLOWER = 0.85  # the gradient of the weights sums over the whole batch, in parts: V100 trace, 0.65 against 0.75
+DEPTHWISE = 0.45  # of the memory's rate: a guess; such kernels read each pixel several times
+TURNING, TURNING_HOPPER = 0.60, 0.35  # of an elementwise pass; H100 trace: 0.35, and less with three channels
+UNTURNED_TF32 = 0.8  # of the speed with channels last: cuDNN's TF32 kernels take either order; a guess
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One convolution: of what, by what, into what."""
+
+    image: Tensor
+    weight: Tensor
+    result: Tensor
+    groups: int
+    transposed: bool
+
+    @property
+    def taps(self) -> int:
+        """Pixels that the filter looks at."""
+        return prod(self.weight.sizes[2:])
+
+    @property
+    def shape(self) -> Shape:
+        """The product that it is."""
+        small, large = (self.image, self.result) if self.transposed else (self.result, self.image)
+        pixels = small.sizes[0] * prod(small.sizes[2:])
+        return Shape(self.groups, pixels, large.sizes[1] // self.groups * self.taps, small.sizes[1] // self.groups)
+
+    @property
+    def winograd(self) -> bool:
+        """3 x 3 without a stride: then fewer multiplications do."""
+        same = self.image.sizes[2:] == self.result.sizes[2:] or all(
+            0 <= before - after <= 2 for before, after in zip(self.image.sizes[2:], self.result.sizes[2:], strict=False)
+        )
+        return self.weight.sizes[2:] == (3, 3) and same and self.groups == 1 and self.weight.sizes[1] >= 16
+
+
+def convolution_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Of a convolution, forward or backward."""
+    return _backward_kernels(op, spec) if "backward" in op.name else _forward_kernels(op, spec)
+
+
+def _forward_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    if len(op.inputs) < 2 or not op.outputs or not _alike(op.inputs[0], op.inputs[1], op.outputs[0]):
+        return ()
+    sizes = _sizes(op, op.inputs[0], op.inputs[1], op.outputs[0])
+    found = list(_one(op, spec, sizes, "fprop"))
+    if len(op.inputs) > 2:
+        moved = 2.0 * sizes.result.bytes
+        found.append(_bias(sizes.result, moved, spec))
+    return tuple(found)
+
+
+def _backward_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """The gradients that were asked for: of the image, of the weight, of the bias."""
+    if len(op.inputs) < 3 or not _alike(*op.inputs[:3]):
+        return ()
+    result, image, weight = op.inputs[:3]
+    if op.name.endswith("cudnn_convolution_backward"):
+        image, result = result, image
+    sizes = _sizes(op, image, weight, result)
+    found: list[Kernel] = []
+    told = [each.sizes for each in op.outputs]
+    if image.sizes in told:
+        found += _one(op, spec, sizes, "dgrad")
+    if weight.sizes in told:
+        found += _one(op, spec, sizes, "wgrad")
+    bias = (result.sizes[1],)
+    if bias in told:
+        found.append(_reduced(result, spec))
+    return tuple(found)
+
+
+def _alike(*tensors: Tensor) -> bool:
+    """Whether all have a batch, channels and pixels, and none is empty."""
+    dimensions = {len(each.sizes) for each in tensors}
+    return len(dimensions) == 1 and min(dimensions) >= 3 and all(elements(each) for each in tensors)
+
+
+def _sizes(op: Op, image: Tensor, weight: Tensor, result: Tensor) -> Sizes:
+    """Groups are told by the device, or follow from the channels: the weight holds those of one group."""
+    transposed = detail(op, "transposed") == "True"
+    told = detail(op, "groups")
+    inward = weight.sizes[0] if transposed else weight.sizes[1]
+    groups = int(told) if told else 1 if transposed else max(1, image.sizes[1] // max(1, inward))
+    return Sizes(image, weight, result, groups, transposed)
+
+
+def _one(op: Op, spec: Spec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
+    """One of the three products: fprop, dgrad (the image's gradient), wgrad (the weight's)."""
+    moved = float(sizes.image.bytes + sizes.weight.bytes + sizes.result.bytes)
+    dtype = sizes.image.dtype
+    if sizes.groups > 1 and sizes.weight.sizes[1] == 1:
+        return (_depthwise(spec, sizes, part, moved),)
+    shape = _shape_of(sizes, part)
+    half = dtype in HALVES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.peaks.bfloat16))
+    tf32 = dtype == "float32" and op.tf32 and bool(spec.peaks.tf32)
+    if not half and not tf32:
+        return _plain(spec, sizes, part, shape, moved)
+    return _on_tensor_cores(spec, sizes, part, shape, moved, half)
+
+
+def _shape_of(sizes: Sizes, part: str) -> Shape:
+    shape = sizes.shape
+    if part == "wgrad":
+        return Shape(shape.times, shape.columns, shape.rows, shape.inner)
+    if part == "dgrad":
+        pixels = sizes.image.sizes[0] * prod(sizes.image.sizes[2:])
+        strided = max(1, pixels // max(1, shape.rows))  # with a stride, only part of the filter meets each pixel
+        inner = max(1, shape.columns * sizes.taps // strided)
+        return Shape(shape.times, pixels, inner, shape.inner // sizes.taps)
+    return shape
+
+
+def _plain(spec: Spec, sizes: Sizes, part: str, shape: Shape, moved: float) -> tuple[Kernel, ...]:
+    found = rates(spec)
+    share = found.winograd if sizes.winograd else found.direct
+    share *= WEIGHTS_SLOWER if part == "wgrad" else 1.0
+    if sizes.image.dtype == "float64":
+        share /= 2 if spec.generation in (60, 70, 80, 90, 100) else 32
+    name = _plain_name(spec, sizes, part, shape)
+    cut = tiling(shape, spec, plain(spec, share), moved)
+    main = Kernel(
+        name, cut.ns + cut.adding_ns, cut.blocks, 256, 126, 49_152 if sizes.winograd else 6_400, OpClass.CONVOLUTION
+    )
+    if not sizes.winograd or part == "wgrad":
+        return (main,)
+    c = c_type(sizes.image.dtype)
+    tiles = (
+        f"void cudnn::winograd::generateWinogradTilesKernel<0, {c}, {c}>"
+        f"(cudnn::winograd::GenerateWinogradTilesParams<{c}, {c}>)"
+    )
+    filters = max(1, elements(sizes.weight) // 4096)
+    prepared_ns = pass_ns(3.0 * sizes.weight.bytes, spec, found.stream)
+    return Kernel(tiles, prepared_ns, filters, 128, 40, 8704, OpClass.CONVOLUTION), main
+
+
+def _plain_name(spec: Spec, sizes: Sizes, part: str, shape: Shape) -> str:
+    c = c_type(sizes.image.dtype)
+    maker = "ampere" if spec.generation >= 80 else "volta" if spec.generation >= 70 else "maxwell"
+    if part == "wgrad":
+        return f"void cudnn::cnn::wgrad_alg0_engine<{c}, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, {c} const*)"
+    if sizes.winograd:
+        return f"{maker}_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"
+    if part == "dgrad":
+        return f"{maker}_scudnn_128x64_stridedB_interior_nn_v1"
+    if shape.inner < 256:
+        return f"{maker}_scudnn_128x64_relu_interior_nn_v1"
+    return (
+        f"void implicit_convolve_sgemm<{c}, {c}, 1024, 6, 7, 3, 3, 5, 1, false, true, true>"
+        f"(int, int, int, {c} const*, int, {c}*, {c} const*)"
+    )
+
+
+def _on_tensor_cores(spec: Spec, sizes: Sizes, part: str, shape: Shape, moved: float, half: bool) -> tuple[Kernel, ...]:
+    found, turned = rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
+    engine = tensor(spec, tf32=not half, factor=found.convolved * (WEIGHTS_SLOWER if part == "wgrad" else 1.0))
+    if turned and not half:
+        engine = Engine(engine.flops * UNTURNED_TF32, engine.tiles, engine.prologue, engine.step_ns)
+    padded = _padded(sizes, part, shape)
+    cut = tiling(padded, spec, engine, moved / PRODUCT_MEMORY * found.stream)
+    kind = ("bf16" if sizes.image.dtype == "bfloat16" else "f16") if half else "tf32"
+    order = "nchw" if turned and not half else "nhwc"
+    name = _tensor_name(spec, kind, part, max(cut.rows, cut.columns), min(cut.rows, cut.columns), order)
+    main = Kernel(name, cut.ns + cut.adding_ns, cut.blocks, 256, 232, 81_920, OpClass.CONVOLUTION)
+    if not turned or not half:
+        return (main,)
+    before, after = _turns(sizes, part)
+    to = [_turn(each, spec, "nchwToNhwc") for each in before]
+    return *to, main, _turn(after, spec, "nhwcToNchw")
+
+
+def _padded(sizes: Sizes, part: str, shape: Shape) -> Shape:
+    """With channels up to what tensor cores want."""
+    inward = max(1, sizes.weight.sizes[1])
+    if inward >= CHANNELS_WANTED or part == "dgrad":
+        return shape
+    grown = CHANNELS_WANTED if inward > 4 else 4
+    if part == "wgrad":
+        return Shape(shape.times, shape.rows, shape.inner, shape.columns // inward * grown)
+    return Shape(shape.times, shape.rows, shape.inner // inward * grown, shape.columns)
+
+
+def _turns(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """What is turned to channels last before, and what is turned back after."""
+    if part == "fprop":
+        return (sizes.image, sizes.weight), sizes.result
+    if part == "dgrad":
+        return (sizes.result, sizes.weight), sizes.image
+    return (sizes.image, sizes.result), sizes.weight
+
+
+def _turn(tensor_: Tensor, spec: Spec, way: str) -> Kernel:
+    kind = {"float16": "__half", "bfloat16": "__nv_bfloat16"}.get(tensor_.dtype, "float")
+    flags = "false, true" if way == "nchwToNhwc" else "true, false"
+    name = (
+        f"void cudnn::ops::{way}Kernel<{kind}, {kind}, float, {flags}, (cudnnKernelDataType_t)0>"
+        f"(cudnn::ops::{way.replace('To', '2').lower()}_params_t<float>, {kind} const*, {kind}*)"
+    )
+    blocks = max(1, elements(tensor_) // 2048)
+    share = rates(spec).stream * (TURNING_HOPPER if spec.generation >= 90 else TURNING)
+    ns = pass_ns(2.0 * tensor_.bytes, spec, share)
+    return Kernel(name, ns, blocks, 256, 32, 2112, OpClass.COPY)
+
+
+def _tensor_name(spec: Spec, kind: str, part: str, tall: int, wide: int, order: str) -> str:
+    if kind == "tf32":
+        if order == "nchw" or spec.generation < 90:
+            return (
+                f"sm80_xmma_{part}_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_{order}_tilesize{tall}x{wide}x32"
+                "_stage3_warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
+            )
+        kernel = f"cutlass_tensorop_s1688{part}_optimized_tf32_{tall}x{wide}_32x3_nhwc_align4"
+        return f"void cutlass__5x_cudnn::Kernel<{kernel}>({kernel}::Params)"
+    if spec.generation < 75:
+        return f"volta_fp16_s884cudnn_fp16_{tall}x{wide}_ldg8_relu_f2f_exp_small_nhwc_tn_v1"
+    if spec.generation < 80:
+        return f"turing_fp16_s1688cudnn_fp16_{tall}x{wide}_ldg8_relu_f2f_exp_small_nhwc_tn_v1"
+    kernel = f"cutlass_tensorop_{kind}_s16816{part}_optimized_{kind}_{tall}x{wide}_32x4_nhwc_align8"
+    return f"void cutlass__5x_cudnn::Kernel<{kernel}>({kernel}::Params)"
+
+
+def _depthwise(spec: Spec, sizes: Sizes, part: str, moved: float) -> Kernel:
+    c = c_type(sizes.image.dtype)
+    way = {"fprop": "forward", "dgrad": "backward", "wgrad": "grad_weight"}[part]
+    name = f"void at::native::(anonymous namespace)::conv_depthwise2d_{way}_kernel<3, {c}, int>(...)"
+    blocks = max(1, elements(sizes.result) // 512)
+    share = DEPTHWISE * rates(spec).stream / max(1.0, width(sizes.image) / 2) * 2
+    share = min(share, rates(spec).stream)
+    if part == "wgrad":
+        share *= 0.5  # each weight sums over the whole batch, in one block
+    return Kernel(name, pass_ns(moved, spec, share, fixed=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION)
+
+
+def _bias(result: Tensor, moved: float, spec: Spec) -> Kernel:
+    c = c_type(result.dtype)
+    name = (
+        f"void at::native::elementwise_kernel<128, {4 if width(result) < 4 else 2}, at::native::gpu_kernel_impl_nocast<"
+        f"at::native::CUDAFunctor_add<{c}> >(at::TensorIteratorBase&, at::native::CUDAFunctor_add<{c}> const&)>"
+    )
+    blocks = max(1, elements(result) // 512)
+    return Kernel(name, pass_ns(moved, spec, rates(spec).stream), blocks, 128, 24, 0, OpClass.ELEMENTWISE)
+
+
+def _reduced(result: Tensor, spec: Spec) -> Kernel:
+    c = c_type(result.dtype)
+    name = (
+        f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::func_wrapper_t<{c}, "
+        "at::native::sum_functor<float> >, unsigned int, float, 4> >"
+    )
+    blocks = max(1, result.sizes[1])
+    ns = pass_ns(float(result.bytes), spec, 0.8 * rates(spec).stream, rows=blocks, fixed=1.5)
+    return Kernel(name, ns, blocks, 512, 32, 16, OpClass.REDUCTION)

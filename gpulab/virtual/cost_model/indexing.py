@@ -1,0 +1,153 @@
+"""Work on places that an index tells: embeddings, gathering, scattering, sorting, choosing."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.op_classes import bare
+from gpulab.virtual.cost_model.primitives import pass_ns
+from gpulab.virtual.cost_model.rates import rates
+from gpulab.virtual.cost_model.tensors import c_type, elements, largest, main_dtype, written
+from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.specs import Spec
+
+GATHER = 0.75  # of an elementwise pass: rows of a table, in any order; a guess
+SCATTER = 0.40  # the same, written with atomic additions
+SORTED_FROM = 3072  # indices from which an embedding's gradient is summed after sorting them (PyTorch's constant)
+SORT_PASSES = 4  # of a radix sort over 32 bits
+_SCATTER_GATHER = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::_cuda_scatter_gather_internal>"
+)
+
+
+def scattered_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """The kernels of an operator that reads or writes by an index."""
+    name = bare(op.name)
+    if not largest(op) or not (op.inputs or name == "randperm"):
+        return ()
+    if name.startswith(("embedding_dense_backward", "_embedding_bag_dense_backward", "embedding_backward")):
+        return _embedding_backward(op, spec)
+    if name in ("sort", "argsort", "unique", "_unique2", "randperm", "topk", "kthvalue", "multinomial"):
+        return _sorting(op, spec, name)
+    if name.startswith(("nonzero", "masked_select")):
+        return _choosing(op, spec)
+    if name.startswith(("index_put", "_index_put_impl", "index_add", "scatter", "index_copy", "put")):
+        return _scatter(op, spec)
+    return (_gather(op, spec, name),)
+
+
+def _kernel(name: str, moved: float, spec: Spec, share: float, count: int, fixed: float = 1.2) -> Kernel:
+    blocks = max(1, count // 512)
+    return Kernel(name, pass_ns(moved, spec, share, fixed=fixed), blocks, 128, 32, 0, OpClass.SCATTERED)
+
+
+def _gather(op: Op, spec: Spec, name: str) -> Kernel:
+    """Reads as much as it writes, and the index."""
+    moved = 2.0 * written(op) + sum(each.bytes for each in op.inputs if each.dtype in ("int64", "int32"))
+    c = c_type(main_dtype(op))
+    called = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long)"
+    if name.startswith("index") and name != "index_select":
+        called = (
+            "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<"
+            f"at::native::index_kernel_impl<at::native::OpaqueType<{max(1, _width(op))}> > > >"
+        )
+    elif name.startswith(("gather", "take")):
+        called = _SCATTER_GATHER
+    elif name.startswith("_embedding_bag"):
+        called = f"void at::native::(anonymous namespace)::EmbeddingBag_updateOutputKernel_sum_mean<{c}, long>"
+    return _kernel(called, moved, spec, GATHER * rates(spec).stream, elements(op.outputs[0]) if op.outputs else 1, 1.6)
+
+
+def _width(op: Op) -> int:
+    first = op.outputs[0] if op.outputs else op.inputs[0]
+    return first.bytes // max(1, elements(first))
+
+
+def _scatter(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Writes what it is given where the index tells; index_put that adds up sorts its index first."""
+    values = sum(each.bytes for each in op.inputs[1:])
+    c = c_type(main_dtype(op))
+    name = bare(op.name)
+    called = _SCATTER_GATHER
+    if "put" in name:
+        called = "void at::native::index_elementwise_kernel<128, 4, at::native::index_put_kernel_impl<float> >"
+    elif "add" in name or "copy" in name:
+        called = f"void at::native::(anonymous namespace)::indexFuncLargeIndex<{c}, long, unsigned int, 2, 2, -2, true>"
+    count = max((elements(each) for each in op.inputs[1:]), default=1)
+    return (_kernel(called, 2.0 * values, spec, SCATTER * rates(spec).stream, count, 1.6),)
+
+
+def _radix_sort(count: int, spec: Spec) -> list[Kernel]:
+    """Histogram, sums, and a pass for each eight bits, over keys and their places."""
+    moved = 24.0 * count
+    policy = "cub::DeviceRadixSortPolicy<long, long, int>::Policy900"
+    names = [
+        f"void cub::DeviceRadixSortHistogramKernel<{policy}, false, long, int>",
+        f"void cub::DeviceRadixSortExclusiveSumKernel<{policy}, int>",
+        *[f"void cub::DeviceRadixSortOnesweepKernel<{policy}, false, long, long, int, int>"] * SORT_PASSES,
+    ]
+    share = 0.6 * rates(spec).stream
+    return [_kernel(name, moved, spec, share, count // 4, 1.6) for name in names]
+
+
+def _embedding_backward(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """A table of zeros, to whose rows the gradients are added: few at once, many after a sort of the indices."""
+    gradient = op.inputs[0]
+    table = op.outputs[0] if op.outputs else gradient
+    indices = next((elements(each) for each in op.inputs[1:] if each.dtype in ("int64", "int32")), 1)
+    c = c_type(gradient.dtype)
+    fill = f"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<{c}>, std::array<char*, 1ul> >"
+    blocks = max(1, elements(table) // 512)
+    zeros_ns = pass_ns(float(table.bytes), spec, rates(spec).stream)
+    filled = Kernel(fill, zeros_ns, blocks, 128, 16, 0, OpClass.ELEMENTWISE)
+    share = SCATTER * rates(spec).stream
+    if indices <= SORTED_FROM:
+        name = f"void at::native::(anonymous namespace)::embedding_backward_feature_kernel<{c}, float, long>"
+        return filled, _kernel(name, 3.0 * gradient.bytes, spec, share, elements(gradient), 2.0)
+    scope = "void at::native::(anonymous namespace)::"
+    parts = [
+        f"{scope}krn_partials_per_segment<long>(long*, long const*, long const*, long)",
+        f"{scope}krn_partial_segment_offset<long>(long*, long const*, long const*, long const*, long)",
+    ]
+    sums = [
+        f"{scope}compute_grad_weight<{c}, long>(long const*, {c} const*, long const*, long, long) /*embedding*/",
+        f"{scope}sum_and_scatter<{c}, long>(long const*, {c}*, long, long const*, long const*) /*embedding*/",
+    ]
+    return (
+        filled,
+        *_radix_sort(indices, spec),
+        *(_kernel(name, 16.0 * indices, spec, share, indices) for name in parts),
+        _kernel(sums[0], 2.0 * gradient.bytes, spec, share, elements(gradient), 1.6),
+        _kernel(sums[1], 2.0 * gradient.bytes, spec, share, elements(gradient), 1.6),
+    )
+
+
+def _sorting(op: Op, spec: Spec, name: str) -> tuple[Kernel, ...]:
+    main: Tensor = op.inputs[0] if op.inputs else op.outputs[0]  # randperm is given nothing
+    count = elements(main)
+    if name == "topk":
+        c = c_type(main.dtype)
+        gather = f"void at::native::sbtopk::gatherTopK<{c}, unsigned int, 2, false>"
+        order = f"void at::native::bitonicSortKVInPlace<2, -1, 16, 16, {c}, long, at::native::GTOp<{c}, true> >"
+        first = _kernel(gather, 4.0 * main.bytes, spec, 0.5 * rates(spec).stream, count, 3.0)
+        return first, _kernel(order, float(written(op)), spec, 0.5 * rates(spec).stream, count, 2.0)
+    passes = _radix_sort(max(1, count), spec)
+    if name in ("unique", "_unique2"):
+        flags = "void at::native::(anonymous namespace)::adjacent_difference_kernel<long>"
+        return *passes, _kernel(flags, 3.0 * main.bytes, spec, rates(spec).stream, count)
+    rounds = max(1, ceil(log2(max(2, count)) / 8))
+    return tuple(passes[: 2 + rounds])
+
+
+def _choosing(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Counts, sums up, and writes the places: three kernels."""
+    main = op.inputs[-1]
+    names = (
+        "void cub::DeviceReduceSingleTileKernel<cub::DeviceReducePolicy<int, int, cub::Sum>::Policy600>",
+        "void cub::DeviceSelectSweepKernel<cub::DispatchSelectIf<cub::CountingInputIterator<long> >::Policy>",
+        "void at::native::(anonymous namespace)::write_indices<long>(long*, at::native::TensorDims<long>, int, long)",
+    )
+    moved = (float(main.bytes), float(main.bytes + written(op)), 2.0 * written(op))
+    each = zip(names, moved, strict=True)
+    return tuple(_kernel(name, size, spec, 0.6 * rates(spec).stream, elements(main), 1.4) for name, size in each)

@@ -1,0 +1,21 @@
+"""A kernel that lets time pass and does nothing else."""
+
+from __future__ import annotations
+
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.rates import rates
+from gpulab.virtual.specs import Spec
+
+
+def spin_kernel(cycles: int, spec: Spec) -> Kernel:
+    """What torch.cuda._sleep launches: one thread that reads the multiprocessor's clock until it is so much later."""
+    spinning_ns = max(0, cycles) * 1e3 / spec.sm_clock_mhz
+    return Kernel(
+        name="at::cuda::(anonymous namespace)::spin_kernel(long)",
+        ns=max(rates(spec).fixed_ns, spinning_ns),
+        grid=1,
+        block=1,
+        registers=16,
+        shared_bytes=0,
+        of=OpClass.SPIN,
+    )

@@ -1,0 +1,120 @@
+"""A GPU that is not there: within it, unmodified CUDA code runs on a PyTorch without CUDA, and is written down.
+
+`with FakeDevice(spec, sink, memory, clock):` makes torch.cuda available. Tensors on cuda have sizes and no numbers;
+those on the CPU are real. Every operator, copy and wait goes to the sink as a record of gpulab.virtual.op_log.ops,
+every allocation to the memory. On leaving, torch is as it was.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from gpulab.errors import CaptureError
+from gpulab.virtual.device.operators import cudnn_rnn, missing_shape_rules, rnn_cells, single_kernel
+from gpulab.virtual.device.operators.autocast import Autocast
+from gpulab.virtual.device.operators.data_dependent import Unknown
+from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.stand_in import Standing
+from gpulab.virtual.device.tensors.copies import Moves
+from gpulab.virtual.device.tensors.fake_tensors import fake_mode
+from gpulab.virtual.device.tensors.pinned import Pinned
+from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.torch_api import (
+    cuda_api,
+    cuda_memory,
+    internals,
+    modules,
+    save_and_load,
+    tensor_methods,
+    threads,
+    unsupported,
+)
+from gpulab.virtual.device.torch_api.function_mode import function_mode
+from gpulab.virtual.device.torch_api.patches import kernels
+from gpulab.virtual.device.torch_api.streams import Clock, Streams
+from gpulab.virtual.device.training_phase import Training
+from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.op_log.ops import Sink
+from gpulab.virtual.specs import Spec
+
+_ACTIVE: list[FakeDevice] = []
+
+
+class FakeDevice(Standing):
+    """One virtual GPU, for one `with`."""
+
+    def __init__(self, spec: Spec, sink: Sink, memory: Memory, clock: Clock) -> None:
+        super().__init__()
+        self.spec, self.memory, self.clock = spec, memory, clock
+        self._sink = sink
+        self._used = False
+
+    def __enter__(self) -> FakeDevice:
+        if _ACTIVE or self._used:
+            raise CaptureError(
+                "A virtual GPU is running already." if _ACTIVE else "This virtual GPU has been used.",
+                why="torch is changed for the time of one virtual GPU, and one only",
+                fix="leave the first `with` before the next, and make a new virtual GPU for it",
+            )
+        self._used = True
+        _ACTIVE.append(self)
+        stack = ExitStack()
+        stack.callback(_ACTIVE.clear)
+        try:
+            self._install(stack)
+        except BaseException:
+            stack.close()
+            raise
+        self._stack = stack
+        return self
+
+    def _install(self, stack: ExitStack) -> None:
+        recorder = self.recorder = Recorder(self._sink)
+        stack.callback(recorder.close)
+        storages = self.storages = Storages(self.memory, recorder)
+        stack.callback(storages.forget)
+        pinned = Pinned()
+        stack.callback(pinned.forget)
+        mode = fake_mode()(allow_fallback_kernels=False)  # they would run on CUDA
+        autocast = Autocast()
+        own = single_kernel.kernels(self.spec.generation)
+        special = {
+            **Moves(self._assumptions, pinned).specials(),
+            **Unknown(self._assumptions).specials(),
+            **missing_shape_rules.specials(),
+            **cudnn_rnn.specials(),
+            **rnn_cells.specials(),
+            **internals.whole(own),
+        }
+        mode.start(recorder, storages, special)
+        mode.pin = pinned.add
+        stack.callback(setattr, mode, "closed", True)
+        internals.install(stack, autocast)
+        streams = Streams(recorder, self.clock)
+        cuda_api.install(stack, self.spec, recorder, streams)
+        cuda_memory.install(stack, self.memory)
+        tensor_methods.install(stack, storages, pinned)
+        modules.install(stack)
+        save_and_load.install(stack, self._assumptions, recorder)
+        unsupported.install(stack)
+        unsupported.compile_nothing(stack, self._assumptions)
+        Training(recorder, storages).install(stack)
+        stack.enter_context(kernels(own, "AutogradCUDA"))
+        stack.enter_context(kernels(autocast.kernels(), "AutocastCUDA"))
+        calls = function_mode()()
+        calls.recorder = recorder
+        mode.meta_wanted = lambda: calls.meta
+        threads.install(stack, mode, calls)
+        stack.enter_context(mode)
+        stack.enter_context(calls)
+        recorder.muted = True
+        self._measure(recorder)
+        recorder.muted = False
+
+    @staticmethod
+    def _measure(recorder: Recorder) -> Any:
+        import torch
+
+        one = torch.empty(1)
+        recorder.measure(lambda: torch.numel(one))

@@ -1,0 +1,1 @@
+"""Operators on the virtual GPU that PyTorch would run differently without CUDA."""

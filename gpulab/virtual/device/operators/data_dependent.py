@@ -1,0 +1,204 @@
+"""Operators whose result has as many elements as the numbers say: half of them, stated as an assumption."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from gpulab.virtual.assumptions import Assumptions
+from gpulab.virtual.device.tensors import assumed_values
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
+from gpulab.virtual.op_log.ops import Way
+
+_HALF = "half of the elements"
+
+
+class Unknown:
+    """What such operators give."""
+
+    def __init__(self, assumptions: Assumptions) -> None:
+        self._assumptions = assumptions
+
+    def specials(self) -> dict[Any, Any]:
+        """The operators, with what is done for each."""
+        import torch
+
+        aten = torch.ops.aten
+        return {
+            aten.nonzero.default: self.nonzero,
+            aten.masked_select.default: self.masked_select,
+            aten._unique2.default: self.unique,
+            aten._unique.default: self.unique,
+            aten.unique_consecutive.default: self.unique,
+            aten.unique_dim.default: self.unique_dim,
+            aten.unique_dim_consecutive.default: self.unique_dim,
+            aten.repeat_interleave.Tensor: self.repeat,
+            aten.bincount.default: self.bincount,
+            aten.histc.default: self.histc,
+            aten.index.Tensor: self.index,
+            aten._unsafe_index.Tensor: self.index,
+            aten.index_put_.default: self.index_put,
+            aten.index_put.default: self.index_put,
+            aten._index_put_impl_.default: self.index_put,
+            aten._pack_padded_sequence.default: self.pack,
+        }
+
+    def _half(self, tensor: Any, what: str) -> int:
+        known = assumed_values.known_value(tensor)
+        if isinstance(known, bool):
+            return int(tensor.numel()) if known else 0
+        self._assumptions.take(what, _HALF)
+        return -(-int(tensor.numel()) // 2)
+
+    def _made(self, mode: Any, like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
+        import torch
+
+        strides = torch._prims_common.make_contiguous_strides_for(sizes)
+        made = mode.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
+        mode.storages.hold(made, mode.recorder.phase)
+        return made
+
+    def _ran(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any, *, reads: int = 8) -> Any:
+        """Such an operator runs, then the host waits for the count."""
+        name = func.name().partition(".")[0]
+        mode.recorder.op(name, args, kwargs, out)
+        mode.recorder.copy(name, Way.TO_HOST, reads)
+        return out
+
+    def nonzero(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """Where a tensor is not zero."""
+        import torch
+
+        count = self._half(args[0], "how many elements are nonzero or true, as with nonzero and where")
+        sizes = (count, args[0].dim())
+        return self._ran(mode, func, args, kwargs, self._made(mode, args[0], sizes, torch.int64))
+
+    def masked_select(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """The elements under a mask."""
+        import torch
+
+        whole = prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
+        count = self._half(args[1], "how many elements a mask selects")
+        share = count * whole // max(1, args[1].numel())
+        return self._ran(mode, func, args, kwargs, self._made(mode, args[0], (share,)))
+
+    def unique(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """The different values of a tensor."""
+        import torch
+
+        source = args[0]
+        count = self._half(source, "how many values differ, as with unique")
+        counts = source if not func.name().startswith("aten::_unique") or "2" in func.name() else None
+        out = [self._made(mode, source, (count,)), self._made(mode, source, tuple(source.shape), torch.int64)]
+        if counts is not None:
+            out.append(self._made(mode, source, (count,), torch.int64))
+        return self._ran(mode, func, args, kwargs, tuple(out))
+
+    def unique_dim(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """The different slices of a tensor."""
+        import torch
+
+        source, dim = args[0], args[1] % args[0].dim()
+        self._assumptions.take("how many values differ, as with unique", _HALF)
+        sizes = list(source.shape)
+        whole, sizes[dim] = sizes[dim], -(-sizes[dim] // 2)
+        made = self._made(mode, source, tuple(sizes))
+        inverse = self._made(mode, source, (whole,), torch.int64)
+        counts = self._made(mode, source, (sizes[dim],), torch.int64)
+        return self._ran(mode, func, args, kwargs, (made, inverse, counts))
+
+    def repeat(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """Indices repeated as often as a tensor says."""
+        size = kwargs.get("output_size")
+        if size is None:
+            self._assumptions.take("how often repeat_interleave repeats", "once each")
+            return self._ran(mode, func, args, kwargs, self._made(mode, args[0], tuple(args[0].shape)))
+        out = self._made(mode, args[0], (int(size),))
+        mode.recorder.op("aten::repeat_interleave", args, kwargs, out)
+        return out
+
+    def bincount(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """How often each number occurs."""
+        import torch
+
+        weights = args[1] if len(args) > 1 else kwargs.get("weights")
+        least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+        self._assumptions.take("the largest number that bincount meets", f"{max(least, 1) - 1}")
+        out = self._made(mode, args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
+        return self._ran(mode, func, args, kwargs, out)
+
+    def histc(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """How many numbers fall into each of some ranges."""
+        bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
+        out = self._made(mode, args[0], (bins,))
+        mode.recorder.op("aten::histc", args, kwargs, out)
+        return out
+
+    def index(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`tensor[...]` with tensors as indices."""
+        places = self._places(mode, args[1])
+        source = args[0]
+        if not isinstance(source, fake_tensor_type()):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        given = (source, places, *args[2:])
+        out = mode.imagine(func, (), given, kwargs)
+        mode.record(func, given, kwargs, out)
+        return out
+
+    def index_put(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`tensor[...] = values` with tensors as indices."""
+        import torch
+
+        target, places, values = args[0], args[1], args[2]
+        if not isinstance(values, fake_tensor_type()) and values.dim() == 0 and len(places) == 1:
+            mask = places[0]
+            if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool and func.name().endswith("_"):
+                with mode:
+                    mode._inner.depth = 0
+                    return target.masked_fill_(mask, values)  # as PyTorch does
+        moved = [values if isinstance(values, fake_tensor_type()) else self._joined(mode, values)]
+        given = (target, self._places(mode, places), moved[0], *args[3:])
+        out = mode.imagine(func, (), given, kwargs)
+        mode.record(func, given, kwargs, out)
+        return out
+
+    def _joined(self, mode: Any, value: Any) -> Any:
+        import torch
+
+        return mode.imagined(value, torch.device("cpu"))
+
+    def _places(self, mode: Any, places: Any) -> list[Any]:
+        """Indices on the GPU and none of them a mask; PyTorch asks the GPU for the places under each mask."""
+        import torch
+
+        found: list[Any] = []
+        for place in places:
+            if place is None:
+                found.append(None)
+                continue
+            if not isinstance(place, fake_tensor_type()):
+                if place.dtype in (torch.bool, torch.uint8):
+                    found += list(place.nonzero().unbind(1))
+                    continue
+                mode.recorder.copy("aten::copy_", Way.TO_DEVICE, place.numel() * place.element_size())
+                found.append(mode.imagined(place, gpu()))
+            elif place.dtype in (torch.bool, torch.uint8):
+                rows = self.nonzero(mode, torch.ops.aten.nonzero.default, (place,), {})
+                sizes = (int(rows.shape[0]),)
+                strides = (1,)
+                found += [mode.imagined(rows, gpu(), sizes=sizes, strides=strides) for _ in range(place.dim())]
+            else:
+                found.append(place)
+        return [mode.imagined(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
+                for each in found]  # fmt: skip
+
+    def pack(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`pack_padded_sequence`: lengths are on the host, and known."""
+        import torch
+
+        source, lengths = args[0], args[1]
+        longest = int(lengths[0]) if lengths.numel() else 0
+        sizes = [int((lengths > step).sum()) for step in range(longest)]
+        made = self._made(mode, source, (sum(sizes), *source.shape[2:]))
+        mode.recorder.op("aten::_pack_padded_sequence", (source,), {}, made)
+        return made, torch.tensor(sizes, dtype=torch.int64)

@@ -1,0 +1,85 @@
+"""LSTMCell and GRUCell as PyTorch runs them on a GPU: two products, and one fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gpulab.virtual.device.tensors.fake_tensors import gpu
+
+
+def kernels() -> dict[str, Callable[..., Any]]:
+    """The operators of cells, by their names in aten."""
+    return {"lstm_cell": _lstm, "gru_cell": _gru}
+
+
+def _gates(input: Any, state: Any, of_input: Any, of_state: Any) -> tuple[Any, Any]:
+    import torch
+
+    return torch.nn.functional.linear(input, of_input), torch.nn.functional.linear(state, of_state)
+
+
+def _lstm(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    import torch
+
+    gates = _gates(input, hx[0], w_ih, w_hh)
+    return torch.ops.aten._thnn_fused_lstm_cell(*gates, hx[1], b_ih, b_hh)[:2]
+
+
+def _gru(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    import torch
+
+    gates = _gates(input, hx, w_ih, w_hh)
+    return torch.ops.aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
+
+
+def specials() -> dict[Any, Any]:
+    """The fused kernels, with what is done for each."""
+    import torch
+
+    aten = torch.ops.aten
+    return {
+        aten._thnn_fused_lstm_cell.default: _lstm_forward,
+        aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_backward,
+        aten._thnn_fused_gru_cell.default: _gru_forward,
+        aten._thnn_fused_gru_cell_backward.default: _gru_backward,
+    }
+
+
+def _ran(mode: Any, func: Any, args: Any, like: Any, *sizes: Any) -> tuple[Any, ...]:
+    import torch
+
+    made: list[Any] = []
+    for each in sizes:
+        if each is None:
+            made.append(None)
+            continue
+        strides = torch._prims_common.make_contiguous_strides_for(each)
+        made.append(mode.imagined(like, gpu(), sizes=each, strides=strides))
+        mode.storages.hold(made[-1], mode.recorder.phase)
+    mode.recorder.op(func.name(), args, {}, [each for each in made if each is not None])
+    return tuple(made)
+
+
+def _lstm_forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    gates, cell = args[0], args[2]
+    return _ran(mode, func, args, cell, tuple(cell.shape), tuple(cell.shape), tuple(gates.shape))
+
+
+def _lstm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    cell, kept, bias = args[2], args[4], args[5]
+    sizes = tuple(kept.shape)
+    return _ran(mode, func, args, cell, sizes, tuple(cell.shape), sizes[1:] if bias else None)
+
+
+def _gru_forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    state = args[2]
+    batch, hidden = state.shape
+    return _ran(mode, func, args, state, (batch, hidden), (batch, 5 * hidden))
+
+
+def _gru_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    grad, bias = args[0], args[2]
+    batch, hidden = grad.shape
+    of_bias = (3 * hidden,) if bias else None
+    return _ran(mode, func, args, grad, (batch, 3 * hidden), (batch, 3 * hidden), (batch, hidden), of_bias, of_bias)

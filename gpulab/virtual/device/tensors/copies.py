@@ -1,0 +1,143 @@
+"""Tensors that travel between host and GPU: sizes go over, numbers do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpulab.virtual.assumptions import Assumptions
+from gpulab.virtual.device.tensors import assumed_values
+from gpulab.virtual.device.tensors.error_messages import on_two_devices
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
+from gpulab.virtual.device.tensors.pinned import Pinned
+from gpulab.virtual.device.tensors.tensor_info import dense
+from gpulab.virtual.op_log.ops import Way
+
+_COPY = "aten::copy_"
+
+
+class Moves:
+    """What copies and reads become."""
+
+    def __init__(self, assumptions: Assumptions, pinned: Pinned) -> None:
+        self._assumptions = assumptions
+        self._pinned = pinned
+
+    def specials(self) -> dict[Any, Any]:
+        """Operators that copy, with what is done for each."""
+        import torch
+
+        aten = torch.ops.aten
+        return {
+            aten._to_copy.default: self.to_copy,
+            aten.copy_.default: self.copy_,
+            aten._foreach_copy_.default: self.copy_lists,
+            aten._local_scalar_dense.default: self.item,
+            aten.equal.default: self.equal,
+            aten.allclose.default: self.equal,
+            aten._amp_foreach_non_finite_check_and_unscale_.default: self.unscale,
+            aten._amp_update_scale_.default: self.update_scale,
+        }
+
+    def to_copy(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`.to`, `.cuda`, `.cpu`, `.half`, `.float`."""
+        import torch
+
+        source, device = args[0], kwargs.get("device")
+        dtype = kwargs.get("dtype") or source.dtype
+        non_blocking = bool(kwargs.get("non_blocking"))
+        if not isinstance(source, fake_tensor_type()):
+            strides = _strides(source, kwargs.get("memory_format"))
+            made = mode.imagined(source, gpu(), dtype=dtype, strides=strides)
+            mode.storages.hold(made, mode.recorder.phase)
+            self._sent(mode, made, source, non_blocking)
+            if source.numel() == 1 and not source.is_conj():
+                assumed_values.know(made, source.to(dtype).item())  # the host has it, so it is known
+            return made
+        if device is None or device.type == "cuda":
+            return NotImplemented
+        if device.type == "meta":
+            return torch.empty_like(source, dtype=dtype, device="meta")
+        self._fetched(mode, source, source.dtype if not non_blocking else dtype, non_blocking, pinned=non_blocking)
+        made = assumed_values.on_host(source, self._assumptions, dtype)
+        if non_blocking:
+            self._pinned.add(made)
+        return made
+
+    def copy_(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`target.copy_(source)`."""
+        target, source = args[0], args[1]
+        non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+        fake = fake_tensor_type()
+        if isinstance(target, fake) and isinstance(source, fake):
+            return NotImplemented
+        if isinstance(target, fake):
+            source.expand(target.shape)  # raises PyTorch's own error for sizes that do not go together
+            self._sent(mode, target, source, non_blocking)
+            return target
+        pinned = self._pinned.has(target)
+        self._fetched(mode, source, target.dtype if non_blocking else source.dtype, non_blocking and pinned, pinned)
+        return target.copy_(assumed_values.on_host(source, self._assumptions, target.dtype))
+
+    def copy_lists(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`torch._foreach_copy_`, one by one where host and GPU both take part."""
+        fake = fake_tensor_type()
+        if all(isinstance(each, fake) for each in (*args[0], *args[1])):
+            return NotImplemented
+        for target, source in zip(args[0], args[1], strict=True):
+            with mode:
+                target.copy_(source, *args[2:3])
+        return None
+
+    def _sent(self, mode: Any, target: Any, source: Any, non_blocking: bool) -> None:
+        # PyTorch converts types on the host for copies that block, on the GPU for those that do not.
+        on_gpu = non_blocking and source.dtype != target.dtype
+        item = (source if on_gpu else target).element_size()
+        size, pinned = target.numel() * item, self._pinned.has(source)
+        mode.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
+        if on_gpu:
+            mode.recorder.op(_COPY, (target,), {}, target)
+
+    def _fetched(self, mode: Any, source: Any, dtype: Any, non_blocking: bool, pinned: bool) -> None:
+        size = source.numel() * dtype.itemsize
+        mode.recorder.copy(_COPY, Way.TO_HOST, size, pinned=pinned, non_blocking=non_blocking)
+
+    def item(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """`.item()`, float(), bool(), if."""
+        mode.recorder.copy("aten::_local_scalar_dense", Way.TO_HOST, args[0].element_size())
+        return assumed_values.number(args[0], self._assumptions)
+
+    def equal(self, mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+        """`torch.equal`."""
+        if args[0].device != args[1].device:
+            raise on_two_devices(func, args[:2])
+        if tuple(args[0].shape) != tuple(args[1].shape):
+            return False
+        mode.recorder.op("aten::eq", args[:2], {}, ())
+        mode.recorder.copy("aten::equal", Way.TO_HOST, 1)
+        self._assumptions.take("whether two tensors are equal, as with torch.equal", "True")
+        return True
+
+    def unscale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> None:
+        """GradScaler divides gradients by its scale, and looks for infinities."""
+        mode.record(func, args, kwargs, ())
+        self._assumptions.take("whether gradients hold infinities, as GradScaler asks", "none")
+        assumed_values.know(args[1], 0.0, written=True)
+
+    def update_scale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        """GradScaler changes its scale."""
+        scale = assumed_values.known_value(args[0])
+        mode.record(func, args, kwargs, args[0])
+        assumed_values.know(args[0], scale or 65536.0, written=True)
+        return args[0]
+
+
+def _strides(tensor: Any, layout: Any) -> Sequence[int]:
+    import torch
+
+    if layout in (torch.channels_last, torch.channels_last_3d):
+        return torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
+    kept = layout in (None, torch.preserve_format)
+    if kept and dense(tensor):
+        return tuple(tensor.stride())
+    return torch._prims_common.make_contiguous_strides_for(tuple(tensor.shape))

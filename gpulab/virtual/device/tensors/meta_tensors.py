@@ -1,0 +1,288 @@
+"""Tensors of PyTorch's meta device in the place of a GPU's: what every operator on them is written down as.
+
+The meta device is public, and every PyTorch has it: its tensors have sizes and no numbers. Nothing of PyTorch's insides
+is changed for them, so this works where the virtual GPU's own tensors do not; see gpulab.virtual.device.counting for
+what is left out.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from gpulab.virtual.assumptions import Assumptions
+from gpulab.virtual.device.operators.naming import details, told_name
+from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.tensors import assumed_values
+from gpulab.virtual.device.tensors.error_messages import no_such_device, unsupported, written
+from gpulab.virtual.device.tensors.layouts import mended
+from gpulab.virtual.device.tensors.op_cache import Outcome
+from gpulab.virtual.device.tensors.pinned import Pinned
+from gpulab.virtual.device.tensors.storages import Storages
+from gpulab.virtual.device.tensors.tensor_info import longest, seen, tensors_in
+from gpulab.virtual.op_log.ops import Way
+
+_COPY = "aten::copy_"
+
+
+class Metas:
+    """What our mode does with every operator; mixed with torch's TorchDispatchMode by `meta_mode`."""
+
+    recorder: Recorder
+    storages: Storages
+    assumptions: Assumptions
+    pinned: Pinned
+    inside = 0  # PyTorch works out a result, and must see that device as it is
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs) if kwargs else {}
+        device = kwargs.get("device")
+        if device is not None and device.type == "cuda":
+            if device.index not in (None, 0):
+                raise no_such_device()
+            kwargs["device"] = device = meta()
+        given = tensors_in([*args, *kwargs.values()])
+        metas = [each for each in given if is_meta(each)]
+        if not metas and (device is None or device.type != "meta"):
+            return self._real(func, args, kwargs)
+        if _composite(func):
+            with self:  # type: ignore[attr-defined]
+                return func.decompose(*args, **kwargs)
+        special = _specials().get(func)
+        if special is not None:
+            out = special(self, func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        out = self._imagined(func, args, kwargs)
+        self._write(func, args, kwargs, metas, out)
+        return out
+
+    def _real(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        pins = kwargs.pop("pin_memory", False)
+        made = func(*args, **kwargs)
+        if pins:
+            self.pinned.add(made)
+        return made
+
+    def _imagined(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.inside += 1
+        try:
+            return mended(func, args, func(*args, **kwargs), _strided)
+        except NotImplementedError as error:
+            changed = written(func, args)
+            if changed is None:
+                raise unsupported(func.name()) from error
+            return changed[0]
+        finally:
+            self.inside -= 1
+
+    def _write(self, func: Any, args: Any, kwargs: dict[str, Any], metas: list[Any], out: Any) -> None:
+        phase = self.recorder.phase
+        self.storages.memory.phase(phase)
+        made = [each for each in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(each)]
+        for each in made:
+            self.storages.resized(each, phase)
+        counter = _flop_counters().get(func._overloadpacket)
+        name = told_name(func.name().partition(".")[0], args)
+        lists = longest([*args, *kwargs.values()])
+        outcome = Outcome(
+            (), "", -1,
+            name=name,
+            inputs=tuple([seen(each) for each in metas]),
+            outputs=tuple([seen(each) for each in made]),
+            flops=0 if counter is None else int(counter(*args, **kwargs, out_val=out)),
+            view=_is_view(func) or (bool(made) and not any(each.numel() for each in made)),
+            lists=lists if any(part in name for part in ("_foreach_", "_fused_", "_amp_")) else 0,
+            details=details(name, args, kwargs),
+        )  # fmt: skip
+        self.recorder.ran(outcome, phase)
+        if len(made) == 1 and made[0] is out:
+            assumed_values.learned(func.name(), args, out)
+
+    # What numbers are needed for.
+
+    def to_copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """`.to`, `.cuda`, `.cpu`."""
+        source, device = args[0], kwargs.get("device")
+        if is_meta(source):
+            if device is None or device.type == "meta":
+                return NotImplemented
+            self._fetched(source)
+            return assumed_values.on_host(source, self.assumptions, kwargs.get("dtype"))
+        made = func(*args, **kwargs)
+        self.storages.hold(made, self.recorder.phase)
+        self._sent(made, source, bool(kwargs.get("non_blocking")))
+        if source.numel() == 1:
+            assumed_values.know(made, source.to(made.dtype).item())
+        return made
+
+    def copy_(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """`target.copy_(source)`."""
+        target, source = args[0], args[1]
+        if is_meta(target) and is_meta(source):
+            return NotImplemented
+        if is_meta(target):
+            self._sent(target, source, bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False)))
+            return target
+        self._fetched(source)
+        return target.copy_(assumed_values.on_host(source, self.assumptions, target.dtype))
+
+    def item(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """`.item()`, float(), bool(), if."""
+        self.recorder.copy("aten::_local_scalar_dense", Way.TO_HOST, args[0].element_size())
+        return assumed_values.number(args[0], self.assumptions)
+
+    def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Where a tensor is not zero."""
+        import torch
+
+        out = torch.empty((self._half(args[0]), args[0].dim()), dtype=torch.int64, device="meta")
+        self._write(func, args, kwargs, [args[0]], out)
+        self.recorder.copy("aten::nonzero", Way.TO_HOST, 8)
+        return out
+
+    def masked_select(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The elements under a mask."""
+        import torch
+
+        whole = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
+        out = torch.empty((self._half(args[1]) * whole // max(1, args[1].numel()),), dtype=args[0].dtype, device="meta")
+        self._write(func, args, kwargs, [each for each in args if is_meta(each)], out)
+        self.recorder.copy("aten::masked_select", Way.TO_HOST, 8)
+        return out
+
+    def masked(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """`tensor[mask]`, read or written: PyTorch asks the GPU for the places under the mask first."""
+        import torch
+
+        kinds = torch.bool, torch.uint8
+        masks = [each for each in args[1] if each is not None and each.dtype in kinds and is_meta(each)]
+        if not masks:
+            return NotImplemented
+        places: list[Any] = []
+        for each in args[1]:
+            if any(each is mask for mask in masks):
+                places += self.nonzero(torch.ops.aten.nonzero.default, (each,), {}).unbind(1)
+            else:
+                places.append(each)
+        given = (args[0], places, *args[2:])
+        out = self._imagined(func, given, kwargs)
+        self._write(func, given, kwargs, [each for each in tensors_in(given) if is_meta(each)], out)
+        return out
+
+    def _half(self, tensor: Any) -> int:
+        known = assumed_values.known_value(tensor)
+        if isinstance(known, bool):
+            return int(tensor.numel()) if known else 0
+        self.assumptions.take("how many elements are nonzero or true, as with masks", "half of the elements")
+        return -(-int(tensor.numel()) // 2)
+
+    def softmax(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """From half precision to float32 in one, which PyTorch's shape rule knows for some types only."""
+        import torch
+
+        if not args[2]:
+            return NotImplemented
+        out = torch.empty_like(args[0], dtype=torch.float32, device="meta")
+        self._write(func, args, kwargs, [args[0]], out)
+        return out
+
+    def unscale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """GradScaler divides gradients by its scale, and looks for infinities."""
+        self._write(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], None)
+        self.assumptions.take("whether gradients hold infinities, as GradScaler asks", "none")
+        assumed_values.know(args[1], 0.0, written=True)
+
+    def update_scale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """GradScaler changes its scale."""
+        scale = assumed_values.known_value(args[0])
+        self._write(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], args[0])
+        assumed_values.know(args[0], scale or 65536.0, written=True)
+        return args[0]
+
+    def _sent(self, made: Any, source: Any, non_blocking: bool) -> None:
+        size, pinned = made.numel() * made.element_size(), self.pinned.has(source)
+        self.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
+
+    def _fetched(self, source: Any) -> None:
+        self.recorder.copy(_COPY, Way.TO_HOST, source.numel() * source.element_size())
+
+
+@functools.cache
+def meta_mode() -> Any:
+    """Our mode's class."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return type("CountingMode", (Metas, TorchDispatchMode), {})
+
+
+@functools.cache
+def meta() -> Any:
+    """PyTorch's meta device."""
+    import torch
+
+    return torch.device("meta")
+
+
+def _strided(tensor: Any, strides: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device="meta")
+
+
+def is_meta(tensor: Any) -> bool:
+    """Whether a tensor lies on the GPU that is counted for, whatever it says of itself."""
+    return bool(_is_meta()(tensor))
+
+
+@functools.cache
+def _is_meta() -> Any:
+    import torch
+
+    return torch._C.TensorBase.is_meta.__get__  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _specials() -> Any:
+    import torch
+
+    aten = torch.ops.aten
+    told = {
+        "_to_copy": Metas.to_copy,
+        "copy_": Metas.copy_,
+        "_local_scalar_dense": Metas.item,
+        "_softmax": Metas.softmax,
+        "_log_softmax": Metas.softmax,
+        "_amp_foreach_non_finite_check_and_unscale_": Metas.unscale,
+        "_amp_update_scale_": Metas.update_scale,
+        "nonzero": Metas.nonzero,
+        "masked_select": Metas.masked_select,
+        "index_put": Metas.masked,
+        "index_put_": Metas.masked,
+        "_index_put_impl_": Metas.masked,
+    }
+    found = {getattr(aten, name).default: special for name, special in told.items() if hasattr(aten, name)}
+    return {**found, aten.index.Tensor: Metas.masked}
+
+
+@functools.cache
+def _composite(func: Any) -> bool:
+    import torch
+
+    return func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), "CompositeImplicitAutograd"
+    )
+
+
+@functools.cache
+def _is_view(func: Any) -> bool:
+    schema = func._schema
+    return not schema.is_mutable and any(each.alias_info is not None for each in schema.returns)
+
+
+@functools.cache
+def _flop_counters() -> Any:
+    from torch.utils.flop_counter import flop_registry
+
+    return flop_registry

@@ -1,0 +1,136 @@
+"""Which memory of the virtual GPU each tensor stands on, from when it is made until the last tensor on it is gone."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.memory_fit.allocator import Full
+from gpulab.virtual.memory_fit.memory import Memory
+from gpulab.virtual.op_log.ops import Phase, Role
+
+_MIB, _GIB = 2**20, 2**30
+
+
+class Storages:
+    """Keys for PyTorch's storages: given out as storages are first seen, taken back when they die."""
+
+    def __init__(self, memory: Memory, recorder: Recorder) -> None:
+        self.memory = memory
+        self._recorder = recorder
+        self._keys: dict[int, int] = {}  # by the address of PyTorch's own object
+        self._sizes: dict[int, int] = {}
+        self._deaths: dict[int, Any] = {}
+        self._dead: list[int] = []  # not yet taken back
+        self._busy = False
+        self._next = 0
+
+    def hold(self, tensor: Any, phase: Phase) -> None:
+        """Give memory to the storage of a new tensor; raises torch.OutOfMemoryError where there is none left."""
+        self._bury()
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address in self._keys:
+            return
+        self._next += 1
+        key = self._next
+        size = storage.nbytes()
+        self._allocate(key, size, phase)
+        self._keys[address], self._sizes[address] = key, size
+        death = weakref.finalize(storage, self._died, address)
+        death.atexit = False
+        self._deaths[address] = death
+
+    def counts(self, address: int) -> bool:
+        """Whether the storage at this address has memory here."""
+        return address in self._keys
+
+    def resized(self, tensor: Any, phase: Phase) -> None:
+        """A storage may have grown: PyTorch then takes new memory and gives the old back."""
+        self._bury()
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        old = self._keys.get(address)
+        if old is None:
+            self.hold(tensor, phase)
+        elif size != self._sizes[address]:
+            self._next += 1
+            self._allocate(self._next, size, phase)
+            self._keys[address], self._sizes[address] = self._next, size
+            self._freed(old)
+
+    def _allocate(self, key: int, size: int, phase: Phase) -> None:
+        self._busy = True
+        try:
+            self.memory.allocate(key, size, phase)
+        except Full as full:
+            raise _out_of_memory(full) from None
+        finally:
+            self._busy = False
+
+    def _died(self, address: int) -> None:
+        # Python's garbage collector may bring this up anywhere, also amid an allocation.
+        self._recorder.entered()
+        self._dead.append(address)
+        if not self._busy:
+            self._bury()
+        self._recorder.left()
+
+    def _bury(self) -> None:
+        while self._dead:
+            address = self._dead.pop()
+            del self._deaths[address], self._sizes[address]
+            self._freed(self._keys.pop(address))
+
+    def _freed(self, key: int) -> None:
+        self._busy = True
+        try:
+            self.memory.free(key)
+        finally:
+            self._busy = False
+
+    def role(self, tensor: Any, role: Role) -> None:
+        """What the memory under a tensor is for."""
+        key = self._keys.get(tensor.untyped_storage()._cdata)
+        if key is not None:
+            self.memory.role(key, role)
+
+    def address(self, tensor: Any) -> int:
+        """Where a tensor's first element would lie; 0 for a tensor without memory, as PyTorch says."""
+        key = self._keys.get(tensor.untyped_storage()._cdata)
+        begin = -1 if key is None else self.memory.address(key)
+        return 0 if begin < 0 else begin + int(tensor.storage_offset()) * int(tensor.element_size())
+
+    def forget(self) -> None:
+        """Follow no storage any more."""
+        for death in self._deaths.values():
+            death.detach()
+        self._deaths.clear()
+        self._dead.clear()
+        self._keys.clear()
+        self._sizes.clear()
+
+
+def _out_of_memory(full: Full) -> Exception:
+    import torch
+
+    beside = full.reserved_bytes - full.allocated_bytes
+    return torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate {_size(full.needed_bytes)}. GPU 0 has a total capacity of "
+        f"{_size(full.capacity_bytes)} of which {_size(full.free_bytes)} is free. Including non-PyTorch memory, this "
+        f"process has {_size(full.capacity_bytes - full.free_bytes)} memory in use. Of the allocated memory "
+        f"{_size(full.allocated_bytes)} is allocated by PyTorch, and {_size(beside)} is reserved by PyTorch but "
+        "unallocated. If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
+        "Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
+
+
+def _size(size: int) -> str:
+    """As PyTorch's allocator words it."""
+    if size <= 1024:
+        return f"{size} bytes"
+    if size <= _MIB:
+        return f"{size / 1024:.2f} KiB"
+    return f"{size / _MIB:.2f} MiB" if size <= _GIB else f"{size / _GIB:.2f} GiB"

@@ -1,0 +1,283 @@
+"""torch.cuda as a program sees it on a machine with this GPU."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpulab.virtual.device.recorder import Recorder
+from gpulab.virtual.device.tensors.error_messages import no_such_device
+from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.device.torch_api.streams import StreamContext, Streams
+from gpulab.virtual.device.torch_api.tensor_methods import full_device
+from gpulab.virtual.specs import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CUDA_VERSION, CUDNN_VERSION = "12.8", 91002  # those that PyTorch 2.9 and later are mostly built with
+_LEAST_BFLOAT16 = (8, 0)
+_OLD_TYPES = ("Float", "Double", "Half", "Long", "Int", "Byte")
+_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # at once on a multiprocessor, where not 2048
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What torch.cuda.get_device_properties gives."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    L2_cache_size: int
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    max_threads_per_block: int = 1024
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    uuid: str = str(uuid.UUID(int=0))
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+
+class Device:
+    """`with torch.cuda.device(0):`."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = index_of(device, optional=True)
+        self.prev_idx = 0
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def index_of(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
+    """The index of a device given in one of the ways PyTorch takes; there is only 0."""
+    if device is None or (isinstance(device, int) and device < 0):
+        return 0
+    found = full_device(device)
+    if found.type != "cuda":
+        if allow_cpu and found.type == "cpu":
+            return -1
+        raise ValueError(f"Expected a cuda device, but got: {found}")
+    return 0
+
+
+def install(stack: ExitStack, spec: Spec, recorder: Recorder, streams: Streams) -> None:
+    """Until the stack is closed."""
+    import torch
+
+    told = _told(spec)
+    running = _running(recorder, streams)
+    # Names that a program imported before: the classes themselves, and what the functions call.
+    swap(stack, torch.cuda.Stream, __new__=lambda cls, *args, **kwargs: streams.Stream(*args, **kwargs))
+    swap(stack, torch.cuda.Event, __new__=lambda cls, *args, **kwargs: streams.Event(*args, **kwargs))
+    below = {"_cuda_synchronize": running["synchronize"], "_cuda_getDeviceCount": lambda: 1,
+             "_cuda_getDevice": lambda: 0, "_cuda_setDevice": lambda device: None,
+             "_cuda_emptyCache": lambda: torch.cuda.empty_cache()}  # fmt: skip
+    swap(stack, torch._C, **below)
+    swap(
+        stack,
+        torch.cuda,
+        **{f"{name}Tensor": _typed(name) for name in ("Float", "Double", "Half", "Long", "Int", "Byte")},
+    )
+    swap(stack, torch.cuda, **told, **running, **_random())
+    swap(stack, torch.cuda._utils, _get_device_index=index_of)
+    swap(stack, torch.version, cuda=CUDA_VERSION)
+    swap(
+        stack,
+        torch.backends.cudnn,
+        is_available=lambda: True,
+        version=lambda: CUDNN_VERSION,
+        is_acceptable=lambda tensor: False,
+    )  # fmt: skip - recurrent layers need not lay out their weights for it
+    swap(stack, torch.backends.cuda, is_built=lambda: True)
+    accelerator(
+        stack,
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_accelerator=lambda check_available=False: torch.device("cuda"),
+        current_device_index=lambda: 0,
+        current_device_idx=lambda: 0,
+        set_device_index=lambda device=None: None,
+        synchronize=torch.cuda.synchronize,
+        current_stream=torch.cuda.current_stream,
+        set_stream=torch.cuda.set_stream,
+    )
+    swap(stack, torch._C, _accelerator_getAccelerator=lambda: torch.device("cuda"))
+    ranges = Ranges(recorder)
+    swap(stack, torch.cuda.nvtx, range_push=ranges.push, range_pop=ranges.pop, range=ranges.named,
+         mark=lambda msg: None, range_start=lambda msg: 0, range_end=lambda number: None)  # fmt: skip
+    swap(stack, torch.cuda.random, **_random())
+
+
+def accelerator(stack: ExitStack, **values: Any) -> None:
+    """What torch.accelerator tells, which PyTorch has since 2.6."""
+    import torch
+
+    if hasattr(torch, "accelerator"):
+        swap(stack, torch.accelerator, **values)
+
+
+def _told(spec: Spec) -> dict[str, Any]:
+    """What can be asked about the GPU."""
+    import torch
+
+    major, minor = spec.compute_capability
+    properties = Properties(
+        spec.driver_name, major, minor, spec.usable_bytes, spec.multiprocessors, spec.l2_bytes,
+        max_threads_per_multi_processor=_THREADS.get((major, minor), 2048),
+    )  # fmt: skip
+
+    def properties_of(device: Any = None) -> Properties:
+        index_of(device)
+        return properties
+
+    bfloat16 = (major, minor) >= _LEAST_BFLOAT16
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: full_device("cuda") and None,
+        "_lazy_call": lambda callable, **kwargs: callable(),
+        "_is_compiled": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: index_of(device) and None,
+        "get_device_name": lambda device=None: properties_of(device).name,
+        "get_device_capability": lambda device=None: (properties_of(device).major, properties_of(device).minor),
+        "get_device_properties": properties_of,
+        "is_bf16_supported": lambda including_emulation=True: bfloat16 or including_emulation,
+        "is_tf32_supported": lambda: bfloat16,
+        "can_device_access_peer": lambda device, peer_device: _no_peer(device, peer_device),
+        "get_arch_list": lambda: ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
+        "device": Device,
+        "device_of": lambda obj: Device(0),
+        "_exchange_device": lambda device: 0,
+        "_maybe_exchange_device": lambda device: 0,
+        "_get_device": lambda device: torch.device("cuda", index_of(device)),
+        "_get_device_index": index_of,
+        "ipc_collect": lambda: None,
+    }
+
+
+def _typed(name: str) -> Any:
+    """torch.cuda.FloatTensor and its like: old names for making a tensor, and for asking whether one is such."""
+    import torch
+
+    class Kind(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, torch.Tensor) and value.type() == f"torch.cuda.{name}Tensor"
+
+    class OnGpu(metaclass=Kind):
+        def __new__(cls, *args: Any) -> Any:
+            return getattr(torch, f"{name}Tensor")(*args).cuda()
+
+    return OnGpu
+
+
+def _no_peer(device: Any, peer: Any) -> bool:
+    index_of(device)
+    raise no_such_device()
+
+
+def _running(recorder: Recorder, streams: Streams) -> dict[str, Any]:
+    """What makes the host wait, and streams."""
+
+    def synchronize(device: Any = None) -> None:
+        index_of(device)
+        recorder.entered()
+        recorder.wait("cudaDeviceSynchronize")
+        recorder.left()
+
+    def sleep(cycles: int) -> None:
+        if not isinstance(cycles, int):
+            raise TypeError("torch.cuda._sleep(): expected 'int'")
+        recorder.entered()
+        recorder.spin(cycles)
+        recorder.left()
+
+    return {
+        "synchronize": synchronize,
+        "Stream": streams.Stream,
+        "Event": streams.Event,
+        "ExternalStream": streams.Stream,
+        "stream": lambda stream: StreamContext(streams, stream),
+        "StreamContext": lambda stream: StreamContext(streams, stream),
+        "current_stream": lambda device=None: streams.current,
+        "default_stream": lambda device=None: streams.default,
+        "set_stream": streams.make_current,
+        "is_current_stream_capturing": lambda: False,
+        "_sleep": sleep,
+    }
+
+
+def _random() -> dict[str, Any]:
+    """Seeds and states of a generator that makes no numbers."""
+    import torch
+
+    state = bytearray(16)
+
+    def get_rng_state(device: Any = "cuda") -> Any:
+        return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+    def seed(value: int = 0) -> None:
+        state[:8] = (int(value) % 2**64).to_bytes(8, "little")
+
+    def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+        state[:] = bytes(new_state.tolist())[:16].ljust(16, b"\0")
+
+    return {
+        "manual_seed": seed,
+        "manual_seed_all": seed,
+        "seed": seed,
+        "seed_all": seed,
+        "initial_seed": lambda: int.from_bytes(state[:8], "little"),
+        "get_rng_state": get_rng_state,
+        "get_rng_state_all": lambda: [get_rng_state()],
+        "set_rng_state": set_rng_state,
+        "set_rng_state_all": lambda new_states: set_rng_state(next(iter(new_states))),
+    }
+
+
+class Ranges:
+    """torch.cuda.nvtx: named stretches, as record_function's."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open: list[str] = []
+
+    def push(self, msg: str) -> int:
+        """A stretch begins."""
+        self._recorder.range(msg, opens=True)
+        self._open.append(msg)
+        return len(self._open) - 1
+
+    def pop(self) -> int:
+        """The innermost stretch ends."""
+        if not self._open:
+            return -1
+        self._recorder.range(self._open.pop(), opens=False)
+        return len(self._open)
+
+    @contextmanager
+    def named(self, msg: str, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """`with torch.cuda.nvtx.range(...)`."""
+        self.push(msg)
+        try:
+            yield
+        finally:
+            self.pop()

@@ -1,0 +1,74 @@
+"""torch.cuda's questions about memory, answered by the simulated allocator."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import ExitStack
+from typing import Any
+
+from gpulab.virtual.device.torch_api.patches import swap
+from gpulab.virtual.memory_fit.memory import Memory
+
+
+def install(stack: ExitStack, memory: Memory) -> None:
+    """Until the stack is closed."""
+    import torch
+
+    answers = _answers(memory)
+    swap(stack, torch.cuda, **{name: each for name, each in answers.items() if hasattr(torch.cuda, name)})
+    swap(stack, torch.cuda.memory, **{name: each for name, each in answers.items() if hasattr(torch.cuda.memory, name)})
+    swap(stack, torch.cuda.memory, _lazy_init=lambda: None, is_initialized=lambda: True)
+    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
+    swap(stack, accelerator, **{name: each for name, each in answers.items() if hasattr(accelerator, name)})
+
+
+def _answers(memory: Memory) -> dict[str, Any]:
+    def stats(device: Any = None) -> dict[str, int]:
+        return OrderedDict(sorted(memory.stats().items()))
+
+    def stat(name: str) -> Any:
+        return lambda device=None: memory.stats()[name]
+
+    def allocated(device: Any = None) -> int:
+        return memory.stats()["allocated_bytes.all.current"]
+
+    def most_allocated(device: Any = None) -> int:
+        return memory.stats()["allocated_bytes.all.peak"]
+
+    def reset(device: Any = None) -> None:
+        memory.reset_peak()
+
+    def summary(device: Any = None, abbreviated: bool = False) -> str:
+        return _summary(memory)
+
+    return {
+        "memory_allocated": allocated,
+        "max_memory_allocated": most_allocated,
+        "memory_reserved": lambda device=None: memory.reserved_bytes,
+        "max_memory_reserved": lambda device=None: memory.max_reserved_bytes,
+        "memory_cached": lambda device=None: memory.reserved_bytes,
+        "max_memory_cached": lambda device=None: memory.max_reserved_bytes,
+        "reset_peak_memory_stats": reset,
+        "reset_max_memory_allocated": reset,
+        "reset_max_memory_cached": reset,
+        "reset_accumulated_memory_stats": lambda device=None: None,
+        "memory_stats": stats,
+        "memory_summary": summary,
+        "mem_get_info": lambda device=None: (memory.free_bytes, memory.capacity_bytes),
+        "get_memory_info": lambda device=None: (memory.free_bytes, memory.capacity_bytes),
+        "empty_cache": lambda: memory.empty_cache(),
+        "memory_snapshot": lambda *args, **kwargs: [],
+        "set_per_process_memory_fraction": lambda fraction, device=None: None,
+        "get_allocator_backend": lambda: "native",
+        "list_gpu_processes": lambda device=None: "GPU:0\nno processes are running",
+    }
+
+
+def _summary(memory: Memory) -> str:
+    stats = memory.stats()
+    rows = [("Allocated memory", "allocated_bytes"), ("GPU reserved memory", "reserved_bytes")]
+    lines = ["PyTorch CUDA memory summary, device ID 0 (virtual, simulated)", f"{'':22}{'now':>14}{'peak':>14}"]
+    for title, name in rows:
+        now, peak = (stats[f"{name}.all.{when}"] / 2**20 for when in ("current", "peak"))
+        lines.append(f"{title:22}{now:>10,.0f} MiB{peak:>10,.0f} MiB")
+    return "\n".join(lines)

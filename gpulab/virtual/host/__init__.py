@@ -1,0 +1,1 @@
+"""What the host of a virtual GPU costs, calibrated on this CPU."""

@@ -1,0 +1,56 @@
+"""What a batch takes where its worker does not tell: one is built in the main process, and nothing must notice."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpulab.virtual.loading.build_time import Stopwatch
+
+UNTIMED = "time to build a batch, in workers that were started before or in a way of their own"
+SAMPLED = "that of one batch built in the main process"
+
+
+def sampled(iterator: Any, stopwatch: Stopwatch) -> tuple[int, int] | None:
+    """Time and CPU time of one batch built here; None for a stream, which would lose it, and where it fails."""
+    from torch.utils.data import _DatasetKind
+
+    kinds: Any = _DatasetKind
+    if iterator._dataset_kind != kinds.Map:
+        return None
+    settings = iterator._dataset, iterator._auto_collation, iterator._collate_fn, iterator._drop_last
+    try:
+        with _chance_kept(iterator):
+            fetcher = kinds.create_fetcher(iterator._dataset_kind, *settings)
+            index = next(iter(iterator._index_sampler))
+            start_ns, start_cpu_ns = stopwatch.now_ns(), time.thread_time_ns()
+            fetcher.fetch(index)
+            return max(0, stopwatch.now_ns() - start_ns), time.thread_time_ns() - start_cpu_ns
+    except Exception:  # the user's dataset, asked in a place it was not made for; its workers will tell what is wrong
+        return None
+
+
+@contextmanager
+def _chance_kept(iterator: Any) -> Iterator[None]:
+    """Whatever draws random numbers within draws them as if nothing had been drawn, afterwards."""
+    import torch
+
+    sampler = iterator._index_sampler
+    generators = [getattr(each, "generator", None) for each in (sampler, getattr(sampler, "sampler", None))]
+    states = [(generator, generator.get_state()) for generator in generators if generator is not None]
+    torch_state, python_state = torch.random.get_rng_state(), random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy is not None else None
+    try:
+        yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+        torch.random.set_rng_state(torch_state)
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)

@@ -1,0 +1,1 @@
+"""Whether the virtual GPU works with the installed PyTorch, tried in a subprocess."""

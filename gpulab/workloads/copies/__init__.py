@@ -1,0 +1,1 @@
+"""Workloads with a fault in copies between host and device."""

@@ -1,0 +1,1 @@
+"""Workloads with a fault in kernels and operators."""

@@ -1,0 +1,187 @@
+"""Memory: graphs that nobody needs are kept, a batch is too large for the card, a cache is emptied for nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from gpulab.workloads.memory.simulated_card import memory_card
+from gpulab.workloads.training import computing_on, listed, number_on, perceptron
+from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WIDTH = 512
+PROBES = 96  # samples on which each step looks how far it has come
+CARD_BYTES = 48 * 2**20
+BATCH, GROWS_BY = 2048, 256
+
+
+def train_with_history(*, device: str = "cpu", steps: int = 240, keep_graphs: bool = True) -> list[float]:
+    """Train, and write down in each step how large the loss on held-out samples is: as a number, or as it comes."""
+    with computing_on(1):
+        return _with_history(device, steps, keep_graphs)
+
+
+def _with_history(device: str, steps: int, keep_graphs: bool) -> list[float]:
+    import torch
+    from torch import nn
+
+    samples, held_out = _samples(BATCH // 16, 0).to(device), _samples(PROBES, 1).to(device)
+    model = perceptron(WIDTH, WIDTH, WIDTH, WIDTH).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses, history = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples), samples)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        progress = nn.functional.mse_loss(model(held_out), held_out)
+        history.append(progress if keep_graphs else progress.item())
+    return listed(losses)
+
+
+def train_on_a_card(*, device: str = "cpu", steps: int = 12, parts: int = 1) -> list[float]:
+    """Train on a card of 48 MiB with batches that grow, each in so many parts whose gradients add up."""
+    with computing_on(1), memory_card(CARD_BYTES):
+        return _accumulated(device, steps, parts)
+
+
+def _accumulated(device: str, steps: int, parts: int) -> list[float]:
+    import torch
+    from torch import nn
+
+    samples = _samples(BATCH, 0).to(device)
+    model = perceptron(WIDTH, *[WIDTH] * 6).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        total = torch.zeros((), device=device)
+        for part in samples[: GROWS_BY * (step + 1)].chunk(parts):
+            loss = nn.functional.mse_loss(model(part), part) / parts
+            loss.backward()
+            total += loss.detach()
+        optimizer.step()
+        losses.append(total)
+    return listed(losses)
+
+
+def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: bool = True) -> list[float]:
+    """Train with a call after each step that gives PyTorch's free memory back to the driver."""
+    import torch
+    from torch import nn
+
+    width = WIDTH if device == "cpu" else 4096
+    samples = torch.randn(width, width, generator=torch.Generator().manual_seed(0)).to(device, number_on(device))
+    model = perceptron(width, *[width] * 4).to(device, number_on(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(samples), samples)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if empty:
+            torch.cuda.empty_cache()
+    return listed(losses)
+
+
+def train_on_kept_features(*, device: str = "cpu", steps: int = 60, room_made: bool = False) -> list[float]:
+    """Compute features of every batch once, keep them on the GPU, and train on them.
+
+    Each needs twice its size while it is computed. Kept one by one, every one lies in the midst of what was needed for
+    it, and the other half of that fits nothing that follows; with room made for all of them first, none does.
+    """
+    import torch
+
+    # On a GPU, all steps together need six sevenths of what is free in the first way, and half of that in the second.
+    numbers = 2**20 if device == "cpu" else torch.cuda.mem_get_info()[0] // 70 // 4
+    # Of the features; a little more than half, also of what PyTorch asks the driver for: it rounds up to 2 MiB.
+    count = numbers // 2 // WIDTH + (64 if device == "cpu" else 2048)
+    room = torch.empty(steps, count, WIDTH, device=device) if room_made else None
+    kept = []
+    model, chance = perceptron(WIDTH, 1).to(device), torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for step in range(steps):
+        scale = torch.rand((), generator=chance).item()
+        needed = torch.full((numbers,), scale, device=device)
+        del needed
+        features = torch.empty(count, WIDTH, device=device) if room is None else room[step]
+        kept.append(features.fill_(scale))
+        optimizer.zero_grad()
+        loss = model(features[:64]).square().mean() + scale
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return listed(losses)
+
+
+def _samples(count: int, seed: int) -> Tensor:
+    import torch
+
+    return torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+MEMORY = (
+    Workload(
+        name="kept_graphs",
+        about="A list of losses that keeps the autograd graph of each: memory grows by as much in every step.",
+        run=train_with_history,
+        rule="memory_growth",
+        twin="kept_numbers",
+    ),
+    Workload(
+        name="kept_numbers",
+        about="The same list with numbers in it.",
+        run=functools.partial(train_with_history, keep_graphs=False),
+        rule=None,
+    ),
+    Workload(
+        name="large_batch",
+        about="Batches that grow until their activations do not fit into a card of 48 MiB, which is simulated.",
+        run=train_on_a_card,
+        rule="out_of_memory",
+        twin="accumulated_batch",
+    ),
+    Workload(
+        name="accumulated_batch",
+        about="The same batches in eight parts whose gradients add up: the same training in less memory.",
+        run=functools.partial(train_on_a_card, parts=8),
+        rule=None,
+    ),
+    Workload(
+        name="kept_features",
+        about="Features kept on the GPU as they come, each in the midst of what was needed to compute it.",
+        run=train_on_kept_features,
+        rule="fragmentation",
+        twin="placed_features",
+        needs_gpu=True,
+    ),
+    Workload(
+        name="placed_features",
+        about="The same features, put where room was made for them before.",
+        run=functools.partial(train_on_kept_features, room_made=True),
+        rule=None,
+        needs_gpu=True,
+    ),
+    Workload(
+        name="emptied_cache",
+        about="torch.cuda.empty_cache() in every step: the GPU's memory is asked for anew each time.",
+        run=train_emptying_the_cache,
+        rule="allocator_thrash",
+        twin="kept_cache",
+        needs_gpu=True,
+    ),
+    Workload(
+        name="kept_cache",
+        about="The same training without it: PyTorch gives out again what it has.",
+        run=functools.partial(train_emptying_the_cache, empty=False),
+        rule=None,
+        needs_gpu=True,
+    ),
+)
