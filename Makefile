@@ -69,25 +69,25 @@ bench: $(READY)
 	$(PY) benchmarks/overhead.py
 
 bench-load: $(READY)
-	$(PY) benchmarks/load.py $(if $(PEERS),--peers $(PEERS))
+	$(PY) benchmarks/loading/load.py $(if $(PEERS),--peers $(PEERS))
 
 bench-predictions: $(READY)
-	$(PY) benchmarks/predictions.py
+	$(PY) benchmarks/predictions/predictions.py
 
 bench-compare: $(READY)
-	$(PY) benchmarks/comparing.py --loops in_one tiny_ops --patience 45
+	$(PY) benchmarks/predictions/comparisons.py --loops in_one tiny_ops --patience 45
 
 bench-replay: $(READY)
-	$(PY) benchmarks/replay.py
+	$(PY) benchmarks/predictions/replay.py
 
 bench-virtual: $(READY)
-	$(PY) benchmarks/virtual_accuracy.py
+	$(PY) benchmarks/virtual/accuracy.py
 
 bench-diagnosis: $(READY)
-	$(PY) benchmarks/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))
+	$(PY) benchmarks/diagnosis/diagnosis.py $(if $(REPEATS),--repeats $(REPEATS))
 
 fuzz: $(READY)
-	$(PY) tests/fuzz.py $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
+	$(PY) tests/support/fuzz.py $(if $(COUNT),--count $(COUNT)) $(if $(SEED),--seed $(SEED))
 
 gpu-check: $(READY)
 	@$(PY) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("gpu-check: PyTorch sees no CUDA GPU here")'

@@ -29,11 +29,12 @@ The map of the house; imports point down this list only:
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial as _partial
 from typing import TYPE_CHECKING, Any
 
 from gpulab.errors import GpulabError
-from gpulab.run import VIEWS, Run
+from gpulab.run import VIEWS as _VIEWS
+from gpulab.run import Run
 
 if TYPE_CHECKING:
     from gpulab import virtual
@@ -114,7 +115,7 @@ def _view(name: str, *arguments: Any, **options: Any) -> Any:
     return __getattr__(name)(*arguments, **options)
 
 
-VIEWS.update({name: partial(_view, name) for name in ("report", "timeline", "to_perfetto", "whatif")})
+_VIEWS.update({name: _partial(_view, name) for name in ("report", "timeline", "to_perfetto", "whatif")})
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gpulab.rows import Rows
 from gpulab.tables import (
@@ -25,6 +25,9 @@ from gpulab.tables import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from gpulab.views.sheet.view import View
+    from gpulab.views.whatif.whatif import WhatIf
 
 
 # The fields of a Run that are tables: what a trace fills, and all of them.
@@ -245,9 +248,14 @@ class Run:
         """The zoomable timeline, with another run or a prediction below it: `gpulab.timeline(run, beside)`."""
         return _view("timeline", self, beside)
 
-    def whatif(self, rewrites: str = "", **options: int) -> Any:
+    @overload
+    def whatif(self, *, samples: int = ...) -> View: ...
+    @overload
+    def whatif(self, rewrites: str, *, samples: int = ...) -> WhatIf: ...
+    def whatif(self, rewrites: str = "", **options: int) -> View:
         """The step with these changes made: `run.whatif("workers=6, amp=bf16")`; without any, every change ranked."""
-        return _view("whatif", self, rewrites, **options)
+        answer: View = _view("whatif", self, rewrites, **options)
+        return answer
 
     def to_perfetto(self, path: Any) -> Any:
         """Write a trace that ui.perfetto.dev and chrome://tracing open: `gpulab.to_perfetto(run, path)`."""

@@ -15,7 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
-from oracle import SHARED, Oracle
+
+from tests.support.oracle import SHARED, Oracle
+from tests.support.virtual.frozen_garbage import old_is_frozen
+
+__all__ = ["old_is_frozen"]  # a fixture
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,18 +29,36 @@ os.environ["GPULAB_HISTORY"] = "off"
 
 # What records this machine, or waits for a kernel or a browser: beside other tests it would measure those.
 ALONE = {
-    *("test_browser_lessons", "test_capture", "test_experiment"),
-    *("test_live", "test_magics", "test_monitor", "test_planted", "test_probes", "test_sampler", "test_stalls"),
-    *("test_sensors_host", "test_sensors_storage", "test_sensors_threads", "test_sensors_workers"),
-    *("test_virtual_core_waits", "test_virtual_few_steps", "test_virtual_host", "test_virtual_loading"),
-    *("test_ceilings", "test_replay", "test_rewrites_batch", "test_virtual_session", "test_workloads"),
+    "browser/test_lessons",
+    "capture/test_session",
+    "comparison/test_experiment",
+    "live/test_live",
+    "magics/test_magics",
+    "live/test_monitor",
+    "rules/test_planted",
+    "magics/test_transparency",
+    "sensors/test_sampler",
+    "capture/test_gc_and_compilation",
+    "sensors/test_host",
+    "sensors/test_storage",
+    "sensors/test_threads",
+    "sensors/test_workers",
+    "virtual/test_core_waits",
+    "virtual/test_few_steps",
+    "virtual/test_host",
+    "virtual/test_loading",
+    "replay/test_ceilings",
+    "replay/test_replay",
+    "rewrites/test_batch_size",
+    "virtual/test_session",
+    "lessons/test_workloads",
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what must run alone; skip, with the reason, what this machine cannot run."""
     for item in items:
-        if item.path.stem in ALONE:
+        if f"{item.path.parent.name}/{item.path.stem}" in ALONE:
             item.add_marker(pytest.mark.alone)
     for marker, reason in (("gpu", _no_gpu), ("browser", _no_browser)):
         marked = [item for item in items if item.get_closest_marker(marker)]
@@ -66,7 +88,7 @@ def _no_browser() -> str | None:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A Chromium for the tests of a file."""
-    from tests.browser import browser
+    from tests.support.front_end.browser import browser
 
     with browser() as opened:
         yield opened
@@ -112,6 +134,14 @@ def both(request: pytest.FixtureRequest, recorded: Callable[[str], Path]) -> tup
 
     path = recorded(f"{request.param}.json.gz")
     return trace.read(path), Oracle(path)
+
+
+@pytest.fixture
+def gpu() -> Any:
+    """Plays a program on a stand-in for a virtual GPU."""
+    from tests.support.virtual.memory_programs import stand_in_runner
+
+    return stand_in_runner()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.browser import Notebook, browser, lab
+from tests.support.front_end.browser import Notebook, browser, lab
 
 WIDTHS = {"wide": 1100, "narrow": 520}
 COLOURS = 256  # of a picture: letters keep their edges and small marks their colours, in half the bytes

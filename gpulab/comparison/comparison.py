@@ -21,7 +21,8 @@ from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
 
 LEAST_STEPS = 3  # fewer steps on either side have no spread to speak of
-# Less of a step is not called a difference: see benchmarks/comparing.py for how far the same program run twice differs.
+# Less of a step is not called a difference: see benchmarks/predictions/comparisons.py for how far the same program
+# run twice differs.
 LEAST_FRAC = 0.03
 # Steps that share the cores with other programs differ from run to run by this much for each core's worth of these.
 CROWDING_FRAC = 0.2

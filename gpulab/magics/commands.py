@@ -18,7 +18,7 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Enum, Integer
 
-from gpulab import questions, sensors, views
+from gpulab import questions, sensors
 from gpulab.capture import runs
 from gpulab.errors import CaptureError
 from gpulab.magics import monitor_output
@@ -40,7 +40,11 @@ from gpulab.magics.arguments import (
 from gpulab.magics.nested_cell import execute, nested
 from gpulab.magics.recording import Recording, reported
 from gpulab.replay.parsing import is_change
+from gpulab.views.compare.comparison import comparison
+from gpulab.views.info import info
+from gpulab.views.rule_page import page
 from gpulab.views.timeline.view import timeline
+from gpulab.views.whatif.whatif import WhatIf, whatif
 
 
 @magics_class
@@ -114,8 +118,8 @@ class GpuProfileMagics(Magics):
         run, rest = (runs[words[0]], words[1:]) if named else (runs.last, words)
         if len(rest) == 1 and (rest[0] in runs or not is_change(rest[0])):
             return timeline(run, runs[rest[0]])
-        predicted = views.whatif(run, " ".join(rest)) if rest else None
-        return timeline(run, predicted if isinstance(predicted, views.WhatIf) else None)
+        predicted = whatif(run, " ".join(rest)) if rest else None
+        return timeline(run, predicted if isinstance(predicted, WhatIf) else None)
 
     @accepts(*COMPARE)
     @line_magic
@@ -134,12 +138,10 @@ class GpuProfileMagics(Magics):
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
             )
         changes = [word for word in asked.more if word not in runs and is_change(word)]
-        before, after, *more = (
-            runs[name] for name in (asked.before, asked.after, *asked.more) if name not in changes
-        )
+        before, after, *more = (runs[name] for name in (asked.before, asked.after, *asked.more) if name not in changes)
         if changes and more:
             raise UsageError(f"{' '.join(changes)} is predicted between two runs; here are {2 + len(more)}")
-        return views.comparison(
+        return comparison(
             questions.compare(before, after, rewrites=" ".join(changes))
             if changes
             else questions.compare(before, after, *more)
@@ -159,7 +161,7 @@ class GpuProfileMagics(Magics):
             return self._help(self.gpuwhatif)
         named = asked.name is not None and (asked.name in runs or not is_change(asked.name))
         changes = asked.changes if named or asked.name is None else [asked.name, *asked.changes]
-        return views.whatif(runs[asked.name] if named else runs.last, " ".join(changes))
+        return whatif(runs[asked.name] if named else runs.last, " ".join(changes))
 
     @accepts(*monitor_output.MONITOR)
     @line_magic
@@ -189,7 +191,7 @@ class GpuProfileMagics(Magics):
         """What this machine is, and what gpulab can and cannot measure on it."""
         if parsed(self.gpuinfo, line).help:
             return self._help(self.gpuinfo)
-        return views.info(sensors.machine())
+        return info(sensors.machine())
 
     @accepts(*WHY)
     @line_magic
@@ -198,7 +200,7 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpuwhy, line)
         if asked.help:
             return self._help(self.gpuwhy)
-        return views.page(asked.rule)
+        return page(asked.rule)
 
     def request(self, line: str) -> Request:
         """What a line of %%gpuprofile asks for, with the settings where it leaves the choice."""

@@ -11,9 +11,9 @@ from IPython.core.magic_arguments import argument
 from gpulab.magics.arguments import INFO
 from gpulab.magics.cell_output import bundle, panel
 from gpulab.magics.display_slot import Bundle, Place
-from gpulab.views import Report
 from gpulab.views.live.monitor import EVERY_S, Monitor, current, monitor
 from gpulab.views.live.tiles import Glance
+from gpulab.views.report.report import Report
 
 MONITOR = (
     argument("name", nargs="?", metavar="NAME", help="name of the run; run1, run2, ... if left out"),

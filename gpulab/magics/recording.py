@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab import rules, store, views
+from gpulab import rules, store
 from gpulab.capture import Live, Session
 from gpulab.errors import CaptureError, GpulabError
 from gpulab.magics.arguments import Request
@@ -17,6 +17,7 @@ from gpulab.magics.cell_output import Shown, bundle
 from gpulab.magics.display_slot import Bundle
 from gpulab.magics.interrupt import interrupt_soon
 from gpulab.run import Run
+from gpulab.views.report.report import Report, report
 
 if TYPE_CHECKING:
     from gpulab.virtual.session import VirtualGpu
@@ -104,7 +105,7 @@ class Recording:
         except Exception as problem:
             return _plain(_told(problem, again))
 
-    def _save(self, run: Run, view: views.Report, path: Path) -> None:
+    def _save(self, run: Run, view: Report, path: Path) -> None:
         if path.suffix == ".gpulab":
             store.save(run, path)
         else:
@@ -119,9 +120,9 @@ class Recording:
         shown.finish(data)
 
 
-def reported(run: Run) -> views.Report:
+def reported(run: Run) -> Report:
     """The report of a run."""
-    return views.report(rules.diagnose(run))
+    return report(rules.diagnose(run))
 
 
 def _plain(text: str) -> Bundle:

@@ -54,7 +54,7 @@ from gpulab.workloads.kernels.many_parameters import PARAMETERS
 from gpulab.workloads.kernels.matmul import MATMUL
 from gpulab.workloads.kernels.precision import PRODUCTS
 from gpulab.workloads.kernels.recurrent import RECURRENT
-from gpulab.workloads.memory.memory import MEMORY
+from gpulab.workloads.memory.leaks_and_oom import MEMORY
 from gpulab.workloads.steps.checkpoints import CHECKPOINTS
 from gpulab.workloads.workload import Workload
 

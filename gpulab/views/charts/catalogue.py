@@ -10,12 +10,12 @@ from gpulab.views.charts.drawing.chart import Chart
 from gpulab.views.charts.host.idle_flame import idle_flame
 from gpulab.views.charts.host.queue_depth import queue_depth
 from gpulab.views.charts.kernels.batch_sweep import batch_sweep
-from gpulab.views.charts.kernels.kernels import kernels
+from gpulab.views.charts.kernels.kernel_times import kernels
 from gpulab.views.charts.kernels.roofline import roofline
 from gpulab.views.charts.machine.gpus import gpu_comparison
 from gpulab.views.charts.machine.sensors import sensors
-from gpulab.views.charts.memory.memory import memory_over_time, memory_phases
 from gpulab.views.charts.memory.memory_kinds import memory_kinds
+from gpulab.views.charts.memory.memory_over_time import memory_over_time, memory_phases
 from gpulab.views.charts.ranks.rank_skew import rank_skew
 from gpulab.views.charts.steps.ledger import ledger
 from gpulab.views.charts.steps.predicted import predicted

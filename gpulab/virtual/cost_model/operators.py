@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from gpulab.virtual.cost_model.attention import attention_kernels
-from gpulab.virtual.cost_model.convolutions import convolution_kernels
 from gpulab.virtual.cost_model.elementwise import copy_kernels, elementwise_kernels, pool_kernels, reduction_kernels
 from gpulab.virtual.cost_model.foreach import multi_kernels
-from gpulab.virtual.cost_model.gemm import decomposition_kernels, kernels_by_flops, product_kernels
 from gpulab.virtual.cost_model.indexing import scattered_kernels
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.matrix.attention import attention_kernels
+from gpulab.virtual.cost_model.matrix.convolutions import convolution_kernels
+from gpulab.virtual.cost_model.matrix.gemm import decomposition_kernels, kernels_by_flops, product_kernels
+from gpulab.virtual.cost_model.matrix.rnn import recurrent_kernels
 from gpulab.virtual.cost_model.norms import norm_kernels, softmax_kernels
 from gpulab.virtual.cost_model.op_classes import launches_nothing, op_class
-from gpulab.virtual.cost_model.rnn import recurrent_kernels
 from gpulab.virtual.op_log.ops import Op, Tensor
 from gpulab.virtual.specs import Spec
 

@@ -13,7 +13,7 @@ from gpulab.run import Failure, Run
 from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
 from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, beside, in_bytes
 from gpulab.views.charts.drawing.style import PAPER, Dress
-from gpulab.views.charts.memory.memory import HOST, WHERE, device_of
+from gpulab.views.charts.memory.memory_over_time import HOST, WHERE, device_of
 from gpulab.views.report.memory_holders import KINDS as HOLDERS
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table

@@ -1,0 +1,81 @@
+"""What the benchmark of loading has gpulab do, in a process of its own: python benchmarks/loading/ours.py WAY FILE.
+
+It imports no more than a user's own script would, and says in one line of JSON what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulab.run import Run
+
+Told = dict[str, float | int | None]
+
+
+def main() -> None:
+    """Go one way and print what was found."""
+    way, path = sys.argv[1:]
+    print(json.dumps({"load": load, "figures": figures, "frame": frame}[way](path)))
+
+
+def load(path: str) -> Told:
+    """Only load."""
+    return loaded(path)[1]
+
+
+def figures(path: str) -> Told:
+    """Load, then the basic figures."""
+    run, told = loaded(path)
+    return told | basic_figures(run)
+
+
+def frame(path: str) -> Told:
+    """The same with pandas imported and the events as a DataFrame: what a notebook holds."""
+    import pandas as pd
+
+    run, told = loaded(path)
+    told |= basic_figures(run)
+    assert isinstance(run.events, pd.DataFrame)
+    return told
+
+
+def loaded(path: str) -> tuple[Run, Told]:
+    """The run, how many events it has, and the CPU time that reading took once all was imported."""
+    from gpulab.files import load as gpulab_load
+
+    began = time.process_time()
+    run = gpulab_load(path)
+    return run, {"events": len(run.event_rows), "load_cpu_s": time.process_time() - began}
+
+
+def basic_figures(run: Run) -> Told:
+    """Busy and idle per device and of all, gaps, each step, kernels by name, copies by kind, launch delay."""
+    from gpulab.analysis import busy, busy_table, copy_table, devices, gap_table, kernel_table, launch_delays
+    from gpulab.analysis.steps.detection import steps
+
+    found = steps(run)
+    each = {device: (busy_table(run, device=device), gap_table(run, device, found=found)) for device in devices(run)}
+    together, gaps = busy(run), gap_table(run, found=found)
+    in_steps = busy_table(run, found)
+    kernels, copies, delays = kernel_table(run), copy_table(run), launch_delays(run)
+    assert each, "no device worked"
+    assert together is not None
+    assert gaps is not None
+    assert in_steps is not None
+    assert delays is not None
+    return {
+        "kernels": int(kernels["count"].sum()),
+        "idle_frac": together.idle_ns / (together.idle_ns + together.busy_ns),
+        "steps": len(in_steps),
+        "gaps": len(gaps),
+        "copies": int(copies["count"].sum()),
+        "delay_us": (delays.median_ns or 0) / 1e3,
+    }
+
+
+if __name__ == "__main__":
+    main()

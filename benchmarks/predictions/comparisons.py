@@ -1,0 +1,131 @@
+"""How often a comparison calls a difference that is none, and how often it finds one that is there.
+
+    python benchmarks/predictions/comparisons.py [--pairs 10] [--repeats 7] [--patience 0]
+
+Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second spends
+10 % more on each step, whatever that takes. Each pair is one `gpulab.experiment` in a fresh process: the variants take
+turns, A B A B. It is judged twice: by all its runs, and by the first of each alone, as two runs in a notebook would
+be. What else the machine did is told beside each; no pair is left out, and none is recorded again. `--patience 120`
+waits up to so many seconds before each pair until other programs leave the cores alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import psutil  # noqa: E402
+from torch.optim.optimizer import register_optimizer_step_post_hook  # noqa: E402
+
+import gpulab  # noqa: E402
+from gpulab.comparison import Comparison, compare  # noqa: E402
+from gpulab.comparison.sides import basis  # noqa: E402
+from gpulab.workloads import workload  # noqa: E402
+
+LOOPS = {"in_one": 60, "tiny_ops": 250, "matmul": 40}  # and how many steps; about 1.5 s of training each
+SLOWER = 0.10
+
+
+def main() -> None:
+    """Record, judge, print every pair and the tally."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=10, help="of each kind")
+    parser.add_argument("--repeats", type=int, default=7, help="runs of each variant")
+    parser.add_argument("--level", default="sensors", help="sensors (times alone) or trace")
+    parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS), help="in_one, tiny_ops: one thread")
+    parser.add_argument("--patience", type=float, default=0, help="seconds to wait, at most, until little else runs")
+    parser.add_argument("--one", nargs=3, metavar=("LOOP", "STEPS", "SHARE"), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        loop, steps, share = asked.one
+        print(json.dumps(pair(loop, int(steps), float(share), asked.repeats, asked.level)))
+        return
+    tally: dict[tuple[str, str], int] = {}
+    print(f"{asked.repeats} runs a side, level {asked.level}; load of this machine {os.getloadavg()[0]:.1f}")
+    print("pair          loop      others  ratio (95 % interval), verdict: by all runs     by the first two alone")
+    for number in range(asked.pairs):
+        loop = asked.loops[number % len(asked.loops)]
+        for kind, share in (("same", 0.0), ("slower", SLOWER)):
+            told = recorded(loop, LOOPS[loop], share, asked)
+            for how in ("all", "two"):
+                right = "slower" if share else "no difference"
+                tally[kind, how] = tally.get((kind, how), 0) + (told[how]["verdict"] == right)
+            columns = (f"{kind} {number + 1}".ljust(12), loop.ljust(9), f"{told['others']:.1f}".rjust(5))
+            print(*columns, told["all"]["words"].ljust(44), told["two"]["words"], flush=True)
+    for how, words in (("all", f"{asked.repeats} runs a side"), ("two", "one run a side")):
+        print(
+            f"{words}: no difference called {tally['same', how]} of {asked.pairs}; "
+            f"10 % slow-down found {tally['slower', how]} of {asked.pairs}"
+        )
+
+
+def recorded(loop: str, steps: int, share: float, asked: argparse.Namespace) -> dict[str, Any]:
+    """One pair, in a process of its own."""
+    until = time.monotonic() + asked.patience
+    while time.monotonic() < until and psutil.cpu_percent(2) > 10:
+        pass
+    command = [sys.executable, __file__, "--one", loop, str(steps), str(share)]
+    command += ["--repeats", str(asked.repeats), "--level", asked.level]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def pair(loop: str, steps: int, share: float, repeats: int, level: str) -> dict[str, Any]:
+    """An experiment, and what is said of it."""
+    train = partial(workload(loop).run, steps=steps)
+
+    def after() -> Any:
+        with slowed(share):
+            return train()
+
+    seen = gpulab.experiment(train, after, repeats=repeats, level=level)
+    two = compare(seen.before[0], seen.after[0])
+    crowd = [side.crowd(basis([side], averaged=False)) for side in seen.comparison.sides]
+    return {"all": judged(seen.comparison), "two": judged(two), "others": max(crowd)}
+
+
+def judged(compared: Comparison) -> dict[str, Any]:
+    """The verdict, and the time of a step after as a multiple of that before."""
+    interval = f"{1 / compared.ratio_high:.2f}-{1 / compared.ratio_low:.2f}"
+    verdict = "no difference" if not compared.above_noise else "slower" if compared.ratio < 1 else "FASTER"
+    return {"verdict": verdict, "words": f"{1 / compared.ratio:.3f} ({interval}) {verdict}"}
+
+
+@contextlib.contextmanager
+def slowed(share: float) -> Iterator[None]:
+    """Inside, each step takes so much longer: from the end of the one before to its own, and that share again."""
+    last = time.perf_counter()
+
+    def spin(*_: Any) -> None:
+        nonlocal last
+        until = time.perf_counter() * (1 + share) - last * share
+        while time.perf_counter() < until:
+            pass
+        last = time.perf_counter()
+
+    if not share:
+        yield
+        return
+    handle = register_optimizer_step_post_hook(spin)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+if __name__ == "__main__":
+    main()

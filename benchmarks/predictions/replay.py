@@ -1,0 +1,83 @@
+"""How well runs are replayed, and how quickly: every trace given, or all of GPULAB_SHARED.
+
+    python benchmarks/predictions/replay.py [TRACE ...]
+
+*error*: of a replay without any change, against the recording; *usual*: the same with one usual delay for all device
+work in place of each event's own; *unexplained*: of the time, device work that stood still for no recorded reason.
+*build*: from a loaded run to its graph; *sweep*: one scenario; *draws*: a range, of a hundred scenarios (the median of
+five, five and one). The last column says why a run is not predicted from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+import gpulab  # noqa: E402
+from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.analysis.steps.ledger import ledger  # noqa: E402
+from gpulab.replay.graph.build import graph_of  # noqa: E402
+from gpulab.replay.parsing import chosen  # noqa: E402
+from gpulab.replay.prediction import predict, scene  # noqa: E402
+from gpulab.replay.quality import quality  # noqa: E402
+from gpulab.replay.sweep import swept  # noqa: E402
+
+HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws | refused |"
+
+
+def main() -> None:
+    """Print one row for each trace."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("traces", nargs="*", type=Path)
+    asked = parser.parse_args()
+    shared = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
+    told = [HEADER, "|---|" + "---:|" * 7 + "---|"]
+    told += [_row(path) for path in asked.traces or sorted((shared / "traces").glob("*.json.gz"))]
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+def _row(path: Path) -> str:
+    run = gpulab.load(path)
+    found = steps(run)
+    accounts = ledger(run, found)
+    if accounts is None:
+        return f"| {path.name} | {len(run.event_rows):,} | | | | | | | no step was recorded |"
+    graph, build_s = _timed(lambda: graph_of(run, found, accounts), 5)
+    _, sweep_s = _timed(lambda: swept(graph), 5)
+    told = quality(graph)
+    draws = ""
+    if told.refusal is None:
+        ready = scene(run, found, accounts)
+        what = chosen("instant_gpu" if graph.on_gpu else "free_input")
+        if what[0].rewrite.lacking(ready.graph, True) is None:
+            draws = f"{_timed(lambda: predict(ready, what), 1)[1]:.2f} s"
+    errors = (told.replay_error, told.generic_error, told.unexplained_frac)
+    figures = " | ".join(f"{100 * error:+.2f} %" for error in errors[:2])
+    times = f"{1e3 * build_s:.0f} ms | {1e3 * sweep_s:.1f} ms | {draws}"
+    name = path.name.removesuffix(".json.gz")
+    return (
+        f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {told.refusal or ''} |"
+    )
+
+
+def _timed(act: Callable[[], Any], rounds: int) -> tuple[Any, float]:
+    took, result = [], None
+    for _ in range(rounds):
+        began = time.perf_counter()
+        result = act()
+        took.append(time.perf_counter() - began)
+    return result, statistics.median(took)
+
+
+if __name__ == "__main__":
+    main()

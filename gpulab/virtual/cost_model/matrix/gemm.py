@@ -1,0 +1,158 @@
+"""Matrix products: which units multiply, how well the sizes suit them, and the kernels that result."""
+
+from __future__ import annotations
+
+from gpulab.virtual.cost_model.kernel import Kernel, OpClass
+from gpulab.virtual.cost_model.matrix import gemm_names
+from gpulab.virtual.cost_model.primitives import Engine, Shape, Tiling, pass_ns, plain, tensor, tiling
+from gpulab.virtual.cost_model.rates import rates
+from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, width
+from gpulab.virtual.op_log.ops import Op, Tensor
+from gpulab.virtual.specs import Spec
+
+_LAYOUTS = {(True, False): "tn", (True, True): "nn", (False, True): "nt", (False, False): "tt"}
+COLUMN_NS = 10_000.0  # of one column in a decomposition: two or three small kernels; a guess
+_DOUBLE = 0.5  # of float32's rate at most: data-centre GPUs; others have a thirty-second
+_DOUBLE_GENERATIONS = (60, 70, 80, 90, 100)
+
+
+def product_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Of mm, addmm, bmm, baddbmm and their like; none where the tensors do not form a product."""
+    factors = _factors(op)
+    if factors is None:
+        return ()
+    left, right = factors
+    shape = _shape(left, right)
+    if shape is None or not shape.flops:
+        return ()
+    return product(op, shape, spec, left=left, right=right)
+
+
+def _factors(op: Op) -> tuple[Tensor, Tensor] | None:
+    """The two tensors that are multiplied: the last two, before which a bias may stand."""
+    if len(op.inputs) < 2:
+        return None
+    for first in range(len(op.inputs) - 1):
+        pair = op.inputs[first], op.inputs[first + 1]
+        if _shape(*pair) is not None and (first > 0 or "add" not in op.name.partition("::")[2] or len(op.inputs) == 2):
+            return pair
+    return None
+
+
+def _shape(left: Tensor, right: Tensor) -> Shape | None:
+    a, b = left.sizes, right.sizes
+    if len(a) == len(b) == 3 and a[0] == b[0] and a[2] == b[1]:
+        return Shape(a[0], a[1], a[2], b[2])
+    if len(a) == len(b) == 2 and a[1] == b[0]:
+        return Shape(1, a[0], a[1], b[1])
+    if len(a) == 2 and len(b) == 1 and a[1] == b[0]:
+        return Shape(1, a[0], a[1], 1)
+    if len(a) == len(b) == 1 and a == b:
+        return Shape(1, 1, a[0], 1)
+    return None
+
+
+def product(op: Op, shape: Shape, spec: Spec, *, left: Tensor, right: Tensor) -> tuple[Kernel, ...]:
+    """The kernels of a product of this shape, in the types and layouts of its factors."""
+    dtype, each = left.dtype, width(left)
+    layout = _LAYOUTS[left.contiguous, right.contiguous]
+    moved = shape.times * each * float(
+        shape.rows * shape.inner + shape.inner * shape.columns + shape.rows * shape.columns
+    )  # fmt: skip
+    batched = shape.times > 1
+    if min(shape.rows, shape.columns) == 1 and not batched:
+        return (_vector(shape, dtype, moved, spec),)
+    align = _alignment(shape, left, right, each)
+    engine, on_tensor_cores = _engine(op, dtype, align, spec)
+    # From Hopper on, the kernel itself adds up the parts of a split product.
+    cut = tiling(shape, spec, engine, moved, adds=not (on_tensor_cores and spec.generation >= 90))
+    name = _name(spec, dtype, cut, layout, align, on_tensor_cores)
+    of = OpClass.BATCHED if batched else OpClass.TENSOR_PRODUCT if on_tensor_cores else OpClass.PRODUCT
+    shared = 147_456 if on_tensor_cores and spec.generation >= 80 else 32_768
+    main = Kernel(name, cut.ns, cut.blocks, 256 if cut.rows * cut.columns >= 8192 else 128, 168, shared, of)
+    if not cut.adding_ns:
+        return (main,)
+    blocks = max(1, shape.times * shape.rows * shape.columns // 512)
+    return main, Kernel(gemm_names.split_reduce(dtype), cut.adding_ns, blocks, 512, 40, 0, of)
+
+
+def _vector(shape: Shape, dtype: str, moved: float, spec: Spec) -> Kernel:
+    """A matrix times a vector reads the matrix once, and that is all of its time."""
+    rows = max(shape.rows, shape.columns)
+    name = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>"
+    if dtype in HALVES:
+        name = "void gemvNSP_kernel<__half, __half, __half, float, 1, 32, 4, 1024>"
+    blocks = max(1, rows // 4)
+    return Kernel(name, pass_ns(moved, spec, 0.8 * rates(spec).stream, fixed=2.0), blocks, 128, 40, 0,
+                  OpClass.PRODUCT)  # fmt: skip
+
+
+def _alignment(shape: Shape, left: Tensor, right: Tensor, each: int) -> int:
+    """How many elements at once all three matrices can be read and written by: the lengths of their rows decide."""
+    lengths = (
+        shape.inner if left.contiguous else shape.rows,
+        shape.columns if right.contiguous else shape.inner,
+        shape.columns,
+    )
+    most = max(1, 16 // each)
+    while most > 1 and any(length % most for length in lengths):
+        most //= 2
+    return most
+
+
+def _engine(op: Op, dtype: str, align: int, spec: Spec) -> tuple[Engine, bool]:
+    """What multiplies, and whether that is tensor cores."""
+    found = rates(spec)
+    if dtype in HALVES:
+        if spec.generation < 70 or (dtype == "bfloat16" and not spec.peaks.bfloat16):
+            return plain(spec), False  # on older GPUs bfloat16 is rounded from float32 products
+        factor = 1.0 if align >= 8 else found.misaligned[{4: 0, 2: 1}.get(align, 2)]
+        return tensor(spec, tf32=False, factor=factor, odd=align < 8), True
+    if dtype == "float32" and op.tf32 and spec.peaks.tf32:
+        factor = 1.0 if align >= 4 else found.misaligned_tf32[0 if align == 2 else 1]
+        return tensor(spec, tf32=True, factor=factor), True
+    if dtype == "float64":
+        share = _DOUBLE if spec.generation in _DOUBLE_GENERATIONS else 1 / 32
+        return plain(spec, found.plain * share), False
+    if dtype.startswith("complex"):
+        return plain(spec, found.plain / 4), False
+    return plain(spec), False
+
+
+def _name(spec: Spec, dtype: str, cut: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
+    if on_tensor_cores and dtype in HALVES:
+        return gemm_names.half_product(spec.generation, dtype, cut.rows, cut.columns, layout, align)
+    if on_tensor_cores:
+        return gemm_names.tf32_product(spec.generation, cut.rows, cut.columns, layout, align)
+    if dtype == "float64":
+        maker = "ampere" if spec.generation >= 80 else "volta"
+        return f"{maker}_dgemm_{min(cut.rows, 64)}x{min(cut.columns, 64)}_{layout}"
+    if dtype in HALVES:
+        return gemm_names.half_without_tensor_cores(dtype, cut.rows, cut.columns, layout)
+    return gemm_names.plain_product(spec.generation, cut.rows, cut.columns, layout, cut.split)
+
+
+def kernels_by_flops(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Of an operator that multiplies and is not known here: a product with its result's sizes and its operations."""
+    if not op.inputs or not op.outputs or not elements(op.outputs[0]):
+        return ()
+    columns = op.outputs[0].sizes[-1] if op.outputs[0].sizes else 1
+    rows = elements(op.outputs[0]) // columns
+    shape = Shape(1, rows, max(1, round(op.flops / 2 / rows / columns)), columns)
+    return product(op, shape, spec, left=op.inputs[0], right=op.inputs[0])
+
+
+def decomposition_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+    """Of SVD, QR, Cholesky, inverses, transforms: the libraries' own, told as one kernel. A guess, for its order."""
+    most = max((*op.inputs, *op.outputs), key=lambda each: each.bytes, default=None)
+    if most is None or not elements(most):
+        return ()
+    moved = 4.0 * most.bytes
+    ns = pass_ns(moved, spec, rates(spec).stream, fixed=2.0)
+    if "fft" not in op.name and len(most.sizes) >= 2:
+        size = min(most.sizes[-2:])
+        many = elements(most) // (most.sizes[-1] * most.sizes[-2])
+        # One column follows the other; the matrices of a batch are worked on side by side.
+        ns += size * COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.peaks.float32) * 1e9
+    name = f"void cusolver_{op.name.rpartition('::')[2].strip('_')}_kernel<{c_type(most.dtype)}>"
+    return (Kernel(name, ns, max(1, elements(most) // 1024), 256, 64, 8192, OpClass.OTHER),)

@@ -1,0 +1,209 @@
+"""Arithmetic and traffic of operators by their sizes, and the GPUs' peaks, against figures worked out by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpulab.analysis.events.enclosing_operator import holders
+from gpulab.analysis.kernels.bytes_moved import moved_bytes
+from gpulab.analysis.kernels.flops import flops, inputs
+from gpulab.analysis.kernels.interior import interior
+from gpulab.analysis.kernels.occupancy import filling
+from gpulab.analysis.kernels.roofline import utilisation, works
+from gpulab.analysis.kernels.tensor_cores import Precision
+from gpulab.analysis.peaks import PEAKS, peaks_of, times_as_fast
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.run import Gpu
+from gpulab.tables import Kind
+from tests.support.runs.made_runs import GPUS, MS, event, launched, on_gpu, stepped
+
+BF16 = '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'
+
+
+def kernels_of(run):
+    found = steps(run)
+    return interior(run, found, ledger(run, found))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "expected"),
+    [
+        ("aten::mm", "[[128, 256], [256, 512]]", 2 * 128 * 256 * 512),
+        ("aten::addmm", "[[512], [128, 256], [256, 512], [], []]", 2 * 128 * 256 * 512),
+        ("aten::bmm", "[[8, 128, 64], [8, 64, 128]]", 8 * 2 * 128 * 64 * 128),
+        # ResNet's 3x3 convolution: 2 x outputs x weights of one output, for each of two gradients.
+        (
+            "aten::convolution_backward",
+            "[[32, 64, 56, 56], [32, 64, 56, 56], [64, 64, 3, 3]]",
+            2 * 2 * 32 * 64 * 56 * 56 * 64 * 9,
+        ),
+        ("aten::_flash_attention_forward", "[[2, 100, 8, 64], [2, 50, 8, 64], [2, 50, 8, 64]]", 4 * 16 * 5000 * 64),
+        (
+            "aten::_scaled_dot_product_efficient_attention",
+            "[[2, 8, 100, 64], [2, 8, 50, 64], [2, 8, 50, 64]]",
+            4 * 2 * 8 * 100 * 50 * 64,
+        ),
+        ("aten::add", "[[128, 256], [128, 256]]", None),
+        ("aten::mm", "[[128, 256], [257, 512]]", None),
+        ("aten::mm", "not JSON", None),
+        ("aten::mm", '[["128", 256], {}]', None),
+    ],
+)  # fmt: skip
+def test_the_arithmetic_of_an_operator_follows_from_its_sizes(op, shapes, expected):
+    assert flops(op, inputs(shapes, BF16)) == expected
+
+
+def test_what_must_be_moved_is_every_input_and_the_result_once():
+    assert moved_bytes("aten::mm", inputs("[[128, 256], [256, 512]]", BF16)) == 2 * (128 * 256 + 256 * 512 + 128 * 512)
+    assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["float", "float"]')) == 12_000
+    assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["quaternion", "float"]')) is None
+
+
+# Of float32 numbers, 4 bytes each: so many are read, and so many are written.
+MOVES = {
+    "a sum in place reads both and writes one": ("add_", "[[1000], [1000], []]", 2000, 1000),
+    "one number for each row is read once": ("add_", "[[50, 20], [20], []]", 1020, 1000),
+    "in place on one tensor": ("relu_", "[[1000]]", 1000, 1000),
+    "a copy reads one and writes the other": ("copy_", "[[1000], [1000], []]", 1000, 1000),
+    "nothing is read to fill": ("zero_", "[[1000]]", 0, 1000),
+    "random numbers come from nowhere": ("normal_", "[[1000], [], [], []]", 0, 1000),
+    "a result that was given is not read": ("add", "[[1000], [1000], [], [1000]]", 2000, 1000),
+    "nor that of one tensor and a number": ("mul", "[[1000], [], [1000]]", 1000, 1000),
+    "nor that of one tensor": ("exp", "[[1000], [1000]]", 1000, 1000),
+    "nor that of a product": ("mm", "[[20, 30], [30, 40], [20, 40]]", 600 + 1200, 800),
+    "nor that of a product and a sum": ("addmm", "[[40], [20, 30], [30, 40], [], [], [20, 40]]", 40 + 1800, 800),
+    "a new result": ("mul", "[[1000], [1000]]", 2000, 1000),
+    "where something else tells": ("where", "[[1000], [1000], [1000]]", 3000, 1000),
+    "a sum is one number": ("sum", "[[1000], []]", 1000, 0),
+    "lists in place, by a number": ("_foreach_mul_", "[[1000], [10, 10]]", 1100, 1100),
+    "lists in place, by lists": ("_foreach_add_", "[[1000], [10, 10], [1000], [10, 10]]", 2200, 1100),
+    "lists in place, by two lists": ("_foreach_addcdiv_", "[[1000], [10], [1000], [10], [1000], [10]]", 3030, 1010),
+    "new lists": ("_foreach_sqrt", "[[1000], [10, 10]]", 1100, 1100),
+    "an optimizer writes all but the gradients": ("_fused_adamw_", "[[9], [7], [9], [7], [9], [7], [9], [7]]", 64, 48),
+    "and here has one list of them": ("_fused_sgd_", "[[10], [7], [10], [7]]", 34, 17),
+    "only where the index tells": ("index_add_", "[[1000], [], [10], [10]]", 1020, 0),
+    "this is a new one, whatever its name ends in": ("__and__", "[[1000], [20, 1]]", 1020, 1000),
+    "and this is not": ("__iand__", "[[1000], []]", 1000, 1000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "shapes", "read", "written"), MOVES.values(), ids=MOVES.keys())
+def test_what_is_read_and_what_is_written_is_counted_once(op, shapes, read, written):
+    given = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
+    assert moved_bytes(f"aten::{op}", given) == 4 * (read + written)
+
+
+def test_a_copy_that_turns_numbers_into_others_moves_each_kind_once():
+    assert moved_bytes("aten::copy_", inputs("[[1000], [1000], []]", '["c10::Half", "float", "Scalar"]')) == 6_000
+
+
+def test_what_is_true_or_not_takes_a_byte():
+    assert moved_bytes("aten::gt", inputs("[[1000], []]", '["float", "Scalar"]')) == 5_000
+
+
+def test_an_operator_in_place_is_called_as_pytorch_records_it():
+    """The names and places of arguments that the counts rely on, from PyTorch itself."""
+    torch = pytest.importorskip("torch")
+    a, b, out = torch.ones(10), torch.ones(10), torch.empty(10)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as recorded:
+        a.add_(b)
+        torch.add(a, b, out=out)
+        torch.exp(a, out=out)
+        a.copy_(b)
+    moved = {}
+    for each in recorded.events():
+        given = inputs(
+            json.dumps(each.input_shapes), json.dumps(["float" if shape else "" for shape in each.input_shapes])
+        )
+        moved[each.name] = moved_bytes(each.name, given)
+    assert moved == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
+
+
+def test_peaks_are_found_by_the_names_that_drivers_give():
+    names = {
+        "Tesla V100-DGXS-32GB": "V100 SXM2",
+        "Tesla V100-PCIE-16GB": "V100 PCIe",
+        "NVIDIA A100-SXM4-40GB": "A100 40 GB",
+        "NVIDIA A100-SXM4-80GB": "A100 80 GB SXM",
+        "NVIDIA A100 80GB PCIe": "A100 80 GB PCIe",
+        "NVIDIA A10G": "A10G",
+        "NVIDIA A10": "A10",
+        "NVIDIA L4": "L4",
+        "NVIDIA L40S": None,
+        "NVIDIA H100 80GB HBM3": "H100 SXM",
+        "NVIDIA H100 PCIe": "H100 PCIe",
+        "NVIDIA H200": "H200 SXM",
+        "NVIDIA GeForce RTX 3090 Ti": None,
+        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+        "NVIDIA B200": "B200",
+        "AMD Instinct MI300X": None,
+    }
+    found = {name: peaks_of(Gpu(index=0, name=name)) for name in names}
+    assert {name: peaks and peaks.name for name, peaks in found.items()} == names
+
+
+def test_of_a_part_of_a_gpu_no_peak_is_known():
+    assert peaks_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True)) is None
+    assert peaks_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", multiprocessors=42)) is None
+
+
+@pytest.mark.parametrize("peaks", PEAKS, ids=lambda peaks: peaks.name)
+def test_peaks_are_of_the_right_order_and_say_where_they_are_from(peaks):
+    assert 1e12 <= peaks.float32 <= peaks.half <= 3e15
+    assert 1e11 <= peaks.memory <= 1e13
+    assert peaks.source
+
+
+def test_how_many_times_as_fast_half_precision_is():
+    assert times_as_fast(GPUS["V100"], Precision.HALF, Precision.FLOAT32) == pytest.approx(125 / 15.7)
+    assert times_as_fast(GPUS["V100"], Precision.TF32, Precision.FLOAT32) is None
+    assert times_as_fast(GPUS["3090"], Precision.TF32, Precision.FLOAT32) == 1
+    assert times_as_fast(GPUS["MI300"], Precision.HALF, Precision.FLOAT32) is None
+    assert times_as_fast(Gpu(index=0, name="Something", compute_capability="8.0"), Precision.HALF, Precision.TF32) == 2
+
+
+def product_step(at):
+    sizes = {"shapes": [[8192, 8192], [8192, 8192]], "dtypes": ["c10::BFloat16"] * 2}
+    return launched("nvjet_tst_128x64", at, 2, number=round(at) + 1, op="aten::mm", **sizes)
+
+
+def test_the_utilisation_of_a_step_is_its_arithmetic_over_the_peak():
+    kernels = kernels_of(on_gpu(stepped(product_step, step_ms=4)))
+    found = utilisation(kernels, 4 * MS, works(kernels))
+    assert found.flops == 2 * 8192**3
+    assert found.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
+    assert found.step_frac == pytest.approx(found.kernel_frac / 2)
+    assert found.told_frac == 1
+
+
+def test_without_sizes_nothing_is_said_of_arithmetic():
+    kernels = kernels_of(on_gpu(stepped(lambda at: launched("nvjet_tst", at, 2, number=round(at) + 1, op="aten::mm"))))
+    assert works(kernels) == ()
+    assert utilisation(kernels, MS, ()) is None
+
+
+def test_a_call_is_held_by_the_innermost_operator_that_is_not_over():
+    events = on_gpu(
+        [
+            event(Kind.OP, "aten::linear", 0, 10),
+            event(Kind.OP, "aten::t", 1, 1),
+            event(Kind.OP, "aten::addmm", 3, 5),
+            event(Kind.OP, "aten::empty", 3.5, 0.5),
+            event(Kind.LAUNCH, "cudaLaunchKernel", 5, 1),
+            event(Kind.LAUNCH, "cudaLaunchKernel", 9, 0.5),
+            event(Kind.LAUNCH, "cudaLaunchKernel", 11, 0.5),
+            event(Kind.LAUNCH, "cudaLaunchKernel", 5, 1, thread=1),
+        ]
+    ).event_rows
+    calls = np.flatnonzero(events["kind"] == Kind.LAUNCH)
+    names = [events.words("name")[row] if row >= 0 else None for row in holders(events, np.append(calls, -1)).tolist()]
+    assert sorted(map(str, names)) == ["None", "None", "None", "aten::addmm", "aten::linear"]
+
+
+def test_a_kernel_with_half_as_many_blocks_as_multiprocessors_fills_half_the_gpu():
+    told = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
+    assert told.small_frac == 1
+    assert told.filled_frac == 0.5
+    assert told.blocks == 66

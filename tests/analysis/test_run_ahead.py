@@ -1,0 +1,102 @@
+"""A host that runs ahead of its GPU: marks lie as close as the calls do, and the step is what the GPU makes it."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict, scene
+from gpulab.rules import diagnose
+from gpulab.tables import Kind
+from gpulab.views.report.report import report
+from tests.support.runs.made_runs import event, on_gpu
+from tests.support.runs.simulated_machine import Call, Setup, loops, run_like, simulate, step_ms
+
+FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
+
+
+def test_a_step_of_few_large_kernels_takes_as_long_as_the_gpu_needs():
+    found = steps(run_like(FEW_LARGE, steps=8))
+    assert found.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+    assert found.by_host.step_ns / 1e6 == pytest.approx(0.07, rel=0.01), "as close as the calls"
+
+
+def test_its_ledger_is_full_of_the_gpus_work():
+    run = run_like(FEW_LARGE, steps=8)
+    told = ledger(run, steps(run))
+    assert told.busy_frac > 0.99
+    assert told.median_ns("matmul") / 1e6 == pytest.approx(20.0, rel=0.01)
+
+
+def test_the_steps_follow_one_another_and_each_holds_the_work_it_called_for():
+    run = run_like(FEW_LARGE, steps=8)
+    found = steps(run)
+    assert np.array_equal(found.start_ns[1:], found.end_ns[:-1])
+    kernels = run.event_rows.of_kind(Kind.KERNEL)
+    begun = np.searchsorted(found.start_ns, kernels["start_ns"], side="right") - 1
+    assert np.bincount(begun[begun >= 0]).tolist() == [5] * len(found)
+
+
+def test_one_that_waits_in_every_step_keeps_the_steps_of_its_marks():
+    found = steps(run_like([*FEW_LARGE, Call(waits=True)], steps=8))
+    assert found.host is None
+    assert found.step_ns / 1e6 == pytest.approx(step_ms([*FEW_LARGE, Call(waits=True)]), rel=0.01)
+
+
+def test_so_does_one_whose_queue_is_full():
+    full = [Call(host_us=10.0, kernel_us=40.0)] * 600
+    assert steps(run_like(full, steps=10)).host is None
+
+
+def test_a_replay_of_it_takes_as_long_and_faster_kernels_make_it_shorter():
+    run = run_like(FEW_LARGE, steps=8)
+    found = steps(run)
+    ready = scene(run, found, ledger(run, found))
+    free = predict(ready, chosen("instant_gpu"))
+    assert free.step_ns / 1e6 == pytest.approx(20.0, rel=0.02)
+    assert free.best_ns < 0.1 * free.step_ns
+
+
+def test_what_it_is_told_is_about_its_kernels_with_the_gpus_step():
+    first = diagnose(run_like(FEW_LARGE, steps=8)).first
+    assert first.rule == "no_tf32"
+    assert first.gain.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 9])
+def test_of_however_few_steps_the_step_is_the_gpus(count):
+    found = steps(run_like(FEW_LARGE, steps=count))
+    assert found.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+
+
+def test_a_few_steps_that_only_filled_the_queue_do_not_move_the_step():
+    # A queue of 12 takes two steps of five launches at once; the third waits for most of what it calls for.
+    found = steps(run_like(FEW_LARGE, steps=8, queue=12))
+    assert found.host is None, "most of the steps wait"
+    assert found.dur_ns[3:] / 1e6 == pytest.approx([20.0] * 5, rel=0.01)
+    assert found.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
+
+
+def test_the_report_says_that_the_steps_are_those_of_the_gpu():
+    assert "the host ran ahead" in repr(report(run_like(FEW_LARGE, steps=8)))
+    assert "the host ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))
+
+
+def test_a_step_that_calls_for_no_work_tells_of_no_pace():
+    events, _ = simulate(FEW_LARGE, 6, Setup())
+    ends = max(each["start_ns"] + each["dur_ns"] for each in events) / 1e6
+    idle = [event(Kind.STEP, f"ProfilerStep#{n}", ends + n, 1.0) for n in range(6, 9)]
+    assert steps(on_gpu([*events, *idle])).host is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=loops(), count=st.integers(6, 12))
+def test_no_step_is_shorter_than_the_work_of_the_gpu_in_it(calls, count):
+    run = run_like(calls, steps=count)
+    kernels = run.event_rows.of_kind(Kind.KERNEL)
+    work_ns = int(kernels["dur_ns"].sum()) / count
+    # The queue may fill in the midst of so few steps; but by more than the margin no step is too short.
+    assert steps(run).step_ns >= 0.9 * work_ns

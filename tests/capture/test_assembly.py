@@ -1,0 +1,45 @@
+"""Several stretches of one cell become one run: on the cell's clock, with every row pointing at its own event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpulab.capture.assembly import merged
+from tests.support.runs.made_runs import run_of
+from tests.support.runs.written_traces import read, x
+
+BASE_NS = 1_790_000_000_000_000_000
+
+
+def stretch(start_us, thread):
+    """A stretch that begins so late: an operator with shapes on a thread, the kernel it starts, and its memory."""
+    return read(
+        x("cpu_op", "aten::mm", start_us, 2, tid=thread, **{"Input Dims": [[thread]], "Input type": ["float"]}),
+        x("kernel", "gemm", start_us + 5, 1, device=0, stream=7, correlation=1, grid=[thread, 1, 1], block=[32, 1, 1]),
+        {
+            **{"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": thread, "ts": start_us + 1},
+            "args": {"Bytes": thread, "Device Id": 0, "Device Type": 1},
+        },
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": f"thread {thread}"}},
+        baseTimeNanoseconds=BASE_NS,
+    )
+
+
+def test_stretches_lie_on_the_cell_s_clock_and_rows_point_at_their_own_events():
+    cell = replace(run_of(), began_ns=BASE_NS + 10_000)
+    run = merged(cell, [stretch(100, 3), stretch(200, 4)])
+    assert run.event_rows["start_ns"].tolist() == [90_000, 95_000, 190_000, 195_000]
+    assert run.threads == ("thread 3", "thread 4")
+    assert run.event_rows["thread"].tolist() == [0, -1, 1, -1]
+    assert run.grid_rows["event"].tolist() == [1, 3]
+    assert run.grid_rows["grid"].tolist() == [3, 4]
+    assert run.shape_rows["event"].tolist() == [0, 2]
+    assert run.shape_rows.words("shapes").to_list() == ["[[3]]", "[[4]]"]
+    assert run.memory_rows["at_ns"].tolist() == [91_000, 191_000]
+    assert run.memory_rows["thread"].tolist() == [0, 1]
+    assert run.memory_rows["bytes"].tolist() == [3, 4]
+
+
+def test_a_cell_without_a_stretch_stays_what_it_was():
+    cell = run_of()
+    assert merged(cell, []) is cell

@@ -1,0 +1,291 @@
+"""Recording a block: what is kept, what is said to be missing, and that nothing is left behind."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip install torch")
+
+import gpulab  # noqa: E402  (after the check that torch is there)
+from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.capture import Runs, Session, runs  # noqa: E402
+from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
+from gpulab.capture.plan import Phase  # noqa: E402
+from gpulab.capture.profiler import Stretch  # noqa: E402
+from gpulab.errors import CaptureError, RunError  # noqa: E402
+from gpulab.tables import Kind, MarkKind  # noqa: E402
+from tests.support.runs.made_runs import event, run_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Squares(torch.utils.data.Dataset):
+    def __init__(self, length=64):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        if index < 0 or index >= self.length:
+            raise IndexError(index)
+        return torch.full((8,), float(index)), index % 3
+
+
+def train(count=40, workers=0, broken_at=None, dataset=None):
+    """An ordinary loop; gives the losses."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(dataset or Squares(4 * count), batch_size=4, num_workers=workers)
+    losses = []
+    for number, (inputs, labels) in enumerate(loader):
+        if number == broken_at:
+            raise ZeroDivisionError("broken on purpose")
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_loop_is_found_recorded_and_left_alone_without_a_word_in_it():
+    with gpulab.profile("squares") as session:
+        train(60)
+    run = session.run
+    found = steps(run)
+    assert runs["squares"] is run
+    assert runs.last is run
+    assert found.found_by == "DataLoader"
+    assert len(found) == 60
+    assert found.interior.sum() >= 8
+    assert found.plain.sum() >= 5
+    assert found.inflation is not None
+    assert run.outcome == "ok"
+    assert run.recording.activities[0] == "cpu"
+    loader = run.loaders[0]
+    assert (loader.workers, loader.batch_size, loader.batches, loader.dataset) == (0, 4, 60, "Squares")
+    kinds = run.mark_rows["kind"]
+    assert (kinds == MarkKind.NEXT).sum() == 61
+    assert (kinds == MarkKind.OPTIMIZER).sum() == 60
+
+
+def test_the_loop_computes_what_it_computes_without_us():
+    alone = train(20)
+    with gpulab.profile("watched"):
+        watched = train(20)
+    assert watched == alone
+
+
+def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_the_marks():
+    with gpulab.profile("clock") as session:
+        train(60)
+    run = session.run
+    events = run.event_rows
+    slack_ns = 2_000_000
+    inside = [
+        (events["start_ns"] >= begun - slack_ns) & (events["start_ns"] <= ended + slack_ns)
+        for begun, ended in run.recording.windows_ns
+    ]
+    assert sum(mask.sum() for mask in inside) == len(events)
+    traced = events.of_kind(Kind.LOADER)["start_ns"]
+    marked = run.mark_rows.of_kind(MarkKind.NEXT)["start_ns"]
+    nearest = [abs(marked - at).min() for at in traced.tolist()]
+    assert max(nearest) < slack_ns
+
+
+def test_settings_are_read_while_the_loop_runs():
+    before = torch.get_num_threads()
+
+    def train_alone():
+        torch.set_num_threads(1)
+        train(8)
+        torch.set_num_threads(before)
+
+    with gpulab.profile("threads") as session:
+        train_alone()
+    assert session.run.facts["threads"] == "1"
+
+
+def test_workers_are_seen_as_workers():
+    with gpulab.profile("forked") as session:
+        losses = train(40, workers=2)
+    assert len(losses) == 40
+    assert session.run.loaders[0].workers == 2
+    assert steps(session.run).burst == 2
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_what_ends_the_block_goes_on_its_way_and_the_run_is_kept(error):
+    def block():
+        with gpulab.profile("broken"):
+            train(12)
+            raise error
+
+    with pytest.raises(error):
+        block()
+    assert runs["broken"].outcome == error.__name__
+    assert len(runs["broken"].event_rows) > 0
+
+
+def test_an_error_in_the_dataset_reaches_the_user_as_it_is():
+    class Broken(Squares):
+        def __getitem__(self, index):
+            return torch.ones(8), 0 * (1 // (index - 30))
+
+    with pytest.raises(ZeroDivisionError), gpulab.profile("dataset"):
+        train(dataset=Broken())
+
+
+def test_only_sensors_and_marks_at_that_level():
+    with gpulab.profile("sensors", level="sensors") as session:
+        train(20)
+    assert len(session.run.event_rows) == 0
+    assert steps(session.run).plain.sum() >= 15
+    assert gpulab.diagnose(session.run).verdict.startswith("Not judged")
+
+
+def test_as_many_steps_are_recorded_as_asked_for():
+    with gpulab.profile("four", steps=4) as session:
+        train(40)
+    begun, ended = session.run.recording.windows_ns[-1]
+    found = steps(session.run)
+    assert ((found.start_ns >= begun) & (found.end_ns <= ended)).sum() == 4
+
+
+def test_the_cells_own_profiler_has_precedence_and_gets_all_its_events():
+    with gpulab.profile("own") as session:
+        train(10)
+        with torch.profiler.profile() as own:
+            torch.ones(3) + 1
+    assert any(event.name == "aten::add" for event in own.events())
+    assert "own profiler" in session.run.recording.left_out[0].what
+    assert len(session.run.event_rows) > 0
+
+
+def test_under_a_running_profiler_only_sensors_are_recorded_and_it_loses_nothing():
+    with torch.profiler.profile() as own, gpulab.profile("inner") as session:
+        train(10)
+    assert any(event.name == "aten::addmm" for event in own.events())
+    assert len(session.run.event_rows) == 0
+    assert "another PyTorch profiler" in session.run.recording.left_out[0].why
+    assert len(steps(session.run)) == 10
+
+
+def test_a_second_recording_inside_the_first_is_refused_and_the_first_goes_on():
+    with gpulab.profile("outer") as session:
+        with pytest.raises(CaptureError, match="'inner' is not recorded"), gpulab.profile("inner"):
+            pass
+        train(10)
+    assert len(steps(session.run)) == 10
+
+
+def test_steps_can_be_marked_by_hand_and_a_mark_outside_is_nothing():
+    gpulab.step()
+    with gpulab.profile("by hand") as session:
+        for _ in range(20):
+            torch.ones(100, 100) @ torch.ones(100, 100)
+            gpulab.step()
+    assert steps(session.run).found_by == "gpulab.step()"
+    assert len(steps(session.run)) == 19
+
+
+def test_a_loop_with_an_optimizer_alone_is_found_by_it():
+    weight = torch.nn.Parameter(torch.ones(50, 50))
+    optimizer = torch.optim.Adam([weight])
+    with gpulab.profile("optimizer") as session:
+        for _ in range(30):
+            (weight @ weight).sum().backward()
+            optimizer.step()
+    assert steps(session.run).found_by == "optimizer"
+
+
+def test_a_loop_without_any_mark_is_found_by_what_repeats():
+    with gpulab.profile("plain") as session:
+        x = torch.ones(60, 60)
+        for _ in range(50):
+            x = (x @ x).clamp(-1, 1)
+    assert steps(session.run).found_by.startswith("repetition of aten::")
+
+
+def test_what_is_recorded_can_be_told_while_it_runs():
+    told = []
+    with gpulab.profile("live", on_tick=told.append) as session:
+        train(20)
+        while len(told) < 3:
+            torch.ones(3) + 1
+        now = session.live()
+    assert now.steps >= 20
+    assert 0 <= now.waiting_frac <= 1
+    assert now.elapsed_s > 0
+    assert told[0].phase in {phase.value for phase in Phase}
+
+
+def test_recording_works_in_a_thread_that_is_not_the_main_one():
+    kept = []
+
+    def work():
+        with gpulab.profile("elsewhere") as session:
+            train(20)
+        kept.append(session.run)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(steps(kept[0])) == 20
+    assert len(kept[0].event_rows) > 0
+
+
+def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
+    call = event(Kind.LAUNCH, "cudaLaunchKernel", 0, 1)
+    assert "CUPTI" in missing_gpu_work(run_of([call]), ("cpu", "cuda")).why
+    assert missing_gpu_work(run_of([call, event(Kind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
+    assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
+
+
+def test_warming_up_leaves_nothing_and_records_nothing():
+    known = list(runs)
+    gpulab.capture.warm_up()
+    assert list(runs) == known
+
+
+def test_a_session_given_up_leaves_nothing_and_no_run():
+    session = Session("given up")
+    session.abandon()
+    session.start()
+    train(5)
+    session.abandon()
+    session.abandon()
+    assert "given up" not in runs
+
+
+def test_a_start_that_is_interrupted_leaves_the_profiler_off_and_the_next_may_start(monkeypatch):
+    def interrupted(self):
+        start(self)
+        raise KeyboardInterrupt
+
+    start = Stretch.start
+    monkeypatch.setattr(Stretch, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Session("interrupted").start()
+    monkeypatch.undo()
+    with gpulab.profile("next"):
+        train(5)
+
+
+def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():
+    with pytest.raises(CaptureError, match="the levels are sensors, trace, deep"), gpulab.profile(level="everything"):
+        pass
+    with pytest.raises(CaptureError, match="at least one"), gpulab.profile(steps=0):
+        pass
+
+
+def test_without_any_run_the_last_one_says_how_to_make_one():
+    with pytest.raises(RunError, match="There is no run yet"):
+        assert Runs().last
+
+
+def test_a_run_that_is_not_there_says_which_are():
+    with pytest.raises(RunError, match="There is no run named 'nowhere'"):
+        runs["nowhere"]

@@ -1,0 +1,50 @@
+"""More workers than help: not where they are needed, not where they are kept."""
+
+from dataclasses import replace
+
+from tests.support.runs.made_loading_runs import WORKERS, epochs, from_main, from_workers
+from tests.support.runs.made_runs import host_sample, mark
+
+MANY = replace(WORKERS, workers=12)
+
+
+def provoked_by_workers_that_are_started_for_each_short_epoch():
+    return from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
+
+
+def provoked_by_workers_whose_start_is_what_takes_long():
+    """By samples of the main thread: starting is no part of any call of __next__."""
+    place = "torch.utils.data.dataloader.DataLoader.__iter__"
+    samples = [host_sample(at, workers=2.0, called=place if at == 450 else None) for at in range(0, 1000, 50)]
+    return from_workers(wait_ms=1.0, marks=epochs(2, 1), samples=samples)
+
+
+def provoked_by_twelve_workers_where_two_keep_up():
+    return from_workers(wait_ms=1.0, cpu_ms=5, loader=MANY)
+
+
+def spared_as_the_workers_are_kept_from_epoch_to_epoch():
+    return from_workers(wait_ms=1.0, loader=replace(WORKERS, persistent_workers=True), marks=epochs(90, 1))
+
+
+def spared_as_the_first_batch_takes_so_long_that_all_may_be_needed():
+    """Items wait for a service for half a second each: that workers compute nothing does not make them idle."""
+    marks = [mark(100 * step, 700 if step == 0 else 1, process_ms=60 * step) for step in range(10)]
+    return from_workers(wait_ms=1.0, cpu_ms=5, loader=MANY, marks=marks)
+
+
+def spared_as_nothing_is_started():
+    samples = [host_sample(at, workers=2.0, called="torch.serialization.save") for at in range(0, 1000, 50)]
+    return from_workers(wait_ms=1.0, marks=epochs(2, 1), samples=samples)
+
+
+def spared_as_they_are_late():
+    return from_workers(loader=MANY)
+
+
+def spared_as_two_workers_are_few():
+    return from_workers(wait_ms=1.0, cpu_ms=5)
+
+
+def spared_as_there_are_none():
+    return from_main()

@@ -1,0 +1,231 @@
+"""The case study: photographs one by one and in batches, a model of eight machines, a checklist with evidence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import gpulab
+from gpulab import synthetic
+from gpulab.lessons.labs.data.snapshots import (
+    CROP,
+    MEAN,
+    SIDE,
+    SPREAD,
+    Snapshots,
+    changed,
+    decoded,
+    drawn,
+    network,
+    opened,
+)
+from gpulab.lessons.labs.machine.monitor_readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
+from gpulab.lessons.labs.steps.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judged, checklist, items
+from gpulab.lessons.labs.steps.optimisation_steps import FEW, MANY, Mending, photo_us
+from gpulab.questions import diagnose
+from gpulab.rules import RULES
+from tests.support.runs.made_loading_runs import from_main
+from tests.support.runs.made_runs import run_of
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPULAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield synthetic.images(12, 96)
+
+
+def test_a_photograph_comes_out_the_same_whoever_loads_it(files):
+    one, label = Snapshots(files, 40)[17]
+    again, _ = Snapshots(files, 40)[17]
+    assert torch.equal(one, again)
+    assert (one.shape, one.dtype, label) == ((3, CROP, CROP), torch.float32, 17 % 12 % 10)
+    assert not torch.equal(one, Snapshots(files, 40)[17 + 12][0]), "another time it is changed otherwise"
+
+
+def test_what_is_decoded_once_are_the_same_bytes(files):
+    pixels, classes = decoded(files)
+    assert (pixels.shape, pixels.dtype) == ((12, 3, SIDE, SIDE), torch.uint8)
+    assert np.array_equal(pixels[5].permute(1, 2, 0).numpy(), opened(files[5]))
+    assert classes.tolist() == [index % 10 for index in range(12)]
+
+
+def test_batches_are_drawn_from_the_kept_rows(files):
+    kept = decoded(files)
+    batches = list(drawn(kept, 8, 3))
+    assert [images.shape for images, _ in batches] == [(8, 3, SIDE, SIDE)] * 3
+    rows = kept[0].flatten(1).tolist()
+    assert all(rows.index(image.flatten().tolist()) % 10 == label for image, label in zip(*batches[0], strict=True))
+    assert torch.equal(batches[1][0], list(drawn(kept, 8, 3))[1][0])
+
+
+def test_a_batch_is_changed_within_the_bounds_that_one_photograph_is():
+    torch.manual_seed(0)
+    grey = torch.full((64, 3, SIDE, SIDE), 128, dtype=torch.uint8)
+    out = changed(grey)
+    assert out.shape == (64, 3, CROP, CROP)
+    level = out[:, 0, 0, 0] * SPREAD + MEAN
+    assert 0.8 * 128 / 255 <= level.min() < level.max() <= 1.2 * 128 / 255
+    assert torch.allclose(out, out[:, :1, :1, :1].expand_as(out), atol=1e-6), "one brightness for a photograph"
+
+
+def test_half_of_a_batch_is_flipped():
+    torch.manual_seed(0)
+    ramp = torch.arange(SIDE, dtype=torch.uint8).expand(200, 3, SIDE, SIDE)
+    out = changed(ramp)
+    flipped = (out[:, 0, 0, 0] > out[:, 0, 0, -1]).float().mean()
+    assert 0.4 < flipped < 0.6
+
+
+def test_the_network_learns_from_either():
+    images = torch.zeros(2, 3, CROP, CROP)
+    assert network(8)(images).shape == (2, 10)
+
+
+# One change after the other.
+
+
+def train(batches, change=None, precision=None, fetch_every=1, layout=torch.contiguous_format):
+    """A loop with the arguments of the notebook's, and a model that is small enough for a test."""
+    model = network(4).to("cuda", memory_format=layout)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for images, labels in batches:
+        seen = change(images.to("cuda")).contiguous(memory_format=layout)
+        with torch.autocast("cuda", precision or torch.bfloat16, enabled=precision is not None):
+            loss = torch.nn.functional.cross_entropy(model(seen), labels.to("cuda"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def mending(files):
+    return Mending(gpulab.lab("18", size="tiny"), train, decoded(files), 5, {})
+
+
+def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(mending):
+    one = mending.run("pin", "precision")
+    assert mending.run("precision", "pin") is one
+    assert one.name == "pin+precision"
+    known = gpulab.runs["pin+precision"]
+    assert Mending(mending.lab, train, mending.kept, 5, {("batch",): known}).run("batch") is known
+
+
+def test_a_change_that_there_is_not_is_told(mending):
+    with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
+        mending.run("horoscope")
+    with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
+        mending.path("horoscope")
+
+
+def test_a_photograph_costs_a_share_of_its_step(mending):
+    run = mending.run("batch")
+    assert mending.photo_us("batch") == pytest.approx(photo_us(run, MANY))
+    assert photo_us(run) == pytest.approx(MANY / FEW * photo_us(run, MANY))
+    assert mending.gain() == 1
+    assert mending.gain("batch") > 2, "a small model: 64 of its photographs cost hardly less than 512"
+
+
+def test_changes_are_counted_where_they_reach_the_aim(mending):
+    assert mending.needed((), 1.5) is None
+    assert mending.needed(("batch",), 1.5) == mending.needed("batch", 1.5) == 1
+    assert mending.needed(("batch",), 1e6) is None
+    assert mending.needed(("batch", "batch"), 1.5) == 1
+
+
+def test_a_path_shows_each_change_after_those_before_it(mending):
+    told = repr(mending.path(("batch", "precision")))
+    assert [line for line in told.split("\n") if not line.startswith(" ")][1:] == ["none yet", "batch", "precision"]
+    assert told.count("gain: ") == 2
+    early = repr(mending.early_and_late(("precision", "batch")))
+    assert "made first" in early
+    assert "virtual H100" in early
+
+
+# Eight machines.
+
+
+def test_a_step_takes_as_long_as_its_slowest_side():
+    at = STATIONS[0]
+    assert at.making_ms == at.cpu_ms / 2, "two workers on two cores"
+    assert at.step_ms == max(at.gpu_ms, at.host_ms, at.making_ms)
+    assert replace(at, workers=1).making_ms == at.cpu_ms
+    assert replace(at, workers=0).step_ms == at.gpu_ms + at.cpu_ms, "without workers nothing overlaps"
+
+
+def test_workers_wait_side_by_side_whatever_the_cores():
+    at = replace(STATIONS[1], cores=1, cpu_ms=0.0, wait_ms=80.0)
+    assert [replace(at, workers=count).making_ms for count in (1, 2, 8)] == [80, 40, 10]
+
+
+@pytest.mark.parametrize("at", STATIONS, ids=lambda at: at.name)
+def test_no_reading_is_more_than_all_and_no_gain_more_than_the_bound(at):
+    seen = at.readings
+    assert all(0 < share <= 1 for share in (seen.gpu, seen.cpu, seen.ram, seen.gpu_memory))
+    assert all(gain(at, change) <= at.unit_ms / (at.gpu_ms / 8) for change in CHANGES)
+
+
+def test_a_change_that_does_not_fit_gains_nothing():
+    assert gain(replace(STATIONS[0], memory_frac=0.3), "larger batch") == 0
+    assert gain(replace(STATIONS[0], worker_ram_frac=0.2), "more workers") == 0
+
+
+def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
+    assert sum(advice(at.readings) == best(at) for at in STATIONS) == 2
+    assert all(advice_by_side(at) == best(at) for at in STATIONS)
+    assert {best(at) for at in STATIONS} == {*CHANGES, None}, "each change is the best one somewhere, and none once"
+
+
+def test_every_machine_is_shown_with_both_pieces_of_advice():
+    told = repr(shown())
+    assert all(at.name in told for at in STATIONS)
+    assert told.count("the rules say") == told.count("what helps most") == len(STATIONS)
+
+
+# The checklist.
+
+
+def test_every_rule_the_checklist_leans_on_exists_and_stands_in_one_item():
+    named = [rule for _, rules in ITEMS for rule in rules]
+    assert len(named) == len(set(named))
+    assert set(named) <= {rule.name for rule in RULES}
+
+
+def test_an_item_is_open_with_its_evidence_in_order_or_not_known():
+    judged = {one.asks: one for one in items(from_main(fetch_ms=60.0, on_gpu=False))}
+    feeding = judged[ITEMS[0][0]]
+    assert feeding.state == OPEN
+    assert "waits" in feeding.evidence or "idle" in feeding.evidence
+    assert {one.state for one in judged.values()} == {OPEN, DONE, UNKNOWN}
+    assert all(one.evidence for one in judged.values())
+
+
+def test_of_an_empty_run_nothing_is_known():
+    assert {one.state for one in items(run_of([]))} == {UNKNOWN}
+
+
+def test_the_checklist_shows_each_item_and_where_it_comes_from():
+    run = from_main(fetch_ms=60.0)
+    told = repr(checklist(run))
+    assert "1 to do" in told
+    assert str(run.source) in told
+    assert all(asks in told for asks, _ in ITEMS)
+
+
+def test_what_is_worth_knowing_is_no_fault():
+    run = from_main(fetch_ms=60.0)
+    told = diagnose(run)
+    aside = replace(told.findings[0], rule="memory_unused", claim="Half of it is never used.", aside=True)
+    (rules,) = (rules for _, rules in ITEMS if "memory_unused" in rules)
+    assert _judged("free", rules, replace(told, findings=(aside,))).state == DONE
+    assert _judged("free", rules, replace(told, findings=(aside, replace(aside, aside=False)))).state == OPEN
+
+
+def test_several_runs_stand_beside_one_another():
+    told = repr(checklist(from_main(fetch_ms=60.0), from_main(fetch_ms=0.1), names=("slow", "fast")))
+    assert "slow: 1 to do" in told
+    assert "fast: 0 to do" in told
+    assert "what shows it" not in told

@@ -1,0 +1,281 @@
+"""Lesson 01: a meter that reads now and then, the load of a run, a card that warms up, and the eight cards."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.intervals import union
+from gpulab.lessons.course.n01_what_is_utilisation import CARDS, LESSON, wrong_cards, wrong_interval
+from gpulab.lessons.labs.machine import hot_card, sampling, utilisation
+from gpulab.lessons.labs.machine.hot_card import HEAT, POWER, watched_card
+from gpulab.lessons.labs.machine.sampling import SECOND_NS, WINDOW_NS, Watched, regular
+from gpulab.tables import Kind
+from tests.support.runs.made_runs import MS, event, launched, on_gpu, run_of, stepped
+
+
+def by_the_microsecond(spans, begin_us, end_us):
+    """How many microseconds of a window are covered, counted one by one."""
+    covered = np.zeros(end_us, bool)
+    for start, end in spans:
+        covered[start:end] = True
+    return int(covered[begin_us:end_us].sum())
+
+
+# The meter.
+
+
+def test_a_reading_is_the_busy_share_of_its_window_counted_one_by_one():
+    chance = np.random.default_rng(1)
+    edges = np.sort(chance.choice(4000, 40, replace=False)).reshape(-1, 2)
+    job = Watched(union(edges[:, 0] * 1000, edges[:, 1] * 1000), 0, 4_000_000)
+    at_us = chance.integers(500, 4000, 30)
+    read = job.readings(at_us * 1000, window_ns=400_000)
+    told = [by_the_microsecond(edges, at - 400, at) / 400 for at in at_us]
+    assert read == pytest.approx(told, abs=1e-12)
+
+
+def test_whoever_keeps_step_with_the_job_sees_one_part_of_it_only():
+    job = regular(1000, 700, 20)
+    assert job.busy_frac == 0.7
+    assert set(job.watch(1, begin_ns=0)) == {0.0}
+    assert set(job.watch(1, begin_ns=SECOND_NS // 2)) == {1.0}
+    assert job.worst_error(1) == pytest.approx(0.7)
+
+
+def test_windows_that_tile_the_period_are_exact_whenever_one_begins():
+    job = Watched(regular(1000, 700, 61).spans, 0, 60 * SECOND_NS)
+    every_ns = SECOND_NS + SECOND_NS // 6
+    for begin_ns in range(0, SECOND_NS, 37_000_000):
+        at = WINDOW_NS + begin_ns + every_ns * np.arange(6)
+        assert job.readings(at).mean() == pytest.approx(0.7, abs=1e-6)
+
+
+def test_more_looks_a_second_are_never_far_off_and_a_job_without_a_rhythm_needs_few():
+    job = regular(1000, 700, 20)
+    assert job.worst_error(20) < 0.01
+    assert regular(20, 14, 1000).worst_error(1) < 0.03, "steps far shorter than the window are averaged within it"
+
+
+def test_a_job_shorter_than_the_window_gives_no_reading():
+    job = regular(100, 70, 1)
+    assert len(job.watch(1)) == 0
+    assert math.isnan(job.worst_error(1))
+
+
+def test_how_many_readings_a_plan_takes():
+    job = regular(1000, 700, 60)
+    assert sampling.readings_of(1000, job) is None
+    assert sampling.readings_of(500, job) is None
+    assert sampling.readings_of(1333, job) == LESSON.par("plan").par
+    assert sampling.readings_of(50, job) == 19
+    assert sampling.readings_of(70_000, job) is None, "the job is over before the second reading"
+    counts = [sampling.readings_of(plan, job) for plan in range(100, 3000, 1)]
+    assert min(count for count in counts if count) == LESSON.par("plan").par
+
+
+def test_a_plan_is_told_how_far_off_it_is_when_it_is_enough_and_when_it_never_is():
+    job = regular(1000, 700, 60)
+    assert sampling.told(None, job) == "no pause is chosen yet"
+    assert sampling.told(1000, job) == "every 1000 ms: even after 59 readings 70 points off at worst, 5 are allowed"
+    assert sampling.told(1333, job).startswith("every 1333 ms: after 3 readings ")
+    assert "after 19 readings" in sampling.told(50, job)
+    assert "over before the first" in sampling.told(10, regular(100, 70, 1))
+
+
+def test_a_late_item_is_its_number_and_there_are_no_more_than_said():
+    assert list(sampling.Late(3, wait_s=0.0)) == [0, 1, 2]
+
+
+# What a run tells.
+
+
+def products(at):
+    shapes = {"shapes": [[1024, 1024], [1024, 1024]], "dtypes": ["c10::BFloat16", "c10::BFloat16"]}
+    return launched("sm90_xmma_gemm_bf16", at + 1, 50, number=int(at) + 1, op="aten::mm", grid=264, **shapes)
+
+
+def narrow(at):
+    return launched("cunn_SoftMaxForward", at + 1, 98, number=int(at) + 1, op="aten::_softmax", grid=1)
+
+
+def on_h100(make_step):
+    return on_gpu(stepped(make_step, count=8))
+
+
+def test_a_load_is_counted_from_sizes_blocks_and_times():
+    told = utilisation.load(on_h100(products))
+    assert told.busy_frac == pytest.approx(0.5)
+    assert told.filled_frac == 1
+    assert told.flops == 2 * 1024**3
+    assert told.bytes == 3 * 2 * 1024**2
+    assert told.mfu_frac == pytest.approx(2 * 1024**3 / 0.1 / 989e12)
+    assert told.traffic_frac == pytest.approx(6 * 1024**2 / 0.1 / 3.35e12)
+
+
+def test_one_block_fills_one_multiprocessor_however_busy_the_gpu_is():
+    told = utilisation.load(on_h100(narrow))
+    assert told.busy_frac == pytest.approx(0.98)
+    assert told.filled_frac == pytest.approx(1 / 132)
+    assert told.flops is None
+    assert told.mfu_frac is None
+
+
+def test_what_is_not_told_is_a_dash_and_no_zero():
+    shown = utilisation.table(utilisation.load(on_h100(narrow)))
+    assert shown.loc["made", "MFU"] == "-"
+    assert shown.loc["made", "filled"] == "0.758 %"
+
+
+def test_a_run_without_gpu_work_is_refused():
+    run = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 50)]))
+    with pytest.raises(RunError, match="what it asked of a GPU"):
+        utilisation.load(run)
+    with pytest.raises(RunError, match="when a GPU was busy"):
+        sampling.watched(run)
+
+
+def test_the_trace_counted_event_by_event_is_the_trace_merged():
+    def overlapping(at):
+        spans = ((0, 30), (10, 5), (25, 20), (60, 10), (60, 20))
+        return [event(Kind.KERNEL, "k", at + begin, length, stream=7 + n) for n, (begin, length) in enumerate(spans)]
+
+    run = on_h100(overlapping)
+    seen = sampling.watched(run)
+    assert sampling.summed_ns(run, seen.start_ns, seen.end_ns) == round(seen.busy_frac * (seen.end_ns - seen.start_ns))
+    assert seen.busy_frac == pytest.approx(0.65)
+    assert sampling.summed_ns(run, 0, 28 * MS) == 28 * MS
+
+
+def test_as_many_products_as_fill_a_time_on_a_virtual_gpu():
+    with gpulab.virtual_gpu("h100", "repeated"):
+        matrix = torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        many = utilisation.repeats(matrix, milliseconds=40)
+        for _ in range(6):
+            for _ in range(many):
+                matrix @ matrix
+            torch.cuda.synchronize()
+            gpulab.step()
+    told = utilisation.load(gpulab.runs["repeated"])
+    assert told.step_ns * told.busy_frac == pytest.approx(40e6, rel=0.05)
+
+
+def traffic(network, batch):
+    with gpulab.virtual_gpu("h100", "networks"):
+        step = network(batch)
+        for _ in range(6):
+            step(None)
+            torch.cuda.synchronize()
+            gpulab.step()
+    return utilisation.load(gpulab.runs["networks"]).traffic_frac
+
+
+def test_a_larger_batch_raises_the_traffic_of_one_network_and_lowers_that_of_the_other():
+    assert traffic(utilisation.image_network, 256) > 2 * traffic(utilisation.image_network, 8)
+    assert traffic(utilisation.large_layers, 4096) < 0.5 * traffic(utilisation.large_layers, 1)
+
+
+def test_memory_used_is_what_is_held():
+    with gpulab.virtual_gpu("h100", "held"):
+        before = utilisation.used_frac()
+        held = torch.empty(1 << 33, dtype=torch.uint8, device="cuda")
+        assert utilisation.used_frac() - before == pytest.approx(len(held) / torch.cuda.mem_get_info()[1], rel=0.01)
+
+
+def test_the_anonymous_job_is_busy_full_and_slow_and_leaves_the_setting_as_it_was():
+    usual = torch.backends.cuda.matmul.allow_tf32
+    with gpulab.virtual_gpu("h100", "anonymous"):
+        utilisation.anonymous(6)
+    told = utilisation.load(gpulab.runs["anonymous"])
+    assert told.busy_frac > 0.95
+    assert told.filled_frac > 0.95
+    assert told.mfu_frac < 0.1
+    assert told.traffic_frac < 0.1
+    assert torch.backends.cuda.matmul.allow_tf32 == usual
+
+
+# The card.
+
+
+def test_a_card_settles_where_heat_in_is_heat_out():
+    card = hot_card.Card(warms_c_per_w=0.07)
+    for _ in range(3000):
+        card.tick(1.0)
+    assert card.temperature_c == pytest.approx(hot_card.ROOM_C + 0.07 * card.watts(1.0), abs=0.01)
+    assert (card.clock_mhz, card.reason) == (hot_card.FULL_MHZ, 0)
+
+
+def test_heat_holds_down_a_dusty_card_and_power_a_capped_one_and_a_clean_one_is_free():
+    healthy, dusty = watched_card(name="healthy"), watched_card(name="dusty", warms_c_per_w=0.12)
+    capped = watched_card(name="capped", cap_w=400)
+    assert [hot_card.held_down(healthy, each) for each in (HEAT, POWER)] == [None, None]
+    assert hot_card.held_down(dusty, POWER) is None
+    assert hot_card.held_down(capped, HEAT) is None
+    assert gpulab.diagnose(healthy).first is None
+    assert "too hot" in gpulab.diagnose(dusty).first.claim
+    assert "lowered to 400 W" in gpulab.diagnose(capped).first.claim
+    assert dusty.gpu_samples["temperature_c"].max() < hot_card.HOT_C + 3
+    loaded = capped.gpu_samples["power_w"][20:60]
+    assert loaded.max() <= 400
+
+
+def test_the_interval_is_what_the_counter_of_held_time_says_at_every_rate_of_reading():
+    for every_s in (0.1, 0.5, 1.0):
+        run = watched_card(name="dusty", warms_c_per_w=0.12, every_s=every_s)
+        begun, ended = hot_card.held_down(run, HEAT)
+        counted = run.gpu_samples["thermal_held_s"].iloc[-1]
+        assert abs(ended - begun - counted) <= every_s + 1
+
+
+def test_a_slower_clock_is_fewer_steps_at_the_same_utilisation():
+    healthy, dusty = watched_card(name="healthy"), watched_card(name="dusty", warms_c_per_w=0.12)
+    assert len(dusty.marks) < len(healthy.marks)
+    assert (dusty.gpu_samples["util_frac"] == healthy.gpu_samples["util_frac"]).all()
+
+
+def test_cards_beside_one_another_have_their_seconds_as_rows():
+    shown = hot_card.beside(watched_card(name="a"), watched_card(name="b", cap_w=400), at_s=(0, 30))
+    assert list(shown.index) == [0, 30]
+    assert shown["a"]["MHz"].tolist() == [1980, 1980]
+    assert shown["a"]["used, %"].tolist() == [20, 100]
+    assert shown["b"]["reason"].tolist() == ["-", "power"]
+
+
+def test_an_interval_is_right_within_two_seconds_and_else_told_which_end_is_wrong():
+    card = watched_card(name="dusty", warms_c_per_w=hot_card.DUSTY_C_PER_W)
+    begun, ended = hot_card.held_down(card, HEAT)
+    assert wrong_interval((begun, ended)) is None
+    assert wrong_interval([begun - 2, ended + 2]) is None
+    assert "still at its highest" in wrong_interval((10, ended))
+    assert "before that" in wrong_interval((begun + 3, ended))
+    assert "after that too" in wrong_interval((begun, ended - 3))
+    assert "free by then" in wrong_interval((begun, ended + 3))
+    for other in (42, (1, 2, 3), "ab", ("a", "b"), (None, 3)):
+        assert "two numbers" in wrong_interval(other)
+
+
+# The eight definitions.
+
+
+def test_eight_of_eight_are_right_and_anything_else_is_told_what_to_look_at():
+    right = {name: letter for name, (letter, _) in CARDS.items()}
+    assert len(right) == len(set(right.values())) == len(LESSON.asked("cards").choices) == 8
+    assert wrong_cards(right) is None
+    assert "each of" in wrong_cards("c")
+    assert "MFU" in wrong_cards({name: letter for name, letter in right.items() if name != "MFU"})
+    assert wrong_cards(right | {"occupancy": ""}) == "there is no letter yet for occupancy"
+    for one, other in itertools.combinations(right, 2):
+        swapped = right | {one: right[other], other: right[one]}
+        assert "6 of 8" in wrong_cards(swapped)
+        assert one in wrong_cards(swapped)
+
+
+def test_every_question_of_the_lesson_has_hints_and_a_reason():
+    for question in LESSON.questions:
+        assert question.hints is not None
+        assert question.because
+        assert question.judge or all(choice.told for choice in question.choices)

@@ -1,0 +1,460 @@
+"""The magics in a live kernel: what their lines say, what they give back, and what happens when gpulab itself fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.error import UsageError
+
+from gpulab.magics.arguments import PROFILE, options, split_statement
+from gpulab.magics.commands import GpuProfileMagics
+from gpulab.magics.completion import following
+from gpulab.virtual.specs import SPECS, spec
+from tests.support.front_end.kernel import Kernel, Reply, kernel
+
+LOOP = """
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Kernel]:
+    with kernel("import torch, gpulab; torch.set_num_threads(1)", "%load_ext gpulab") as running:
+        yield running
+
+
+@pytest.fixture
+def broken(live: Kernel) -> Iterator[Kernel]:
+    """A kernel for cells that break gpulab; mended afterwards."""
+    live.run("from gpulab.capture import Session\nfrom gpulab.magics import recording\nkept = dict(vars(Session))")
+    live.run("kept_report = recording.reported")
+    yield live
+    live.run("for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.reported = kept_report")
+
+
+def said(reply: Reply) -> str:
+    return "\n".join(text for kind, text in reply.outputs if kind == "display_data")
+
+
+# The line.
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("train(x)", ("", "train(x)")),
+        ("-o r train('it''s')", ("-o r", "train('it''s')")),
+        ("--level sensors --steps 3  f(a,  'b  c') # why", ("--level sensors --steps 3", "f(a,  'b  c') # why")),
+        ("--level=deep f()", ("--level=deep", "f()")),
+        ("--save 'my run.html' f()", ("--save 'my run.html'", "f()")),
+        ("--no-live f() - 1", ("--no-live", "f() - 1")),
+        ("-o r -- -x", ("-o r", "-x")),
+        ("-h", ("-h", "")),
+        ("", ("", "")),
+    ],
+)
+def test_options_are_split_from_a_statement_that_stays_as_typed(line, expected):
+    assert split_statement(line) == expected
+
+
+def test_every_option_of_the_profile_line_is_documented():
+    text = GpuProfileMagics.gpuprofile.__doc__
+    assert all(option in text for option in options(PROFILE))
+    assert "%%gpuprofile [options] [NAME]" in text
+
+
+@pytest.mark.parametrize("name", ["before", "run2", "lr-0.1", "Größe", "_x"])
+def test_a_word_names_a_run(live, name):
+    assert live.run(f"%%gpuprofile {name} --level sensors\n1").status == "ok"
+    assert live.value(f"{name!r} in gpulab.runs") is True
+
+
+def test_runs_without_a_name_are_counted(live):
+    live.run("n = gpulab.runs.free_name()")
+    name = live.value("n")
+    live.run("%%gpuprofile --level sensors\n1")
+    assert live.value(f"gpulab.runs.last.name == {name!r}") is True
+    assert live.value("gpulab.runs.free_name()") != name
+
+
+def test_a_repeated_name_replaces_the_run(live):
+    for outcome, cell in (("ok", "1"), ("ZeroDivisionError", "1 / 0")):
+        live.run(f"%%gpuprofile again --level sensors\n{cell}")
+        assert live.value("gpulab.runs['again'].outcome") == outcome
+    assert live.value("sum(name == 'again' for name in gpulab.runs)") == 1
+
+
+def test_out_binds_the_run_also_after_an_error(live):
+    live.run("%%gpuprofile named -o mine --level sensors\n1")
+    assert live.value("mine is gpulab.runs['named']") is True
+    live.run("%%gpuprofile named -o mine --level sensors\n1 / 0")
+    assert live.value("mine.outcome") == "ZeroDivisionError"
+
+
+def test_level_and_steps_reach_the_recording(live):
+    live.run("%%gpuprofile s --level sensors\n" + LOOP)
+    assert live.value("gpulab.runs['s'].recording.level, len(gpulab.runs['s'].event_rows)") == ("sensors", 0)
+    live.run("%%gpuprofile d -l deep -n 4\n" + LOOP)
+    assert live.value("gpulab.runs['d'].recording.level") == "deep"
+    assert live.value("len(gpulab.runs['d'].event_rows) > 0") is True
+
+
+CUDA_LOOP = """
+import torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(64, 256, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_cuda_code_runs_on_a_gpu_that_is_not_there(live):
+    told = said(live.run("%%gpuprofile cuda --virtual t4\n" + CUDA_LOOP))
+    assert "Virtual T4, estimated." in told
+    assert live.value("str(gpulab.runs['cuda'].source), torch.cuda.is_available()") == ("virtual T4, estimated", False)
+    assert live.value("model.weight.device.type") == "cuda"  # its tensors stay, without numbers
+
+
+def test_so_many_steps_are_recorded_on_a_gpu_that_is_not_there(live):
+    told = said(live.run("%%gpuprofile few --virtual t4 --steps 4\n" + CUDA_LOOP))
+    assert "of 4 recorded, 7 seen in all" in told
+
+
+def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(live):
+    reply = live.run("%%gpuprofile full --virtual t4\nimport torch\ntorch.empty(2**34, device='cuda')")
+    assert "CUDA out of memory. Tried to allocate 64.00 GiB." in reply.traceback
+    assert reply.traceback.count("line 3") == 1
+    assert reply.traceback.count("gpulab/virtual/") == 1  # the one that Python calls
+    assert "64 GiB more was wanted" in said(reply)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("--virtual h1000", "is no GPU that can be played"),
+        (
+            "--virtual t4 --level deep",
+            "takes no --level: a virtual run is worked out, always as far; leave --level out",
+        ),
+        ("--virtual t4 --steps 0", "at least one step is needed"),
+    ],
+)
+def test_a_line_that_asks_for_what_cannot_be_played_runs_nothing(live, line, why):
+    live.run("ran = 0")
+    assert why in live.run(f"%%gpuprofile wrong {line}\nran = 1").stderr
+    assert live.value("ran") == 0
+
+
+def test_config_sets_what_the_line_leaves_open_and_the_line_goes_before_it(live):
+    try:
+        assert live.run("%config GpuProfileMagics.level = 'sensors'").status == "ok"
+        live.run("%%gpuprofile c\n1")
+        assert live.value("gpulab.runs['c'].recording.level") == "sensors"
+        live.run("%%gpuprofile c --level trace\n1")
+        assert live.value("gpulab.runs['c'].recording.level") == "trace"
+        refused = live.run("%config GpuProfileMagics.level = 'loud'")
+        assert "loud" in refused.stdout + refused.stderr + refused.traceback
+        live.run("%%gpuprofile c\n1")
+        assert live.value("gpulab.runs['c'].recording.level") == "sensors"
+    finally:
+        live.run("%config GpuProfileMagics.level = 'trace'")
+    assert "live" in live.run("%config GpuProfileMagics").stdout
+
+
+@pytest.mark.parametrize("name", ["run.gpulab", "report.html", "with space.html"])
+def test_save_writes_the_run_or_the_report(live, name):
+    live.run(f"%%gpuprofile saved --save '{name}'\n" + LOOP)
+    path = live.folder / name
+    try:
+        assert path.stat().st_size > 500
+        if path.suffix == ".gpulab":
+            live.run(f"loaded = gpulab.load({name!r})")
+            assert live.value("loaded.name, len(loaded.event_rows) == len(gpulab.runs['saved'].event_rows)") == (
+                "saved",
+                True,
+            )
+        else:
+            assert "saved" in path.read_text()
+    finally:
+        path.unlink()
+
+
+# The statement form.
+
+
+def test_a_statement_gives_its_value_and_assigns_its_names(live):
+    assert live.run("%gpuprofile --level sensors 6 * 7").value == "42"
+    assert live.run("%gpuprofile --level sensors 6 * 7;").value is None
+    live.run("%gpuprofile -o r --level sensors made = [c for c in 'ab']")
+    assert live.value("made, r.outcome") == (["a", "b"], "ok")
+    live.run("value = %gpuprofile --level sensors 3 + 4")
+    assert live.value("value") == 7
+
+
+def test_a_statement_sees_the_names_of_the_function_around_it(live):
+    live.run("def f(hidden):\n    %gpuprofile --level sensors hidden + 1\n    return hidden")
+    assert live.run("f(3)").value == "3"
+
+
+def test_a_failing_statement_shows_its_error_once_and_is_reported(live):
+    reply = live.run("%gpuprofile -o r --level sensors 1 / 0")
+    assert reply.status == "error"
+    assert len(reply.errors) == 1
+    assert "magics/" not in reply.traceback
+    assert live.value("r.outcome") == "ZeroDivisionError"
+
+
+def test_a_statement_is_needed(live):
+    assert live.run("%gpuprofile --level sensors").content["ename"] == "UsageError"
+
+
+# The other magics.
+
+
+def test_gpureport_shows_a_run_again(live):
+    live.run("%%gpuprofile first\n" + LOOP)
+    live.run("%%gpuprofile second --level sensors\n1")
+    by_name, last = live.run("%gpureport first"), live.run("%gpureport")
+    assert "first" in by_name.value
+    assert "second" in last.value
+    assert set(by_name.of("execute_result")[0]["content"]["data"]) == {"text/plain", "text/html"}
+
+
+def test_gpucompare_shows_two_runs(live):
+    live.run("%%gpuprofile one\n" + LOOP)
+    live.run("%%gpuprofile two\n" + LOOP)
+    reply = live.run("%gpucompare one two")
+    assert reply.status == "ok", reply.traceback
+    assert "one" in reply.value
+    assert "two" in reply.value
+
+
+def test_gpucompare_of_three_runs_tells_what_each_change_gave(live):
+    for name in ("one", "two", "three"):
+        live.run(f"%%gpuprofile {name}\n" + LOOP)
+    reply = live.run("%gpucompare one two three")
+    assert reply.status == "ok", reply.traceback
+    assert all(name in reply.value for name in ("one", "two", "three"))
+
+
+def predicted(reply):
+    return [line for line in reply.value.splitlines() if line.startswith("Predicted")]
+
+
+def test_gpucompare_holds_the_measurement_against_the_change_that_was_made(live):
+    steady = LOOP.replace("    optimizer.zero_grad()", "    time.sleep(0.01)\n    optimizer.zero_grad()")
+    for name in ("one", "two"):
+        live.run(f"%%gpuprofile {name}\nimport time\n" + steady)
+    reply = live.run("%gpucompare one two batch=x2")
+    assert reply.status == "ok", reply.traceback
+    assert predicted(reply) != predicted(live.run("%gpucompare one two"))
+    refused = live.run("%gpucompare one two two batch=x2")
+    assert refused.content["ename"] == "UsageError"
+    assert "batch=x2 is predicted between two runs; here are 3" in refused.content["evalue"]
+
+
+def test_gpuwhatif_predicts_of_the_run_it_names_or_of_the_last(live):
+    # Long enough for its median step to be known on a machine with other users too.
+    live.run("%%gpuprofile one\n" + LOOP.replace("range(40)", "range(600)"))
+    named, last = live.run("%gpuwhatif one batch=x2"), live.run("%gpuwhatif batch=x2")
+    assert named.status == "ok", named.traceback
+    assert named.value.splitlines()[0].startswith("With batch=x2 a step takes")
+    assert last.value.splitlines()[0] == named.value.splitlines()[0]
+    assert "batch=x2" in live.run("%gpuwhatif").value
+    assert "the changes are" in live.run("%gpuwhatif one turbo").traceback
+
+
+def test_gpuinfo_tells_what_this_machine_is(live):
+    reply = live.run("%gpuinfo")
+    assert reply.status == "ok", reply.traceback
+    assert "torch" in reply.value.lower()
+
+
+def test_gpuwhy_shows_the_page_of_a_rule_and_lists_them_all(live):
+    assert "Confused with" in live.run("%gpuwhy starving").value
+    assert "starving" in live.run("%gpuwhy").value
+    reply = live.run("%gpuwhy starvin")
+    assert reply.content["ename"] == "GpulabError"
+    assert "did you mean starving?" in reply.traceback
+
+
+@pytest.mark.parametrize("line", ["%gpureport nowhere", "%gpucompare nowhere two"])
+def test_an_unknown_run_is_an_error_that_says_what_there_is(live, line):
+    live.run("%%gpuprofile two --level sensors\n1")
+    reply = live.run(line)
+    assert reply.content["ename"] == "RunError"
+    assert "nowhere" in reply.traceback
+    assert "two" in reply.traceback
+    assert "Traceback" not in reply.traceback
+
+
+def test_a_comparison_needs_two_names(live):
+    reply = live.run("%gpucompare two")
+    assert reply.content["ename"] == "UsageError"
+    assert "BEFORE AFTER" in reply.content["evalue"]
+
+
+@pytest.mark.parametrize("magic", ["gpuprofile", "gpureport", "gpucompare", "gpuwhatif", "gpuinfo", "gpuwhy"])
+def test_help_says_what_the_magic_does_and_takes(live, magic):
+    shown = said(live.run(f"%{magic} --help"))
+    assert f"%{magic}" in shown
+    assert "--help" in shown
+    [payload] = live.run(f"%{magic}?").payload
+    assert f"%{magic}" in payload["data"]["text/plain"]
+
+
+# Completion.
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("%%gpuprofile --le", ["%%gpuprofile --level"]),
+        ("%%gpuprofile before --l", ["%%gpuprofile before --level"]),
+        ("%%gpuprofile --level s", ["%%gpuprofile --level sensors"]),
+        ("%%gpuprofile -l ", [f"%%gpuprofile -l {level}" for level in ("deep", "sensors", "trace")]),
+        ("%gpureport zeb", ["%gpureport zebra"]),
+        ("%gpuwhy starv", ["%gpuwhy starving"]),
+        ("%gpucompare zebra zeb", ["%gpucompare zebra zebu-2"]),
+        ("x = 1\n%gpureport zeb", ["x = 1\n%gpureport zebra", "x = 1\n%gpureport zebu-2"]),
+        ("%gpureport zebu-", ["%gpureport zebu-2"]),
+    ],
+)
+def test_tab_completes_options_values_and_runs(live, typed, expected):
+    live.run("%%gpuprofile zebra --level sensors\n1")
+    if "zebu" in "".join(expected):
+        live.run("%%gpuprofile zebu-2 --level sensors\n1")
+    assert sorted(live.complete(typed)) == expected
+
+
+def test_tab_completes_the_names_of_the_magics(live):
+    assert "%%gpuprofile" in live.complete("%%gpup")
+    assert "%gpucompare" in live.complete("%gpuc")
+
+
+def test_other_lines_complete_as_ever(live):
+    live.run("zeppelin = 1")
+    assert live.complete("zepp") == ["zeppelin"]
+
+
+def test_a_change_is_offered_after_the_two_runs_it_lies_between(monkeypatch):
+    monkeypatch.setattr("gpulab.magics.completion.runs", ["one", "two"])
+    assert "workers=" in following("gpucompare", ["one", "two"])
+    assert "workers=" not in following("gpucompare", ["one"])
+
+
+def test_an_option_is_offered_once():
+    assert "--level" not in following("gpuprofile", ["--level", "deep"])
+    assert "--level" not in following("gpuprofile", ["-l", "deep"])
+    assert "--steps" in following("gpuprofile", ["-l", "deep"])
+    assert following("gpuprofile", ["--save"]) == []
+
+
+def test_virtual_gpus_are_offered_by_names_that_are_taken():
+    offered = following("gpuprofile", ["-g"])
+    assert {"t4", "h100-sxm", "a100-80-pcie", "rtx-4090"} <= set(offered)
+    assert offered[0] == "auto"
+    assert [spec(name).name for name in offered[1:]] == [each.name for each in SPECS]
+
+
+# When gpulab itself fails.
+
+
+def test_a_recording_that_cannot_start_leaves_the_cell_alone(broken):
+    broken.run(
+        "def start(self): raise gpulab.capture.session.CaptureError('No luck.', why='because', fix='do that')\n"
+        "Session.start = start"
+    )
+    for notebook in (False, True):
+        reply = broken.run("%%gpuprofile x\nprint('ran')\n5", notebook=notebook)
+        assert (reply.status, reply.value, reply.stdout) == ("ok", "5", "ran\n")
+        assert said(reply).count("No luck.") == 1
+        assert "fix: do that" in said(reply)
+        assert "Traceback" not in said(reply) + reply.stdout + reply.stderr
+    assert broken.run("%%time\n%%gpuprofile x\n5").value == "5"
+    assert broken.run("%gpuprofile 5").value == "5"
+
+
+@pytest.mark.parametrize("method", ["start", "stop"])
+def test_a_fault_of_gpulab_leaves_the_cell_alone(broken, method):
+    ends = "kept['stop'](self, *_); " if method == "stop" else ""
+    broken.run(f"def fault(self, *_): {ends}raise KeyError('a fault')\nSession.{method} = fault")
+    for notebook in (False, True):
+        reply = broken.run("%%gpuprofile x\nprint('ran')\n5", notebook=notebook)
+        assert (reply.status, reply.value, reply.stdout) == ("ok", "5", "ran\n")
+        assert said(reply).count("a fault in gpulab itself") == 1
+        failed = broken.run("%%gpuprofile x\n1 / 0", notebook=notebook)
+        assert failed.content["ename"] == "ZeroDivisionError"
+        assert len(failed.errors) == 1
+
+
+def test_a_report_that_fails_leaves_the_run(broken):
+    broken.run("def fault(run): raise KeyError('a fault')\nrecording.reported = fault")
+    reply = broken.run("%%gpuprofile kept_run --level sensors -o mine\n5")
+    assert (reply.status, reply.value) == ("ok", "5")
+    assert "%gpureport kept_run" in said(reply)
+    assert broken.value("mine is gpulab.runs['kept_run']") is True
+
+
+def test_an_interrupt_while_recording_starts_stops_the_cell(broken):
+    broken.run(
+        "import time\ndef start(self): print('started', flush=True); time.sleep(30)\nSession.start = start\nran = 0"
+    )
+    reply = broken.interrupted("%%gpuprofile x\ntime.sleep(30)\nran = 1", notebook=True)
+    assert reply.content["ename"] == "KeyboardInterrupt"
+    assert len(reply.errors) == 1
+    assert broken.value("ran") == 0
+
+
+def test_an_interrupt_while_the_report_is_made_keeps_run_and_value(broken):
+    broken.run("import time\ndef slow(run): print('started', flush=True); time.sleep(30)\nrecording.reported = slow")
+    reply = broken.interrupted("%%gpuprofile hurried --level sensors\n5", notebook=True)
+    assert (reply.status, reply.value) == ("ok", "5")
+    assert "%gpureport hurried" in said(reply)
+    assert "Traceback" not in reply.stdout
+    assert broken.value("'hurried' in gpulab.runs") is True
+
+
+def test_a_session_in_the_cell_itself_is_told_about_and_does_not_disturb(live):
+    reply = live.run(
+        "%%gpuprofile outer\ntry:\n    with gpulab.profile('inner'): pass\nexcept Exception as e: told = str(e)"
+    )
+    assert reply.status == "ok"
+    assert "outer" in live.run("print(told)").stdout
+    assert live.value("'outer' in gpulab.runs, 'inner' in gpulab.runs") == (True, False)
+
+
+def test_a_recording_in_a_script_and_one_by_magic_do_not_mix(live):
+    reply = live.run("with gpulab.profile('script', level='sensors'):\n    %gpuprofile 1 + 1")
+    assert "already" in said(reply)
+    assert reply.value is None or reply.value == "2"
+    assert live.value("'script' in gpulab.runs") is True
+
+
+def test_in_a_terminal_the_report_is_printed_and_nothing_moves():
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from gpulab.magics.cell_output import NOTHING, front_end
+
+    shell = InteractiveShell()
+    assert front_end(shell) == NOTHING
+
+
+def test_a_usage_error_is_ipythons_own():
+    with pytest.raises(UsageError, match="cannot name a variable"):
+        GpuProfileMagics.request(_Settings(), "-o class")
+
+
+class _Settings:
+    """The settings alone, without a shell."""
+
+    gpuprofile = GpuProfileMagics.gpuprofile
+    level, steps, live = "trace", None, True

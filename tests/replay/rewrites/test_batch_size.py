@@ -1,0 +1,178 @@
+"""Larger batches and other GPUs: what grows, what stays, and measured steps of both."""
+
+import csv
+from operator import itemgetter
+
+import numpy as np
+import pytest
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict
+from gpulab.replay.rewrite import Draw
+from gpulab.replay.rewrites.kernels.batch_size import batch, work_of_batch
+from gpulab.replay.rewrites.kernels.mixed_precision import amp
+from gpulab.replay.rewrites.machine.other_gpu import SPELLED, gpu, target
+from gpulab.run import Gpu, Loader
+from gpulab.tables import Kind
+from tests.support.runs.made_networks import ADD, HALF, SGEMM, Kernel, holds, network, ready, told
+from tests.support.runs.made_runs import GPUS, event, loader_call, run_of, stepped
+
+END = Kernel("", 0, waits=True)
+BUSY = [*[Kernel(SGEMM, 500), Kernel(ADD, 100)] * 20, END]
+IDLE = [*[Kernel(ADD, 4, host_us=50)] * 40, END]
+
+
+def test_twice_the_batch_takes_a_busy_gpu_twice_as_long_and_an_idle_one_no_longer():
+    busy, idle = (told(network(kernels, gpu="A100"), "batch=x2") for kernels in (BUSY, IDLE))
+    assert busy.likely_ns == pytest.approx(2 * busy.step_ns, rel=0.05)
+    assert idle.likely_ns == pytest.approx(idle.step_ns, rel=0.05)
+    assert busy.speedup == pytest.approx(1.0, abs=0.05)  # of the same number of samples
+    assert idle.speedup == pytest.approx(2.0, abs=0.1)
+
+
+def test_kernels_with_few_blocks_grow_less():
+    few, many = (
+        told(network([*[Kernel(SGEMM, 300, grid=blocks)] * 20, END], gpu="A100"), "batch=x4").likely_ns
+        for blocks in (20, 4000)
+    )
+    assert few < 0.8 * many
+
+
+def test_the_optimizer_does_not_grow():
+    kernels = [Kernel(SGEMM, 300), *[Kernel(ADD, 200, updates=True)] * 5, END]
+    graph = ready(network(kernels, gpu="A100")).graph
+    after = batch(graph, "x3", Draw())
+    same = np.isclose(after.device.dur_ns, graph.device.dur_ns)
+    assert same.reshape(6, 6).tolist() == [[False, True, True, True, True, True]] * 6
+
+
+def test_loading_takes_as_many_times_as_long_and_calls_no_longer():
+    def loading(at):
+        return [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 50), *small(at + 92)]
+
+    def small(at):
+        return [event(Kind.OP, "aten::t", at + 0.01 * place, 0.009) for place in range(600)]
+
+    graph = ready(run_of(stepped(loading, count=4))).graph
+
+    def grown(draw):
+        after = batch(graph, "x2", draw)
+        return {part: after.host.before_ns[part].sum() / max(1, ns.sum()) for part, ns in graph.host.before_ns.items()}
+
+    best, middle = grown(Draw(otherwise=0.0)), grown(Draw())
+    assert best["loader"] == middle["loader"] == pytest.approx(2)
+    assert best["compute"] == pytest.approx(1), "at best products are bound by their weights, whatever the batch"
+    assert 1 < middle["compute"] < 2
+    assert best["dispatch"] == pytest.approx(1)
+
+
+def test_a_number_of_samples_is_told_by_the_loader():
+    run = network(BUSY, gpu="A100", loaders=(Loader(workers=2, batch_size=32),))
+    graph = ready(run).graph
+    assert work_of_batch(graph, 128) == 4
+    assert told(run, "batch=128").likely_ns == told(run, "batch=x4").likely_ns
+    with pytest.raises(RunError, match="batch=x2"):
+        told(network(BUSY, gpu="A100"), "batch=128")
+
+
+@pytest.mark.parametrize("typed", ["batch=0", "batch=x0", "batch=two", "batch=-3", "batch=x"])
+def test_what_is_no_batch_is_refused(typed):
+    with pytest.raises(RunError):
+        chosen(typed)
+
+
+def test_the_same_gpu_changes_nothing():
+    graph = ready(network(BUSY, gpu="V100")).graph
+    for place in (0.0, 1.0):
+        assert (gpu(graph, "v100", Draw(otherwise=place)).device.dur_ns == graph.device.dur_ns).all()
+
+
+def test_a_faster_gpu_does_not_help_a_slow_host():
+    found = told(network(IDLE, gpu="V100"), "gpu=h100")
+    assert found.speedup == pytest.approx(1.0, abs=0.02)
+    assert found.grade == "D"
+
+
+def test_half_precision_after_a_change_of_gpu_is_priced_on_that_gpu():
+    graph = ready(network([Kernel(SGEMM, 50_000, op="aten::mm"), END], gpu="V100")).graph
+    moved = gpu(graph, "a100", Draw())
+    gain = {"V100": graph, "A100": moved}
+    left = {name: amp(each, "fp16", Draw()).device.dur_ns[0] / each.device.dur_ns[0] for name, each in gain.items()}
+    assert left["A100"] < 0.8 * left["V100"]  # 16 times as fast in half precision, not 8
+
+
+@pytest.mark.parametrize(
+    ("kernels", "own", "asked", "why"),
+    [(BUSY, "MI300", "gpu=h100", "not listed"), ([Kernel(HALF, 300), END], "A100", "gpu=v100", "bfloat16")],
+)
+def test_another_gpu_is_refused_where_it_cannot_be_told(kernels, own, asked, why):
+    with pytest.raises(RunError, match=why):
+        told(network(kernels, gpu=own), asked)
+
+
+def test_gpus_are_known_by_the_names_people_type():
+    assert len({target(name).name for name in SPELLED}) == len(SPELLED)
+    assert {target(name).name for name in ("H100", "h100", "h100-sxm", "NVIDIA H100 SXM")} == {"H100 SXM"}
+    assert target("a100 40gb").name == "A100 40 GB"
+    with pytest.raises(RunError, match="the GPUs it knows"):
+        chosen("gpu=voodoo2")
+
+
+CARDS = {
+    "Tesla_V100-PCIE-32GB": ("v100pcie", Gpu(index=0, name="Tesla V100-PCIE-32GB", multiprocessors=80)),
+    "NVIDIA_A100-PCIE-40GB": ("a10040gb", Gpu(index=0, name="NVIDIA A100-PCIE-40GB", multiprocessors=108)),
+    "Tesla_T4": ("t4", Gpu(index=0, name="Tesla T4", multiprocessors=40)),
+}
+
+
+@pytest.fixture(scope="module")
+def measured(shared):
+    """Steps of transformers in float32, as NeuSight's authors measured them: model, batch, mode, card, ms."""
+    path = shared / "measured" / "transformer_latency.csv"
+    if not path.exists():
+        pytest.skip("the measured latencies are not here")
+    with path.open() as lines:
+        told_rows = list(csv.DictReader(lines))
+    rows = [row for row in told_rows if row["device"] in CARDS and row["model"] != "switchxl4"]
+    return [(row["model"], int(row["batch"]), row["mode"], row["device"], float(row["measured_ms"])) for row in rows]
+
+
+def transformer(step_ms, card, monkeypatch):
+    """A step of this length: products for four fifths of it, passes over memory for the rest."""
+    monkeypatch.setitem(GPUS, card, CARDS[card][1])
+    us = step_ms * 1e3 / 24
+    layers = [Kernel(SGEMM, 0.8 * us), Kernel(ADD, 0.1 * us), Kernel(ADD, 0.1 * us)] * 24
+    return network([*layers, END], gpu=card, count=4)
+
+
+def test_steps_measured_on_another_gpu_lie_inside_the_range(measured, monkeypatch):
+    pairs = [(one, other) for one in measured for other in measured if one[:3] == other[:3] and one[3] != other[3]]
+    misses, errors = [], []
+    for one, other in pairs:
+        found = told(transformer(one[4], one[3], monkeypatch), f"gpu={CARDS[other[3]][0]}", samples=20)
+        errors.append(abs(found.likely_ns / 1e6 / other[4] - 1))
+        if not holds(found, other[4] * 1e6):
+            misses.append((one, other))
+    assert len(pairs) > 30
+    assert len(misses) <= 2
+    assert np.median(errors) < 0.10
+
+
+def test_steps_measured_with_another_batch_lie_inside_the_range(measured, monkeypatch):
+    setup = itemgetter(0, 2, 3)
+    pairs = [(a, b) for a in measured for b in measured if setup(a) == setup(b) and a[1] != b[1]]
+    misses = []
+    for one, other in pairs:
+        found = told(transformer(one[4], one[3], monkeypatch), f"batch=x{other[1] / one[1]:g}", samples=20)
+        if not holds(found, other[4] * 1e6):
+            misses.append((one, other))
+    assert len(pairs) > 20
+    assert len(misses) <= 2
+
+
+def test_on_a_launch_bound_trace_a_larger_batch_is_nearly_free(recorded):
+    base = ready(gpulab.load(recorded("h100_bert_small_inference.json.gz")))
+    found = predict(base, chosen("batch=x4"), samples=20)
+    assert 2.5 < found.speedup <= 4

@@ -1,0 +1,186 @@
+"""Laws of every rewrite that a model of the hardware prices: bounds, order, and no time below zero."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict, untold
+from gpulab.replay.rewrite import Draw
+from gpulab.replay.rewrites.catalogue import BY_NAME
+from gpulab.replay.sweep import swept
+from gpulab.tables import Kind
+from tests.support.runs.made_networks import (
+    ADD,
+    BATCH_NORM,
+    CONV,
+    HALF,
+    LAYER_NORM,
+    RELU,
+    SGEMM,
+    SOFTMAX,
+    TF32,
+    TRANSPOSE,
+    Kernel,
+    network,
+    ready,
+)
+
+ASKED = (
+    *("amp=bf16", "amp=fp16", "tf32", "channels_last", "compile", "cuda_graphs", "optimizer=fused"),
+    *("optimizer=foreach", "batch=x2", "batch=x0.5", "gpu=v100", "gpu=h100", "gpu=t4"),
+)
+UNKNOWNS = (
+    *("amp_matrix", "amp_stream", "amp_efficiency", "amp_casts", "amp_cast", "amp_cast_call", "amp_cast_traffic"),
+    *("amp_check", "amp_scaler", "amp_unscale", "tf32_matrix", "layout_tensor", "layout_plain", "compile_kept"),
+    *("compile_written", "compile_kernel", "compile_entered", "graph_launch", "graph_turn", "optimizer_host"),
+    *("optimizer_tensor", "optimizer_launch", "optimizer_kernel", "optimizer_rate", "optimizer_share", "batch_grown"),
+    *("batch_power", "batch_python", "gpu_reached", "gpu_bound", "gpu_linked"),
+)
+NAMES = (SGEMM, CONV, HALF, TF32, ADD, RELU, BATCH_NORM, LAYER_NORM, SOFTMAX, TRANSPOSE)
+MEASURED_NS = 2_000  # two nanoseconds in a thousand stops are rounding
+
+kernels = st.builds(
+    Kernel,
+    name=st.sampled_from(NAMES),
+    us=st.floats(0.5, 900),
+    host_us=st.floats(0.5, 200),
+    python=st.booleans(),
+    op=st.sampled_from([None, "aten::mm", "aten::conv2d"]),
+    grid=st.sampled_from([-1, 10, 5000]),
+)
+copies = st.just(Kernel("Memcpy HtoD (Pageable -> Device)", 30, kind=Kind.MEMCPY))
+waits = st.just(Kernel("", 0, waits=True))
+updates = st.builds(Kernel, name=st.just(ADD), us=st.floats(0.5, 90), host_us=st.floats(0.5, 60), updates=st.just(True))
+loops = st.tuples(
+    st.lists(st.one_of(kernels, kernels, kernels, kernels, copies, waits), min_size=1, max_size=14),
+    st.lists(updates, max_size=6),
+    st.sampled_from(["V100", "A100", "H100"]),
+).map(lambda made: ([*made[0], *made[1], Kernel("", 0, waits=True)], made[2]))
+
+
+def base(loop):
+    return ready(network(loop[0], gpu=loop[1], count=5))
+
+
+def tellable(ready_, asked):
+    return [each for each in chosen(asked) if each.rewrite.lacking(ready_.graph, each.value) is None]
+
+
+def after(ready_, some, draw):
+    graph = ready_.graph
+    for each in some:
+        graph = each.rewrite.edit(graph, each.value, draw)
+    return graph
+
+
+def costs(graph):
+    host, device = graph.host, graph.device
+    return [host.own_ns, host.wait_ns, *(ns for part, ns in host.before_ns.items() if part != "overlap"), device.dur_ns]
+
+
+@settings(max_examples=25, deadline=None)
+@given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
+def test_no_cost_is_negative_or_not_a_number(loop, asked, seed):
+    made = base(loop)
+    for draw in (Draw(), Draw(otherwise=0.0), Draw(otherwise=1.0), Draw(seed=seed)):
+        for each in tellable(made, asked):
+            for graph in (
+                each.rewrite.edit(made.graph, each.value, draw),
+                each.rewrite.ceiling(made.graph, each.value),
+            ):
+                assert all(np.isfinite(cost).all() and (cost >= 0).all() for cost in costs(graph))
+                assert swept(graph).step_ns >= 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
+def test_no_draw_beats_the_ceiling(loop, asked, seed):
+    made = base(loop)
+    for each in tellable(made, asked):
+        floor_ns = swept(each.rewrite.ceiling(made.graph, each.value)).step_ns
+        for draw in (Draw(otherwise=0.0), Draw(), Draw(otherwise=1.0), Draw(seed=seed)):
+            assert swept(each.rewrite.edit(made.graph, each.value, draw)).step_ns >= floor_ns - MEASURED_NS
+
+
+@settings(max_examples=25, deadline=None)
+@given(loops, st.sampled_from(ASKED), st.sampled_from(UNKNOWNS), st.integers(0, 1000))
+def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, asked, unknown, seed):
+    made = base(loop)
+    some = tellable(made, asked)
+    rest = Draw(seed=seed)
+    steps_ns = [
+        swept(after(made, some, Draw(places={unknown: place}, seed=rest.seed))).step_ns for place in (0.0, 0.5, 1.0)
+    ]
+    assert all(one <= other + MEASURED_NS for one, other in pairwise(steps_ns))
+
+
+@settings(max_examples=15, deadline=None)
+@given(loops, st.lists(st.sampled_from(ASKED), min_size=2, max_size=4, unique_by=lambda word: word.partition("=")[0]))
+def test_the_order_in_which_changes_are_typed_does_not_matter(loop, words):
+    made = base(loop)
+    words = [word for word in words if tellable(made, word)]
+    # What the GPU asked for has no units for cannot be told with it, in whichever order it is typed.
+    assume(all(untold(made, chosen(" ".join(some))) is None for some in (words, words[::-1])))
+    one, other = (predict(made, chosen(" ".join(some)), samples=3) for some in (words, words[::-1]))
+    assert (one.likely_ns, one.best_ns, one.worst_ns, one.floor_ns) == (
+        other.likely_ns,
+        other.best_ns,
+        other.worst_ns,
+        other.floor_ns,
+    )
+    assert one.floor_ns <= one.best_ns <= one.likely_ns <= one.worst_ns
+
+
+@settings(max_examples=15, deadline=None)
+@given(loops, st.sampled_from(["compile", "cuda_graphs", "optimizer=fused", "tf32"]), st.integers(0, 1000))
+def test_what_only_takes_away_makes_a_step_hardly_longer(loop, asked, seed):
+    # Compiled code costs up to 80 us a graph, a CUDA graph up to 30 us, a fused kernel up to 10 % more.
+    made = base(loop)
+    now_ns = swept(made.graph).step_ns
+    changed = swept(after(made, tellable(made, asked), Draw(seed=seed))).step_ns
+    graphs = 1 + sum(kernel.waits for kernel in loop[0])
+    assert changed <= 1.1 * now_ns + 80_000 * graphs + MEASURED_NS
+
+
+@pytest.fixture(scope="module", params=["v100_ns_resolution", "v100_resnet50_workers0", "h100_bert_small_inference"])
+def trace(request, recorded):
+    return ready(gpulab.load(recorded(f"{request.param}.json.gz")))
+
+
+@pytest.mark.parametrize("asked", [*ASKED, "amp=fp16 compile optimizer cuda_graphs", "gpu=h100 batch=x2 compile"])
+def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, asked):
+    if len(tellable(trace, asked)) < len(chosen(asked)):
+        with pytest.raises(RunError):
+            predict(trace, chosen(asked), samples=3)
+        return
+    some = chosen(asked)
+    floor = trace.graph
+    for each in some:
+        floor = each.rewrite.ceiling(floor, each.value)
+    steps_ns = [swept(after(trace, some, Draw(otherwise=place))).step_ns for place in (0.0, 0.5, 1.0)]
+    # All that ends, ends later; a step is a difference, and work left over from the one before may move between them.
+    allowed = MEASURED_NS + 0.001 * steps_ns[2]
+    assert swept(floor).step_ns <= steps_ns[0] + allowed
+    assert all(one <= other + allowed for one, other in pairwise(steps_ns))
+
+
+@pytest.mark.parametrize("asked", [*ASKED, "amp"])
+def test_what_is_to_be_typed_is_python(asked):
+    graph = ready(network([Kernel(CONV, 50), Kernel(ADD, 9, updates=True), Kernel("", 0, waits=True)])).graph
+    for each in chosen(asked):
+        if each.rewrite.code is not None:
+            compile(each.rewrite.code(graph, each.value), asked, "exec")
+
+
+def test_every_rewrite_has_a_page_and_says_what_it_costs():
+    for name in ("amp", "tf32", "channels_last", "compile", "cuda_graphs", "optimizer", "batch", "gpu"):
+        page = BY_NAME[name].edit.__doc__
+        assert page is not None
+        for word in ("Models:", "Priced from:", "Cannot know:"):
+            assert word in page, f"{name} does not say {word}"

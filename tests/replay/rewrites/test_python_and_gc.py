@@ -1,0 +1,110 @@
+"""What-ifs about the loop's own Python and about garbage, on a GPU and on a CPU."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.errors import RunError
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict, scene
+from gpulab.tables import STALLS, Kind
+from tests.support.runs.made_loading_runs import kernel
+from tests.support.runs.made_runs import MS, event, rows, run_of, stall, stepped
+
+law = settings(deadline=None, max_examples=30)  # a replay or two each
+
+
+def asked(run, spec, samples=12):
+    found = steps(run)
+    return predict(scene(run, found, ledger(run, found)), chosen(spec), samples=samples)
+
+
+def preparing(python_ms, *, on_gpu=False, **more):
+    """Ten steps of 100 ms: so long in Python, then an operator, on a GPU with its kernel and a wait for that."""
+
+    def one(at):
+        left = 100 - python_ms
+        if not on_gpu:
+            return [event(Kind.OP, "aten::mm", at + python_ms, left)]
+        number = int(at) + 1
+        call = event(Kind.LAUNCH, "cudaLaunchKernel", at + python_ms, 0.01, correlation=number)
+        wait = event(Kind.SYNC, "cudaDeviceSynchronize", at + python_ms + 0.02, left - 0.03)
+        work = {**kernel(at + python_ms + 0.02, left - 0.06), "correlation": number}
+        return [event(Kind.OP, "aten::mm", at + python_ms - 0.01, left), call, wait, work]
+
+    return run_of(stepped(one, count=10), **more)
+
+
+made = st.builds(preparing, st.floats(3, 90), on_gpu=st.booleans())
+
+
+@law
+@given(made, st.floats(0, 3), st.floats(0, 2))
+def test_dearer_python_never_makes_a_step_shorter(run, factor, more):
+    one, other = (asked(run, f"python={each}", samples=3) for each in (factor, factor + more))
+    assert one.likely_ns <= other.likely_ns + 1
+
+
+@law
+@given(made)
+def test_python_that_takes_as_long_as_it_does_changes_nothing(run):
+    told = asked(run, "python=1", samples=3)
+    assert told.likely_ns == pytest.approx(told.step_ns, rel=1e-6)
+
+
+@law
+@given(made, st.floats(0, 1))
+def test_no_python_is_the_least_that_cheaper_python_gives(run, factor):
+    gone, less = asked(run, "no_python"), asked(run, f"python={factor}")
+    assert gone.floor_ns <= gone.likely_ns <= less.likely_ns + 1 <= less.step_ns + 2
+    assert gone.floor_ns == less.floor_ns
+
+
+@law
+@given(made)
+def test_changes_of_python_and_of_garbage_can_be_named_in_any_order(run):
+    one, other = (asked(run, spec, samples=3).likely_ns for spec in ("python=0.5 no_python", "no_python python=0.5"))
+    assert one == other
+
+
+def test_python_that_is_moved_out_leaves_the_device_what_it_does():
+    told = asked(preparing(40, on_gpu=True), "no_python", samples=100)
+    assert told.floor_ns == pytest.approx(60 * MS, rel=0.01)
+    assert told.floor_ns <= told.likely_ns < 61 * MS
+
+
+def test_python_that_is_moved_out_leaves_a_cpu_its_operators_which_may_be_faster_undisturbed():
+    told = asked(preparing(40), "no_python", samples=100)
+    assert told.floor_ns < 60 * MS
+    assert told.likely_ns < 61 * MS
+
+
+def test_steps_without_python_of_their_own_have_none_to_move():
+    with pytest.raises(RunError, match="next to no time"):
+        asked(preparing(0.1), "no_python")
+
+
+def collected(*, every, took_ms=30.0):
+    stalls = [stall(100 * step + 5, took_ms) for step in range(0, 10, every)]
+    return preparing(40, stall_rows=rows(STALLS, stalls))
+
+
+def test_garbage_that_is_not_collected_gives_its_time_back():
+    told = asked(collected(every=1), "no_gc", samples=100)
+    assert told.floor_ns <= told.likely_ns <= 70 * MS
+    assert told.worst_ns > 60 * MS
+    assert told.limit is None
+
+
+def test_garbage_collected_now_and_then_is_none_of_a_typical_step():
+    with pytest.raises(RunError, match="of 8 steps only"):
+        asked(collected(every=4), "no_gc")
+
+
+def test_without_collections_there_is_none_to_switch_off():
+    with pytest.raises(RunError, match="no garbage"):
+        asked(preparing(40), "no_gc")

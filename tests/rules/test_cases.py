@@ -1,0 +1,83 @@
+"""Each rule has a folder of cases in tests/cases: runs that provoke it, near misses that spare it.
+
+`case.py` in a folder that bears the rule's name holds functions `provoked_by_...()` and `spared_...()`, each of which
+gives a run, or the runs of all ranks; `provoked_*.gpulab` and `spared_*.gpulab` beside it are recorded ones.
+"""
+
+import ast
+import inspect
+
+import pytest
+
+from gpulab.rules import RULES
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT
+from tests.support.runs.cases import ALL, diagnosed
+
+NAMES = [rule.name for rule in RULES]
+LESSONS = (
+    *("01_what_is_utilisation", "03_parallel_work_and_batch", "05_data_loading", "06_formats_and_preprocessing"),
+    *("07_host_to_device", "08_mixed_precision", "09_memory_anatomy_and_oom", "10_memory_savers"),
+    *("12_launch_fusion_graphs", "13_access_patterns", "14_attention_kernels", "15_distributed_communication"),
+    *("16_resources_and_scheduling", "17_monitoring_and_profiling"),
+)
+
+
+PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]
+SPARED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "spared"]
+
+
+def test_every_rule_is_provoked_by_a_case_and_spared_by_a_near_miss():
+    verbs = {name: {verb for rule, verb, _, _ in ALL if rule == name} for name in NAMES}
+    lacking = {name: {"provoked", "spared"} - had for name, had in verbs.items() if had != {"provoked", "spared"}}
+    assert not lacking
+
+
+def test_every_case_is_one_of_a_rule_that_exists():
+    assert {rule for rule, *_ in ALL} <= set(NAMES)
+
+
+def test_no_two_rules_bear_one_name():
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_a_rule_is_masked_only_by_rules_that_exist():
+    assert {name for rule in RULES for name in rule.masked_by} <= set(NAMES)
+
+
+@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+def test_a_case_provokes_its_rule(rule, make):
+    diagnosis = diagnosed(make())
+    found = {finding.rule: finding for finding in diagnosis.findings}
+    assert rule in found
+    finding = found[rule]
+    assert finding.claim.endswith(".")
+    assert "\n" not in finding.claim
+    assert finding.evidence
+    assert finding.confidence in (CERTAIN, LIKELY, SUSPECT)
+    assert finding.lesson is None or finding.lesson in LESSONS
+    assert finding.fix or finding.advice or finding.aside
+    if finding.gain is not None:
+        gain = finding.gain
+        assert 0 < gain.floor_ns <= gain.best_ns <= gain.worst_ns <= gain.step_ns
+
+
+@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+def test_a_fix_is_code_that_can_be_pasted(rule, make):
+    for finding in diagnosed(make()).findings:
+        tree = ast.parse(finding.fix)
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is Ellipsis]
+
+
+@pytest.mark.parametrize(("rule", "make"), SPARED)
+def test_a_near_miss_spares_the_rule(rule, make):
+    diagnosis = diagnosed(make())
+    told = [finding.rule for finding in diagnosis.findings]
+    assert rule not in told
+    assert rule not in [masked.finding.rule for masked in diagnosis.masked]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_the_docstring_of_a_rule_is_its_page(rule):
+    page = inspect.getdoc(rule.ask)
+    for heading in ("Proof:", "Confused with:", "What to do:"):
+        assert heading in " ".join(page.split())

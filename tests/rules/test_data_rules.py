@@ -1,0 +1,291 @@
+"""What the rules about feeding say, and that the code they print does what it says."""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import replace
+
+import pytest
+
+from gpulab.rules import diagnose
+from gpulab.rules.data.loader_code import rebuilt
+from gpulab.rules.engine.evidence import Evidence
+from gpulab.run import Loader
+from tests.support.runs.cases import case_module
+from tests.support.runs.made_loading_runs import HERE, WORKERS, epochs, from_main, from_workers
+
+
+def first(run):
+    return diagnose(run).first
+
+
+def told(run, rule):
+    return next(finding for finding in diagnose(run).findings if finding.rule == rule)
+
+
+# One cause of late batches, never two.
+
+FEEDING = {"starving", "few_workers", "slow_storage", "heavy_items", "many_threads"}
+LATE = {
+    "few_workers": from_workers,
+    "slow_storage": lambda: from_workers(cpu_ms=10, blocked=0.8),
+    "heavy_items": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0),
+    "many_threads": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0, threads=10),
+    "starving": from_main,
+}
+
+
+@pytest.mark.parametrize("rule", LATE)
+def test_late_batches_have_one_cause(rule):
+    diagnosis = diagnose(LATE[rule]())
+    assert diagnosis.first.rule == rule
+    assert FEEDING & {finding.rule for finding in diagnosis.findings} == {rule}
+
+
+# Sentences.
+
+
+def test_how_many_workers_are_needed_is_told_with_what_they_do():
+    finding = first(from_workers(cpu_ms=5))
+    assert "2 workers are too few; a batch takes one of them 200 ms" in finding.claim
+    assert "one every 60 ms" in finding.claim
+    assert "200 ms / 60 ms: 4 workers would keep up; they mostly wait" in " ".join(finding.evidence)
+    assert "num_workers=4" in finding.fix
+
+
+def test_workers_that_compute_are_never_told_to_be_more_than_the_cores():
+    crowded = from_workers(cpu_ms=150, cores=3.0, load=0.6)
+    assert "num_workers=3" in first(crowded).fix
+    assert "they compute, so the 3 cores here are all they can use" in " ".join(first(crowded).evidence)
+
+
+NO_CORES = replace(WORKERS, workers=8)
+
+
+@pytest.mark.parametrize(
+    ("run", "most"),
+    [
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=4.0), 4),  # each computes: a core each
+        (lambda: from_workers(wait_ms=95, cpu_ms=190, cores=None), 8),  # not known: what is harmless anywhere
+        (lambda: from_workers(wait_ms=95, cpu_ms=5, cores=2.0), 8),  # they wait: several to a core, and no crowd
+        (lambda: from_workers(wait_ms=95, cpu_ms=80, cores=2.0), 5),  # 40 % of a core each
+    ],
+)
+def test_no_more_workers_are_proposed_than_the_cores_carry(run, most):
+    finding = first(run())
+    assert finding.rule == "few_workers"
+    assert finding.numbers["needed_workers"] == 40
+    assert finding.numbers["proposed_workers"] == most
+    assert f"num_workers={most}," in finding.fix
+    assert "it would take 40 workers to keep up" in finding.evidence[-1]
+    assert "Make the items cheaper" in finding.advice
+    # Two workers make a batch every 100 ms: so many make them no faster than this, whatever the model could take.
+    assert finding.gain.best_ns >= 200e6 / most
+    assert finding.gain.floor_ns == pytest.approx(5e6)
+
+
+@pytest.mark.parametrize("loader", [replace(WORKERS, workers=2), NO_CORES])
+def test_where_the_cores_carry_no_more_the_items_must_be_cheaper(loader):
+    computing = {"cpu_ms": 100} if loader is not NO_CORES else {"cpu_ms": 5}
+    finding = first(from_workers(wait_ms=95, cores=2.0, loader=loader, **computing))
+    assert finding.rule == "few_workers"
+    assert "and the cores carry no more" in finding.claim
+    assert "class Kept" in finding.fix
+    assert "num_workers=0" in finding.fix  # they are in memory then
+    assert finding.rewrites == ""
+    assert "items made once" in finding.gain.basis
+    assert "workers=" not in finding.gain.basis
+
+
+def test_storage_is_told_by_what_was_seen_of_it():
+    finding = first(from_workers(cpu_ms=10, blocked=0.8, read=400e6, loader=replace(WORKERS, location="ext4")))
+    assert "wait for storage (ext4)" in finding.claim
+    assert "80 % of the looks" in " ".join(finding.evidence)
+    assert "400 MB/s" in " ".join(finding.evidence)
+
+
+def test_storage_known_only_by_its_kind_is_a_suspicion():
+    assert first(from_workers(cpu_ms=10, loader=replace(WORKERS, location="nfs4"))).confidence == "suspect"
+
+
+def test_heavy_items_are_told_by_what_a_batch_needs_and_what_there_is():
+    evidence = " ".join(first(from_workers(cpu_ms=190, cores=2.0, load=1.0)).evidence)
+    assert "Building a batch takes 180 ms of CPU time" in evidence, "the samples end half a step before the last batch"
+    assert "2 cores give 200 ms in a step" in evidence
+
+
+def test_workers_that_are_not_needed_are_told_beside_the_verdict():
+    run = from_workers(wait_ms=1.0, cpu_ms=5, loader=replace(WORKERS, workers=12))
+    finding = told(run, "many_workers")
+    assert finding.aside
+    assert finding.gain is None
+    assert "12 workers are more than help: 2 would keep up" in finding.claim
+
+
+def test_starting_workers_again_and_again_costs_time_and_is_no_aside():
+    run = from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
+    finding = told(run, "many_workers")
+    assert not finding.aside
+    assert finding.gain.averaged
+    assert "starting 8 workers anew for each epoch" in finding.claim
+    assert "persistent_workers=True" in finding.fix
+
+
+def test_items_too_many_for_memory_are_not_kept_there():
+    finding = first(from_workers(cpu_ms=190, cores=2.0, load=1.0, loader=replace(WORKERS, batches=40_000)))
+    assert finding.rule == "heavy_items"
+    assert finding.fix == ""
+    assert "1,280,000 items" in finding.caveats[0]
+
+
+# The code that is printed.
+
+
+def seen(run):
+    from gpulab.analysis.steps.detection import steps
+    from gpulab.analysis.steps.ledger import ledger
+
+    found = steps(run)
+    return Evidence(run, found, ledger(run, found))
+
+
+def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
+    code = rebuilt(seen(from_main()), HERE, {"num_workers": 4})
+    assert "train_loader = DataLoader(" in code
+    assert "train_loader.dataset" in code
+    assert "batches of 32" in code
+
+
+def test_what_the_user_had_set_stays_set():
+    setup = replace(WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8)
+    code = rebuilt(seen(from_workers()), setup, {"num_workers": 6})
+    for kept in ("pin_memory=True", "persistent_workers=True", "prefetch_factor=8", "worker_init_fn=", "num_workers=6"):
+        assert kept in code
+    alone = rebuilt(seen(from_workers()), setup, {"num_workers": 0})
+    assert "prefetch_factor" not in alone, "PyTorch refuses it without workers"
+    assert "persistent_workers" not in alone
+
+
+torch = pytest.importorskip("torch")
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return torch.tensor(index * index)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return (torch.tensor(number) for number in range(20))
+
+
+def every_other(batch):
+    return torch.stack(batch[::2])
+
+
+def as_recorded(loader):
+    """What gpulab records of a DataLoader of the user's."""
+    from gpulab.capture.marks import facts_of
+
+    return replace(facts_of(iter(loader)), name="loader")
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        torch.utils.data.DataLoader(Squares(), batch_size=3),
+        torch.utils.data.DataLoader(Squares(), batch_size=3, drop_last=True, collate_fn=every_other),
+        torch.utils.data.DataLoader(Squares(), batch_size=4, sampler=range(3, 11)),
+        torch.utils.data.DataLoader(Squares(), batch_size=None),
+        torch.utils.data.DataLoader(Squares(), batch_sampler=[[1, 2], [5]]),
+        torch.utils.data.DataLoader(Stream(), batch_size=3, drop_last=True),
+        torch.utils.data.DataLoader(Stream(), batch_size=None),
+    ],
+    ids=["plain", "dropping and collating", "sampled", "unbatched", "own batches", "stream", "unbatched stream"],
+)
+def test_the_rebuilt_loader_gives_the_same_batches(loader):
+    code = rebuilt(seen(from_main()), as_recorded(loader), {"num_workers": 0})
+    names = {"loader": loader}
+    expected = [batch.tolist() for batch in loader]
+    exec(code, names)
+    assert names["loader"] is not loader
+    assert [batch.tolist() for batch in names["loader"]] == expected
+
+
+def test_a_shuffled_loader_is_rebuilt_with_its_own_order():
+    loader = torch.utils.data.DataLoader(
+        Squares(), batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(3)
+    )
+    names = {"loader": loader}
+    exec(rebuilt(seen(from_main()), as_recorded(loader), {"num_workers": 0}), names)
+    again = [batch.tolist() for batch in names["loader"]]
+    loader.generator.manual_seed(3)
+    assert again != [batch.tolist() for batch in torch.utils.data.DataLoader(Squares(), batch_size=3)]
+    assert sorted(number for batch in again for number in batch) == [index * index for index in range(20)]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("rule", LATE)
+def test_the_code_of_a_fix_runs_as_it_stands(rule):
+    run = LATE[rule]()
+    loader = torch.utils.data.DataLoader(Squares(), batch_size=32)
+    name = run.loaders[0].name
+    names = {name: loader}
+    exec(first(run).fix, names)
+    assert isinstance(names[name], torch.utils.data.DataLoader)
+
+
+def test_what_is_kept_in_memory_is_made_once_and_the_same():
+    made = []
+
+    class Counting(Squares):
+        def __getitem__(self, index):
+            made.append(index)
+            return super().__getitem__(index)
+
+    loader = torch.utils.data.DataLoader(Counting(), batch_size=3)
+    expected = [batch.tolist() for batch in loader]
+    made.clear()
+    names = {"loader": loader}
+    exec(first(LATE["heavy_items"]()).fix, names)
+    for _ in range(2):
+        assert [batch.tolist() for batch in names["loader"]] == expected
+    assert made == list(range(20))
+
+
+def test_the_fix_for_threads_gives_each_core_one():
+    case = case_module("many_threads")
+    finding = first(case.provoked_by_four_threads_for_each_core())
+    assert finding.rule == "many_threads"
+    assert "torch.set_num_threads(2)" in finding.fix
+    assert finding.gain.best_speedup > 2 > finding.gain.worst_speedup > 1
+    tree = ast.parse(finding.fix)
+    assert json.dumps([type(node).__name__ for node in tree.body]) == '["Import", "Expr"]'
+    products = first(case.computing(op="aten::mm"))
+    assert products.rule != "many_threads" or products.gain is None, "MKL takes no more threads than cores"
+
+
+# What recorded traces hold.
+
+
+@pytest.mark.parametrize("name", ["v100_resnet50_workers4", "h100_timesformer_inference"])
+def test_no_rule_about_workers_speaks_where_a_trace_cannot_tell(recorded, name):
+    import gpulab
+
+    rules = {finding.rule for finding in gpulab.diagnose(gpulab.load(recorded(f"{name}.json.gz"))).findings}
+    assert not rules & {"slow_storage", "heavy_items", "many_threads", "many_workers", "few_workers"}
+
+
+@pytest.fixture
+def unknown():
+    return Loader(workers=0)
+
+
+def test_a_trace_tells_nothing_of_the_setup_and_the_fix_still_keeps_the_batches(unknown):
+    code = rebuilt(seen(from_main()), unknown, {"num_workers": 2})
+    assert "batch_sampler=train_loader.batch_sampler" in code
+    assert "the same batches, in the same order" in code

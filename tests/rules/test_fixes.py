@@ -1,0 +1,146 @@
+"""The fix that a rule prints runs when pasted: with the user's names, real arguments, and nothing left to fill in.
+
+Pasted on the CPU, with stand-ins for what only a GPU or several processes can do (tests/pasted.py). That a fix also
+mends what it should is tested on the planted workloads.
+"""
+
+import ast
+import builtins
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpulab.rules.engine.user_names import names
+from gpulab.run import Loader, Model, Optimizer, Run
+from tests.support.pasted_code import Notebook
+from tests.support.runs.cases import ALL, diagnosed
+
+PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]
+USER = {  # what a user may call their things
+    "plain": {"model": "net", "optimizer": "adam", "loader": "train_batches", "dataset": "photos"},
+    "of an object": {
+        "model": "self.model",
+        "optimizer": "self.optimizer",
+        "loader": "self.loader",
+        "dataset": "self.dataset",
+    },
+}
+FRAME = re.compile(r"^(?:.*\(\d+\): )?(\w+)")
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    with Notebook() as process:
+        yield process
+
+
+def fixes_of(rule, runs):
+    """The fix of the rule's finding, and the run it speaks of."""
+    diagnosis = diagnosed(runs)
+    return [(finding.fix, diagnosis.run) for finding in diagnosis.findings if finding.rule == rule]
+
+
+def called(run):
+    """What the user calls their things, by the run; common names where it does not tell."""
+    told = names(run)
+    return {what: getattr(told, what) for what in ("model", "optimizer", "loader", "dataset")}
+
+
+def functions(run):
+    """The user's functions that were seen at work: a fix may call them."""
+    seen = run.host_rows.words("frame").vocabulary + run.host_rows.words("others_frame").vocabulary
+    recorded = [word for word in run.event_rows.words("name").vocabulary if "): " in word]
+    found = [FRAME.match(word) for word in (*seen, *recorded)]
+    return {match[1] for match in found if match and match[1].isidentifier() and not hasattr(builtins, match[1])}
+
+
+def lists(run):
+    """The user's lists that were seen to grow: a fix may speak of them."""
+    held = run.holder_rows
+    return {
+        who
+        for who, kind in zip(held.words("who").to_list(), held.words("kind").to_list(), strict=True)
+        if kind == "graph" and who is not None and who.isidentifier()
+    }
+
+
+def renamed(made, user):
+    """The same runs, recorded of a user who calls things so."""
+    if not isinstance(made, Run):
+        return [renamed(run, user) for run in made]
+    loaders = made.loaders or (Loader(workers=0, batch_size=32),) * bool(made.loaders)
+    return replace(
+        made,
+        loaders=tuple(replace(each, name=user["loader"], dataset_name=user["dataset"]) for each in loaders),
+        models=tuple(replace(each, name=user["model"]) for each in made.models or (Model(kind="Net"),)),
+        optimizers=tuple(
+            replace(each, name=user["optimizer"]) for each in made.optimizers or (Optimizer(kind="AdamW"),)
+        ),
+    )
+
+
+@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+def test_a_fix_runs_when_pasted(rule, make, notebook):
+    for fix, run in fixes_of(rule, make()):
+        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
+        assert raised is None, f"\n{fix}\n\n{raised}"
+
+
+@pytest.mark.parametrize("user", USER.values(), ids=USER.keys())
+@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
+    for fix, run in fixes_of(rule, renamed(make(), user)):
+        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
+        assert raised is None, f"\n{fix}\n\n{raised}"
+
+
+@pytest.mark.parametrize(("rule", "make"), PROVOKED)
+def test_a_fix_leaves_nothing_to_fill_in(rule, make):
+    for fix, _ in fixes_of(rule, make()):
+        tree = ast.parse(fix)
+        assert not [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is Ellipsis]
+        assert not re.search(r"<[a-z_ ]+>|\bTODO\b|\byour_\w+", fix)
+
+
+# The notebook itself: it must be able to say no.
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("model = DataLoader(model, wrokers=2)", "wrokers"),
+        ("loader = DataLoader(dataset, num_workers=2", "SyntaxError"),
+        ("x = not_defined + 1", "not_defined"),
+        ("model = torch.compile(model, speed='high')", "speed"),
+        ("from torch.nn.parallel import DistributedDataParallel as DDP\nDDP(model, bucket_cap=25)", "bucket_cap"),
+        ("torch.cuda.no_such_function()", "no_such_function"),
+        ("torch.optim.AdamW(model.parameters(), fused_kernels=True)", "fused_kernels"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("import os; os._exit(9)", "died"),
+    ],
+)
+def test_code_that_does_not_run_is_refused(code, says, notebook):
+    assert says in notebook.paste(code, names={"model": "model", "dataset": "dataset"})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = x.to('cuda', non_blocking=True).cuda()",
+        "model = model.to('cuda')\nmodel(x.cuda()).sum().backward()",
+        "a = torch.randn(4, 4, device='cuda:0')",
+        "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss = model(x).sum()",
+        "s = torch.cuda.Stream()\nwith torch.cuda.stream(s):\n    y = x.cuda(non_blocking=True)\ny.record_stream(s)",
+        "x = x.pin_memory()\nz = torch.empty(3, pin_memory=True)",
+        "torch.set_num_threads(7)",
+    ],
+)
+def test_code_for_a_gpu_runs_without_one(code, notebook):
+    assert notebook.paste(code, names={"model": "model"}) is None
+
+
+def test_nothing_that_is_pasted_reaches_what_is_pasted_next(notebook):
+    assert notebook.paste("import gc; gc.disable(); left = 1; torch.set_num_threads(3)", names={}) is None
+    assert notebook.paste("assert gc.isenabled() and torch.get_num_threads() == 1", names={}) is None
+    assert "left" in notebook.paste("left", names={})

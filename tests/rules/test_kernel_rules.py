@@ -1,0 +1,203 @@
+"""What kernels and operators do while the device is busy: said of real traces where it is so, and only there."""
+
+import numpy as np
+import pytest
+
+import gpulab
+from gpulab.analysis.kernels.fusion_patterns import Formula
+from gpulab.rules import diagnose
+from gpulab.rules.kernels.fusion import _PIECES
+from gpulab.run import Model, Optimizer
+from gpulab.tables import Kind
+from tests.support.runs.cases import case_module, functions
+from tests.support.runs.made_runs import event, launched, on_gpu, run_of, stepped
+
+MINE = {
+    *("unfused", "small_batch", "full_precision", "no_tf32", "misaligned", "layout_conversions"),
+    *("memory_bound", "scattered_access", "slow_optimizer"),
+}
+
+
+@pytest.fixture
+def diagnosed(recorded):
+    return lambda name: gpulab.diagnose(gpulab.load(recorded(f"{name}.json.gz")))
+
+
+def findings(diagnosis):
+    return {finding.rule: finding for finding in diagnosis.findings if finding.rule in MINE}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("v100_ns_resolution", {"full_precision"}),
+        ("v100_resnet50_workers0", {"slow_optimizer"}),  # float32, but replayed with faster kernels no step is shorter
+        ("v100_resnet50_workers4", set()),  # nor with a fused optimizer: the next copy would wait for the GPU instead
+        ("a100_ddp_8ranks_rank", {"full_precision", "misaligned", "scattered_access"}),
+        ("h100_timesformer_inference", {"unfused", "misaligned"}),
+        ("mi210_gpu_only", {"layout_conversions"}),
+        ("h100_bert_small_inference", set()),  # bound by calling: its align2 kernel is 1 % of it
+        ("b200_eager", set()),
+        ("mi300_resnet_checkpoint", set()),
+        ("mi300_compiled_triton", set()),
+        ("mi250_minitoy", set()),
+        ("triton_example", set()),
+        ("cuda_event_sync", set()),
+        ("cuda_event_sync_multi_stream", set()),
+        ("cpu_only_gloo", set()),
+    ],
+)  # fmt: skip
+def test_of_each_recorded_trace_what_is_true_is_said_and_nothing_else(diagnosed, name, expected):
+    assert set(findings(diagnosed(name))) == expected
+
+
+def test_the_odd_sequence_of_timesformer_is_named(diagnosed):
+    found = findings(diagnosed("h100_timesformer_inference"))
+    assert found["misaligned"].numbers["odd_size"] == 3137
+    assert found["misaligned"].numbers["share_frac"] == pytest.approx(0.114, abs=0.005)
+    assert "scaled_dot_product_attention" in found["unfused"].fix
+
+
+def test_a_waiting_gpu_gains_little_from_faster_kernels(diagnosed):
+    busy, starved = (diagnosed(f"v100_{name}") for name in ("ns_resolution", "resnet50_workers0"))
+    assert findings(busy)["full_precision"].gain.worst_speedup > 1.3
+    assert "full_precision" not in findings(starved)
+    assert gpulab.whatif(busy.run, "amp").prediction.speedup > 1.8
+    assert gpulab.whatif(starved.run, "amp").prediction.best_ns > 0.97 * starved.steps.step_ns
+
+
+def test_on_amd_the_precision_rules_are_not_judged(diagnosed):
+    unjudged = {each.rule: each.why for each in diagnosed("mi300_resnet_checkpoint").unjudged}
+    assert {"full_precision", "no_tf32", "misaligned"} <= set(unjudged)
+    assert "AMD" in unjudged["full_precision"]
+
+
+def test_a_busy_gpu_is_told_what_it_is_busy_with(diagnosed):
+    evidence = " ".join(diagnosed("v100_ns_resolution").findings[-1].evidence)
+    assert "62 % matrix products" in evidence
+
+
+def waiting(at, dur_ms):
+    """The host, which waits for work that began with the step."""
+    return event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
+
+
+def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
+    name = "ampere_sgemm_128x64_nn"
+    run = on_gpu(stepped(lambda at: [*launched(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
+    diagnosis = diagnose(run)
+    assert diagnosis.first.rule == "no_tf32"
+    assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("full_precision", "no_tf32")]
+
+
+def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
+    def step(at):
+        return [*launched("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1), waiting(at, 97)]
+
+    names = {"optimizers": (Optimizer(kind="SGD", name="opt"),), "models": (Model(kind="Net", name="net"),)}
+    fix = diagnose(on_gpu(stepped(step), "V100", **names)).first.fix
+    assert "GradScaler" in fix
+    assert "scaler.step(opt)" in fix
+    assert "net.forward" in fix
+
+
+def told_of(rule, name):
+    make = dict(functions(case_module(rule)))[name]
+    return {each.rule: each for each in diagnose(make()).findings}
+
+
+def test_rows_taken_one_by_one_are_a_small_batch_and_no_chain():
+    first, *_ = told_of("unfused", "spared_by_one_operator_for_row_after_row").values()
+    assert first.rule == "small_batch"
+    assert any("180 of them in each step are the same kernel" in each for each in first.evidence)
+
+
+def test_rounds_of_a_loop_are_a_chain_each_and_not_one_for_all_of_them():
+    found = told_of("unfused", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")["unfused"]
+    assert found.numbers["chains"] == 40
+    assert found.numbers["pieces"] == 4
+    assert "in 40 chains of 4 elementwise kernels" in found.evidence[0]
+
+
+def test_no_chain_goes_on_from_one_step_into_the_next():
+    def kernel(at, place, name):
+        number = round(at) + place
+        return launched(name, at + 19.6 * place, 19.6, number=number, grid=9, called_ms=at + 0.01 * place)
+
+    def step(at):
+        names = ("elementwise_mul", "elementwise_tanh") * 2 + ("elementwise_mul",)
+        work = [each for place, name in enumerate(names) for each in kernel(at, place, name)]
+        return [*work, waiting(at, 98)]
+
+    found = next(each for each in diagnose(on_gpu(stepped(step), "A100")).findings if each.rule == "unfused")
+    assert (found.numbers["chains"], found.numbers["pieces"]) == (1, 5)
+
+
+FIXES = {
+    "full_precision": "model = torch.nn.Linear(4, 4)",
+    "slow_optimizer": "model = torch.nn.Linear(4, 4)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.5)",
+    "misaligned": "",
+    "unfused": "model = torch.nn.Linear(4, 4)",
+    "no_tf32": "",
+    "layout_conversions": "model = torch.nn.Conv2d(3, 4, 3)",
+    "memory_bound": "model = torch.nn.Linear(4, 4)",
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # PyTorch's own, without a GPU
+@pytest.mark.parametrize("rule", FIXES)
+def test_a_fix_runs_when_it_is_pasted(rule, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("PYTORCH_MIOPEN_SUGGEST_NHWC", "0")
+    before = torch.get_float32_matmul_precision()
+    try:
+        for make in provoked(rule):
+            finding = next(each for each in diagnose(make()).findings if each.rule == rule)
+            scope = {"torch": torch}
+            exec(FIXES[rule], scope)
+            exec(finding.fix, scope)
+            _check(rule, scope, torch)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def provoked(rule):
+    return [make for name, make in functions(case_module(rule)) if name.startswith("provoked")]
+
+
+def _check(rule, scope, torch):
+    if rule == "slow_optimizer" and "fused" in str(scope.get("optimizer")):
+        assert scope["optimizer"].param_groups[0]["lr"] == 0.5
+    if rule == "misaligned":
+        assert scope["padded"](torch.ones(2, 3137)).shape[1] % 4 == 0
+        assert scope["rounded_up"](30522) % 4 == 0
+    if rule == "full_precision":
+        assert scope["model"](torch.ones(2, 4)).shape == (2, 4)
+
+
+def test_the_fix_of_a_formula_gives_what_the_formula_gives():
+    torch = pytest.importorskip("torch")
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+    def piece(formula):
+        scope = {"F": torch.nn.functional}
+        exec(_PIECES[formula], scope)
+        return next(value for name, value in scope.items() if name not in ("F", "__builtins__"))
+
+    centred = x - x.mean(-1, keepdim=True)
+    by_hand = {
+        Formula.GELU_TANH: 0.5 * x * (1 + torch.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        Formula.GELU: 0.5 * x * (1 + torch.erf(x / np.sqrt(2))),
+        Formula.SILU: x * torch.sigmoid(x),
+        Formula.LAYER_NORM: centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt(),
+        Formula.RMS_NORM: x * torch.rsqrt((x**2).mean(-1, keepdim=True) + torch.finfo(torch.float32).eps),
+        Formula.SOFTMAX: x.exp() / x.exp().sum(-1, keepdim=True),
+    }
+    for formula, expected in by_hand.items():
+        torch.testing.assert_close(piece(formula)(x), expected, rtol=1e-4, atol=1e-5)
+    scores = (x @ x.T / np.sqrt(8)).softmax(-1) @ x
+    torch.testing.assert_close(piece(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_without_kernels_or_operators_is_no_trouble():
+    assert findings(diagnose(run_of(stepped(lambda at: [])))) == {}

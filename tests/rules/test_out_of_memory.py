@@ -1,0 +1,382 @@
+"""Memory runs out: what the error says, in whatever words; what the report says; the cell is still the user's."""
+
+import functools
+import gc
+import subprocess
+import sys
+import tempfile
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gpulab  # noqa: E402  (after the skip)
+from gpulab import store  # noqa: E402
+from gpulab.capture.memory.out_of_memory import failure_of  # noqa: E402
+from gpulab.capture.memory.watch import MemoryWatch  # noqa: E402
+from gpulab.rules import diagnose  # noqa: E402
+from gpulab.views.report.report import report  # noqa: E402
+from gpulab.workloads.memory import leaks_and_oom, simulated_card  # noqa: E402
+from tests.support.front_end.kernel import Kernel, Reply, kernel  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+# As PyTorch has worded it: 1.x and 2.0; 2.1, with its slip of the pen; 2.2 to 2.8; 2.9 on; in a container, where it
+# does not know its own number; with a limit and CUDA graphs; on Windows; of other makers.
+WORDS = [
+    (
+        "CUDA out of memory. Tried to allocate 2.26 GiB (GPU 1; 6.00 GiB total capacity; 781.00 MiB already allocated; "
+        "3.00 GiB free; 1.25 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
+        "max_split_size_mb to avoid fragmentation.",
+        {"device": 1, "needed": 2.26, "capacity": 6, "allocated": 781 / 1024, "free": 3, "reserved": 1.25},
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 32.00 MiB. GPU 0 has a total capacty of 4.00 GiB of which 64.00 MiB is "
+        "free. Including non-PyTorch memory, this process has 3.00 GiB memory in use. Of the allocated memory 2.50 GiB "
+        "is allocated by PyTorch, and 256.00 MiB is reserved by PyTorch but unallocated. If reserved but unallocated",
+        {"needed": 1 / 32, "capacity": 4, "free": 1 / 16, "allocated": 2.5, "reserved": 2.75, "others": 15 / 16},
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is "
+        "free. Process 4711 has 30.00 GiB memory in use. Process 4712 has 2.00 GiB memory in use. Including "
+        "non-PyTorch memory, this process has 47.00 GiB memory in use. Of the allocated memory 44.00 GiB is allocated "
+        "by PyTorch, and 2.00 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
+        "try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.",
+        {"needed": 20, "capacity": 80, "free": 1, "allocated": 44, "reserved": 46, "others": 32},
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 256.00 MiB. GPU 2 has a total capacity of 48.00 GiB of which 0 bytes is "
+        "free. Process 3652628 has 47.50 GiB memory in use. Of the allocated memory 47.00 GiB is allocated by PyTorch, "
+        "and 0 bytes is reserved by PyTorch but unallocated.",
+        {"device": 2, "needed": 0.25, "capacity": 48, "free": 0, "allocated": 47, "reserved": 47, "others": 0},
+    ),
+    (
+        "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 40.00 GiB is "
+        "free. Including non-PyTorch memory, this process has 40.00 GiB memory in use. 39.00 GiB allowed; Of the "
+        "allocated memory 38.00 GiB is allocated by PyTorch, with 2.00 GiB allocated in private pools (e.g., CUDA "
+        "Graphs), and 512.00 MiB is reserved by PyTorch but unallocated.",
+        {"needed": 1, "capacity": 39, "free": 40, "allocated": 38, "reserved": 38.5, "others": 0},
+    ),
+    (
+        "XPU out of memory. Tried to allocate 16.00 GiB. GPU 0 has a total capacity of 15.00 GiB of which 14.00 GiB is "
+        "free. Of the allocated memory 512.00 MiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but "
+        "unallocated. Please use `empty_cache` to release all unoccupied cached memory.",
+        {"needed": 16, "capacity": 15, "free": 14, "allocated": 0.5, "reserved": 0.5},
+    ),
+    (
+        "HIP out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 64.00 GiB of which 1.00 GiB is "
+        "free. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but "
+        "unallocated.",
+        {"device": 3, "needed": 2, "capacity": 64, "free": 1, "allocated": 60, "reserved": 61},
+    ),
+]
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+@pytest.mark.parametrize(("message", "expected"), WORDS, ids=range(len(WORDS)))
+def test_the_figures_are_read_from_the_error_however_it_is_worded(message, expected):
+    failure = failure_of(raised(torch.OutOfMemoryError(message)))
+    assert failure.device == expected.pop("device", 0)
+    names = ("needed", "free", "capacity", "allocated", "reserved", "others")
+    told = {name: getattr(failure, f"{name}_bytes") for name in names}
+    assert {name: size / GIB for name, size in told.items() if size is not None} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("message", ["CUDA out of memory.", "", "Tried to allocate many GiB", "GPU x has -3 GiB free"])
+def test_what_the_error_does_not_say_is_absent_and_not_zero(message):
+    failure = failure_of(raised(torch.OutOfMemoryError(message)))
+    assert failure.needed_bytes is None
+    assert failure.capacity_bytes is None
+    assert failure.others_bytes is None
+
+
+def test_host_memory_that_runs_out_is_told_in_the_words_of_each_that_asks():
+    import numpy as np
+
+    asked = 8 * 10**15
+    for ask in (lambda: torch.empty(asked, dtype=torch.uint8), lambda: np.empty(asked, np.uint8)):
+        try:
+            ask()
+        except (RuntimeError, MemoryError) as error:
+            failure = failure_of(error)
+        assert failure.needed_bytes == asked
+        assert failure.device is None
+        assert not failure.simulated
+    assert failure_of(MemoryError()).needed_bytes is None
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("Tried to allocate 2 GiB"), KeyboardInterrupt(), RuntimeError("shape"), None]
+)
+def test_other_errors_are_no_failure_of_memory(error):
+    assert failure_of(error) is None
+
+
+def test_an_error_raised_on_as_another_is_seen_through():
+    def train():
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("training failed") from error
+
+    try:
+        train()
+    except RuntimeError as error:
+        failure = failure_of(error)
+    assert failure.needed_bytes == 2 * GIB
+    assert failure.where.startswith("train (test_out_of_memory.py:")
+
+
+def phase_of(train):
+    """The phase in which memory runs out on a card so small that `train` fails."""
+    try:
+        train()
+    except torch.OutOfMemoryError as error:
+        return failure_of(error)
+    raise AssertionError("it was to fail")
+
+
+def test_the_phase_is_told_by_the_frames_that_the_error_passed():
+    model, batch = torch.nn.Linear(512, 512), torch.ones(8, 512)
+
+    def forward():
+        with simulated_card.memory_card(KIB):
+            model(batch)
+
+    def evaluation():
+        model.eval()
+        forward()
+
+    @torch.no_grad()
+    def validate():
+        with simulated_card.memory_card(KIB):
+            return batch * 2
+
+    def backward():
+        loss = model(batch).sum()
+        with simulated_card.memory_card(KIB):
+            loss.backward()
+
+    def optimizer():
+        model(batch).sum().backward()
+        adam = torch.optim.Adam(model.parameters())
+        with simulated_card.memory_card(KIB):
+            adam.step()
+
+    def alone():
+        with simulated_card.memory_card(KIB):
+            return torch.ones(MIB)
+
+    told = {train.__name__: phase_of(train).phase for train in (forward, backward, optimizer, alone, evaluation)}
+    assert told == {**{name: name for name in told}, "alone": None}
+    assert phase_of(validate).phase == "evaluation"
+
+
+def test_the_line_is_where_it_failed_and_not_where_a_with_was_left():
+    def train():
+        with simulated_card.memory_card(KIB):
+            small = torch.ones(4)
+            return torch.ones(MIB) + small[0]
+
+    failure = phase_of(train)
+    first = train.__code__.co_firstlineno
+    assert failure.where == f"train (test_out_of_memory.py:{first + 3})"
+
+
+RAN_OUT = """
+import sys
+import gpulab
+from gpulab.workloads.memory import leaks_and_oom
+try:
+    with gpulab.profile("ran_out"):
+        leaks_and_oom.train_on_a_card()
+except Exception as error:
+    assert type(error).__name__ == "OutOfMemoryError", error
+gpulab.save(gpulab.runs["ran_out"], sys.argv[1])
+"""
+
+
+@functools.lru_cache(maxsize=1)
+def ran_out():
+    """A loop that ran out, in a process of its own: on a simulated card all tensors in host memory count."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "ran_out.gpulab"
+        subprocess.run([sys.executable, "-c", RAN_OUT, str(file)], check=True, cwd=ROOT, timeout=240)
+        return store.open(file)
+
+
+def test_a_run_that_memory_ended_says_who_held_it_to_the_last_byte():
+    run = ran_out()
+    assert run.outcome == "OutOfMemoryError"
+    assert run.failure.simulated
+    assert run.failure.phase in ("forward", "backward")
+    assert sum(run.holder_rows["bytes"]) == pytest.approx(run.failure.allocated_bytes, rel=0.001)
+    held = dict(zip(run.holders["kind"], run.holders["bytes"], strict=True))
+    assert held["parameter"] == 6 * (512 * 512 + 512) * 4
+    assert held["optimizer"] == pytest.approx(2 * held["parameter"], rel=0.001)
+
+
+def test_out_of_memory_is_the_verdict_whatever_else_was_found(tmp_path):
+    run = ran_out()
+    for each in (run, store.open(gpulab.save(run, tmp_path / "run.gpulab"))):
+        diagnosis = diagnose(each)
+        assert diagnosis.first.rule == "out_of_memory"
+        assert diagnosis.verdict.startswith("Out of simulated GPU memory: ")
+        assert diagnosis.first.fix
+
+
+def test_it_is_judged_also_where_nothing_but_sensors_was_recorded():
+    with pytest.raises(torch.OutOfMemoryError), gpulab.profile("sensed", level="sensors"):
+        leaks_and_oom.train_on_a_card()
+    assert diagnose(gpulab.runs["sensed"]).first.rule == "out_of_memory"
+
+
+def test_the_report_shows_who_holds_the_memory_in_text_and_in_html():
+    shown = report(ran_out())
+    for form in (repr(shown), shown.page()):
+        assert "Who holds the memory" in form
+        assert "kept for backward()" in form
+        assert "optimizer state" in form
+        assert "accounts" not in form
+
+
+def test_a_run_that_ended_well_shows_no_such_table():
+    run = replace(ran_out(), failure=None, outcome="ok")
+    assert "Who holds the memory" not in repr(report(run))
+
+
+def test_the_gradients_of_the_parts_are_those_of_the_whole_and_fit():
+    """The fix that is printed, on the batch that did not fit."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    inputs, targets = torch.randn(96, 64), torch.randint(10, (96,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+    whole = [each.grad.clone() for each in model.parameters()]
+    fix = diagnose(ran_out()).first.fix
+    loop = fix[fix.index("parts = ") :]
+    exec(loop, {"torch": torch, "model": model, "optimizer": optimizer, "loader": [(inputs, targets)]})
+    for grad, parameter in zip(whole, model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+
+
+def test_a_fault_of_the_watch_never_reaches_the_user(monkeypatch):
+    watch = MemoryWatch()
+    monkeypatch.setattr("gpulab.capture.memory.watch.holders", lambda *_: 1 / 0)
+    monkeypatch.setattr(watch._growing, "look", lambda *_: 1 / 0)
+    watch.boundary(9, None)
+    failure, rows = watch.ended_by(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
+    assert failure.needed_bytes == 2 * GIB
+    assert len(rows) == 0
+    assert [gap.what for gap in watch.gaps] == ["memory at the beginning of each step", "who holds memory"]
+
+
+def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_cuda(monkeypatch):
+    def told(device):
+        one = {"all": {"current": 1000 + device, "peak": 2000 if device != 1 else 0}}
+        both = {"allocated_bytes": one, "reserved_bytes": one}
+        return {**both, "num_alloc_retries": 3, "num_ooms": 1, "num_device_alloc": 7}
+
+    from gpulab.capture.memory.allocator import EVERY_NS, AllocatorReadings
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", told)
+    readings = AllocatorReadings()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    readings.read(0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for at_ns in (10, 20, 10 + EVERY_NS):
+        readings.read(at_ns)
+    rows = readings.rows(10)
+    assert rows["device"].tolist() == [0, 2, 0, 2]  # the one that PyTorch never used is left out
+    assert rows["at_ns"].tolist() == [0, 0, EVERY_NS, EVERY_NS]
+    assert rows["allocated_bytes"].tolist() == [1000, 1002] * 2
+    assert rows["retries"].tolist() == [3] * 4
+    assert rows["inactive_split_bytes"].tolist() == [-1] * 4  # not told, and not zero
+
+
+# In a notebook.
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Kernel]:
+    setup = (
+        "import gc, sys, weakref, torch, gpulab\n"
+        "from gpulab.workloads.memory.simulated_card import memory_card\n"
+        "torch.set_num_threads(1)\n"
+        "card = memory_card(32 * 2**20)\n"
+        "def work():\n"
+        "    global gone\n"
+        "    mine = torch.ones(4 * 2**20)\n"  # 16 MiB
+        "    gone = weakref.ref(mine)\n"
+        "    with card:\n"
+        "        return torch.ones(2**24)\n"
+    )
+    with kernel(setup, "%load_ext gpulab") as running:
+        yield running
+
+
+def said(reply: Reply) -> str:
+    return "\n".join(text for kind, text in reply.outputs if kind == "display_data")
+
+
+def test_a_cell_that_runs_out_of_memory_fails_as_ever_and_reports_it(live):
+    plain = live.run("work()")
+    profiled = live.run("%%gpuprofile out\nwork()")
+    assert profiled.status == plain.status == "error"
+    assert profiled.content["ename"] == plain.content["ename"] == "OutOfMemoryError"
+    assert profiled.content["evalue"] == plain.content["evalue"]
+    assert len(profiled.content["traceback"]) == len(plain.content["traceback"])
+    assert "Out of simulated GPU memory: 64 MiB more was wanted, 32 MiB was free" in said(profiled)
+
+
+def test_the_error_of_an_earlier_cell_is_named_as_a_holder(live):
+    live.run("work()")
+    live.run("%%gpuprofile again\ntorch.ones(3)\nwork()")
+    held = live.run("dict(zip(gpulab.runs['again'].holders.who, gpulab.runs['again'].holders.bytes))").value
+    assert f"'sys.last_traceback': {16 * MIB}" in held
+    assert f"'mine in work()': {16 * MIB}" in held
+
+
+def test_the_printed_code_makes_the_notebook_forget_errors_and_values(live):
+    live.run("%%gpuprofile forget\nwork()")
+    assert live.run("gone() is None").value == "False"
+    assert live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)").status == "ok"
+    assert live.run("gone() is None").value == "True"
+    live.run("torch.ones(2**20)")
+    live.run("kept = weakref.ref(_);")
+    live.run("torch.ones(3)")
+    assert live.run("exec(oom_remedies._FORGET_VALUES); print(kept() is None)").stdout.endswith("True\n")
+
+
+def test_nothing_of_the_cell_is_kept_by_the_recording(live):
+    live.run("%%gpuprofile kept\nwork()")
+    live.run("exec(oom_remedies._FORGET_ERROR)")
+    live.run("7 * 6")
+    assert live.run("(gone() is None, _)").value == "(True, 42)"
+
+
+def test_nothing_is_kept_by_a_recording_in_a_script():
+    gone = []
+
+    def train():
+        batch = torch.ones(64)
+        gone.append(weakref.ref(batch))
+        with simulated_card.memory_card(KIB):
+            return torch.ones(MIB) + batch[0]
+
+    with pytest.raises(torch.OutOfMemoryError) as caught, gpulab.profile("script"):
+        train()
+    del caught
+    gc.collect()
+    assert gone[0]() is None

@@ -1,0 +1,256 @@
+"""Each rule is provoked by its cause and spared by its rivals."""
+
+import pytest
+
+from gpulab.rules import RULES, diagnose
+from gpulab.rules.phrases import an
+from gpulab.run import Loader
+from gpulab.tables import Kind
+from tests.support.runs.made_runs import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
+
+
+def found(run):
+    return [finding.rule for finding in diagnose(run).findings]
+
+
+def kernel(at, dur, name="ampere_sgemm"):
+    return event(Kind.KERNEL, name, at, dur)
+
+
+def starved_step(at):
+    return [loader_call(at, 40), *awaited("ampere_sgemm", at + 40, 60, number=round(at) + 1)]
+
+
+def test_a_main_process_that_builds_the_batches_is_named_first_and_for_certain():
+    diagnosis = diagnose(run_of(stepped(starved_step), loaders=[NO_WORKERS]))
+    first = diagnosis.first
+    assert first.rule == "starving"
+    assert first.confidence == "certain"
+    assert diagnosis.verdict == "GPU idle 40 % of each step: the main process builds the batches (num_workers=0)."
+    assert 60 * MS <= first.gain.floor_ns <= 60 * MS + 2_000  # replayed, the launch itself takes its microsecond
+    assert first.gain.bound == pytest.approx(100 / 60, rel=1e-4)
+    assert first.gain.floor_ns <= first.gain.best_ns <= first.gain.worst_ns < first.gain.step_ns
+    assert "num_workers=" in first.fix
+    assert "batches of 32" in first.fix
+    assert first.shown_by.total_ns == 4 * 40 * MS
+
+
+def test_a_loader_that_queued_device_work_covers_is_not_reported():
+    run = run_of(stepped(lambda at: [loader_call(at, 40), kernel(at, 97)]), loaders=[NO_WORKERS])
+    assert "starving" not in found(run)
+
+
+def test_a_wait_for_workers_is_not_called_a_main_process_that_builds():
+    run = run_of(stepped(lambda at: [loader_call(at, 40, workers=2), kernel(at + 40, 60)]), loaders=[Loader(workers=2)])
+    assert found(run) == ["few_workers"]
+
+
+def test_python_code_of_the_loop_is_named_by_the_line_that_ran():
+    lines = (4, 4, 5)  # one function, asked at different lines
+    frames = [host_sample(at, frame=f"preprocess (cell line {lines[at // 10 % 3]})") for at in range(0, 600, 10)]
+    run = run_of(stepped(lambda at: [kernel(at + 50, 50)]), samples=frames)
+    first = diagnose(run).first
+    assert first.rule == "host_python"
+    assert "preprocess (cell line 4)" in first.claim
+    assert first.confidence == "certain"
+
+
+def test_python_code_without_a_name_is_a_suspicion():
+    first = diagnose(run_of(stepped(lambda at: [kernel(at + 50, 50)]))).first
+    assert (first.rule, first.confidence) == ("host_python", "suspect")
+
+
+def test_recorded_frames_name_the_deepest_one_that_holds_most_of_the_time():
+    def step(at):
+        return [
+            event(Kind.PYTHON, "run.py(3): main", at, 100),
+            event(Kind.PYTHON, "video.py(98): preprocess", at, 49),
+            event(Kind.PYTHON, "numpy.py(7): stack", at + 5, 20),
+            kernel(at + 50, 50),
+        ]
+
+    assert "video.py(98): preprocess" in diagnose(run_of(stepped(step))).first.claim
+
+
+@pytest.mark.parametrize(
+    ("recorded", "shown"),
+    [
+        ("/tmp/ipykernel_77/123456.py(3): <module>", "the loop: cell line 3."),
+        ("<ipython-input-1-7ec42acbbe28>(4): prepare", "the loop: prepare (cell line 4)."),
+        ("photos.py(9): __getitem__", "the loop: photos.py(9): __getitem__."),
+    ],
+)
+def test_a_recorded_frame_of_a_cell_is_named_as_the_user_sees_it(recorded, shown):
+    step = stepped(lambda at: [event(Kind.PYTHON, recorded, at, 50), kernel(at + 50, 50)])
+    assert diagnose(run_of(step)).verdict.endswith(shown)
+
+
+def small_pieces(at, pieces=400, kernel_ms=0.005):
+    events = []
+    for number in range(pieces):
+        start = at + number * 0.25
+        events.append(event(Kind.OP, "aten::add", start, 0.1))
+        events.append(event(Kind.LAUNCH, "cudaLaunchKernel", start + 0.05, 0.01, correlation=number))
+        events.append(kernel(start + 0.07, kernel_ms, "vectorized_elementwise_kernel"))
+    return events
+
+
+def test_many_small_kernels_are_bound_by_their_calls():
+    first = diagnose(run_of(stepped(small_pieces))).first
+    assert first.rule == "dispatch_bound"
+    assert first.numbers["per_step"] == 400
+    assert first.gain.worst_ns > first.gain.best_ns
+
+
+def test_large_kernels_behind_the_same_calls_are_not():
+    assert found(run_of(stepped(lambda at: small_pieces(at, kernel_ms=0.24)))) == ["device_bound"]
+
+
+def test_many_small_operators_on_a_cpu_are_bound_by_their_calls():
+    step = stepped(lambda at: [event(Kind.OP, "aten::add", at + number * 0.02, 0.004) for number in range(5000)])
+    diagnosis = diagnose(run_of(step))
+    assert diagnosis.first.rule == "dispatch_bound"
+    assert "GPU" not in diagnosis.verdict
+
+
+def copied_step(name):
+    def step(at):
+        return [
+            event(Kind.COPY_CALL, "cudaMemcpyAsync", at, 20, correlation=round(at)),
+            event(Kind.MEMCPY, name, at + 2, 18, correlation=round(at), size=64_000_000),
+            kernel(at + 20, 80),
+        ]
+
+    return step
+
+
+def test_pageable_copies_with_nothing_beside_them_are_told_and_the_fix_is_pinning():
+    first = diagnose(run_of(stepped(copied_step("Memcpy HtoD (Pageable -> Device)")))).first
+    assert first.rule == "pageable_copies"
+    assert "pin_memory=True" in first.fix
+    assert "64 MB" in " ".join(first.evidence)
+
+
+def test_pinned_copies_that_take_turns_with_compute_are_prefetched_not_pinned():
+    first = diagnose(run_of(stepped(copied_step("Memcpy HtoD (Pinned -> Device)")))).first
+    assert first.rule == "copies_in_turn"
+    assert "pin_memory" not in first.fix
+
+
+def test_copies_hidden_behind_kernels_are_no_finding():
+    step = stepped(lambda at: [event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 10, 20), kernel(at, 100)])
+    assert found(run_of(step)) == ["device_bound"]
+
+
+def waiting_step(at, idle_after=20.0):
+    events = [kernel(at, 80 - idle_after)]
+    events += [event(Kind.OP, name, at + 1, 79.1 - idle_after) for name in ("aten::item", "aten::_local_scalar_dense")]
+    events.append(event(Kind.SYNC, "cudaStreamSynchronize", at + 2, 78 - idle_after))
+    events.append(event(Kind.OP, "aten::add", at + 80 - idle_after, idle_after))
+    return [*events, kernel(at + 80, 20)]
+
+
+def test_waiting_for_a_value_counts_only_by_the_idle_time_that_follows():
+    findings = {finding.rule: finding for finding in diagnose(run_of(stepped(waiting_step))).findings}
+    assert findings["host_syncs"].numbers["exposed_ns"] == 20 * MS
+    assert findings["host_syncs"].numbers["per_step"] == 1
+    assert "host_syncs" not in found(run_of(stepped(lambda at: waiting_step(at, idle_after=0.5))))
+
+
+def test_item_of_a_cpu_tensor_waits_for_nothing():
+    step = stepped(lambda at: [event(Kind.OP, "aten::item", at, 30), kernel(at + 40, 60)])
+    assert "host_syncs" not in found(run_of(step))
+
+
+def test_a_busy_device_is_told_so_and_nothing_is_predicted():
+    diagnosis = diagnose(run_of(stepped(lambda at: [kernel(at, 98)])))
+    assert found(diagnosis.run) == ["device_bound"]
+    assert diagnosis.first.gain is None
+    assert diagnosis.next_limit is None
+
+
+def test_a_gpu_busy_copying_is_not_called_computing():
+    assert found(run_of(stepped(copied_step("Memcpy HtoD (Pageable -> Device)")))) == ["pageable_copies"]
+
+
+def test_what_the_fix_takes_away_does_not_limit_next():
+    step = stepped(copied_step("Memcpy HtoD (Pageable -> Device)"))
+    assert diagnose(run_of(step)).next_limit == "the compute itself (100 % of what is left)"
+
+
+def test_communication_that_nothing_hides_is_not_called_compute():
+    step = stepped(lambda at: [kernel(at, 30), event(Kind.COLLECTIVE, "ncclDevKernel_AllReduce", at + 30, 68)])
+    diagnosis = diagnose(run_of(step))
+    assert diagnosis.first.rule == "exposed_communication"
+    busy = next(finding for finding in diagnosis.findings if finding.rule == "device_bound")
+    assert "works 98 % of each step (68 % is exposed communication)" in busy.claim
+
+
+def test_findings_are_ranked_by_what_they_save():
+    def step(at):
+        return [
+            loader_call(at, 15),
+            event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 15, 30),
+            *pageable(at),
+            kernel(at + 45, 55),
+        ]
+
+    def pageable(at):
+        return [event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 15, 30)]
+
+    findings = diagnose(run_of(stepped(step), loaders=[NO_WORKERS])).findings
+    assert {finding.rule for finding in findings} == {"pageable_copies", "starving"}
+    saved = [finding.saves_ns for finding in findings]
+    assert saved == sorted(saved, reverse=True)
+    assert saved[0] > saved[1] > 0
+
+
+def test_few_steps_lower_the_confidence_and_say_so():
+    first = diagnose(run_of(stepped(starved_step, count=3), loaders=[NO_WORKERS])).first
+    assert first.confidence == "likely"
+    assert "1 interior step" in first.why_confidence
+
+
+def test_rules_that_need_a_gpu_are_not_judged_without_one():
+    diagnosis = diagnose(run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 99)])))
+    assert {"pageable_copies", "host_syncs"} <= {unjudged.rule for unjudged in diagnosis.unjudged}
+    assert all(unjudged.why and unjudged.fix for unjudged in diagnosis.unjudged)
+
+
+def test_calls_to_a_gpu_whose_work_is_missing_make_every_finding_suspect():
+    def step(at):
+        return [
+            loader_call(at, 40),
+            event(Kind.LAUNCH, "cudaLaunchKernel", at + 41, 1),
+            event(Kind.OP, "mm", at + 40, 50),
+        ]
+
+    diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
+    assert diagnosis.first.confidence == "suspect"
+    assert diagnosis.first.why_confidence == "calls to the GPU were recorded, and nothing of what it did"
+
+
+def test_nothing_recorded_is_not_nothing_found():
+    diagnosis = diagnose(run_of(windows=[]))
+    assert diagnosis.findings == ()
+    assert len(diagnosis.unjudged) >= len(RULES) - 2  # memory, which needs no step, is asked all the same
+    assert diagnosis.verdict.startswith("Not judged")
+
+
+def test_a_healthy_mix_is_told_to_be_one():
+    def step(at):
+        return [loader_call(at, 4), kernel(at + 4, 80), event(Kind.OP, "aten::add", at + 84, 16)]
+
+    diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
+    assert diagnosis.findings == ()
+    assert diagnosis.verdict.startswith("Nothing worth changing")
+
+
+@pytest.mark.parametrize("number", ["8.2 ms", "11 ms", "11.5 ms", "18 ms", "80 ms"])
+def test_a_number_that_begins_with_a_vowel_has_an_before_it(number):
+    assert an(number) == f"an {number}"
+
+
+@pytest.mark.parametrize("number", ["1.8 ms", "9 ms", "110 ms", "180 ms", "1,800 ms"])
+def test_any_other_has_a(number):
+    assert an(number) == f"a {number}"

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import contextvars
+import itertools
+import math
+import os
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulab.run import Gpu
+from gpulab.sensors import Sensors
+from gpulab.sensors.host.process import Host
+from gpulab.sensors.nvml import Nvml
+from gpulab.sensors.sampler import Reader, Sampler, Schedule
+from tests.support import nvml_standin
+from tests.support.nvml_standin import EXPECTED, LOST, NOT_SUPPORTED
+
+MS = 1_000_000
+PERIOD = 100 * MS
+
+
+class Clock:
+    """Time that passes only when someone waits or works; the sampler is stopped after so many rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.now_ns = 5_000 * MS
+        self.rounds = rounds
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def wait(self, seconds: float) -> bool:
+        if not self.rounds:
+            return True
+        self.rounds -= 1
+        self.now_ns += round(seconds * 1e9)
+        return False
+
+    def sampled(self, *readers: Reader) -> Sampler:
+        """Run a sampler to its end on this clock."""
+        sampler = Sampler(readers, period_ns=PERIOD, clock_ns=self, steady_ns=self, wait=self.wait)
+        sampler.start()
+        sampler.stop()
+        return sampler
+
+
+def collector(ticks: list, work=lambda tick: None) -> Reader:
+    def read(tick):
+        ticks.append(tick)
+        work(tick)
+
+    return Reader(what="a sensor", read=read)
+
+
+# The schedule.
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=1, max_size=50), st.integers(1, 100))
+def test_ticks_lie_on_the_schedule_and_every_instant_is_served_once_or_missed(waits, period):
+    schedule = Schedule(first_ns=0, period_ns=period)
+    now, served = 0, []
+    for wait in waits:
+        now = max(now + wait, schedule.due_ns)
+        due = schedule.due_ns
+        late = schedule.take(now)
+        served.append(due)
+        assert due % period == 0
+        assert late == now - due >= 0
+        assert schedule.due_ns > now
+    assert served == sorted(set(served))
+    assert len(served) + schedule.missed == schedule.due_ns // period
+
+
+# The thread, on a clock of the test's own.
+
+
+def test_ticks_do_not_drift_however_long_a_reading_takes():
+    clock, ticks = Clock(rounds=5), []
+
+    def work(_):
+        clock.now_ns += 30 * MS
+
+    clock.sampled(collector(ticks, work))
+    assert [tick.at_ns // MS for tick in ticks[:5]] == [5000, 5100, 5200, 5300, 5400]
+    assert [tick.late_ns for tick in ticks[:5]] == [0] * 5
+
+
+def sampled_with_a_pause(pause_ms):
+    """Four rounds, in the second of which the reader takes so long; gives the sampler and the ticks in ms."""
+    clock, ticks = Clock(rounds=4), []
+    pauses = iter([0, pause_ms * MS, 0, 0, 0])
+
+    def work(_):
+        clock.now_ns += next(pauses)
+
+    sampler = clock.sampled(collector(ticks, work))
+    return sampler, [(tick.at_ns // MS, tick.late_ns // MS) for tick in ticks[:4]]
+
+
+def test_a_late_tick_says_how_late_and_the_next_is_on_time_again():
+    sampler, ticks = sampled_with_a_pause(160)
+    assert ticks == [(5000, 0), (5100, 0), (5260, 60), (5300, 0)]
+    assert sampler.missed == 0
+
+
+def test_ticks_that_were_missed_are_counted_and_not_made_up_for():
+    sampler, ticks = sampled_with_a_pause(1_030)
+    assert ticks == [(5000, 0), (5100, 0), (6130, 930), (6200, 0)]
+    assert sampler.missed == 9
+    (gap,) = sampler.gaps
+    assert gap.what == f"9 of {9 + sampler.ticks} sensor readings"
+    assert "0.9 s" in gap.why
+
+
+@pytest.mark.parametrize(("rounds", "pause_ms", "told"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
+def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, told):
+    clock = Clock(rounds)
+    pauses = itertools.chain([pause_ms * MS], itertools.repeat(0))
+
+    def work(_):
+        clock.now_ns += next(pauses)
+
+    sampler = clock.sampled(collector([], work))
+    assert sampler.missed == pause_ms // 100 - 1
+    assert len(sampler.gaps) == told
+
+
+def test_the_end_is_read_too_unless_that_was_done_just_now():
+    clock, ticks = Clock(rounds=2), []
+    sampler = Sampler([collector(ticks)], period_ns=PERIOD, clock_ns=clock, steady_ns=clock, wait=clock.wait)
+    sampler._loop()
+    assert len(ticks) == 2, "no time has passed since the last"
+    clock.now_ns += 70 * MS
+    sampler._loop()
+    assert [(tick.at_ns // MS, tick.late_ns) for tick in ticks[2:]] == [(5170, 0)]
+
+
+def test_a_reader_that_fails_takes_nothing_else_with_it_and_is_left_alone_after_three_times():
+    calls, ticks = [], []
+
+    def broken(tick):
+        calls.append(tick)
+        raise ValueError("no such thing")
+
+    sampler = Clock(rounds=6).sampled(Reader(what="the live panel", read=broken), collector(ticks))
+    assert len(calls) == 3
+    assert len(ticks) >= 6
+    (gap,) = sampler.gaps
+    assert gap.what == "the live panel"
+    assert gap.why == "reading failed with ValueError: no such thing (3 times)"
+
+
+def test_a_reader_that_fails_now_and_then_goes_on():
+    calls = []
+
+    def moody(tick):
+        calls.append(tick)
+        if len(calls) % 2:
+            raise OSError("busy")
+
+    sampler = Clock(rounds=8).sampled(Reader(what="a sensor", read=moody))
+    assert len(calls) >= 8
+    assert len(sampler.gaps) == 1
+
+
+# The thread, for real: nothing here depends on how fast it is.
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
+
+
+def test_the_thread_is_gone_after_stop():
+    sampler = Sampler([], period_ns=MS)
+    before = threads()
+    sampler.start()
+    assert "gpulab-sampler" in threads()
+    sampler.stop()
+    sampler.stop()
+    assert threads() == before
+
+
+def test_stop_does_not_wait_for_the_next_tick():
+    ticks = []
+    first = threading.Event()
+    sampler = Sampler([collector(ticks, lambda _: first.set())], period_ns=10**15)
+    sampler.start()
+    first.wait(10)
+    sampler.stop()
+    assert len(ticks) == 1
+
+
+def test_a_reader_may_stop_the_sampler():
+    done = threading.Event()
+
+    def stop(_):
+        sampler.stop()
+        done.set()
+
+    sampler = Sampler([Reader(what="stopping", read=stop)], period_ns=PERIOD)
+    sampler.start()
+    assert done.wait(10)
+    sampler.stop()
+    assert sampler.gaps == ()
+    assert "gpulab-sampler" not in threads()
+
+
+def test_the_thread_has_the_context_of_the_one_that_started_it():
+    whose = contextvars.ContextVar("whose", default="nobody's")
+    seen = []
+    sampler = Sampler([Reader(what="context", read=lambda _: seen.append(whose.get()))], period_ns=MS)
+    token = whose.set("the cell's")
+    sampler.start()
+    whose.reset(token)
+    sampler.stop()
+    assert set(seen) == {"the cell's"}
+
+
+def test_code_that_holds_the_gil_makes_ticks_late_or_missed_but_never_twice():
+    ticks = []
+    sampler = Sampler([collector(ticks)], period_ns=5 * MS)
+    numbers = list(range(400_000, 0, -1))
+    sampler.start()
+    for _ in range(8):
+        sorted(numbers, key=float)  # one bytecode: the thread has to wait for all of it
+    sampler.stop()
+    served = [tick.at_ns - tick.late_ns for tick in ticks[:-1]]
+    steps = np.diff(served)
+    assert (steps > 0).all()
+    assert sampler.ticks == len(ticks)
+
+
+# The facade.
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    return nvml_standin.build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def standin(built, monkeypatch):
+    yield from nvml_standin.installed(built, monkeypatch)
+
+
+def after_ticks(count: int, **options) -> tuple[Sensors, list]:
+    """Sensors that have made at least so many rounds, and were stopped; and what `now()` said after each."""
+    seen, enough = [], threading.Event()
+
+    def on_tick():
+        seen.append(sensors.now())
+        if len(seen) >= count:
+            enough.set()
+
+    options = {"nvml": Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}), **options}
+    sensors = Sensors(on_tick=on_tick, period_ns=2 * MS, **options)
+    sensors.start()
+    assert enough.wait(30)
+    sensors.stop()
+    return sensors, seen
+
+
+def not_told(sensors: Sensors) -> list[str]:
+    """What the sensors could not tell; a busy machine also misses ticks, which is no matter here."""
+    return [gap.what for gap in sensors.gaps if not gap.what.endswith("sensor readings")]
+
+
+def test_rows_are_on_the_clock_of_the_run(standin, nothing_left):
+    began_ns = time.time_ns()
+    sensors, _ = after_ticks(3)
+    ended_ns = time.time_ns()
+    for rows in (sensors.gpu_rows(began_ns), sensors.host_rows(began_ns)):
+        assert (rows["at_ns"] >= 0).all()
+        assert (rows["at_ns"] <= ended_ns - began_ns).all()
+        assert (np.diff(rows["at_ns"]) >= 0).all()
+        assert (rows["late_ns"] >= 0).all()
+    assert len(sensors.gpu_rows(began_ns)) == 2 * len(sensors.host_rows(began_ns))
+    later = sensors.host_rows(began_ns + 7)
+    assert (sensors.host_rows(began_ns)["at_ns"] - later["at_ns"] == 7).all()
+
+
+def test_the_driver_is_closed_when_the_sensors_have_stopped(standin):
+    after_ticks(1)
+    assert standin.calls("nvmlInitWithFlags") == standin.calls("nvmlShutdown") == 1
+
+
+def test_each_gpu_has_its_own_rows_with_its_own_numbers(standin):
+    rows = after_ticks(2)[0].gpu_rows(0)
+    for gpu in range(2):
+        own = rows.where(rows["device"] == gpu)
+        for column, (base, step) in EXPECTED.items():
+            assert own[column] == pytest.approx(base + gpu * step)
+
+
+def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
+    sensors, _ = after_ticks(2)
+    second, first = reversed(sensors.gpus)
+    swapped = sensors.gpu_rows(0, [second, first])
+    assert set(swapped.where(swapped["device"] == 0)["sm_clock_mhz"]) == {1765}
+    assert set(sensors.gpu_rows(0, [second])["sm_clock_mhz"]) == {1765}
+    assert len(sensors.gpu_rows(0, [Gpu(index=0, name="another", uuid="GPU-x")])) == 0
+
+
+def test_what_a_gpu_does_not_tell_is_nan_in_the_rows_and_none_in_the_panel(standin):
+    standin.fault("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, gpu=1)
+    sensors, seen = after_ticks(2)
+    rows = sensors.gpu_rows(0)
+    assert np.isnan(rows.where(rows["device"] == 1)["util_frac"]).all()
+    told, untold = seen[-1].gpus
+    assert (told.name, told.util_frac, told.power_w) == ("Standin H100", 0.61, 512.345)
+    assert (told.memory_used_bytes, told.memory_bytes) == (39_400_000_000, 150_000_000_000)
+    assert (untold.util_frac, untold.power_w) == (None, pytest.approx(513.456))
+    assert not_told(sensors) == ["utilisation of GPU 1 (Standin H200)"]
+
+
+def test_a_lost_gpu_has_no_more_rows_and_the_others_have(standin):
+    standin.fault("nvmlDeviceGetUtilizationRates", LOST, gpu=0, skip=2)
+    sensors, seen = after_ticks(6)
+    rows = sensors.gpu_rows(0)
+    assert (rows["device"] == 0).sum() == 3, "two with values and the one at which it was lost"
+    assert (rows["device"] == 1).sum() >= 6
+    assert seen[-1].gpus[0].util_frac is None
+
+
+def test_the_host_is_sampled_with_the_line_the_caller_is_at(standin):
+    sensors, seen = after_ticks(3, worker_pids=lambda: [os.getpid()])
+    rows = sensors.host_rows(0)
+    assert set(rows["workers"]) == {1}
+    assert rows["rss_bytes"][-1] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+    lines = {line for line in rows.words("frame").to_list() if line}
+    assert any("(test_sampler.py:" in line for line in lines), lines
+    assert seen[-1].workers == 1
+    assert seen[-1].rss_bytes == rows["rss_bytes"][len(seen) - 1]
+
+
+def test_without_a_gpu_the_host_is_still_sampled(standin):
+    standin.fault("nvmlInitWithFlags", 12)
+    sensors, seen = after_ticks(2)
+    assert len(sensors.gpu_rows(0)) == 0
+    assert len(sensors.host_rows(0)) >= 2
+    assert seen[-1].gpus == ()
+    assert not_told(sensors) == ["GPU sensors"]
+
+
+def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
+    def broken():
+        raise RuntimeError("comm closed")
+
+    host, asked = Host(), []
+    reading, enough = host.read, threading.Event()
+
+    def read():
+        asked.append(1)
+        if len(asked) > 5:
+            enough.set()
+        return reading()
+
+    host.read = read
+    sensors = Sensors(on_tick=broken, period_ns=2 * MS, host=host)
+    sensors.start()
+    assert enough.wait(30)
+    sensors.stop()
+    assert "the live panel" in not_told(sensors)
+
+
+def test_before_it_starts_and_without_samples_there_is_nothing_and_no_error():
+    sensors = Sensors()
+    assert sensors.now().gpus == ()
+    assert sensors.now().rss_bytes is None
+    assert (len(sensors.gpu_rows(0)), len(sensors.host_rows(0))) == (0, 0)
+    assert sensors.gaps == ()
+
+
+def test_the_first_share_of_cpu_time_is_not_known_rather_than_zero(standin):
+    rows = after_ticks(1)[0].host_rows(0)
+    assert math.isnan(rows["cpu_frac"][0])

@@ -1,0 +1,31 @@
+"""Shared by several tests: from test_browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def contrast(element: Any) -> float:
+    """The WCAG contrast of an element's text with all that is painted behind it, one on the other."""
+    ink, paper = element.evaluate(
+        """node => {
+          const context = document.createElement('canvas').getContext('2d');
+          const paint = colour => {
+            context.fillStyle = colour;
+            context.fillRect(0, 0, 1, 1);
+            return [...context.getImageData(0, 0, 1, 1).data];
+          };
+          const layers = [];
+          for (let at = node; at; at = at.parentElement) layers.unshift(getComputedStyle(at).backgroundColor);
+          const behind = ['white', ...layers].map(paint).at(-1);
+          return [paint(getComputedStyle(node).color), behind];
+        }"""
+    )
+    light, dark = sorted((_luminance(ink), _luminance(paper)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: list[int]) -> float:
+    parts = [part / 255 for part in colour[:3]]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

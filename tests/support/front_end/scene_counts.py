@@ -1,0 +1,96 @@
+"""Shared by several tests: from test_timeline_tiles."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+
+import numpy as np
+
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.rows import Words
+from gpulab.rules.engine.finding import Diagnosis
+from gpulab.run import Machine
+from gpulab.tables import EVENTS, Kind
+from gpulab.views.timeline import Scene
+from tests.support.runs.made_runs import GPUS, event, run_of
+
+MOST = 49_152
+
+
+def undiagnosed(run):
+    """A diagnosis without rules: what a scene needs, quickly."""
+    found = steps(run)
+    return Diagnosis(
+        run=run, steps=found, ledger=ledger(run, found), findings=(), unjudged=(), verdict="", next_limit=None
+    )
+
+
+def read(tile):
+    """A tile as the format says, by nobody's code but the standard library's and numpy."""
+    (length,) = struct.unpack("<I", tile[:4])
+    assert (4 + length) % 8 == 0
+    head = json.loads(tile[4 : 4 + length].decode())
+    sizes = {"f64": "<f8", "u16": "<u2", "u8": "u1", "i32": "<i4"}
+    told = {}
+    for name, (offset, count, dtype) in head["columns"].items():
+        assert offset % 8 == 0
+        told[name] = np.frombuffer(tile, sizes[dtype], count, offset)
+    bins = {(e["row"], e["key"]): np.frombuffer(tile, "u1", head["bins"], e["offset"]) for e in head["bins_of"]}
+    curves = {
+        e["row"]: tuple(
+            np.frombuffer(tile, kind, e["count"], e[where])
+            for where, kind in (("offset_at", "<f8"), ("offset_low", "<f4"), ("offset_high", "<f4"))
+        )
+        for e in head["curves"]
+    }
+    return head, told, bins, curves
+
+
+def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False):
+    """A run of many events, made column by column: host calls in many threads, and kernels on many streams."""
+    units = count // 2
+    unit = np.arange(units)
+    start = np.stack([unit * 2_000, unit * 2_000 + 700], 1).ravel()
+    dur = np.stack([np.full(units, 1_500), 300 + unit % 1_000], 1).ravel()
+    kind = np.tile(np.array([Kind.LAUNCH, Kind.KERNEL], np.int8), units)
+    on_gpu = kind == Kind.KERNEL
+    word = "\u202e<script>'\"\\\x00" * 1000 if hostile else "kernel_"
+    each = np.repeat(unit, 2)
+    columns = {
+        "kind": kind,
+        "name": Words((each % names).astype(np.int32), tuple(f"{word}{n}" for n in range(names))),
+        "start_ns": start,
+        "dur_ns": dur,
+        "thread": np.where(on_gpu, -1, each % threads),
+        "device": np.where(on_gpu, 0, -1),
+        "stream": np.where(on_gpu, 7 + each % streams, -1),
+        "correlation": each,
+        "bytes": np.full(2 * units, -1),
+    }
+    rows = EVENTS.rows(columns)
+    run = run_of([event(Kind.OP, "aten::add", 0, units * 0.002)], machine=Machine(gpus=(GPUS["H100"],)))
+    return replace(run, event_rows=rows, threads=tuple(f"thread {n}" for n in range(threads)))
+
+
+def looked_at(shown: Scene):
+    """Tiles of every level: the first, one in the middle, the last."""
+    for level in range(shown.deepest + 1):
+        for index in sorted({0, (1 << level) // 3, (1 << level) - 1}):
+            yield level, index, shown.tile(level, index)
+
+
+def small_run(**more):
+    events = []
+    for step in range(6):
+        at = step * 0.1
+        events.append(event(Kind.STEP, f"ProfilerStep#{step}", at, 0.1))
+        for n in range(5):
+            begin = at + n * 0.018
+            events.append(event(Kind.OP, f"aten::op{n}", begin, 0.015))
+            events.append(event(Kind.OP, "aten::inner", begin + 0.001, 0.012))
+            events.append(event(Kind.LAUNCH, "cudaLaunchKernel", begin + 0.002, 0.005, correlation=step * 10 + n))
+            events.append(event(Kind.KERNEL, f"gemm_{n}", begin + 0.009, 0.011, correlation=step * 10 + n))
+    return run_of(events, machine=Machine(gpus=(GPUS["H100"],)), **more)

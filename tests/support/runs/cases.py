@@ -1,0 +1,42 @@
+"""The cases of each rule: `tests/cases/<topic>/<rule>/case.py`, and recorded runs beside it."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+from gpulab import store
+from gpulab.rules import diagnose
+from gpulab.run import Run
+
+CASES = Path(__file__).parents[2] / "cases"
+
+
+def case_module(rule):
+    """The `case.py` of a rule."""
+    (path,) = CASES.glob(f"*/{rule}/case.py")
+    return importlib.import_module(f"tests.cases.{path.parent.parent.name}.{rule}.case")
+
+
+def functions(module):
+    """Name and function of each case in a module."""
+    return [
+        (name, make)
+        for name, make in inspect.getmembers(module, inspect.isfunction)
+        if name.startswith(("provoked_", "spared_"))
+    ]
+
+
+def cases():
+    """(rule, what it should do, name, how to make it) of every case there is."""
+    for folder in sorted(path for path in CASES.glob("*/*") if path.is_dir() and not path.name.startswith("_")):
+        made = functions(case_module(folder.name)) if (folder / "case.py").exists() else []
+        stored = [(path.stem, lambda path=path: store.open(path)) for path in sorted(folder.glob("*.gpulab"))]
+        for name, make in (*made, *stored):
+            yield folder.name, name.split("_")[0], name, make
+
+
+ALL = list(cases())
+
+
+def diagnosed(made):
+    return diagnose(made) if isinstance(made, Run) else diagnose(made[0], made)

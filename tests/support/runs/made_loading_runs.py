@@ -1,0 +1,84 @@
+"""Made runs of loops that wait for data: built by workers, or by the main process."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpulab.run import Loader
+from gpulab.tables import WORKER_SAMPLES, Kind
+from tests.support.runs.made_runs import event, host_sample, loader_call, mark, rows, run_of, stepped
+
+WORKERS = Loader(workers=2, batch_size=32, pin_memory=False, batches=80, dataset="Photos", name="loader")
+HERE = Loader(workers=0, batch_size=32, pin_memory=False, batches=80, dataset="Photos", name="train_loader")
+
+
+def kernel(at, dur):
+    return event(Kind.KERNEL, "ampere_sgemm_128x64_nn", at, dur)
+
+
+def from_workers(
+    *,
+    cpu_ms=50.0,
+    wait_ms=40.0,
+    taking_ms=0.0,
+    loader=WORKERS,
+    blocked=0.0,
+    read=0.0,
+    threads=3,
+    load=0.4,
+    cores=8.0,
+    **more,
+):
+    """Ten steps of 100 ms on a GPU; the workers spend so much CPU time on a batch and are so often blocked.
+
+    The loop waits so long for a batch, and spends so much CPU time on taking it over.
+    """
+    count = loader.workers
+    marks = [mark(100 * step, wait_ms, cpu_ms=taking_ms, process_ms=60 * step) for step in range(10)]
+    told = {"workers": count, "workers_blocked": count * blocked, "cpu_frac": load}
+    samples = [host_sample(at, worker_cpu_s=at / 1e5 * cpu_ms, **told) for at in range(0, 1000, 50)]
+    chance = np.random.default_rng(0)
+    looks = [
+        {
+            "at_ns": round(at * 1e6),
+            "worker": worker,
+            "cpu_s": at / 1e5 * cpu_ms / count,
+            "blocked": float(chance.random() < blocked),
+            "read_bytes": read * at / 1e3 / count,
+            "threads": float(threads),
+        }
+        for at in range(0, 1000, 50)
+        for worker in range(count)
+    ]
+    events = stepped(
+        lambda at: [loader_call(at, wait_ms, workers=count), kernel(at + wait_ms, 100 - wait_ms)], count=10
+    )
+    more = {"marks": marks, "samples": samples, **more}
+    return run_of(events, loaders=[loader], cores=cores, worker_rows=rows(WORKER_SAMPLES, looks), **more)
+
+
+def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=True, **told):
+    """Ten steps of 100 ms whose fetches compute for so much of their time; `told` stands in the host's samples."""
+    cpu_ms = fetch_ms * cpu_frac
+    marks = [
+        mark(100 * step, fetch_ms, cpu_ms=cpu_ms, process_ms=step * (60 + cpu_ms), within_ms=cpu_ms)
+        for step in range(10)
+    ]
+    samples = [
+        host_sample(at, **{name: value(at) if callable(value) else value for name, value in told.items()})
+        for at in range(0, 1000, 50)
+    ]
+    work = kernel if on_gpu else lambda at, dur: event(Kind.OP, "aten::mm", at, dur)
+    events = stepped(lambda at: [loader_call(at, fetch_ms), work(at + fetch_ms, 100 - fetch_ms)], count=10)
+    return run_of(events, marks=marks, samples=samples, loaders=[loader], cores=cores)
+
+
+def epochs(first_ms, other_ms, *, each=5, count=10):
+    """Marks of short epochs, the first batch of which takes so long; each ends with a call that gives none."""
+    marks = []
+    for step in range(count):
+        told = {"process_ms": 60 * step, "epoch": step // each}
+        marks.append(mark(100 * step, first_ms if step % each == 0 else other_ms, **told))
+        if step % each == each - 1:
+            marks.append(mark(100 * step + 95, 0.1, yielded=False, **told))
+    return marks

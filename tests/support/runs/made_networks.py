@@ -1,0 +1,105 @@
+"""Training steps on a made GPU: kernels with the names that libraries give them, launched one after the other.
+
+A host that calls, a GPU that works, both simulated as in `simulated`, with what rewrites look at beside: names,
+operators, sizes, the optimizer's step, threads.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict, scene
+from gpulab.tables import Kind
+from tests.support.runs.made_runs import event, on_gpu
+
+SGEMM = "volta_sgemm_128x64_nn"
+CONV = "volta_scudnn_128x64_relu_interior_nn_v1"
+HALF = "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
+TF32 = "ampere_tf32_s1688gemm_128x128_nn"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::clamp_min_scalar_kernel_impl<float>>"
+BATCH_NORM = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>"
+LAYER_NORM = "void at::native::vectorized_layer_norm_kernel<float, float>"
+SOFTMAX = "void softmax_warp_forward<float, float, float, 10, false, false>"
+TRANSPOSE = "void nchwToNhwcKernel<float, float, float, false, true>"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One piece of work and its call, in microseconds."""
+
+    name: str
+    us: float
+    host_us: float = 8.0  # dispatch before the call
+    python: bool = False  # in place of dispatch the user's own Python
+    op: str | None = None
+    shapes: list | None = None
+    grid: int = -1
+    updates: bool = False  # inside the optimizer's step
+    waits: bool = False  # the host waits for all work, in place of a kernel
+    kind: Kind = Kind.KERNEL
+
+
+def network(kernels, *, count=6, gpu="V100", queue=1000, **more):
+    """The run that a profiler would have recorded of a loop over these kernels."""
+    events, ends = [], []
+    now, number = 0.0, 0
+    for step in range(count):
+        begin = now
+        opened = None
+        for kernel in kernels:
+            if kernel.updates and opened is None:
+                opened = now
+            now, number = _called(kernel, now, number, events, ends, queue)
+        if opened is not None:
+            events.append(event(Kind.ANNOTATION, "Optimizer.step#Adam.step", opened / 1e3, (now - opened) / 1e3))
+        events.append(event(Kind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
+    return on_gpu(events, gpu, **more)
+
+
+def _called(kernel, now, number, events, ends, queue):
+    at, last = now + kernel.host_us, ends[-1] if ends else 0.0
+    if kernel.waits:
+        over = max(at + 3.0, last + 3.0)
+        events.append(event(Kind.SYNC, "cudaStreamSynchronize", at / 1e3, (over - at) / 1e3))
+        return over, number
+    number += 1
+    over = at + 5.0
+    if len(ends) >= queue:
+        over = max(over, ends[-queue] + 2.0)
+    start = max(at + 7.0, last + 1.0)
+    ends.append(start + kernel.us)
+    if kernel.kind is not Kind.KERNEL:
+        call = event(Kind.COPY_CALL, "cudaMemcpyAsync", at / 1e3, 0.004, correlation=number)
+        events.extend([call, event(kernel.kind, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)])
+        return over, number
+    dtypes = ["float"] * len(kernel.shapes or [])
+    sizes = {"shapes": json.dumps(kernel.shapes), "dtypes": json.dumps(dtypes)} if kernel.shapes else None
+    op = event(Kind.OP, kernel.op or "aten::op", (at - 0.1) / 1e3, (over - at + 0.2) / 1e3)
+    call = event(Kind.LAUNCH, "cudaLaunchKernel", at / 1e3, (over - at) / 1e3, correlation=number)
+    work = event(Kind.KERNEL, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)
+    made = [{**op, "sizes": sizes}, call, {**work, "grid": kernel.grid}]
+    if not kernel.python:  # the host was in an operator
+        events.append(event(Kind.OP, "aten::dispatched", (now + 0.1) / 1e3, max(0.0, kernel.host_us - 0.3) / 1e3))
+    events.extend(made)
+    return over, number
+
+
+def ready(run):
+    """A run made ready for what-ifs."""
+    found = steps(run)
+    return scene(run, found, ledger(run, found))
+
+
+def told(run, asked, samples=40):
+    """The prediction for what people type."""
+    return predict(ready(run), chosen(asked), samples=samples)
+
+
+def holds(prediction, step_ns):
+    """Whether a measured step lies inside the range."""
+    return prediction.best_ns <= step_ns <= prediction.worst_ns

@@ -1,0 +1,258 @@
+"""%%gpuprofile in a real JupyterLab: seen moving, stopped by its button, and its report found again afterwards."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.front_end.browser import Lab, Notebook, lab
+from tests.support.front_end.kernel import ROOT
+from tests.support.front_end.profiled_cell import contrast
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+TRAINING = """%%gpuprofile before
+import time
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.randn(256), index % 10
+
+model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), batch_size=16):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+SMALL = ("import torch\ntorch.set_num_threads(1)", "%load_ext gpulab", TRAINING, "print('after')")
+NOTEBOOKS = {"small": None, "00_start_here": ROOT / "notebooks" / "00_start_here.ipynb"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Lab]:
+    with lab(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def window(chromium: Any) -> Any:
+    return chromium.new_context(viewport={"width": 1200, "height": 900})
+
+
+@pytest.fixture
+def page(window: Any) -> Iterator[Any]:
+    opened = window.new_page()
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS)
+def stopped(request: pytest.FixtureRequest, server: Lab, window: Any, folder: Path) -> Iterator[Stopped]:
+    """A notebook whose first profiled cell was run, watched, and stopped by the button; then saved."""
+    source = NOTEBOOKS[request.param]
+    if source is not None and not source.exists():
+        pytest.skip(f"{source.name} is not there")
+    name = f"{request.param}.ipynb"
+    made(folder / name, source)
+    page = window.new_page()
+    yield Stopped(page, server, folder / name)
+    page.close()
+
+
+class Stopped:
+    """What was seen while a profiled cell ran, and the notebook that was saved after it was stopped."""
+
+    def __init__(self, page: Any, server: Lab, path: Path) -> None:
+        self.path, self.errors = path, []
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        notebook = Notebook(page, server, path.name)
+        self.index = profiled(path)
+        for index in range(self.index):
+            notebook.run(index, timeout_s=240)
+        cell = notebook.start(self.index)
+        panel = cell.locator(".gpulab-live")
+        panel.wait_for(timeout=10_000)
+        button = panel.get_by_role("button", name="Stop the cell")
+        button.wait_for(timeout=30_000)
+        self.seen = []
+        for _ in range(20):
+            told = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
+            self.seen.append((notebook.prompt(self.index), told))
+            if len({told for _, told in self.seen}) >= 5:
+                break
+            page.wait_for_timeout(200)
+        self.meters = panel.get_by_role("meter").count()
+        button.click()
+        notebook.wait(self.index, timeout_s=60)
+        self.cell_text = cell.text_content()
+        self.panels_left = cell.locator(".gpulab-live").count()
+        offer = cell.get_by_role("button", name="Zoom into it")
+        offer.wait_for(timeout=20_000)
+        offer.click()
+        timeline = cell.locator(".gpulab-tl[data-painted]")
+        timeline.wait_for(timeout=30_000)
+        self.zoomed = timeline.inner_text()
+        self.focused = timeline.evaluate("root => root.contains(document.activeElement)")
+        self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
+        notebook.save()
+        notebook.close()
+
+
+def made(path: Path, source: Path | None) -> None:
+    import nbformat
+
+    if source is not None:
+        shutil.copy(source, path)
+        return
+    cells = [nbformat.v4.new_code_cell(text) for text in SMALL]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), path)
+
+
+def code(path: Path) -> list[Any]:
+    import nbformat
+
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+
+
+def profiled(path: Path, *, after: bool = False) -> int:
+    """The number of the first profiled code cell, or of the one after it."""
+    first = next(index for index, cell in enumerate(code(path)) if cell.source.startswith("%%gpuprofile"))
+    return first + after
+
+
+def report(path: Path) -> dict[str, str]:
+    """The report in the saved notebook, by MIME type."""
+    outputs = code(path)[profiled(path)].outputs
+    [bundle] = [output["data"] for output in outputs if "text/html" in output.get("data", {})]
+    return dict(bundle)
+
+
+def sentence(path: Path) -> str:
+    """The line that says where the numbers are from, which is never folded: what every form of it must show."""
+    lines = (re.sub(r"\s+", " ", line).strip() for line in report(path)["text/plain"].splitlines())
+    return next(line for line in lines if line.startswith("Run "))
+
+
+def wait_until_shown(element: Any, text: str) -> None:
+    """Until the text can be seen in the element: text that is there but hidden does not count."""
+    for _ in range(50):
+        if text in (seen := re.sub(r"\s+", " ", element.inner_text())):
+            return
+        element.page.wait_for_timeout(100)
+    raise AssertionError(f"{text!r} is not shown in: {seen}")
+
+
+def test_the_panel_moves_while_the_prompt_is_a_star(stopped):
+    assert {prompt for prompt, _ in stopped.seen} == {"[*]:"}
+    assert len({told for _, told in stopped.seen}) >= 5
+    assert stopped.meters >= 1
+    assert stopped.errors == []
+
+
+def test_stop_pressed_once_ends_the_cell_and_the_report_takes_the_place_of_the_panel(stopped):
+    assert "KeyboardInterrupt" in stopped.cell_text
+    assert stopped.panels_left == 0
+    assert sentence(stopped.path) in re.sub(r"\s+", " ", stopped.cell_text)
+    if stopped.path.stem == "small":
+        assert "after" in stopped.next, "the next cell runs: one press interrupts one cell"
+
+
+def test_a_button_turns_the_report_s_picture_into_the_timeline(stopped):
+    assert "steps" in stopped.zoomed
+    assert "ledger" in stopped.zoomed
+    assert "main thread" in stopped.zoomed
+    assert stopped.focused, "who pressed it with the keyboard goes on there"
+
+
+def test_the_saved_notebook_holds_html_and_text_and_no_widget(stopped):
+    import nbformat
+
+    assert set(report(stopped.path)) == {"text/html", "text/plain"}
+    saved = nbformat.read(stopped.path, 4)
+    assert "widgets" not in saved.metadata
+    assert "widget-view" not in stopped.path.read_text()
+    nbformat.validate(saved)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_reopened_without_running_anything_it_shows_the_report(stopped, server, page, folder, trusted):
+    import nbformat
+
+    copy = folder / f"{stopped.path.stem}_{'trusted' if trusted else 'stranger'}.ipynb"
+    saved = nbformat.read(stopped.path, 4)
+    if not trusted:
+        saved.metadata["from"] = "somebody else"  # another content: the signature is no longer known here
+    nbformat.write(saved, copy)
+    Notebook(page, server, copy.name, kernel=False)
+    assert "No Kernel" in page.locator(".jp-NotebookPanel-toolbar").inner_text()
+    cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").nth(stopped.index)
+    cell.scroll_into_view_if_needed()
+    cell.locator(".jp-RenderedHTMLCommon").first.wait_for()
+    wait_until_shown(cell, sentence(stopped.path))
+
+
+def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped, chromium):
+    from nbconvert import HTMLExporter
+
+    html, _ = HTMLExporter().from_filename(str(stopped.path))
+    target = stopped.path.with_suffix(".html")
+    target.write_text(html, encoding="utf-8")
+    opened = chromium.new_context(java_script_enabled=False, offline=True).new_page()
+    opened.goto(target.as_uri(), wait_until="domcontentloaded")
+    wait_until_shown(opened.locator("body"), sentence(stopped.path))
+
+
+def test_the_stop_button_works_from_the_keyboard(server, page, folder):
+    made(folder / "keys.ipynb", None)
+    notebook = Notebook(page, server, "keys.ipynb")
+    index = profiled(folder / "keys.ipynb")
+    for before in range(index):
+        notebook.run(before)
+    cell = notebook.start(index)
+    button = cell.get_by_role("button", name="Stop the cell")
+    button.wait_for(timeout=30_000)
+    button.focus()
+    page.keyboard.press("Enter")
+    notebook.wait(index, timeout_s=60)
+    assert "KeyboardInterrupt" in cell.text_content()
+    notebook.close()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(360, "JupyterLab Light"), (1200, "JupyterLab Dark")])
+def test_the_panel_fits_and_is_readable(server, page, folder, width, theme):
+    made(folder / "look.ipynb", None)
+    page.set_viewport_size({"width": width, "height": 900})
+    notebook = Notebook(page, server, "look.ipynb")
+    notebook.command("apputils:change-theme", {"theme": theme})
+    index = profiled(folder / "look.ipynb")
+    for before in range(index):
+        notebook.run(before)
+    panel = notebook.start(index).locator(".gpulab-live")
+    panel.get_by_role("button").wait_for(timeout=30_000)
+    panel.locator(".gpulab-tile").first.wait_for()
+    overflowing = panel.evaluate(
+        "root => [...root.querySelectorAll('*')].filter(node => node.getBoundingClientRect().right"
+        " > root.getBoundingClientRect().right + 1).map(node => node.className)"
+    )
+    assert overflowing == []
+    assert contrast(panel.locator(".gpulab-value").first) >= 4.5
+    assert contrast(panel.locator(".gpulab-label").first) >= 4.5
+    notebook.close()

@@ -1,0 +1,266 @@
+"""Runs side by side, stories of several, and what this machine is."""
+
+import dataclasses
+import re
+
+import pytest
+
+from gpulab.comparison import compare
+from gpulab.run import Gap, Gpu, Machine
+from gpulab.tables import EVENTS, HOST_SAMPLES, MARKS
+from gpulab.views.compare.comparison import comparison
+from gpulab.views.info import info
+from tests.support.front_end.read_views import DECORATION, SURVIVING_CSS, Page, numbers
+from tests.support.runs.made_runs import (
+    NO_WORKERS,
+    awaited,
+    gpu_series,
+    host_sample,
+    launched,
+    loader_call,
+    mark,
+    on_gpu,
+    rows,
+    run_of,
+    stepped,
+)
+
+
+def run(wait_ms, name, *, workers=0, work_ms=60):
+    loader = dataclasses.replace(NO_WORKERS, workers=workers) if workers else NO_WORKERS
+    step_ms = wait_ms + work_ms
+    events = stepped(
+        lambda at: [
+            loader_call(at, wait_ms, workers),
+            *awaited("ampere_sgemm", at + wait_ms, work_ms, number=round(at) + 1),
+        ],
+        step_ms=step_ms,
+        count=8,
+    )
+    return run_of(events, loaders=[loader], name=name)
+
+
+@pytest.fixture
+def mended():
+    return comparison(compare(run(40, "before"), run(3, "after", workers=4)))
+
+
+def test_the_answer_comes_first_with_both_step_times(mended):
+    lines = repr(mended).splitlines()
+    assert lines[0] == "1.59x as fast: before takes 100 ms a step, after 63.0 ms."
+    assert any(line.startswith("Step time before: 100 ms (median of 6") for line in lines)
+    assert any(re.match(r"Ratio of the medians 1\.59x, 95 % interval 1\.5\d-1\.6\dx", line) for line in lines)
+
+
+def test_predicted_stands_beside_measured(mended):
+    text = repr(mended)
+    assert re.search(r"^Predicted 100 -> [\d.]+(-[\d.]+)? ms", text, re.MULTILINE)
+    assert re.search(r"^Measured 100 -> 63 ms \(1\.59x\): inside the predicted range", text, re.MULTILINE)
+
+
+def test_a_missed_prediction_says_so_and_why():
+    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    assert "outside the predicted range" in text
+    assert "matrix kernels grew by 30 ms" in text
+
+
+def test_no_difference_is_called_none():
+    same = run(40, "before")
+    text = repr(comparison(compare(same, dataclasses.replace(same, name="again"))))
+    assert text.startswith("No difference above the noise: before takes 100 ms a step, again 100 ms.")
+
+
+def test_a_slower_run_is_called_slower():
+    text = repr(comparison(compare(run(3, "before", workers=4), run(40, "after"))))
+    assert text.startswith("Slower: 1.59x the time: before takes 63.0 ms a step, after 100 ms.")
+
+
+def test_the_differences_of_the_parts_sum_to_that_of_the_step(mended):
+    rows = re.findall(r"^ +([A-Za-z ]+?)  +[\d.<]+ +[\d.<]+ +([+-]?[\d.]+)$", repr(mended), re.MULTILINE)
+    differences = dict(rows)
+    assert differences["waiting for data"] == "-37.0"
+    total = float(differences.pop("step"))
+    assert sum(map(float, differences.values())) == pytest.approx(total, abs=0.2)
+
+
+def test_both_ledgers_are_drawn_on_one_scale(mended):
+    widths = re.findall(r'<div style="width:([\d.]+)%"><div style="display:flex;gap', mended._repr_html_())
+    assert [float(width) for width in widths] == pytest.approx([100, 63], abs=0.1)
+
+
+def test_findings_are_told_as_resolved_new_and_remaining(mended):
+    text = repr(mended)
+    assert re.search(r"resolved: GPU idle 40 % of each step: the main process builds the batches", text)
+    assert "remaining: none" in text
+
+
+def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
+    page = Page(mended._repr_html_())
+    assert numbers(repr(mended)) == numbers(page.text)
+    assert page.css - DECORATION <= SURVIVING_CSS
+
+
+def test_that_a_run_was_recorded_only_once_is_said_with_what_is_allowed_for_it(mended):
+    assert "Each was recorded once: the interval allows for 1.0 % between two runs of one program." in repr(mended)
+
+
+def test_repeated_runs_are_told_as_such():
+    before = [run(40, f"before {number}") for number in (1, 2)]
+    text = repr(comparison(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
+    assert text.startswith("1.59x as fast: before takes 100 ms a step, after 63.0 ms.")
+    assert "Step time before: 100 ms (mean of the medians of 2 runs: 100, 100 ms)." in text
+    assert "2 runs of before: recorded on Made GPU, 2026-01-01." in text
+    assert "in 2 runs a side; the parts sum to the step" in text
+
+
+def test_reasons_of_a_missed_prediction_are_listed_with_their_effect():
+    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    assert "Why the prediction may have missed" in text
+    assert re.search(r"Matrix kernels grew by 30 ms a step meanwhile\. +\+30\.0", text)
+
+
+def test_kernels_that_changed_are_listed_and_sum_up():
+    text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
+    assert "Kernels: 0 added, 0 removed, 1 changed, 0 same" in text
+    assert re.search(r"ampere_sgemm +changed +1 +1 +60\.00 +90\.00 +\+30\.00", text)
+    assert re.search(r"all kernels +1 +1 +60\.00 +90\.00 +\+30\.00", text)
+
+
+def test_the_same_kernels_are_said_to_be_the_same(mended):
+    assert "The same kernels ran on both sides, as often and for as long." in repr(mended)
+
+
+def test_sizes_are_told_as_such_and_scalars_left_out():
+    shapes = [[32, 512], [512, 64], [], []]
+
+    def step(at):
+        told = {"shapes": shapes, "dtypes": ["float"]}
+        return launched("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **told)
+
+    seen = compare(on_gpu(stepped(step), name="sized"), run(40, "other"))
+    assert "gemm 32x512 512x64  removed" in repr(comparison(seen))
+
+
+def measured(name, joule_per_s, rss):
+    samples = [host_sample(at, rss_bytes=float(rss)) for at in range(0, 800, 50)]
+    gpu = gpu_series(lambda number: {"energy_j": joule_per_s * 0.025 * number}, count=32)
+    return dataclasses.replace(run(40, name), host_rows=rows(HOST_SAMPLES, samples), gpu_rows=gpu)
+
+
+def test_memory_and_energy_stand_beside_one_another_where_measured():
+    text = repr(comparison(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
+    assert re.search(r"memory of the process at most +1\.0 GiB +2\.0 GiB +\+100\.0 %", text)
+    assert re.search(r"energy of a step +20 J +10 J +-50\.0 %", text)
+    assert "GPU memory given out" not in text
+
+
+def test_what_only_one_side_measured_is_not_zero_on_the_other():
+    text = repr(comparison(compare(measured("before", 200, 2**30), run(40, "after"))))
+    assert re.search(r"energy of a step +20 J +not measured$", text, re.MULTILINE)
+
+
+def test_sides_of_one_name_are_numbered():
+    assert repr(comparison(compare(run(40, "same"), run(40, "same")))).startswith(
+        "No difference above the noise: same (1) takes 100 ms a step, same (2) 100 ms."
+    )
+
+
+def test_what_cannot_be_judged_is_not_called_no_difference():
+    short = dataclasses.replace(run(40, "short"), event_rows=EVENTS.empty(), mark_rows=marks_of(100, count=4))
+    text = repr(comparison(compare(short, short)))
+    assert text.startswith("Not judged: ")
+    assert "Fewer than 3 steps on one side" in text
+
+
+@pytest.fixture
+def story():
+    return comparison(
+        compare(run(40, "plain"), run(3, "workers"), run(3, "half", work_ms=25), run(3, "again", work_ms=25))
+    )
+
+
+def test_a_story_begins_with_what_all_changes_gave(story):
+    lines = repr(story).splitlines()
+    assert lines[0] == "3.57x as fast after 3 changes: plain takes 100 ms a step, again 28.0 ms."
+    assert lines[1].startswith("workers: 37 ms a step less than plain (1.59x, ")
+    assert "waiting for data -37 ms" in " ".join(lines[1:4])
+    assert any(line.startswith("again: no difference above the noise against half") for line in lines)
+
+
+def test_the_changes_of_a_story_sum_to_its_last_row(story):
+    table = repr(story).split("What each change gave")[1].split("Where a step went")[0]
+    changes = dict(re.findall(r"^ +(workers|half|again) +[\d.]+ +(\S+)", table, re.MULTILINE))
+    changes |= dict(re.findall(r"^ +(in all) +(\S+)", table, re.MULTILINE))
+    total = float(changes.pop("in all"))
+    assert sum(map(float, changes.values())) == pytest.approx(total, abs=0.02)
+    assert total == -72
+
+
+def test_each_run_of_a_story_is_a_bar_on_one_scale(story):
+    widths = re.findall(r'<div style="width:([\d.]+)%"><div style="display:flex;gap', story._repr_html_())
+    assert [float(width) for width in widths] == pytest.approx([100, 63, 28, 28], abs=0.1)
+
+
+def test_text_and_html_of_a_story_hold_the_same_numbers(story):
+    page = Page(story._repr_html_())
+    assert numbers(repr(story)) == numbers(page.text)
+    assert page.css - DECORATION <= SURVIVING_CSS
+
+
+def test_a_story_without_ledgers_tells_times_alone():
+    def sensors_only(name):
+        return dataclasses.replace(run(40, name), event_rows=EVENTS.empty(), mark_rows=marks_of(100))
+
+    text = repr(comparison(compare(*map(sensors_only, "abc"))))
+    assert "No difference above the noise after 2 changes" in text
+    assert "Where a step went" not in text
+
+
+def marks_of(step_ms, count=30):
+    return rows(MARKS, [mark(number * step_ms, 1) for number in range(count)])
+
+
+MACHINE = Machine(
+    gpus=(Gpu(index=0, name="<b>H100</b>", uuid="GPU-1", memory_bytes=80 * 2**30, multiprocessors=132),),
+    driver="550.54",
+    torch="2.13.0+cu126",
+    cores=112,
+    cores_allowed=16.0,
+    memory_bytes=2 * 2**40,
+    memory_limit_bytes=128 * 2**30,
+    cuda_visible_devices="",
+    gaps=(Gap(what="temperature", why="not supported in a MIG slice", fix="ask for the whole GPU"),),
+)
+
+
+def test_a_machine_is_told_in_facts_and_gaps():
+    text = repr(info(MACHINE))
+    assert text.startswith("1 GPU here; 1 thing cannot be measured.")
+    assert "cores: 112, 16 may be used" in text
+    assert "memory: 2.0 TiB, 128 GiB allowed by cgroup" in text
+    assert "CUDA_VISIBLE_DEVICES: empty: every GPU is hidden" in text
+    assert all(words in text for words in ("temperature", "not supported in a MIG slice", "ask for the whole GPU"))
+
+
+def test_what_a_machine_does_not_tell_is_not_zero():
+    text = repr(info(Machine()))
+    assert "No GPU here: the CPU is the device" in text
+    assert "memory: not measured" in text
+    assert "PyTorch: not installed" in text
+    assert not re.search(r": 0\b", text)
+    assert "MIG: not told" in repr(info(MACHINE))
+
+
+def test_what_can_be_measured_is_told_by_what_is_there():
+    bare = repr(info(Machine()))
+    assert "of the cell" in bare
+    assert "of the loop" not in bare
+    assert "kernels" not in repr(info(dataclasses.replace(MACHINE, torch="2.13.0+cpu")))
+    assert "by CUPTI" in repr(info(dataclasses.replace(MACHINE, torch="2.13.0+cu130")))
+
+
+def test_a_machine_in_html_is_safe_and_the_same():
+    page = Page(info(MACHINE)._repr_html_())
+    assert "b" not in page.tags
+    assert "<b>H100</b>" in page.text
+    assert numbers(repr(info(MACHINE))) == numbers(page.text)

@@ -1,0 +1,212 @@
+"""Replays as pictures: the path with what decides, a step before and after a change; the same in words, and safe."""
+
+import base64
+import dataclasses
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.replay.critical_path import BETWEEN, critical_path
+from gpulab.replay.parsing import chosen
+from gpulab.replay.prediction import predict, scene
+from gpulab.tables import EVENTS, Kind
+from gpulab.views.sheet.palette import _BY_KEY, colour
+from gpulab.views.sheet.sheet import Line, Section, Sheet, Table, Timeline
+from gpulab.views.sheet.step_picture import LEVELS, MOST_BYTES, WIDTH
+from gpulab.views.sheet.view import View
+from gpulab.views.whatif.critical_path import before_after, path_block
+from tests.support.front_end.picture import areas
+from tests.support.front_end.read_views import Page
+from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
+from tests.support.runs.simulated_machine import Call, run_like
+
+LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Call(waits=True)]
+
+
+def ready(run):
+    found = steps(run)
+    return scene(run, found, ledger(run, found))
+
+
+@pytest.fixture(scope="module")
+def loading():
+    return ready(run_like(LOADING, steps=12))
+
+
+def on_a_cpu():
+    events, marks, at = [], [], 0.0
+    for _ in range(10):
+        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 30.0, 20.0)]
+        marks.append(mark(at, 30.0))
+        at += 50.0
+    return ready(run_of(events, marks=marks, loaders=[NO_WORKERS]))
+
+
+def told(where, *changes):
+    return predict(where, chosen(" ".join(changes)), samples=2)
+
+
+def picture(section):
+    (found,) = [block for block in section.blocks if isinstance(block, Timeline)]
+    return found
+
+
+def page(block):
+    return Page(View(Sheet("shown", (block,)))._repr_html_())
+
+
+# The path.
+
+
+def test_the_lane_that_decides_is_full_and_each_colour_has_its_share(loading):
+    shown = picture(path_block(loading.timed))
+    assert shown.lane_names == ("decides", "host", "GPU")
+    path = critical_path(loading.timed)
+    inked = {key: areas(shown.svg, key)[-1] for key in ("loader", "matmul")}
+    # Drawn from the ground to their own top, the lowest is as it is; together they fill the lane.
+    assert max(inked.values()) <= WIDTH * LEVELS
+    assert path.by_kind["loader"] + path.by_kind["matmul"] > 0.95 * path.step_ns
+    first = next(iter(path.by_kind))
+    assert inked[first] / (WIDTH * LEVELS) == pytest.approx(path.by_kind[first] / path.step_ns, abs=0.02)
+
+
+def test_a_line_above_a_lane_shows_where_the_path_is_in_it(loading):
+    shown = picture(path_block(loading.timed))
+    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', shown.svg)
+    assert [top for top, _ in strips] == ["30", "60"], "of the host's lane and of the GPU's"
+    path = critical_path(loading.timed)
+    for (_, drawn), on_device in zip(strips, (False, True), strict=True):
+        width = sum(int(end) - int(start) for start, end in re.findall(r"M(\d+) 0H(\d+)", drawn))
+        share = path.spans(on_device=on_device).total_ns / path.step_ns
+        assert width / WIDTH == pytest.approx(share, abs=0.02)
+
+
+def test_the_words_say_what_the_picture_shows(loading):
+    section = path_block(loading.timed)
+    path = critical_path(loading.timed)
+    shown = picture(section)
+    assert "waiting for data" in shown.alt
+    assert "matrix kernels" in shown.alt
+    (whole,) = [row for row in shown.table.rows if row.kind == "total"]
+    parts = [float(row.cells[1]) for row in shown.table.rows if row.kind == "plain"]
+    assert float(whole.cells[1]) == pytest.approx(path.step_ns / 1e6, abs=0.001)
+    assert sum(parts) == pytest.approx(float(whole.cells[1]), abs=0.003)
+    assert any("tenth less" in block.text for block in section.blocks if isinstance(block, Line))
+
+
+def test_what_would_shorten_it_stands_in_a_table(loading):
+    (levers,) = [block for block in path_block(loading.timed).blocks if isinstance(block, Table)]
+    first = levers.rows[0]
+    assert first.key == "loader"
+    assert float(first.cells[3]) == pytest.approx(0.09, abs=0.01)
+    assert float(first.cells[4]) == pytest.approx(0.9, abs=0.02)
+
+
+def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
+    shown = picture(path_block(on_a_cpu().timed))
+    assert shown.lane_names == ("decides", "CPU")
+    assert {key for key, _ in shown.legend} == {"compute", "loader"}
+
+
+# Before and after.
+
+
+def test_a_step_stands_above_the_predicted_one_on_one_scale(loading):
+    found = told(loading, "free_input")
+    shown = before_after(found)
+    assert shown.lane_names == ("now: host", "now: GPU", "then: host", "then: GPU")
+    ends = [float(at) for at in re.findall(r"M([\d.]+) (?:0|60)h2V(?:60|120)h-2z", shown.svg)]
+    assert ends[0] == WIDTH - 2
+    assert ends[1] / WIDTH == pytest.approx(found.likely_ns / found.step_ns, abs=0.03)
+
+
+def test_the_two_steps_as_numbers_sum_and_differ_as_predicted(loading):
+    found = told(loading, "free_input")
+    table = before_after(found).table
+    (whole,) = [row for row in table.rows if row.kind == "total"]
+    for column in (1, 2, 3):
+        parts = sum(float(row.cells[column].lstrip("<>")) for row in table.rows if row.kind == "plain")
+        assert parts == pytest.approx(float(whole.cells[column]), abs=0.005)
+    assert float(whole.cells[1]) == pytest.approx(found.step_ns / 1e6, rel=0.02)
+    assert float(whole.cells[2]) == pytest.approx(found.likely_ns / 1e6, rel=0.02)
+    loader = next(row for row in table.rows if row.key == "loader")
+    assert float(loader.cells[1]) == pytest.approx(0.9, abs=0.02)
+    assert loader.cells[2] == "0"
+
+
+def test_a_change_that_changes_nothing_draws_the_same_step_twice(loading):
+    shown = before_after(told(loading))
+    assert all(row.cells[1] == row.cells[2] and row.cells[3] == "0" for row in shown.table.rows)
+
+
+def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
+    found = told(loading, "free_input")
+    graph = dataclasses.replace(found.timed.graph, limits_ns={"the workers": 1_200_000.0})
+    limited = dataclasses.replace(found, timed=dataclasses.replace(found.timed, graph=graph))
+    table = before_after(limited).table
+    (whole,) = [row for row in table.rows if row.kind == "total"]
+    assert float(whole.cells[2]) == pytest.approx(1.2, abs=0.02)
+    loader = next(row for row in table.rows if row.key == "loader")
+    assert float(loader.cells[2]) == pytest.approx(1.2 - found.likely_ns / 1e6, abs=0.02)
+
+
+def test_a_step_that_takes_no_time_is_drawn_as_nothing(loading):
+    shown = before_after(told(loading, "instant_gpu", "instant_host", "free_input"))
+    assert len(shown.lane_names) == 4
+    assert ElementTree.fromstring(shown.svg) is not None
+
+
+def test_on_a_cpu_one_lane_a_step_is_enough():
+    shown = before_after(told(on_a_cpu(), "free_input"))
+    assert shown.lane_names == ("now: CPU", "then: CPU")
+
+
+# Both, on any page.
+
+
+def test_pictures_are_bounded_well_formed_and_hold_no_foreign_text(recorded):
+    import gpulab
+
+    where = ready(gpulab.load(recorded("v100_resnet50_workers4.json.gz")))
+    for shown in (picture(path_block(where.timed)), before_after(told(where, "free_input"))):
+        assert len(shown.svg) <= MOST_BYTES
+        root = ElementTree.fromstring(shown.svg)
+        assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "g", "path"}
+        assert shown.alt
+
+
+def test_hostile_names_of_a_trace_stay_out_of_markup(loading):
+    run = run_like(LOADING, steps=12)
+    words = run.event_rows.words("name")
+    nasty = tuple(f"<script>{word}</script>" if word == "aten::op" else word for word in words.vocabulary)
+    columns = {**run.event_rows.columns, "name": dataclasses.replace(words, vocabulary=nasty)}
+    where = ready(dataclasses.replace(run, name="<script>", event_rows=EVENTS.rows(columns)))
+    for block in (path_block(where.timed), before_after(told(where, "free_input"))):
+        html = View(Sheet("shown", (block,)))._repr_html_()
+        assert "<script" not in html
+        for data in re.findall(r"base64,([A-Za-z0-9+/=]+)", html):
+            assert b"script" not in base64.b64decode(data)
+
+
+def test_every_picture_has_words_for_who_cannot_see_it(loading):
+    for block in (path_block(loading.timed), before_after(told(loading, "free_input"))):
+        shown = page(block)
+        (alt,) = shown.all("alt")
+        assert len(alt.split()) > 10
+        assert "The same in words" in shown.text
+
+
+def test_every_kind_on_a_path_has_a_colour_and_a_name():
+    for kind, label in BETWEEN.items():
+        assert kind in _BY_KEY
+        assert colour(kind) != colour("nothing of the kind")
+        assert label
+
+
+def test_a_section_is_one_block_with_its_title(loading):
+    section = path_block(loading.timed)
+    assert isinstance(section, Section)
+    assert section.title == "The critical path of a typical step"

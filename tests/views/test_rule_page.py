@@ -1,0 +1,35 @@
+"""Each rule has a page a person can read: what it means, its proof, its rivals, what to do."""
+
+import pytest
+
+from gpulab.errors import GpulabError
+from gpulab.rules import RULES
+from gpulab.views.rule_page import page
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_the_page_of_a_rule_says_all_four_things_and_what_it_needs(rule):
+    shown = str(page(rule.name))
+    first, *rest = shown.splitlines()
+    assert not first.startswith(("Proof", "Needed"))
+    for heading in ("Proof: ", "Confused with: ", "What to do: ", "Needed: "):
+        assert any(line.startswith(heading) for line in rest), heading
+
+
+def test_without_a_name_every_rule_is_listed_once():
+    lines = [line.strip() for line in str(page()).splitlines()]
+    for rule in RULES:
+        assert sum(line.startswith(f"{rule.name}: ") for line in lines) == 1
+
+
+def test_a_name_that_is_nearly_one_is_answered_with_it():
+    with pytest.raises(GpulabError) as refused:
+        page("starvin")
+    assert refused.value.why == "did you mean starving?"
+
+
+def test_a_name_that_is_none_is_answered_with_all():
+    with pytest.raises(GpulabError) as refused:
+        page("zzz")
+    assert "starving" in refused.value.why
+    assert "%gpuwhy" in refused.value.fix

@@ -1,0 +1,96 @@
+"""A prediction is told with range, bound and grade; a survey says what would help and what cannot be told."""
+
+import re
+
+import pytest
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.tables import Kind
+from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
+from tests.support.runs.simulated_machine import Call, run_like
+
+
+@pytest.fixture(scope="module")
+def loading():
+    """A run on a CPU whose main process builds the batches."""
+    events, marks, at = [], [], 0.0
+    for _ in range(60):
+        events += [loader_call(at, 30.0), event(Kind.OP, "aten::mm", at + 30.5, 19.0)]
+        marks.append(mark(at, 30.0, cpu_ms=3.0))
+        at += 50.0
+    return run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(at * 0.4, at * 0.9)])
+
+
+@pytest.fixture(scope="module")
+def on_a_gpu():
+    loop = [Call(loads_us=900.0), *[Call(host_us=20.0, kernel_us=40.0)] * 30, Call(waits=True), Call(host_us=400.0)]
+    return run_like(loop, steps=10)
+
+
+def test_the_first_sentence_names_the_changes_and_the_step_before_and_after(loading):
+    told = str(loading.whatif("workers=4")).splitlines()[0]
+    assert re.match(r"With workers=4 a step takes [\d.]+ ms instead of 50.0 ms: [\d.]+x\.", told)
+
+
+def test_range_bound_and_grade_stand_beside_one_another(loading):
+    told = " ".join(str(loading.whatif("workers=4")).split())
+    assert re.search(r"Expect 50.0 -> [\d.]+-[\d.]+ ms \([\d.]+-[\d.]+x\)\.", told)
+    assert re.search(r"gives at most [\d.]+x\. Grade B:", told)
+
+
+def test_changes_made_together_are_told_alone_as_well(on_a_gpu):
+    told = str(on_a_gpu.whatif("free_input instant_gpu"))
+    assert "Each alone, and together" in told
+    assert "together" in told
+    assert "Each alone" not in str(on_a_gpu.whatif("instant_gpu"))
+
+
+def test_a_step_as_predicted_stands_under_the_step_as_it_is(on_a_gpu):
+    told = str(on_a_gpu.whatif("instant_gpu"))
+    assert "A step as it is, and as predicted" in told
+    assert "critical path" in told.lower()
+
+
+def test_without_changes_everything_that_can_be_told_is_told_the_best_first(loading):
+    told = str(loading.whatif())
+    gains = [float(ratio) for ratio in re.findall(r"^\s*\S+ +[\d.]+ +[\d.]+-[\d.]+ +([\d.]+)x", told, re.MULTILINE)]
+    assert len(gains) >= 2
+    assert gains == sorted(gains, reverse=True)
+    assert "workers" in told
+    assert "Cannot be told from this run" in told
+
+
+def test_how_it_was_predicted_is_told(on_a_gpu):
+    told = str(on_a_gpu.whatif("instant_gpu"))
+    for word in ("Replay:", "Usual delays:", "Unexplained:", "draws of what is not known", "%gpuwhy instant_gpu"):
+        assert word in told
+
+
+def test_as_html_it_is_static_and_escaped(on_a_gpu, tmp_path):
+    fields = {name: getattr(on_a_gpu, name) for name in on_a_gpu.__dataclass_fields__}
+    run = on_a_gpu.__class__(**{**fields, "name": "<script>alert(1)</script>"})
+    path = tmp_path / "whatif.html"
+    run.whatif("instant_gpu").save(path)
+    page = path.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert all(what.startswith("data:") for what in re.findall(r'(?:src|href)="([^"]*)', page))
+    assert "<script" not in page
+
+
+def test_a_run_of_sensors_alone_says_what_to_record():
+    run = run_of((), marks=[mark(at, 1.0) for at in range(0, 200, 10)], loaders=[NO_WORKERS], windows=[])
+    with pytest.raises(RunError, match="Nothing can be predicted") as error:
+        gpulab.whatif(run)
+    assert "%%gpuprofile" in error.value.fix
+
+
+def test_a_finding_says_how_to_ask_for_its_change_with_others(recorded):
+    run = gpulab.load(recorded("v100_ns_resolution.json.gz"))
+    assert "%gpuwhatif amp=fp16" in str(gpulab.report(run))
+
+
+def test_the_run_as_predicted_can_be_reported_and_says_that_it_is_a_prediction(on_a_gpu):
+    told = on_a_gpu.whatif("instant_gpu")
+    assert gpulab.diagnose(told.run).steps.step_ns == pytest.approx(told.prediction.likely_ns, rel=0.03)
+    assert "predicted from a run" in str(gpulab.report(told.run))

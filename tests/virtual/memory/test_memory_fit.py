@@ -1,0 +1,479 @@
+"""Does it fit, how large a batch, which GPU: asked of a stand-in whose program says itself what it takes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase as Phase_
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpulab
+from gpulab.errors import RunError
+from gpulab.tables import Kind, MarkKind
+from gpulab.virtual.memory_fit import cpu_share as room_here
+from gpulab.virtual.memory_fit.batch_search import MOST_RUNS
+from gpulab.virtual.memory_fit.cpu_share import FromHost, from_host
+from gpulab.virtual.memory_fit.fitting import MOST_SIZES, Candidate, MaxBatch, compare_gpus, fits, max_batch
+from gpulab.virtual.memory_fit.measuring import LIMITS, Measured, measure, noted, shares, tried
+from gpulab.virtual.memory_fit.memory import Full, Memory, allowances
+from gpulab.virtual.memory_fit.request_script import Script, forecast, forecast_of_steps
+from gpulab.virtual.op_log.ops import Copy, HostOp, Phase, Role, Way
+from gpulab.virtual.specs import spec
+from tests.support.runs.made_runs import event, mark, run_of
+from tests.support.virtual.memory_programs import (
+    GIB,
+    MIB,
+    MS,
+    SPEEDS,
+    StandIn,
+    anew,
+    fragmented,
+    on,
+    training,
+)
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen")
+
+# One step.
+
+
+def test_what_is_told_is_the_second_step_which_has_the_state_of_the_optimizer(gpu):
+    told = measure(training(gpu), "h100", 8, runner=gpu)
+    assert {role: held // MIB for role, held in told.peak.by_role.items()} == {
+        Role.PARAMETER: 100, Role.GRADIENT: 100, Role.OPTIMIZER: 200, Role.ACTIVATION: 768,
+    }  # fmt: skip
+    assert told.peak.phase is Phase.BACKWARD
+    assert {use.phase: use.bytes // MIB for use in told.phases} == {
+        Phase.FORWARD: 1068, Phase.BACKWARD: 1168, Phase.OPTIMIZER: 400,
+    }  # fmt: skip
+    assert told.step_ns == 13 * MS
+    assert told.range_ns == pytest.approx((10.4 * MS, 16.9 * MS))
+    assert told.per_s_range == pytest.approx((8 / 0.0169, 8 / 0.0104))
+    assert told.per_s == pytest.approx(8 / 0.013)
+    assert told.assumptions == StandIn.assumptions
+
+
+def test_a_step_that_makes_its_model_anew_needs_as_much_as_one_that_keeps_it(gpu):
+    kept = measure(training(gpu), "h100", 8, runner=gpu)
+    told = measure(anew(gpu), "h100", 8, runner=gpu)
+    assert (told.rebuilt, kept.rebuilt) == (True, False)
+    assert told.peak.by_role == kept.peak.by_role
+    assert told.state_bytes == 200 * MIB
+    assert told.reserved_bytes >= told.peak.bytes
+
+
+def test_without_a_batch_a_step_counts_as_one(gpu):
+    told = measure(functools.partial(training(gpu)(), 4) if gpu.last else lambda: None, "h100", runner=gpu)
+    assert told.batch is None
+    assert told.work == 1
+
+
+def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_too(gpu):
+    called = []
+
+    def usual(batch=5):
+        called.append(batch)
+        gpu.last.now_ns += 1e6
+
+    measure(usual, "h100", runner=gpu)
+    measure(usual, "h100", 7, runner=gpu)
+    assert called == [5, 5, 7, 7]
+
+
+def test_a_step_that_takes_a_batch_must_be_told_one(gpu):
+    with pytest.raises(RunError, match="takes a batch size") as error:
+        measure(anew(gpu), "h100", runner=gpu)
+    assert "batch=32" in error.value.fix
+
+
+def test_what_the_step_raises_is_raised(gpu):
+    def broken():
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        measure(broken, "h100", runner=gpu)
+    assert gpu.last.ended == "abandoned"
+
+
+def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
+    measure(training(gpu), "h100", 8, runner=gpu)
+    assert gpu.last.ended == "stopped"
+    quick, _ = tried(training(gpu), spec("h100"), 8, runner=gpu)
+    assert gpu.last.ended == "abandoned"
+    assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
+
+
+def test_where_the_last_step_went_is_told_by_what_limits_it():
+    events = [
+        event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 0.0, 10.0),  # a first step, all of it arithmetic
+        event(Kind.OP, "aten::mm", 10.0, 2.0),
+        event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 12.0, 5.0),
+        event(Kind.KERNEL, "vectorized_elementwise_kernel", 17.0, 3.0),
+    ]
+    ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0, 20.0)]
+    told = shares(run_of(events, marks=ends))
+    assert told == {"arithmetic": 0.5, "memory rate": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
+    assert set(told) == set(LIMITS)
+    assert shares(run_of([event(Kind.OP, "aten::mm", 0.0, 2.0)])) == {}
+
+
+# Does it fit?
+
+
+@pytest.mark.parametrize(
+    ("batch", "verdict"), [(8, "fits"), (680, "fits"), (770, "tight"), (825, "tight"), (840, "does not fit")]
+)
+def test_the_verdict_is_a_word_and_a_tenth_of_the_gpu_is_doubt(gpu, batch, verdict):
+    """79.1 GiB less 664 MiB of allowances hold 832 samples of 96 MiB beside 400 MiB."""
+    told = fits(training(gpu), "h100", batch, runner=gpu)
+    assert told.verdict == verdict
+    assert told.measured.needed_bytes == pytest.approx((400 + 96 * batch + 664) * MIB, rel=0.01, abs=200 * MIB)
+
+
+def test_a_step_that_fits_needs_no_advice(gpu):
+    assert fits(training(gpu), "h100", 8, runner=gpu).remedies == ()
+
+
+def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gpu):
+    told = fits(training(gpu, model=2048, sample=500), "a10", 60, runner=gpu)
+    assert told.verdict == "does not fit"
+    assert [each.key for each in told.remedies] == ["checkpoint", "batch", "autocast"]
+    assert [each.frees_bytes / MIB for each in told.remedies] == [30000, 15000, 15000]
+    assert told.larger.usable_bytes == min(spec(name).usable_bytes for name in ("a100-80", "h100"))
+
+
+def test_a_model_that_is_mostly_state_is_told_to_save_on_that(gpu):
+    told = fits(training(gpu, model=8000, sample=10, state=2), "v100", 1, runner=gpu)
+    assert [each.key for each in told.remedies][:2] == ["optimizer", "parameters"]
+
+
+def test_what_no_gpu_has_room_for_names_none(gpu):
+    assert fits(training(gpu, sample=3000), "b200", 100, runner=gpu).larger is None
+
+
+def test_what_fits_only_once_the_cache_is_given_back_is_tight(gpu):
+    told = fits(fragmented(gpu), "h100", runner=gpu)
+    assert told.measured.used_frac < 0.9
+    assert (told.verdict, told.measured.squeezed, told.measured.refused) == ("tight", True, 0)
+
+
+def test_one_piece_without_room_is_enough_for_a_step_not_to_fit(gpu):
+    told = measure(training(gpu), "h100", 8, runner=gpu)
+    assert (told.verdict, replace(told, refused=1, retries=1).verdict) == ("fits", "does not fit")
+    assert not replace(told, refused=1, retries=1).squeezed
+
+
+def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
+    def step():
+        keys = [gpu.last.hold(9, Phase.FORWARD) for _ in range(6000)]
+        for key in keys[::2]:
+            gpu.last.memory.free(key)
+        gpu.last.memory.free(gpu.last.hold(40000, Phase.FORWARD))
+        for key in keys[1::2]:
+            gpu.last.memory.free(key)
+        gpu.last.now_ns += MS
+
+    told = fits(step, "h100", runner=gpu)
+    assert told.verdict == "does not fit"
+    assert told.measured.peak.bytes < 0.85 * told.measured.usable_bytes
+    assert "segments" in {each.key for each in told.remedies}
+
+
+# How large a batch?
+
+
+def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
+    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert (told.batch, told.refused) == (79, 80)
+    assert [each.batch for each in told.tried] == sorted(each.batch for each in told.tried)
+    assert told.sample_bytes == pytest.approx(1000 * MIB, rel=0.001)
+    assert told.fixed_bytes == pytest.approx(400 * MIB, rel=0.01)
+
+
+@settings(deadline=None, max_examples=12, phases=[Phase_.generate])
+@given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
+def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
+    """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
+    there = spec(name)
+    room = there.usable_bytes - sum(each.bytes for each in allowances(there))
+
+    def play(_):
+        play.last = StandIn(name)
+        return play.last
+
+    play.sizes = {}
+
+    def goes(batch):
+        play.last = StandIn(name)
+        step = training(play, model=model, sample=sample)()
+        try:
+            step(batch)
+            step(batch)
+        except Full:
+            return False
+        return True
+
+    told = max_batch(training(play, model=model, sample=sample), name, start, runner=play)
+    assert len(told.tried) <= MOST_SIZES + MOST_RUNS + 1
+    if told.batch is None:
+        assert not goes(1)
+        return
+    assert goes(told.batch)
+    assert told.refused == told.batch + 1
+    assert not goes(told.refused)
+    assert told.batch <= (room / MIB - 4 * model) / sample
+    assert told.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
+
+
+def test_a_model_that_has_no_room_for_one_sample_has_no_largest_batch(gpu):
+    told = max_batch(training(gpu, model=6000), "t4", runner=gpu)
+    assert (told.batch, told.refused, told.roomy, told.even, told.knee) == (None, 1, None, (), None)
+    assert told.tried[0].batch == 1
+    assert told.tried[0].needed_bytes > told.spec.usable_bytes
+
+
+def test_a_start_that_is_far_too_large_is_no_hindrance(gpu):
+    assert max_batch(training(gpu, sample=1000), "t4", start=4096, runner=gpu).batch in (13, 14)
+
+
+def test_the_choices_beside_it_suit_the_gpu(gpu):
+    told = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+    assert told.even == (72, 64)
+    assert told.roomy in (70, 71)
+
+
+def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
+    told = max_batch(training(gpu, sample=200, fixed_ms=8.0, sample_ms=1.0), "h100", runner=gpu)
+    rates = [each.per_s for each in told.tried if each.verdict != "does not fit"]
+    assert rates == sorted(rates)
+    assert told.knee.per_s >= 0.9 * rates[-1]
+    assert told.knee.batch < told.batch / 2
+    assert any(told.batch / 3 < each.batch < 0.7 * told.batch for each in told.tried)
+
+
+def test_few_runs_are_enough(gpu):
+    told = max_batch(training(gpu, sample=37), "h100", runner=gpu)
+    assert len(told.tried) <= 6
+    assert gpu.count <= 3
+
+
+def alone(gpu):
+    """The sizes that were played on a GPU of their own."""
+    return {sizes[0] for sizes in gpu.sizes.values()}
+
+
+@pytest.mark.parametrize("sample", [37, 5000, 17000])
+def test_the_largest_and_the_one_above_it_were_played_on_gpus_of_their_own(gpu, sample):
+    told = max_batch(training(gpu, sample=sample), "h100", runner=gpu)
+    assert {told.batch, told.refused} <= alone(gpu)
+    assert told.refused == told.batch + 1
+
+
+@pytest.mark.parametrize(("first", "start"), [(1.5, 300), (2.0, 8), (3.0, 1)])
+def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start):
+    """As where cuDNN tries its algorithms: later steps of a GPU that has run already do not tell."""
+    told = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
+    assert {told.batch, told.refused} <= alone(gpu)
+    for batch, fits_there in ((told.batch, True), (told.refused, False)):
+        found, _ = tried(training(gpu, sample=200, first=first), spec("h100"), batch, runner=gpu)
+        assert (found.verdict != "does not fit") == fits_there
+    assert told.refused <= told.batch * 1.02 + 1
+
+
+def test_a_step_that_does_something_else_with_a_large_batch_is_not_foretold_but_found(gpu):
+    told = max_batch(training(gpu, sample=200, more=250), "h100", runner=gpu)
+    assert told.batch < 250 <= told.refused
+    assert told.refused <= told.batch * 1.05
+    assert {told.batch, told.refused} <= alone(gpu)
+
+
+# What is asked of the memory, foretold.
+
+
+def asked(gpu, batch, **sizes):
+    return tried(training(gpu, **sizes), spec("h100"), batch, runner=gpu)
+
+
+@pytest.mark.parametrize("batch", [4, 200, 411, 415, 419, 600])
+def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
+    sizes = {"sample": 190.0, "model": 300.0}
+    foretold = forecast(asked(gpu, 8, **sizes)[1], 8, asked(gpu, 64, **sizes)[1], 64)
+    there = spec("h100")
+    outside = sum(each.bytes for each in allowances(there))
+    fits_there = asked(gpu, batch, **sizes)[0].verdict != "does not fit"
+    assert foretold.fits(batch, there.usable_bytes, outside) == fits_there
+
+
+def test_the_edge_is_the_last_that_is_foretold_to_fit(gpu):
+    foretold = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
+    edge = foretold.edge(0, 2000, spec("h100").usable_bytes, 0)
+    assert foretold.fits(edge, spec("h100").usable_bytes, 0)
+    assert not foretold.fits(edge + 1, spec("h100").usable_bytes, 0)
+
+
+def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
+    script = noted(gpu("h100"))
+    step = training(gpu)()
+    step(8)
+    script.end_part()
+    for batch in (8, 16, 64):
+        step(batch)
+        script.end_part()
+    by_steps = forecast_of_steps(script, (8, 16, 64))
+    by_pair = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
+    assert by_steps.slopes == pytest.approx(by_pair.slopes, abs=1)
+
+
+def test_steps_that_are_not_alike_foretell_nothing(gpu):
+    few, many = Script(), Script()
+    for script, count in ((few, 2), (many, 3)):
+        for number in range(count):
+            script.asked(number, 512, 7)
+    other_stream = Script([(0, 512, 7), (1, 512, 8)])
+    assert forecast(few, 8, many, 16) is None
+    assert forecast(few, 8, other_stream, 16) is None
+    assert forecast(few, 8, few, 8) is None
+
+
+def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
+    memory = Memory(GIB)
+    script = memory.script = Script()
+    memory.allocate(1, 3000, Phase.FORWARD)
+    memory.allocate(2, 0, Phase.FORWARD)  # nothing is asked of the allocator for it
+    script.end_part()
+    memory.free(1)
+    memory.free(2)
+    memory.empty_cache()
+    script.end_part()
+    assert script.events == [(1, 3000, 7), (1, -1, -1), (-1, -1, -1)]
+    assert script.pieces == [(3000, 7)]
+    assert (script.part(0).events, script.part(1).events) == (script.events[:1], script.events[1:])
+
+
+def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
+    build = training(gpu)
+
+    def constant():
+        step = build()
+        return lambda batch: step(4)
+
+    with pytest.raises(RunError, match="largest batch cannot be looked for") as error:
+        max_batch(constant, "h100", runner=gpu)
+    assert "needs no more memory" in error.value.why
+
+
+def test_a_step_that_takes_no_batch_says_so(gpu):
+    with pytest.raises(RunError) as error:
+        max_batch(lambda: None, "h100", runner=gpu)
+    assert "def step(batch)" in error.value.fix
+    with pytest.raises(RunError, match="A batch of 0 is none"):
+        max_batch(lambda batch: None, "h100", start=0, runner=gpu)
+
+
+# Which GPU?
+
+
+def test_gpus_come_by_speed_and_those_without_room_last(gpu):
+    told = compare_gpus(on(gpu, {**SPEEDS, "T4": 1.0}), ["t4", "a100", "h100"], 200, runner=gpu)
+    assert [each.measured.spec.name for each in told.candidates] == ["H100 SXM", "A100-80 SXM", "T4"]
+    assert told.candidates[-1].measured.verdict == "does not fit"
+
+
+def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100", "a100", "t4"], 100, {"H100": 3.6, "t4": 0.36}, runner=gpu)
+    h100, a100, t4 = told.candidates
+    assert h100.cost == pytest.approx(3.6 * 10 * 0.010 / 3600)
+    assert h100.cost_range == (pytest.approx(0.8 * h100.cost), pytest.approx(1.3 * h100.cost))
+    assert (a100.cost, a100.cost_range) == (None, None)
+    assert t4.cost == pytest.approx(0.36 * 10 * 0.150 / 3600)
+
+
+def test_energy_lies_between_half_and_all_of_what_a_gpu_may_draw_while_it_works(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
+    there = spec("h100")
+    assert told.measured.shares["arithmetic"] == pytest.approx(0.75)
+    low, high = told.joules_range
+    assert low == pytest.approx(10 * 0.008 * (there.idle_w + 0.375 * (there.full_w - there.idle_w)))
+    assert high == pytest.approx(10 * 0.013 * (there.idle_w + 0.75 * (there.full_w - there.idle_w)))
+
+
+def test_a_gpu_named_twice_is_compared_once(gpu):
+    assert len(compare_gpus(on(gpu, SPEEDS), ["h100", "H100 SXM"], 8, runner=gpu).candidates) == 1
+
+
+def test_what_cannot_be_compared_is_named(gpu):
+    with pytest.raises(RunError, match="cannot be compared") as error:
+        compare_gpus(lambda: None, ["h100"], price={"t4": 1.0}, runner=gpu)
+    assert "T4" in error.value.why
+    with pytest.raises(RunError, match="cannot be compared"):
+        compare_gpus(lambda: None, [], runner=gpu)
+    with pytest.raises(RunError, match="'gtx9000' is no GPU"):
+        compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
+
+
+def test_what_is_told_cannot_be_changed(gpu):
+    told = compare_gpus(on(gpu, SPEEDS), ["h100"], 8, runner=gpu)
+    for value in (told, told.candidates[0], told.candidates[0].measured):
+        with pytest.raises(AttributeError):
+            value.batch = 1
+    assert isinstance(told.candidates[0], Candidate)
+    assert isinstance(replace(told.candidates[0].measured, batch=1), Measured)
+    assert MaxBatch.__dataclass_params__.frozen
+
+
+# What a step takes from this machine's CPU.
+
+
+def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_computed_here():
+    def copied(way, size, *, pinned):
+        return Copy(name="aten::copy_", way=way, bytes=size, pinned=pinned, non_blocking=False)
+
+    made = HostOp(name="aten::randn", inputs=(), ns=5 * 10**6)
+    records = [made, copied(Way.TO_DEVICE, 6 * 10**6, pinned=False), copied(Way.TO_HOST, 4, pinned=False)]
+    told = from_host(records, spec("h100"))
+    assert (told.bytes, told.pageable, told.cpu_ns) == (6 * 10**6, True, 5 * MS)
+    assert told.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
+    pinned = from_host([copied(Way.TO_DEVICE, 6 * 10**6, pinned=True)], spec("h100"))
+    assert not pinned.pageable
+    assert pinned.copy_ns < told.copy_ns / 5
+
+
+def test_a_time_that_counts_copies_and_this_cpu_says_so(gpu, monkeypatch):
+    assert "CPU" not in str(max_batch_view(gpu))
+    told = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
+    monkeypatch.setattr(StandIn, "from_host", told)
+    text = " ".join(str(max_batch_view(gpu)).split())
+    assert "with copies of 32.0 MiB from pageable CPU memory (40.0 ms). To time the GPU alone" in text
+    monkeypatch.setattr(StandIn, "from_host", FromHost(cpu_ns=40 * MS))
+    assert "with what the CPU of this machine computes (40.0 ms)" in " ".join(str(max_batch_view(gpu)).split())
+
+
+def max_batch_view(gpu):
+    return gpulab.virtual.max_batch(training(gpu, sample=1000), "h100", runner=gpu)
+
+
+def test_a_batch_that_this_machine_has_no_memory_for_is_not_tried(gpu, monkeypatch):
+    monkeypatch.setattr(StandIn, "from_host", FromHost(bytes=8 * MIB))
+    monkeypatch.setattr(room_here, "free_bytes", lambda: 40 * MIB)
+    with pytest.raises(RunError, match="makes its batch in CPU memory") as error:
+        max_batch(training(gpu, sample=1), "h100", runner=gpu)
+    assert 'device="cuda"' in error.value.fix
+    assert max(batch for sizes in gpu.sizes.values() for batch in sizes) <= 32, "8 MiB a step, 40 MiB free"
+
+
+def test_what_was_tried_is_kept_as_a_run_under_the_name_it_was_given_or_not_at_all():
+    torch = pytest.importorskip("torch")
+    before = set(gpulab.runs)
+
+    def step(batch):
+        torch.nn.Linear(8, 8).cuda()(torch.ones(batch, 8, device="cuda")).sum().backward()
+
+    gpulab.virtual.fits(step, "l4", 4)
+    gpulab.virtual.compare_gpus(step, ["l4"], 4)
+    assert set(gpulab.runs) == before
+    gpulab.virtual.fits(step, "l4", 4, name="the step")
+    assert set(gpulab.runs) - before == {"the step"}
+    assert str(gpulab.runs["the step"].source) == "virtual L4, estimated"

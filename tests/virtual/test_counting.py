@@ -1,0 +1,294 @@
+"""Where PyTorch cannot be played to, operators are counted: the same work and memory, and what is left out is said."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from gpulab.errors import CaptureError  # noqa: E402
+from gpulab.virtual.cost_model.operators import kernels  # noqa: E402
+from gpulab.virtual.device import counting  # noqa: E402
+from gpulab.virtual.device.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
+from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
+from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
+from gpulab.virtual.op_log.ops import Copy, Op, Phase, Role, Way  # noqa: E402
+from gpulab.virtual.specs import spec  # noqa: E402
+from tests.support.virtual import cuda_programs  # noqa: E402
+from tests.support.virtual.device_programs import (  # noqa: E402
+    gpt2,
+    gpt2_played,
+    last_step,
+    names,
+    owners,
+    resnet,
+    resnet_played,
+    work,
+)
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen")
+
+MIB = 2**20
+
+
+def device(records=None, memory=None, gpu="h100"):
+    chosen, sink = spec(gpu), (records if records is not None else []).append
+    held = memory or Memory(chosen.usable_bytes, chosen.context_bytes)
+    return CountingDevice(chosen, sink, held, cuda_programs.StillClock())
+
+
+def counted(program, gpu="h100"):
+    """The records, the memory and the assumptions of a program."""
+    chosen, records = spec(gpu), []
+    memory = Memory(chosen.usable_bytes, chosen.context_bytes)
+    with device(records, memory, gpu) as counting_device:
+        program()
+    return records, memory, counting_device.assumptions
+
+
+@functools.cache
+def two_steps_of_resnet(amp=None, channels_last=False):
+    """ResNet-50, counted once for all who ask: all that was written down, and the memory."""
+    records, memory, _ = counted(lambda: resnet(amp, 2, channels_last))
+    return records, memory
+
+
+def resnet_counted(amp=None, channels_last=False):
+    """The work of its second step, and memory in use at most."""
+    records, memory = two_steps_of_resnet(amp, channels_last)
+    return last_step(records), memory.max_allocated_bytes
+
+
+def gpt2_counted(dtype=None):
+    """The same of GPT-2 small and its only step."""
+    records, memory, _ = counted(lambda: gpt2(dtype))
+    return last_step(records), memory.max_allocated_bytes
+
+
+def perceptron(steps):
+    """A small network: what is told of its run is told of any."""
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+
+
+def flops(records):
+    return sum(each.flops for each in records)
+
+
+def priced_ns(records):
+    return sum(kernel.ns for op in records for kernel in kernels(op, spec("h100")))
+
+
+# The same work and memory as where it is played.
+
+
+@pytest.mark.parametrize(("amp", "peak_mib"), [(None, 5495), (torch.float16, 2980)], ids=["float32", "amp"])
+def test_a_step_of_resnet_50_has_its_known_work_and_peak(amp, peak_mib):
+    step, most_bytes = resnet_counted(amp)
+    assert round(flops(step) / 1e9, 1) == 1555.1
+    assert round(most_bytes / MIB) == peak_mib
+
+
+PROGRAMS = {
+    "resnet 50": (resnet_counted, resnet_played, (None,)),
+    "resnet 50, amp": (resnet_counted, resnet_played, (torch.float16,)),
+    "resnet 50, channels last": (resnet_counted, resnet_played, (torch.bfloat16, True)),
+    "gpt 2": (gpt2_counted, gpt2_played, (None,)),
+    "gpt 2, amp": (gpt2_counted, gpt2_played, (torch.bfloat16,)),
+}
+
+
+@pytest.mark.parametrize(("count", "play", "how"), PROGRAMS.values(), ids=PROGRAMS)
+def test_it_counts_as_the_virtual_gpu_does(count, play, how):
+    ours, our_bytes = count(*how)
+    its, its_bytes, _ = play(*how)
+    assert flops(ours) == flops(its)
+    assert our_bytes == pytest.approx(its_bytes, rel=0.001)
+    assert priced_ns(ours) == pytest.approx(priced_ns(its), rel=0.05)
+
+
+def test_operations_are_those_of_torch_s_own_counter():
+    def step(x, model):
+        model(x).sum().backward()
+
+    model, x = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 8)), torch.randn(32, 64)
+    with FlopCounterMode(display=False) as counter:
+        step(x, model)
+    records, _, _ = counted(lambda: step(x.cuda(), model.cuda()))
+    assert flops(work(records)) == counter.get_total_flops()
+
+
+def test_memory_is_told_by_role():
+    _, memory = two_steps_of_resnet(None, False)
+    used = memory.peak().by_role
+    assert round(used[Role.PARAMETER] / MIB) == 98
+    assert used[Role.OPTIMIZER] > 90 * MIB
+    assert used[Role.ACTIVATION] > 5000 * MIB
+
+
+def test_phases_follow_each_other():
+    records, _ = two_steps_of_resnet(None, False)
+    phases = list(dict.fromkeys(each.phase for each in records if isinstance(each, Op)))
+    assert phases == [Phase.SETUP, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
+
+
+# CUDA programs as people write them.
+
+FAILING = {  # what the module says it leaves out, and what is rare
+    "autocast_lists", "checks_for_numbers", "ctc_loss", "default_devices", "losses",
+    "masks_and_nonzero", "mixed_devices", "moving_tensors", "numpy_needs_cpu", "random_numbers", "reading_values",
+    "saving_writes_nothing", "weight_and_spectral_norm",
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("name", sorted(set(cuda_programs.WORKS) - FAILING))
+def test_it_runs_unmodified(name):
+    with device():
+        cuda_programs.WORKS[name]()
+
+
+def test_a_mask_takes_half_of_the_elements_and_makes_the_host_wait():
+    def program():
+        x = torch.randn(8, 3, device="cuda", requires_grad=True)
+        assert x[x[:, 0] > 0].shape == (4, 3)
+        assert x[x > 0].shape == x.masked_select(x > 0).shape == (12,)
+        x[x > 0].sum().backward()
+        assert x.grad.shape == (8, 3)
+        with torch.no_grad():
+            x[x > 0] = 0.0
+
+    records, _, assumptions = counted(program)
+    assert sum(isinstance(each, Copy) and each.way is Way.TO_HOST for each in records) >= 5
+    assert "half of the elements" in [each.taken for each in assumptions]
+
+
+def test_what_has_no_shape_rule_is_refused_by_name():
+    def program():
+        torch.unique(torch.randn(8, device="cuda"))
+
+    with pytest.raises(CaptureError, match="aten::_unique2"):
+        counted(program)
+
+
+def test_a_second_gpu_does_not_exist():
+    for ask in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1")):
+        with pytest.raises(RuntimeError, match="invalid device ordinal"):
+            counted(ask)
+
+
+def test_a_copy_to_the_gpu_and_a_value_read_are_copies():
+    records, _, assumptions = counted(lambda: torch.ones(4, 8).cuda().sum().item())
+    copies = [(each.way, each.bytes) for each in records if isinstance(each, Copy)]
+    assert copies == [(Way.TO_DEVICE, 128), (Way.TO_HOST, 4)]
+    assert [each.what for each in assumptions[1:]] == ["numbers read from the GPU, as with .item()"]
+
+
+def test_autocast_casts_products_down_and_softmax_up():
+    def program():
+        layer, x = nn.Linear(8, 8).cuda(), torch.randn(2, 8, device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = layer(x)
+            assert out.dtype is torch.bfloat16
+            assert (out @ out.T).dtype is torch.bfloat16
+            assert out.softmax(-1).dtype is torch.float32
+            assert functional.cross_entropy(out, torch.zeros(2, dtype=torch.long, device="cuda")).dtype is torch.float32
+        assert layer(x).dtype is torch.float32
+        out.float().sum().backward()
+        assert layer.weight.grad.dtype is torch.float32
+
+    counted(program)
+
+
+def test_attention_is_the_kernel_of_the_gpu():
+    def program():
+        q = torch.randn(1, 2, 16, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        functional.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
+
+    assert "aten::_scaled_dot_product_flash_attention_backward" in names(counted(program, "h100")[0])
+    assert "aten::_scaled_dot_product_flash_attention" not in names(counted(program, "t4")[0])
+
+
+# What is said of it, and that torch is itself again.
+
+
+def test_the_program_s_own_time_is_not_counted():
+    records, _ = two_steps_of_resnet(None, False)
+    assert {each.python_ns for each in records} == {0}
+    assert NO_HOST.launch_ns == NO_HOST.alloc_ns == NO_HOST.scaled(3.0).sync_call_ns == 0
+    assert str(NO_HOST) == str(NO_HOST.scaled(2.0)) == "none: what it costs is not counted"
+
+
+def test_what_is_left_out_is_said():
+    told = announcement("autocast failed: ValueError: 3")
+    assert told.startswith(f"The virtual GPU does not work with PyTorch {torch.__version__} (autocast failed: ")
+    for word in ("meta device", "costs the host nothing", "autocast", "devices"):
+        assert word in told
+    assert LEFT_OUT in told
+    _, _, assumptions = counted(lambda: None)
+    assert [each.taken for each in assumptions] == [LEFT_OUT]
+
+
+@pytest.mark.parametrize("ended_by", [None, ValueError, KeyboardInterrupt])
+def test_torch_is_as_it_was_however_it_ends(ended_by):
+    def state():
+        found = {
+            (repr(owner), name): id(value) for owner in (*owners(), functional) for name, value in vars(owner).items()
+        }
+        modes = (torch.utils._python_dispatch._len_torch_dispatch_stack(), torch._C._only_lift_cpu_tensors())
+        return found, modes, torch.backends.mha.get_fastpath_enabled(), torch.cuda.is_available()
+
+    with device():
+        torch.ones(1, device="cuda")  # what is imported on first use is imported
+    before = state()
+
+    def program():
+        resnet(torch.float16)
+        if ended_by is not None:
+            raise ended_by
+
+    if ended_by is None:
+        counted(program)
+    else:
+        with pytest.raises(ended_by):
+            counted(program)
+    assert state() == before
+    assert torch.ones(3).sum().item() == 3.0
+
+
+def test_a_pytorch_that_cannot_even_be_counted_on_is_refused_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(counting, "meta_mode", lambda: nothing_there())
+
+    def nothing_there():
+        raise ImportError("cannot import name 'TorchDispatchMode'")
+
+    available = torch.cuda.is_available()
+    with pytest.raises(CaptureError, match=r"TorchDispatchMode[\s\S]*gpulab.virtual.selftest.run.TESTED"):
+        counted(lambda: None)
+    assert torch.cuda.is_available() == available
+    assert cuda_api.index_of(None) == 0
+
+
+def test_a_virtual_gpu_counts_where_the_self_test_fails_and_every_report_says_so(monkeypatch):
+    import gpulab
+    from gpulab.virtual import session
+    from gpulab.virtual.selftest.run import Selftest
+
+    failed = Selftest(False, "autocast failed: ValueError: 3", torch.__version__, 4.0)
+    monkeypatch.setattr(session, "playable", lambda: failed)
+    gpu = gpulab.virtual_gpu("h100")
+    with pytest.warns(UserWarning, match=r"does not work with PyTorch .* \(autocast failed: ValueError: 3\)"), gpu:
+        perceptron(steps=4)
+    assert gpu.run.facts[counting.FACT].startswith("autocast failed: ValueError: 3; ")
+    assert gpu.run.facts["host"] == str(NO_HOST)
+    assert LEFT_OUT in " ".join(str(gpulab.report(gpu.run)).split())

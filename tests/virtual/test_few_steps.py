@@ -1,0 +1,35 @@
+"""A loop without waits is diagnosed alike whether it was played for two steps or for ten: its queue fills at first."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpulab.analysis.steps.detection import steps  # noqa: E402
+from gpulab.questions import diagnose, ready  # noqa: E402
+from gpulab.virtual.host.costs import Host  # noqa: E402
+from gpulab.virtual.session import VirtualGpu  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen")
+
+
+def played(count, width, batch):
+    with VirtualGpu("h100", host=Host.usual()) as device, torch.device("cuda"):
+        model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        data = torch.randn(batch, width)
+        for _ in range(count):
+            model(data).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return device.run
+
+
+@pytest.mark.parametrize(("width", "batch", "within"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
+def test_the_step_and_the_verdict_do_not_depend_on_how_few_steps_were_played(width, batch, within):
+    long = played(12, width, batch)
+    step_ns, rule = steps(long).step_ns, diagnose(long).first.rule
+    for count in range(2, 8):
+        short = played(count, width, batch)
+        assert steps(short).step_ns == pytest.approx(step_ns, rel=within), f"of {count} steps"
+        assert diagnose(short).first.rule == rule, f"of {count} steps"
+        assert ready(short).quality.refusal is None

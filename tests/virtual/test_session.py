@@ -1,0 +1,281 @@
+"""A virtual GPU around ordinary CUDA code: a run like any other, and torch as it was."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import gpulab
+from gpulab.analysis.steps.detection import steps
+from gpulab.analysis.steps.ledger import ledger
+from gpulab.errors import CaptureError, RunError
+from gpulab.questions import ready
+from gpulab.tables import Kind
+from gpulab.views.compare.comparison import comparison as compared
+from gpulab.virtual.host.costs import Host
+from gpulab.virtual.op_log.ops import STEP_HIGH, STEP_LOW
+from gpulab.virtual.session import VirtualGpu
+
+pytestmark = pytest.mark.usefixtures("old_is_frozen")
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+
+def playing(gpu="h100", name="played"):
+    """A virtual GPU with the usual host: nothing is measured, so every run is alike."""
+    return VirtualGpu(gpu, name, host=Host.usual())
+
+
+def train(count=12, batch=64, width=1024, loader=None, device="cuda"):
+    model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches = loader if loader is not None else (torch.randn(batch, width) for _ in range(count))
+    for given in batches:
+        inputs = (given[0] if isinstance(given, list) else given).to(device)
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+
+
+def data(count=10, batch=64, width=1024, **how):
+    samples = torch.utils.data.TensorDataset(torch.randn(count * batch, width))
+    return torch.utils.data.DataLoader(samples, batch_size=batch, **how)
+
+
+def raise_after(steps, error):
+    train(steps)
+    raise error
+
+
+@pytest.fixture(scope="module")
+def run():
+    with playing() as gpu:
+        train()
+    return gpu.run
+
+
+def test_it_is_a_run_like_any_other_and_says_that_it_is_none(run):
+    assert str(run.source) == "virtual H100 SXM, estimated"
+    assert run.machine.gpus[0].name == "NVIDIA H100 80GB HBM3"
+    assert gpulab.runs["played"] is run
+    found = steps(run)
+    assert found.found_by == "optimizer"
+    account = ledger(run, found)
+    assert account.device == "gpu"
+    assert account.step_ns.sum() == (found.end_ns - found.start_ns)[found.interior].sum()
+    assert found.step_ns == found.traced_ns == found.plain_ns
+
+
+def test_its_models_and_optimizers_are_named_as_in_any_recording(run):
+    assert [each.kind for each in run.optimizers] == ["AdamW"]
+    assert run.optimizers[0].device == "cuda"
+    assert run.models[0].bytes == 2 * (1024 * 1024 + 1024) * 4
+
+
+def test_what_is_asked_of_runs_can_be_asked_of_it(run):
+    assert "Virtual H100 SXM, estimated." in repr(gpulab.report(run))
+    assert "virtual H100 SXM, estimated" in repr(gpulab.whatif(run, "instant_host"))
+    assert "virtual H100 SXM, estimated" in repr(compared(gpulab.compare(run, run)))
+
+
+def test_what_only_a_real_machine_tells_is_not_judged_and_why(run):
+    unjudged = {each.rule: each.why for each in gpulab.diagnose(run).unjudged}
+    for rule in ("throttled", "slow_link", "many_threads", "garbage_collection", "first_step", "periodic_pause"):
+        assert unjudged[rule] == "a virtual GPU is only worked out: nothing of this was measured"
+
+
+def test_it_replays_exactly(run):
+    found = ready(run).quality
+    assert abs(found.replay_error) < 0.005
+
+
+def test_it_is_saved_and_loaded_whole(run, tmp_path):
+    gpulab.save(run, tmp_path / "played.gpulab")
+    again = gpulab.load(tmp_path / "played.gpulab")
+    assert again.source == run.source
+    assert again.facts == run.facts
+    for column, values in run.event_rows.columns.items():
+        if column != "name":
+            assert np.array_equal(values, again.event_rows.columns[column])
+
+
+def test_memory_is_told_over_time_and_at_each_step(run):
+    rows = run.memory_rows
+    assert rows["allocated_bytes"].max() > 4 * 2 * 1024 * 1024 * 4  # parameters, gradients, two moments
+    assert (rows["reserved_bytes"] >= rows["allocated_bytes"]).all()
+    assert len(run.allocator_rows) == len(steps(run)) + 2  # at the beginning, and where steps begin
+
+
+def test_the_same_code_takes_longer_on_a_smaller_gpu():
+    taken = {}
+    for name in ("t4", "a100", "h100"):
+        with playing(name, name) as gpu:
+            samples = [torch.randn(8192, 1024, device="cuda")] * 6
+            train(loader=samples)
+        taken[name] = gpu.step_ns
+        low, high = gpu.step_range_ns
+        assert low < gpu.step_ns < high
+    assert taken["t4"] > 2 * taken["a100"] > 4 * taken["h100"]
+
+
+def test_an_exception_goes_on_its_way_and_the_run_is_kept():
+    gpu = playing(name="failing")
+    with pytest.raises(ZeroDivisionError), gpu:
+        raise_after(4, ZeroDivisionError)
+    assert gpu.run.outcome == "ZeroDivisionError"
+    assert gpulab.runs["failing"] is gpu.run
+    assert not torch.cuda.is_available()
+
+
+def test_an_interrupt_leaves_torch_as_it_was():
+    before = torch.cuda.is_available, torch.Tensor.cuda, torch.utils.data.DataLoader.__iter__, gc.isenabled()
+    with pytest.raises(KeyboardInterrupt), playing(name="stopped"):
+        raise_after(2, KeyboardInterrupt)
+    assert (torch.cuda.is_available, torch.Tensor.cuda, torch.utils.data.DataLoader.__iter__, gc.isenabled()) == before
+    torch.ones(3).sum().item()
+
+
+def test_one_recording_at_a_time():
+    with playing(name="outer"):
+        with pytest.raises(CaptureError, match="being recorded already"), gpulab.profile("inner"):
+            pass
+        with pytest.raises(CaptureError, match="being recorded already"), playing(name="inner"):
+            pass
+    with gpulab.profile("outer", level="sensors"), pytest.raises(CaptureError), playing(name="inner"):
+        pass
+    with playing(name="afterwards"):
+        assert torch.cuda.is_available()
+
+
+def test_a_gpu_that_is_not_known_is_refused_with_the_list():
+    with pytest.raises(RunError, match="h1000"):
+        gpulab.virtual_gpu("h1000")
+
+
+def test_batches_come_from_the_real_loader_and_take_their_real_time():
+    with playing(name="fed") as gpu:
+        train(loader=data())
+    run = gpu.run
+    assert steps(run).found_by == "DataLoader"
+    assert run.loaders[0].batch_size == 64
+    loaded = run.event_rows.of_kind(Kind.LOADER)
+    assert len(loaded) == 11  # and the one that ends the pass
+    assert loaded["dur_ns"].min() > 10_000
+    assert ledger(run, steps(run)).share("loader") > 0
+
+
+def test_workers_build_batches_beside_the_gpu():
+    with playing(name="workers") as gpu:
+        train(loader=data(12, num_workers=2, pin_memory=True))
+    run = gpu.run
+    assert run.loaders[0].workers == 2
+    assert run.loaders[0].pin_memory
+    copies = run.event_rows.of_kind(Kind.MEMCPY)
+    assert any("Pinned" in name for name in copies.words("name").to_list())
+
+
+def test_steps_can_be_said():
+    with playing(name="said") as gpu:
+        model = nn.Linear(64, 64).cuda()
+        for _ in range(7):
+            model(torch.ones(8, 64, device="cuda"))
+            gpulab.step()
+    assert steps(gpu.run).found_by == "gpulab.step()"
+    assert gpu.step_ns > 0
+
+
+def test_what_is_marked_is_what_is_timed():
+    with playing(name="marked") as gpu:
+        train(3)
+        gpu.mark()
+        train(1, batch=8192)
+        large = gpu.step_ns
+        gpu.mark()
+        train(1, batch=64)
+        assert gpu.step_ns < large
+
+
+def test_no_step_is_no_step():
+    with playing(name="nothing") as gpu:
+        torch.ones(3, device="cuda")
+    with pytest.raises(RunError, match="no whole step"):
+        gpu.step_ns  # noqa: B018
+    assert gpulab.report(gpu.run)
+
+
+def test_operators_of_the_host_are_told_with_their_real_time():
+    with playing(name="hosted") as gpu:
+        for _ in range(7):
+            noise = torch.randn(2**20)
+            (noise.cuda() + 1).sum()
+            gpulab.step()
+    names = gpu.run.event_rows.words("name")
+    filled = gpu.run.event_rows.where(
+        np.flatnonzero(names.matching(word == "aten::normal_" for word in names.vocabulary))
+    )
+    assert len(filled) == 7
+    assert filled["dur_ns"].min() > 100_000
+
+
+def test_what_was_assumed_is_written_down():
+    with playing(name="assumed") as gpu:
+        for _ in range(4):
+            loss = torch.ones(8, device="cuda").sum()
+            loss.item()
+            gpulab.step()
+    told = {name: taken for name, taken in gpu.run.facts.items() if name.startswith("assumed: ")}
+    assert len(told) == 1
+    assert "4 times" in next(iter(told.values()))
+    assert "What was assumed" in repr(gpulab.report(gpu.run))
+
+
+def test_the_range_that_is_told_holds_the_step_that_is_quoted(run):
+    low, high = float(run.facts[STEP_LOW]), float(run.facts[STEP_HIGH])
+    assert low < steps(run).step_ns < high
+
+
+def test_cuda_s_own_sleep_takes_gpu_time_in_the_stream_it_is_called_in():
+    with playing("t4") as gpu:
+        cycles = gpu.spec.sm_clock_mhz * 1000 * 10  # ten milliseconds
+        side = torch.cuda.Stream()
+        began, done, beside = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        began.record()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2 * cycles)
+            beside.record()
+        torch.cuda._sleep(cycles)
+        done.record()
+        assert not done.query()
+        torch.cuda.synchronize()
+        took_ms = began.elapsed_time(done), began.elapsed_time(beside)
+        with pytest.raises(TypeError, match="expected 'int'"):
+            torch.cuda._sleep(1.5)
+    assert took_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
+    names = gpu.run.event_rows.of_kind(Kind.KERNEL).words("name")
+    assert all("spin_kernel" in names[row] for row in range(2))
+
+
+@pytest.mark.parametrize("asked", [1, 3, 5])
+def test_so_many_steps_count_as_recorded_as_were_asked_for(run, asked):
+    with VirtualGpu("h100", "some", steps=asked, host=Host.usual()) as gpu:
+        train()
+    found, whole = steps(gpu.run).by_host, steps(run).by_host
+    assert (found.recorded.sum(), len(found)) == (asked, len(whole))
+    assert found.recorded.argmax() == whole.recorded.argmax(), "once the loop has settled"
+
+
+def test_of_a_short_loop_the_last_steps_count_and_all_where_more_were_asked_for():
+    def recorded(asked):
+        with VirtualGpu("h100", "short", steps=asked, host=Host.usual()) as gpu:
+            train(loader=data(count=5))
+        return steps(gpu.run).by_host.recorded.tolist()
+
+    assert recorded(4) == [False, True, True, True, True]
+    assert recorded(50) == [True] * 5
+
+
+def test_no_steps_cannot_be_recorded():
+    with pytest.raises(CaptureError, match="Cannot record 0 steps"):
+        gpulab.virtual_gpu("h100", steps=0)
