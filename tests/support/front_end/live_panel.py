@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
 from gpulab.sensors import GpuReading
 from tests.support.front_end.kernel import Kernel, kernel
 
