@@ -10,10 +10,7 @@ import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps.detection import steps  # noqa: E402
 from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
 from gpulab.capture.plan import Phase  # noqa: E402
-from gpulab.capture.profiler import (
-    Stretch,
-    warm_up,
-)
+from gpulab.capture.profiler import Stretch, warm_up  # noqa: E402
 from gpulab.capture.run_registry import Runs, runs  # noqa: E402
 from gpulab.capture.session import Session  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
