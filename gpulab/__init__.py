@@ -12,7 +12,7 @@ The map of the house; imports point down this list only:
     rows, tables, run    columns in memory; what each of them means; what was recorded, frozen
     trace, sensors       PyTorch's trace files; what GPU and host can be asked
     store                a run on disk
-    files                from disk and to disk, whatever lies there
+    files                from disk and to disk, whatever lies there; the recorded datasets
     capture              recording a cell to a run
     analysis             questions with a number for an answer
     replay               what-if
@@ -21,7 +21,7 @@ The map of the house; imports point down this list only:
     questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, timeline, charts, the live panel
     workloads            small training loops with one planted flaw each
-    datasets             small data, made and kept in a folder
+    synthetic            small data, made and kept in a folder
     lessons              two variants run in turn; what the notebooks of the course call
     magics               %%gpuprofile and its like
     __main__             python -m gpulab: the course, and the file for nbval
