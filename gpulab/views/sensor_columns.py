@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpulab.columns import Column, ValueKind
 from gpulab.intervals import Ints
 from gpulab.rows import Rows, Table
-from gpulab.run import Gpu
+from gpulab.run import Gpu, Machine
 from gpulab.views.wording import UNKNOWN, duration, percent, quantity, size
 
 Floats = NDArray[np.float64]
@@ -80,11 +80,11 @@ def axis_label(column: Column, symbol: str) -> str:
     return f"{column.label}, {symbol}" if symbol else column.label
 
 
-def limit(column: Column, gpu: Gpu | None) -> float | None:
-    """The GPU's limit for this column; None if it has none, or it is not known."""
-    if column.limit is None or gpu is None:
+def limit(column: Column, owner: Gpu | Machine | None) -> float | None:
+    """What bounds this column on its GPU or its machine; None if nothing does, or it is not known."""
+    if column.limit is None or owner is None:
         return None
-    value = getattr(gpu, column.limit.field)
+    value = getattr(owner, column.limit.field)
     return None if value is None else float(value)
 
 

@@ -11,7 +11,7 @@ from gpulab import tables
 from gpulab.columns import UNITS, Display, ValueKind
 from gpulab.errors import RunError
 from gpulab.rows import Words, concat
-from gpulab.run import Gpu
+from gpulab.run import Gpu, Machine
 from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, STEPS, TABLES, WORKER_SAMPLES, Kind
 from tests.support.runs.made_runs import event, rows, run_of
 
@@ -77,8 +77,8 @@ def test_every_column_says_what_it_means_and_its_unit():
 
 
 def test_each_reading_of_a_sensor_has_a_label_and_a_limit_that_there_is():
-    fields = {field.name for field in dataclasses.fields(Gpu)}
-    for table in (GPU_SAMPLES, HOST_SAMPLES, WORKER_SAMPLES):
+    for table, owner in ((GPU_SAMPLES, Gpu), (HOST_SAMPLES, Machine), (WORKER_SAMPLES, Machine)):
+        fields = {field.name for field in dataclasses.fields(owner)}
         readings = [column for column in table.columns if column.dtype == "float64"]
         assert len({column.label for column in readings}) == len(readings)
         for column in readings:

@@ -26,7 +26,7 @@ from gpulab.analysis.steps.detection import steps
 from gpulab.columns import Column, Display
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
-from gpulab.run import Gpu, Run
+from gpulab.run import Gpu, Machine, Run
 from gpulab.views import sensor_columns
 from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, panels
 from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit
@@ -70,7 +70,7 @@ def sensors(run: Run) -> Chart:
     rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
     on_gpu = len(rows) > 1
     gpu = run.machine.gpus[device] if 0 <= device < len(run.machine.gpus) else None
-    drawn = _panels(rows, gpu) if on_gpu else _panels(run.host_rows) if len(run.host_rows) > 1 else []
+    drawn = _panels(rows, gpu) if on_gpu else _panels(run.host_rows, run.machine) if len(run.host_rows) > 1 else []
     if not drawn:
         why, fix = "no sensor was read during this run", "record it here with %%gpuprofile: a trace has no sensors"
         if run.source.how == "virtual":
@@ -103,14 +103,14 @@ def sensors(run: Run) -> Chart:
 # What there is to draw.
 
 
-def _panels(rows: Rows, gpu: Gpu | None = None) -> list[_Panel]:
+def _panels(rows: Rows, owner: Gpu | Machine | None) -> list[_Panel]:
     """A plot for each sensor that answered; one that did not is left out, and never drawn as zero."""
     panels = []
     for column, key in zip(rows.table.displayed(Display.CHART), itertools.cycle(COLOURS), strict=False):
         at, values = sensor_columns.readings(rows, column)
         counts_nothing = column.unit.format == "count" and not np.nan_to_num(values).any()
         if np.isfinite(values).any() and not counts_nothing:
-            panels.append(_Panel(column, at, values, key, sensor_columns.limit(column, gpu)))
+            panels.append(_Panel(column, at, values, key, sensor_columns.limit(column, owner)))
     return panels
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.columns import Column, Display
 from gpulab.intervals import Ints, Spans
 from gpulab.rows import Rows
-from gpulab.run import Gpu
+from gpulab.run import Gpu, Machine
 from gpulab.views import sensor_columns
 from gpulab.views.timeline.scene.groups import Curve, Floats, Group
 from gpulab.views.timeline.scene.rows import MOST_GPUS, Drawn, gpu_name
@@ -31,7 +31,7 @@ def curves(drawn: Drawn) -> Iterator[Group]:
     for device in chosen:
         yield from _gpu(drawn, device, rows.where(rows["device"] == device), gpu_name(device, several=several))
     yield from _allocated(drawn)
-    yield from _sensors(drawn, drawn.run.host_rows, "host")
+    yield from _sensors(drawn, drawn.run.host_rows, "host", owner=drawn.run.machine)
 
 
 def _gpu(drawn: Drawn, device: int, rows: Rows, name: str) -> Iterator[Group]:
@@ -42,17 +42,21 @@ def _gpu(drawn: Drawn, device: int, rows: Rows, name: str) -> Iterator[Group]:
         yield _throttled(drawn, device, rows, name)
 
 
-def _sensors(drawn: Drawn, rows: Rows, source: str, prefix: str = "", gpu: Gpu | None = None) -> Iterator[Group]:
+def _sensors(
+    drawn: Drawn, rows: Rows, source: str, prefix: str = "", owner: Gpu | Machine | None = None
+) -> Iterator[Group]:
     for column in rows.table.displayed(Display.TIMELINE):
-        yield from _sensor(drawn, rows, column, source, prefix, gpu)
+        yield from _sensor(drawn, rows, column, source, prefix, owner)
 
 
-def _sensor(drawn: Drawn, rows: Rows, column: Column, source: str, prefix: str, gpu: Gpu | None) -> Iterator[Group]:
+def _sensor(
+    drawn: Drawn, rows: Rows, column: Column, source: str, prefix: str, owner: Gpu | Machine | None
+) -> Iterator[Group]:
     """One sensor; nothing where it was never read."""
     at, values = sensor_columns.readings(rows, column)
     if not len(values) or np.isnan(values).all():
         return
-    unit, limit = column.unit, sensor_columns.limit(column, gpu)
+    unit, limit = column.unit, sensor_columns.limit(column, owner)
     scale = 1.0 if unit.format in ("percent", "bytes") else unit.scale  # these two are scaled in the browser
     values, limit = values * scale, None if limit is None else limit * scale
     line = f" The line is the {column.limit.label}." if column.limit and limit is not None else ""
