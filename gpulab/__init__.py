@@ -9,6 +9,7 @@ The same without IPython:
 The map of the house; imports point down this list only:
 
     errors, intervals    expected failures; spans of time
+    columns              name, dtype, meaning; label, unit and limit of a reading
     rows, tables, run    columns in memory; what each of them means; what was recorded, frozen
     trace, sensors       PyTorch's trace files; what GPU and host can be asked
     store                a run on disk

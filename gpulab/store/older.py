@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.rows import Array, Column, Table, Words, absent
+from gpulab.columns import Column
+from gpulab.rows import Array, Table, Words, absent
 from gpulab.store.format import Schema
 from gpulab.store.unpacking import Columns, Unpacked
 from gpulab.tables import EVENTS, GRIDS

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from gpulab import store
+from gpulab.columns import Column
 from gpulab.errors import StoreError
-from gpulab.rows import Column
 from gpulab.run import Gap, Gpu, Loader, Machine, Recording, Source
 from gpulab.store import older
 from gpulab.store.unpacking import Unpacked

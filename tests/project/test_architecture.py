@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("errors", "intervals", "wording"),
+    ("errors", "intervals", "wording", "columns"),
     ("rows",),
+    ("sensor_tables",),
     ("tables",),
     ("run",),
     ("trace", "sensors", "store"),
