@@ -16,7 +16,7 @@ import pytest
 
 import gpulab
 from gpulab import charts
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
 from gpulab.run import Machine, Run, Source
 from gpulab.sensors import Reading, Sensors
 from gpulab.sensors.nvml import Nvml
