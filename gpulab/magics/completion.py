@@ -12,12 +12,12 @@ from IPython.core.completer import (
 )
 
 from gpulab.capture import runs
+from gpulab.hardware.gpus import SPECS
 from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
 from gpulab.magics.monitor_output import MONITOR
 from gpulab.replay.rewrites.catalogue import REWRITES
 from gpulab.rules import RULES
 from gpulab.virtual.cuda_available import AUTO
-from gpulab.virtual.specs import SPECS
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {
@@ -54,7 +54,7 @@ def following(magic: str, before: list[str]) -> list[str]:
     if choices.get(last):
         return list(choices[last])
     if last == "--virtual":
-        return [AUTO, *(each.name.lower().replace(" ", "-") for each in SPECS)]
+        return [AUTO, *(spec.aliases[0] for spec in SPECS)]
     if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
     used = {short.get(word, word) for word in before}
