@@ -140,7 +140,7 @@ def test_memory_that_a_virtual_gpu_lacks_is_refused_where_the_user_asked_for_it(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--virtual h1000", "is no GPU that can be played"),
+        ("--virtual h1000", "is not a GPU that gpulab knows"),
         (
             "--virtual t4 --level deep",
             "takes no --level: a virtual run is worked out, always as far; leave --level out",

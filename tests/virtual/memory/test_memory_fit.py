@@ -410,7 +410,7 @@ def test_what_cannot_be_compared_is_named(gpu):
     assert "T4" in error.value.why
     with pytest.raises(RunError, match="cannot be compared"):
         compare_gpus(lambda: None, [], runner=gpu)
-    with pytest.raises(RunError, match="'gtx9000' is no GPU"):
+    with pytest.raises(RunError, match="'gtx9000' is not a GPU that gpulab knows"):
         compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
 
 
