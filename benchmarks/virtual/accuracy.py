@@ -21,7 +21,7 @@ from __future__ import annotations
 import csv
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -34,10 +34,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.virtual.models import counted  # noqa: E402
-from gpulab.analysis.peaks import Peaks  # noqa: E402
+from gpulab.hardware.gpu_spec import GpuSpec, Shares  # noqa: E402
+from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels  # noqa: E402
 from gpulab.virtual.op_log.ops import Op  # noqa: E402
-from gpulab.virtual.specs import Spec, spec  # noqa: E402
 
 LEFT_OUT = ("switchxl4",)
 DRAWS = 400
@@ -71,32 +71,34 @@ class Point:
         return self.low_ms <= self.measured_ms <= self.high_ms
 
 
-def pascal(name: str, driver: str, float32: float, memory: float, size: int, sms: int, capability: int) -> Spec:
-    """A GPU older than those that gpulab plays; the figures are its maker's."""
-    peaks = Peaks(
-        name=name, architecture=f"6.{capability}", float32=float32 * 1e12, tf32=None, half=2 * float32 * 1e12,
-        bfloat16=None, memory=memory * 1e9, memory_bytes=size * 10**9, multiprocessors=sms, link=15.8e9, power_w=250,
-        source="NVIDIA's data sheet",
-    )  # fmt: skip
-    return Spec(
-        peaks=peaks, name=name, driver_name=driver, compute_capability=(6, capability), multiprocessors=sms,
-        usable_bytes=size * 10**9, context_bytes=0, l2_bytes=4 * 2**20 if capability == 0 else 2 * 2**20,
-        sm_clock_mhz=1303, idle_w=30, full_w=250, source=peaks.source,
-    )  # fmt: skip
+# GPUs older than those that gpulab lists; the figures are their maker's, the shares MEDIANS as in gpulab.hardware.gpus.
+P100_SHARES = Shares(
+    streaming=0.745, softmax=0.42, layer_norm=0.46, float32_gemm=0.70, float32_conv=0.72, half_gemm=0.70, tf32_gemm=0.0,
+    tensor_core_conv=0.75, flash_attention=0.30,
+)  # fmt: skip
+PASCAL = replace(
+    resolve("t4"), tf32_flops_per_s=None, bfloat16_flops_per_s=None, context_bytes=0, sm_clock_mhz=1303, idle_w=30,
+    power_limit_w=250, source="NVIDIA's data sheet", aliases=(),
+)  # fmt: skip
+P100 = replace(
+    PASCAL, name="P100", driver_name="Tesla P100-PCIE-16GB", compute_capability="6.0", multiprocessors=56,
+    float32_flops_per_s=9.3e12, half_flops_per_s=18.6e12, memory_bytes_per_s=732e9, memory_bytes=16 * 10**9,
+    usable_bytes=16 * 10**9, l2_bytes=4 * 2**20, shares=P100_SHARES,
+)  # fmt: skip
+P4 = replace(  # the shares of a T4, its likeliest relative
+    PASCAL, name="P4", driver_name="Tesla P4", compute_capability="6.1", multiprocessors=20,
+    float32_flops_per_s=5.5e12, half_flops_per_s=11e12, memory_bytes_per_s=192e9, memory_bytes=8 * 10**9,
+    usable_bytes=8 * 10**9, l2_bytes=2 * 2**20,
+)  # fmt: skip
+OLDER = {"Tesla_P100-PCIE-16GB": P100, "Tesla_P4": P4}
 
 
-OLDER = {
-    "Tesla_P100-PCIE-16GB": pascal("P100", "Tesla P100-PCIE-16GB", 9.3, 732, 16, 56, 0),
-    "Tesla_P4": pascal("P4", "Tesla P4", 5.5, 192, 8, 20, 1),
-}
-
-
-def gpu_of(device: str) -> Spec:
+def gpu_of(device: str) -> GpuSpec:
     """The GPU by the name it was measured under."""
-    return OLDER.get(device) or spec(device.replace("_", " "))
+    return OLDER.get(device) or resolve(device.replace("_", " "))
 
 
-def by_class(ops: list[Op], gpu: Spec) -> dict[OpClass, float]:
+def by_class(ops: list[Op], gpu: GpuSpec) -> dict[OpClass, float]:
     """Milliseconds of these operators' kernels, by class of work."""
     found: dict[OpClass, float] = {}
     for op in ops:
@@ -111,7 +113,7 @@ def run_of(model: str, length: int, batch: int, mode: str) -> tuple[list[Op], li
     return counted(model, length, batch, mode)
 
 
-def said(model: str, length: int, batch: int, mode: str, gpu: Spec) -> dict[OpClass, float]:
+def said(model: str, length: int, batch: int, mode: str, gpu: GpuSpec) -> dict[OpClass, float]:
     """Milliseconds of one iteration, by class of work: each further layer costs what the third one does."""
     two, three, layers = run_of(model, length, batch, mode)
     less, more = by_class(two, gpu), by_class(three, gpu)

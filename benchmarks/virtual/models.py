@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from gpulab.hardware.lookup import resolve
 from gpulab.virtual.device.device import FakeDevice
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Op, Record
-from gpulab.virtual.specs import spec
 
 BOUNDLESS = 10**15  # bytes: nothing is refused for want of memory
 
@@ -149,7 +149,7 @@ class Standing:
 def operators(sizes: Model, length: int, batch: int, mode: str) -> list[Op]:
     """What one iteration runs on a virtual GPU: "inf" is forward, "train" adds backward; no optimizer."""
     noted: list[Record] = []
-    with FakeDevice(spec("a100"), noted.append, Memory(BOUNDLESS), Standing()):
+    with FakeDevice(resolve("a100"), noted.append, Memory(BOUNDLESS), Standing()):
         with torch.device("cuda"):
             model = Transformer(sizes, length).train(mode == "train")
         tokens = torch.zeros(batch, length, dtype=torch.long, device="cuda")

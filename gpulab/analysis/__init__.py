@@ -27,7 +27,7 @@ The files, each a topic:
     tensor_cores, families   what the names of kernels tell
     chains, formulas         elementwise work in a row, and what it computes
     grids       how kernels fill a GPU
-    roofline, sizes, peaks   arithmetic and traffic, against what the GPU can do
+    roofline, sizes          arithmetic and traffic, against what the GPU can do (gpulab.hardware)
     optimizers  what the optimizer's step costs
     pace        how fast the host alone could go
     launchers   which operator a call was made in

@@ -15,6 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.errors import RunError
+from gpulab.hardware.lookup import resolve
 from gpulab.virtual.cuda_available import AUTO, USUAL, cuda_here
 
 LEVELS = ("sensors", "trace", "deep")
@@ -126,9 +127,7 @@ def _playable(asked: Request) -> Request:
     if asked.virtual == AUTO:
         return Request(**{**vars(asked), "virtual": None if cuda_here() else USUAL})
     try:
-        from gpulab.virtual.specs import spec
-
-        spec(asked.virtual or "")
+        resolve(asked.virtual or "")
     except RunError as error:
         raise UsageError(f"--virtual {asked.virtual}: {error}") from None
     return asked

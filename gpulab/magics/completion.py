@@ -12,6 +12,7 @@ from IPython.core.completer import (
 )
 
 from gpulab.capture.run_registry import runs
+from gpulab.hardware.gpus import SPECS
 from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
 from gpulab.virtual.cuda_available import AUTO
 
@@ -50,9 +51,7 @@ def following(magic: str, before: list[str]) -> list[str]:
     if choices.get(last):
         return list(choices[last])
     if last == "--virtual":
-        from gpulab.virtual.specs import SPECS
-
-        return [AUTO, *(each.name.lower().replace(" ", "-") for each in SPECS)]
+        return [AUTO, *(spec.aliases[0] for spec in SPECS)]
     if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
     used = {short.get(word, word) for word in before}

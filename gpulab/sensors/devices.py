@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gpulab.hardware.architectures import ARCHITECTURES
 from gpulab.run import Gap, Gpu
 from gpulab.sensors.nvml_errors import NOT_FOUND, NOT_SUPPORTED, cause_of, listed
 from gpulab.sensors.visible_devices import Board, Place, visible
 
 T = TypeVar("T")
-
-# FP32 units of one multiprocessor by compute capability: NVML tells the units of the whole GPU only.
-_CORES_PER_SM = {(7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 7): 128, (8, 9): 128, (9, 0): 128}
-_CORES_PER_SM |= {(10, 0): 128, (10, 3): 128, (12, 0): 128, (12, 1): 128}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,7 +109,8 @@ def _instances(nvml: Any, handle: Any) -> tuple[Any, ...]:
 def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
     whole = place.instance is None
     handle = card.handle if place.instance is None else card.instances[place.instance]
-    capability = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
+    numbers = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
+    capability = ".".join(map(str, numbers)) if numbers else None
     limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if whole else None
     default_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card.handle)) if whole else None
     clock_mhz = _or_none(nvml, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(card.handle, nvml.NVML_CLOCK_SM)))
@@ -122,7 +120,7 @@ def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
         uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
         memory_bytes=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
         multiprocessors=_multiprocessors(nvml, handle, capability, whole),
-        compute_capability=".".join(map(str, capability)) if capability else None,
+        compute_capability=capability,
         power_limit_w=limit_mw / 1e3 if limit_mw else None,
         power_default_w=default_mw / 1e3 if default_mw else None,
         sm_clock_max_mhz=clock_mhz or None,
@@ -133,12 +131,12 @@ def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
     return Device(gpu=gpu, handle=handle, board=card.handle, mig=not whole)
 
 
-def _multiprocessors(nvml: Any, handle: Any, capability: tuple[int, int] | None, whole: bool) -> int | None:
+def _multiprocessors(nvml: Any, handle: Any, capability: str | None, whole: bool) -> int | None:
     if not whole:
         return _or_none(nvml, lambda: int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount))
-    cores = _or_none(nvml, lambda: int(nvml.nvmlDeviceGetNumGpuCores(handle)))
-    each = _CORES_PER_SM.get(capability) if capability else None
-    return cores // each if cores and each else None
+    cores = _or_none(nvml, lambda: int(nvml.nvmlDeviceGetNumGpuCores(handle)))  # of the whole GPU: all that NVML tells
+    architecture = ARCHITECTURES.get(capability or "")
+    return cores // architecture.cores_per_multiprocessor if cores and architecture else None
 
 
 def _name(nvml: Any, handle: Any) -> str:

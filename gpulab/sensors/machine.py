@@ -9,13 +9,12 @@ from pathlib import Path
 
 import psutil
 
+from gpulab.hardware.architectures import has_counters
 from gpulab.run import Gap, Gpu, Machine
 from gpulab.sensors.host.cgroup import cores_allowed, memory_limit_bytes
 from gpulab.sensors.host.environment import TorchBuild, container, cpu_name, torch_build
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.nvml_errors import HIDDEN
-
-_COUNTERS_SINCE = 9.0  # Hopper: the first whose tensor-core activity the driver counts
 
 
 def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
@@ -88,7 +87,7 @@ def _sharing_gaps(where: str | None, gpus: Sequence[Gpu]) -> list[Gap]:
 def _counter_gaps(gpus: Sequence[Gpu]) -> list[Gap]:
     if not gpus:
         return []
-    old = [gpu for gpu in gpus if gpu.compute_capability and float(gpu.compute_capability) < _COUNTERS_SINCE]
+    old = [gpu for gpu in gpus if has_counters(gpu) is False]
     why = "gpulab does not read the driver's counters (GPM) yet"
     if old:
         why = f"the driver counts that from Hopper (9.0) on; {old[0].name} is {old[0].compute_capability}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from gpulab.hardware.vendor import is_amd
 from gpulab.run import Gpu, Machine
 from gpulab.trace.columns.times import whole
 from gpulab.trace.reading.batches import Header
@@ -36,7 +37,7 @@ def _gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _is_amd(entry: Mapping[str, Any]) -> bool:
-    return "AMD" in str(entry.get("name")) or whole(entry.get("warpSize")) == 64
+    return is_amd(str(entry.get("name"))) or whole(entry.get("warpSize")) == 64
 
 
 def _positive(value: Any) -> int | None:

@@ -1,6 +1,6 @@
 """A run without a GPU: what can be played, the CUDA device that programs see, and the clock that tells what it takes.
 
-    tape, specs          what a program did, in order; the GPUs that can be played
+    tape                 what a program did, in order; gpulab.hardware has the GPUs that can be played
     fake                 the CUDA device that programs see: it writes the tape
     prices, host         what work takes on the GPU; what calling it takes on the host
     feeding, room        DataLoaders, which run for real; memory, and what fits

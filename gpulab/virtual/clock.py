@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.replay.graph.dependencies import QUEUE
 from gpulab.tables import Kind
 from gpulab.virtual.cost_model.copies import copy_ns
@@ -37,7 +38,6 @@ from gpulab.virtual.op_log.ops import (
     Wait,
     Way,
 )
-from gpulab.virtual.specs import Spec
 
 if TYPE_CHECKING:
     from gpulab.virtual.host.costs import Host
@@ -65,7 +65,7 @@ class Clock:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: GpuSpec,
         host: Host,
         feeding: Callable[[int], Arrivals] | None = None,
         scale: Mapping[OpClass, float] | None = None,

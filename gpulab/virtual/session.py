@@ -20,6 +20,7 @@ from gpulab.capture.marks import Marks, Timer
 from gpulab.capture.memory.watch import MemoryWatch
 from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError, RunError
+from gpulab.hardware.lookup import resolve
 from gpulab.replay.graph.dependencies import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source
 from gpulab.sensors import machine
@@ -37,7 +38,6 @@ from gpulab.virtual.op_log.events import MAIN, THREADS
 from gpulab.virtual.op_log.memory import LoggedMemory
 from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
 from gpulab.virtual.selftest.run import playable
-from gpulab.virtual.specs import spec
 
 KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
 TICK_S = 0.25
@@ -57,7 +57,7 @@ class VirtualGpu:
         host: Host | None = None,
         on_tick: Callable[[Live], None] | None = None,
     ) -> None:
-        self.spec = spec(gpu)
+        self.spec = resolve(gpu)
         if steps is not None and steps < 1:
             raise CaptureError(f"Cannot record {steps} steps.", why="at least one is needed", fix="leave steps out")
         self._steps, self._shelved = steps, shelved
@@ -289,15 +289,14 @@ class VirtualGpu:
         return begins[first] if first else 0, span_ns
 
     def _machine(self) -> Machine:
-        peaks, (major, minor) = self.spec.peaks, self.spec.compute_capability
         gpu = Gpu(
             index=0,
             name=self.spec.driver_name,
             memory_bytes=self.spec.usable_bytes,
             multiprocessors=self.spec.multiprocessors,
-            compute_capability=f"{major}.{minor}",
-            power_limit_w=float(peaks.power_w),
-            power_default_w=float(peaks.power_w),
+            compute_capability=self.spec.compute_capability,
+            power_limit_w=float(self.spec.power_limit_w),
+            power_default_w=float(self.spec.power_limit_w),
             sm_clock_max_mhz=float(self.spec.sm_clock_mhz),
         )
         return replace(machine(), gpus=(gpu,), gaps=())
@@ -310,7 +309,7 @@ def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) 
     time, the kernels and the memory that it would take are estimated. DataLoaders run for real, and are measured.
     Afterwards torch is as it was, and the run is `gpu.run`, and `gpulab.runs[name]`: for report, compare, whatif.
     `steps`: how many steps count as recorded, once the loop has settled; all of these if left out.
-    Raises RunError for a GPU that is not known (gpulab.virtual.specs lists them), CaptureError where another recording
+    Raises RunError for a GPU that is not known (gpulab.hardware.gpus lists them), CaptureError where another recording
     is on or this version of PyTorch cannot be played to.
     """
     return VirtualGpu(gpu, name, steps=steps)

@@ -11,13 +11,10 @@ from gpulab.analysis.kernels.flops import flops, inputs
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.occupancy import filling
 from gpulab.analysis.kernels.roofline import utilisation, works
-from gpulab.analysis.kernels.tensor_cores import Precision
-from gpulab.analysis.peaks import PEAKS, peaks_of, times_as_fast
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import ledger
-from gpulab.run import Gpu
 from gpulab.tables import Kind
-from tests.support.runs.made_runs import GPUS, MS, event, launched, on_gpu, stepped
+from tests.support.runs.made_runs import MS, event, launched, on_gpu, stepped
 
 BF16 = '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'
 
@@ -119,49 +116,6 @@ def test_an_operator_in_place_is_called_as_pytorch_records_it():
         )
         moved[each.name] = moved_bytes(each.name, given)
     assert moved == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
-
-
-def test_peaks_are_found_by_the_names_that_drivers_give():
-    names = {
-        "Tesla V100-DGXS-32GB": "V100 SXM2",
-        "Tesla V100-PCIE-16GB": "V100 PCIe",
-        "NVIDIA A100-SXM4-40GB": "A100 40 GB",
-        "NVIDIA A100-SXM4-80GB": "A100 80 GB SXM",
-        "NVIDIA A100 80GB PCIe": "A100 80 GB PCIe",
-        "NVIDIA A10G": "A10G",
-        "NVIDIA A10": "A10",
-        "NVIDIA L4": "L4",
-        "NVIDIA L40S": None,
-        "NVIDIA H100 80GB HBM3": "H100 SXM",
-        "NVIDIA H100 PCIe": "H100 PCIe",
-        "NVIDIA H200": "H200 SXM",
-        "NVIDIA GeForce RTX 3090 Ti": None,
-        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
-        "NVIDIA B200": "B200",
-        "AMD Instinct MI300X": None,
-    }
-    found = {name: peaks_of(Gpu(index=0, name=name)) for name in names}
-    assert {name: peaks and peaks.name for name, peaks in found.items()} == names
-
-
-def test_of_a_part_of_a_gpu_no_peak_is_known():
-    assert peaks_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True)) is None
-    assert peaks_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb", multiprocessors=42)) is None
-
-
-@pytest.mark.parametrize("peaks", PEAKS, ids=lambda peaks: peaks.name)
-def test_peaks_are_of_the_right_order_and_say_where_they_are_from(peaks):
-    assert 1e12 <= peaks.float32 <= peaks.half <= 3e15
-    assert 1e11 <= peaks.memory <= 1e13
-    assert peaks.source
-
-
-def test_how_many_times_as_fast_half_precision_is():
-    assert times_as_fast(GPUS["V100"], Precision.HALF, Precision.FLOAT32) == pytest.approx(125 / 15.7)
-    assert times_as_fast(GPUS["V100"], Precision.TF32, Precision.FLOAT32) is None
-    assert times_as_fast(GPUS["3090"], Precision.TF32, Precision.FLOAT32) == 1
-    assert times_as_fast(GPUS["MI300"], Precision.HALF, Precision.FLOAT32) is None
-    assert times_as_fast(Gpu(index=0, name="Something", compute_capability="8.0"), Precision.HALF, Precision.TF32) == 2
 
 
 def product_step(at):

@@ -5,7 +5,8 @@ import pytest
 from gpulab.analysis.kernels.families import is_compiled, is_layout, is_pointwise, is_scattered, is_softmax
 from gpulab.analysis.kernels.interior import short
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import UNTOLD, Cores, Maths, Precision, alignment, maths
+from gpulab.analysis.kernels.tensor_cores import UNTOLD, Cores, Maths, alignment, maths
+from gpulab.hardware.precision import Precision
 
 PLAIN = Maths(Cores.PLAIN, Precision.FLOAT32)
 TF32 = Maths(Cores.TENSOR, Precision.TF32)

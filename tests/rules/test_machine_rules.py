@@ -1,6 +1,5 @@
 """Rules about the machine: clocks, sharing, the link, where the model computes."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -9,9 +8,9 @@ import pytest
 
 from gpulab.analysis.machine.clocks import clocks, grown
 from gpulab.analysis.machine.gpu_sharing import sharing
-from gpulab.analysis.machine.link import LANE_BYTES_PER_S, pace
 from gpulab.analysis.steps.detection import steps
 from gpulab.capture.assembly import torch_facts
+from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules import diagnose
 from gpulab.run import Gpu, Machine, Model, Recording, Source
 from gpulab.tables import Kind
@@ -138,16 +137,9 @@ def test_what_the_driver_s_lists_tell_is_believed_before_what_is_left_over():
 # The link.
 
 
-def test_each_generation_of_pcie_is_about_twice_as_fast_as_the_one_before():
-    rates = [LANE_BYTES_PER_S[generation] for generation in sorted(LANE_BYTES_PER_S)]
-    assert all(1.8 <= after / before <= 2.2 for before, after in itertools.pairwise(rates))
-    assert pace(4, 16) == pytest.approx(25e9, rel=0.05)
-    assert pace(99, 16) is None
-
-
 def test_what_a_slow_link_costs_is_what_its_copies_lose():
     told = finding(case("slow_link", "provoked_by_a_link_with_a_quarter_of_its_lanes"), "slow_link")
-    copied_ms, best, now = 200 / 6, pace(4, 16), 6e9
+    copied_ms, best, now = 200 / 6, pinned_copy_bytes_per_s(4, 16), 6e9
     assert told.gain.floor_ns == pytest.approx((100 - copied_ms * (1 - now / best)) * MS, rel=1e-3)
     assert "x4" not in told.claim
     assert "4 lanes; it could be PCIe 4 with 16" in told.claim

@@ -217,5 +217,5 @@ def test_without_a_batch_it_is_told_by_the_step(gpu):
 
 
 def test_what_cannot_be_asked_is_refused_in_the_words_of_the_house(gpu):
-    with pytest.raises(RunError, match="is no GPU that can be played"):
+    with pytest.raises(RunError, match="is not a GPU that gpulab knows"):
         compare_gpus.fits(training(gpu), "abacus", 8, runner=gpu)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpulab.analysis.steps.detection import steps
+from gpulab.hardware.lookup import resolve
 from gpulab.questions import ready
 from gpulab.replay.graph.dependencies import QUEUE, QUEUE_FACT
 from gpulab.replay.prediction import predict
@@ -19,9 +20,8 @@ from gpulab.virtual.cost_model.operators import kernels
 from gpulab.virtual.cost_model.uncertainty import step_ns, step_range_ns
 from gpulab.virtual.op_log.events import MAIN, THREADS
 from gpulab.virtual.op_log.ops import Copy, Fetch, Hold, Op, Phase, Range, Signal, Spin, Stepped, Tensor, Wait, Way
-from gpulab.virtual.specs import spec
 
-H100, T4 = spec("h100"), spec("t4")
+H100, T4 = resolve("h100"), resolve("t4")
 US, MS = 1_000, 1_000_000
 
 

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from gpulab.analysis.kernels.classification import Family, family_of
 from gpulab.analysis.kernels.families import is_layout, is_optimizer, is_pointwise, is_scattered, is_softmax
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Precision, alignment, maths
+from gpulab.analysis.kernels.tensor_cores import Cores, alignment, maths
+from gpulab.hardware.gpus import SPECS
+from gpulab.hardware.lookup import resolve
+from gpulab.hardware.precision import Precision
 from gpulab.virtual.cost_model.copies import copy_ns
 from gpulab.virtual.cost_model.foreach import launches
 from gpulab.virtual.cost_model.op_classes import op_class
 from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels
 from gpulab.virtual.op_log.ops import Copy, Op, Way
-from gpulab.virtual.specs import SPECS, spec
 from tests.support.virtual.made_ops import (
     attention,
     convolution,
@@ -29,8 +31,8 @@ from tests.support.virtual.made_ops import (
 )
 
 GPUS = pytest.mark.parametrize("gpu", SPECS, ids=lambda each: each.name)
-H100, A100, V100, T4 = spec("h100"), spec("a100"), spec("v100"), spec("t4")
-NEWER = [each for each in SPECS if each.peaks.tf32]
+H100, A100, V100, T4 = resolve("h100"), resolve("a100"), resolve("v100"), resolve("t4")
+NEWER = [each for each in SPECS if each.tf32_flops_per_s]
 
 
 def ns(op, gpu):
@@ -87,7 +89,8 @@ def test_twice_the_batch_takes_at_most_twice_as_long(batch, gpu, dtype):
         )
 
     for once, twice in zip(each(batch), each(2 * batch), strict=True):
-        lost = 1e9 * gpu.l2_bytes / 3 / gpu.peaks.memory  # what found its input in the cache may not, twice as large
+        # What found its input in the cache may not, twice as large.
+        lost = 1e9 * gpu.l2_bytes / 3 / gpu.memory_bytes_per_s
         assert 0.999 * ns(once, gpu) <= ns(twice, gpu) <= 2.001 * ns(once, gpu) + lost, once.name
 
 
@@ -96,18 +99,18 @@ def test_twice_the_batch_takes_at_most_twice_as_long(batch, gpu, dtype):
        dtype=st.sampled_from(["float32", "float16", "bfloat16"]), tf32=st.booleans())  # fmt: skip
 def test_no_product_is_faster_than_the_peaks_allow(rows, inner, columns, gpu, dtype, tf32):
     op = product(rows, inner, columns, dtype=dtype, tf32=tf32)
-    peaks = gpu.peaks
-    fastest = peaks.half if dtype != "float32" else (peaks.tf32 or peaks.float32) if tf32 else peaks.float32
+    float32 = gpu.fastest_float32_flops_per_s if tf32 else gpu.float32_flops_per_s
+    fastest = float32 if dtype == "float32" else gpu.half_flops_per_s
     moved = sum(each.bytes for each in (*op.inputs, *op.outputs))
     assert ns(op, gpu) >= 1e9 * op.flops / fastest
-    assert ns(op, gpu) >= 1e9 * (moved - gpu.l2_bytes) / peaks.memory
+    assert ns(op, gpu) >= 1e9 * (moved - gpu.l2_bytes) / gpu.memory_bytes_per_s
 
 
 @MANY
 @given(count=st.integers(1, 10**9), gpu=st.sampled_from(SPECS), name=st.sampled_from(["add", "gelu", "clone", "sum"]))
 def test_no_pass_is_faster_than_the_memory_beyond_the_cache(count, gpu, name):
     op = elementwise(name, count)
-    assert ns(op, gpu) >= 1e9 * (2 * op.inputs[0].bytes * (name != "sum") - gpu.l2_bytes) / gpu.peaks.memory
+    assert ns(op, gpu) >= 1e9 * (2 * op.inputs[0].bytes * (name != "sum") - gpu.l2_bytes) / gpu.memory_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_a_faster_gpu_is_never_slower(slower, faster):
         listed("_foreach_add_", (10**6,) * 40, 2),
     ]
     for op in work:
-        assert ns(op, spec(faster)) <= 1.02 * ns(op, spec(slower)), op.name
+        assert ns(op, resolve(faster)) <= 1.02 * ns(op, resolve(slower)), op.name
 
 
 @GPUS
@@ -176,7 +179,7 @@ def test_a_product_nobody_listed_costs_its_arithmetic():
 
 def test_what_is_in_the_cache_comes_faster_than_the_memory_gives_it():
     small = elementwise("mul", 2**18)  # 1 MiB in, 1 MiB out
-    from_memory = 1e9 * 2 * 2**20 / H100.peaks.memory
+    from_memory = 1e9 * 2 * 2**20 / H100.memory_bytes_per_s
     assert ns(small, H100) < 1700 + from_memory
 
 
@@ -221,7 +224,7 @@ def test_no_operator_however_strange_its_tensors_is_without_a_price(name, ins, o
 # Sizes and layouts that matter.
 
 
-@pytest.mark.parametrize("gpu", [V100, T4, A100, H100, spec("b200")], ids=lambda each: each.name)
+@pytest.mark.parametrize("gpu", [V100, T4, A100, H100, resolve("b200")], ids=lambda each: each.name)
 def test_odd_sizes_are_slower_in_half_precision_and_are_read_as_misaligned(gpu):
     even, odd = product(4096, 1024, 50304, "float16"), product(4096, 1024, 50257, "float16")
     assert ns(odd, gpu) > 1.3 * ns(even, gpu)
@@ -261,7 +264,7 @@ def test_a_float32_product_that_may_use_tf32_reads_so_and_one_before_ampere_does
 def test_a_product_in_half_precision_reads_so(gpu, dtype):
     name = name_of(product(8192, 4096, 4096, dtype), gpu)
     assert is_matrix(name)
-    able = dtype == "float16" or gpu.peaks.bfloat16
+    able = dtype == "float16" or gpu.bfloat16_flops_per_s
     assert maths(name) == ((Cores.TENSOR if able else Cores.PLAIN), Precision.HALF)
 
 
@@ -416,7 +419,7 @@ def test_a_fused_optimizer_takes_a_few_kernels_and_one_pass_where_lists_take_man
     assert len(kernels(fused, A100)) == len(launches(sizes, 4))
     assert ns(fused, A100) < 0.8 * ms(apart, A100) * 1e6
     # Four lists are read and three written: 28 bytes for each parameter.
-    floor = 28 * sum(sizes) / A100.peaks.memory * 1e9
+    floor = 28 * sum(sizes) / A100.memory_bytes_per_s * 1e9
     assert floor < ns(fused, A100) < 1.5 * floor
 
 
@@ -472,7 +475,7 @@ def copy(size, way=Way.TO_DEVICE, pinned=True):
 @GPUS
 def test_a_pinned_copy_goes_at_four_fifths_of_the_link_and_a_pageable_one_at_the_host_s_pace(gpu):
     size = 2**30
-    assert size / gpu.peaks.link / copy_ns(copy(size), gpu) * 1e9 == pytest.approx(0.8, rel=0.01)
+    assert size / gpu.link_bytes_per_s / copy_ns(copy(size), gpu) * 1e9 == pytest.approx(0.8, rel=0.01)
     pageable = size / copy_ns(copy(size, pinned=False), gpu)
     assert 4 <= pageable <= 10  # GB/s
     assert size / copy_ns(copy(size, Way.TO_HOST, pinned=False), gpu) <= pageable
@@ -497,7 +500,7 @@ def test_a_pinned_copy_goes_at_four_fifths_of_the_link_and_a_pageable_one_at_the
     ],
 )
 def test_resnet_50_takes_about_as_long_as_published(gpu, options, published, margin):
-    said = 256 / (ms(resnet_step(256, **options), spec(gpu)) / 1e3)
+    said = 256 / (ms(resnet_step(256, **options), resolve(gpu)) / 1e3)
     assert published / margin < said < published * margin
 
 
@@ -513,7 +516,7 @@ def test_gpt_2_takes_about_as_long_as_published():
     ]
     # nanoGPT's README: 250 ms a step in bfloat16 on an A100 40 GB, eager and attention in parts, with an optimizer and
     # autocast's casts, which these are without.
-    assert 0.5 * 250 < ms(ops, spec("a100-40")) < 250
+    assert 0.5 * 250 < ms(ops, resolve("a100-40")) < 250
 
 
 def test_the_convolutions_of_resnet_50_are_what_they_are_known_to_be():
@@ -552,7 +555,7 @@ def test_the_small_kernels_of_a_recorded_h100_take_as_long_as_we_say(recorded):
 def test_the_passes_of_a_recorded_v100_take_as_long_as_we_say(recorded):
     from tests.support.virtual.recorded_ops import priced
 
-    found = priced(recorded("v100_resnet50_workers0.json.gz"), spec("v100 32gb"))
+    found = priced(recorded("v100_resnet50_workers0.json.gz"), resolve("v100 32gb"))
     for name in ("aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward", "aten::threshold_backward", "aten::add"):
         said, real = (sum(getattr(each, what) for each in found[name]) for what in ("said_ns", "real_ns"))
         assert 0.85 < said / real < 1.15, (name, said / real)
@@ -588,6 +591,6 @@ def test_the_benchmark_s_range_widens_with_the_spread_and_holds_the_price():
 
 
 def test_prices_follow_the_gpu_and_not_its_name():
-    faster = dataclasses.replace(H100, name="H100 SXM", peaks=dataclasses.replace(H100.peaks, memory=10e12))
+    faster = dataclasses.replace(H100, memory_bytes_per_s=10e12)
     op = elementwise("add", 2**26, given=2)
     assert ns(op, faster) < 0.5 * ns(op, H100)

@@ -13,13 +13,13 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
+from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.cost_model.operators import kernels  # noqa: E402
 from gpulab.virtual.device import counting  # noqa: E402
 from gpulab.virtual.device.counting import LEFT_OUT, NO_HOST, CountingDevice, announcement  # noqa: E402
 from gpulab.virtual.device.torch_api import cuda_api  # noqa: E402
 from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
 from gpulab.virtual.op_log.ops import Copy, Op, Phase, Role, Way  # noqa: E402
-from gpulab.virtual.specs import spec  # noqa: E402
 from tests.support.virtual import cuda_programs  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
     gpt2,
@@ -38,14 +38,14 @@ MIB = 2**20
 
 
 def device(records=None, memory=None, gpu="h100"):
-    chosen, sink = spec(gpu), (records if records is not None else []).append
+    chosen, sink = resolve(gpu), (records if records is not None else []).append
     held = memory or Memory(chosen.usable_bytes, chosen.context_bytes)
     return CountingDevice(chosen, sink, held, cuda_programs.StillClock())
 
 
 def counted(program, gpu="h100"):
     """The records, the memory and the assumptions of a program."""
-    chosen, records = spec(gpu), []
+    chosen, records = resolve(gpu), []
     memory = Memory(chosen.usable_bytes, chosen.context_bytes)
     with device(records, memory, gpu) as counting_device:
         program()
@@ -86,7 +86,7 @@ def flops(records):
 
 
 def priced_ns(records):
-    return sum(kernel.ns for op in records for kernel in kernels(op, spec("h100")))
+    return sum(kernel.ns for op in records for kernel in kernels(op, resolve("h100")))
 
 
 # The same work and memory as where it is played.

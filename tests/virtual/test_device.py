@@ -14,10 +14,10 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from gpulab.errors import CaptureError  # noqa: E402
+from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.device.device import FakeDevice  # noqa: E402
 from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
 from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Role, Signal, Stepped, Way  # noqa: E402
-from gpulab.virtual.specs import spec  # noqa: E402
 from tests.support.virtual.cuda_programs import StillClock, device  # noqa: E402
 from tests.support.virtual.device_programs import (  # noqa: E402
     gpt2_played,
@@ -212,7 +212,7 @@ def test_elapsed_time_is_the_clock_s():
         def done_ns(self, event):
             return event * 2_500_000
 
-    chosen = spec("h100")
+    chosen = resolve("h100")
     with FakeDevice(chosen, [].append, Memory(chosen.usable_bytes), Clock()):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -495,7 +495,7 @@ def test_an_interrupt_within_an_operator_leaves_torch_as_it_was():
         if len(taken) == 20:
             raise KeyboardInterrupt
 
-    chosen = spec("h100")
+    chosen = resolve("h100")
     with (
         pytest.raises(KeyboardInterrupt),
         FakeDevice(chosen, sink, Memory(chosen.usable_bytes), StillClock()),

@@ -18,12 +18,12 @@ from gpulab.analysis.kernels.families import is_compiled, is_layout, is_optimize
 from gpulab.analysis.kernels.flops import flops, inputs
 from gpulab.analysis.kernels.optimizers import ranges, within
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Precision, maths
+from gpulab.analysis.kernels.tensor_cores import Cores, maths
+from gpulab.hardware.architectures import threads_per_multiprocessor
+from gpulab.hardware.precision import Precision
 from gpulab.intervals import Ints
-from gpulab.run import Run
+from gpulab.run import Gpu, Run
 from gpulab.tables import Kind
-
-MOST_THREADS = 2048  # that a multiprocessor holds at once, on most
 
 _NARROW = re.compile(r"half|bfloat16|bf16|fp16|_f16|float8|e4m3|e5m2")
 _REDUCES = re.compile(
@@ -79,7 +79,7 @@ class Pieces:
         return np.isin(self.family, families)
 
 
-def pieces(run: Run, event: Ints, caller: Ints, multiprocessors: int | None = None) -> Pieces:
+def pieces(run: Run, event: Ints, caller: Ints, gpu: Gpu | None = None) -> Pieces:
     """What these rows of the events are; `caller`: the row of the call that started each, -1 for none."""
     events = run.event_rows
     names = _Names(run, event)
@@ -103,7 +103,7 @@ def pieces(run: Run, event: Ints, caller: Ints, multiprocessors: int | None = No
         updates=updates,
         op=op,
         blocks=np.asarray(blocks, np.int64),
-        waves=_waves(run, event, blocks, multiprocessors),
+        waves=_waves(run, event, blocks, gpu),
         dur_ns=dur,
         op_flops=amounts[0],
         op_bytes=amounts[1],
@@ -169,17 +169,18 @@ def _of_convolutions(run: Run, op: Ints) -> Mask:
     return np.asarray((op >= 0) & words.matching("conv" in word.lower() for word in words.vocabulary)[op], bool)
 
 
-def _waves(run: Run, event: Ints, blocks: Ints, multiprocessors: int | None) -> NDArray[np.float64]:
+def _waves(run: Run, event: Ints, blocks: Ints, gpu: Gpu | None) -> NDArray[np.float64]:
     """Kineto's occupancy says how many blocks a multiprocessor holds at once: occupancy x threads / block size."""
     waves = np.full(len(event), np.nan)
-    if not multiprocessors or not len(run.grid_rows):
+    if gpu is None or not gpu.multiprocessors or not len(run.grid_rows):
         return waves
     count = len(run.event_rows)
     occupancy = run.grid_rows.spread("occupancy_frac", count)[event].astype(np.float64)
     threads = run.grid_rows.spread("block", count)[event].astype(np.float64)
     told = (blocks > 0) & (threads > 0)
-    each = np.where(occupancy > 0, occupancy * MOST_THREADS / np.maximum(threads, 1), 1.0)
-    waves[told] = (blocks / (np.maximum(1.0, np.round(each)) * multiprocessors))[told]
+    resident = threads_per_multiprocessor(gpu.compute_capability)
+    each = np.where(occupancy > 0, occupancy * resident / np.maximum(threads, 1), 1.0)
+    waves[told] = (blocks / (np.maximum(1.0, np.round(each)) * gpu.multiprocessors))[told]
     return waves
 
 

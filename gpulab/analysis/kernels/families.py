@@ -63,8 +63,3 @@ def is_scattered(name: str) -> bool:
     """Reads or writes places that an index tells: rows of a table, picked elements."""
     lower = name.lower()
     return bool(_SCATTERED.search(lower)) and not is_matrix(lower) and not _COMPILED.search(lower)
-
-
-def is_amd(name: str) -> bool:
-    """A GPU of AMD's, by its name."""
-    return "AMD" in name or "Radeon" in name or "Instinct" in name or name.startswith("gfx")

@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpulab.analysis.kernels.tensor_cores import Precision
+from gpulab.hardware.precision import Precision
 
 Shape = tuple[int, ...]
 

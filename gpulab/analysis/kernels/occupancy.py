@@ -8,9 +8,8 @@ import numpy as np
 
 from gpulab.analysis.kernels.interior import Interior
 from gpulab.analysis.kernels.repeats import in_a_row, keyed
+from gpulab.hardware.architectures import threads_per_multiprocessor
 from gpulab.intervals import Spans
-
-MOST_THREADS = 2048  # that a multiprocessor holds at once; 1024 and 1536 on some, for which the tail is overstated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +70,7 @@ def _tail(kernels: Interior, mask: np.ndarray, blocks: np.ndarray, total: int) -
     time = kernels["dur_ns"][mask].astype(np.float64)
     if not time.sum():
         return None
-    at_once = np.maximum(1, np.round(occupancy[mask] * MOST_THREADS / threads[mask])) * total
+    resident = threads_per_multiprocessor(kernels.gpu.compute_capability if kernels.gpu else None)
+    at_once = np.maximum(1, np.round(occupancy[mask] * resident / threads[mask])) * total
     waves = np.ceil(blocks[mask] / at_once)
     return float(((1 - blocks[mask] / (waves * at_once)) * time).sum() / time.sum())

@@ -11,10 +11,12 @@ from gpulab.analysis.kernels.families import is_pointwise
 from gpulab.analysis.kernels.flops import Inputs, Product, flops, inputs, product
 from gpulab.analysis.kernels.interior import Interior, interior
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Precision, maths
-from gpulab.analysis.peaks import Peaks, peaks_of
+from gpulab.analysis.kernels.tensor_cores import maths
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.lookup import spec_of
+from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.intervals import Ints, Spans
 from gpulab.run import Run
 
@@ -111,16 +113,16 @@ class Utilisation:
     told_frac: float  # share of matrix kernel time whose arithmetic is known
     precision: Precision  # in which most of it is done
     peak: float  # floating-point operations per second
-    peaks: Peaks
+    spec: GpuSpec
     step_frac: float  # of the peak, over the whole step
     kernel_frac: float  # of the peak, while these kernels ran
 
 
 def utilisation(kernels: Interior, step_ns: int, found: tuple[Work, ...]) -> Utilisation | None:
     """How much of the GPU's arithmetic a step uses; None where sizes or the GPU's peak are not known."""
-    peaks = peaks_of(kernels.gpu)
+    spec = spec_of(kernels.gpu)
     known = [work for work in found if work.flops is not None]
-    if peaks is None or not known:
+    if spec is None or not known:
         return None
     matrix = kernels.which(is_matrix) & kernels.begun
     all_ns = float(kernels["dur_ns"][matrix].sum())
@@ -128,7 +130,7 @@ def utilisation(kernels: Interior, step_ns: int, found: tuple[Work, ...]) -> Uti
     for work in known:
         by_precision[work.precision] = by_precision.get(work.precision, 0.0) + float(work.total_ns)
     precision = max(by_precision, key=lambda each: by_precision[each])
-    peak = peaks.of(precision)
+    peak = peak_flops_per_s(spec, precision)
     if peak is None:
         return None
     done = sum((work.flops or 0.0) * work.count for work in known)
@@ -138,7 +140,7 @@ def utilisation(kernels: Interior, step_ns: int, found: tuple[Work, ...]) -> Uti
         told_frac=min(1.0, took_ns / all_ns) if all_ns else 0.0,
         precision=precision,
         peak=peak,
-        peaks=peaks,
+        spec=spec,
         step_frac=done / kernels.many / (step_ns / 1e9) / peak,
         kernel_frac=done / (took_ns / 1e9) / peak,
     )
@@ -150,7 +152,7 @@ class Traffic:
 
     cost_ns: int  # of a typical step
     rate_bytes_per_s: float
-    peaks: Peaks
+    spec: GpuSpec
     ops: tuple[tuple[str, int], ...]  # operators and what they take a step, most first
     float32: bool  # most of the data is float32
     spans: Spans
@@ -158,16 +160,13 @@ class Traffic:
 
 def traffic(kernels: Interior, found: tuple[Work, ...], near_frac: float) -> Traffic | None:
     """Elementwise kernels that reach this share of the memory's peak rate; None where none does, or it is not known."""
-    peaks = peaks_of(kernels.gpu)
-    if peaks is None:
+    spec = spec_of(kernels.gpu)
+    if spec is None:
         return None
     pointwise = kernels.which(is_pointwise)
     # A rate beyond the peak is that of the cache, or of an operator that does not read all it is given.
-    bound = [
-        work
-        for work in found
-        if near_frac * peaks.memory <= (work.bytes_per_s or 0.0) <= 1.1 * peaks.memory and pointwise[work.kernels].all()
-    ]
+    least, most = near_frac * spec.memory_bytes_per_s, 1.1 * spec.memory_bytes_per_s
+    bound = [work for work in found if least <= (work.bytes_per_s or 0.0) <= most and pointwise[work.kernels].all()]
     if not bound:
         return None
     mask = np.zeros(len(kernels), bool)
@@ -182,7 +181,7 @@ def traffic(kernels: Interior, found: tuple[Work, ...], near_frac: float) -> Tra
     return Traffic(
         cost_ns=kernels.typical_ns(spans),
         rate_bytes_per_s=moved / took_ns * 1e9,
-        peaks=peaks,
+        spec=spec,
         ops=tuple(sorted(((op, ns // kernels.many) for op, ns in by_op.items()), key=lambda each: -each[1])),
         float32=single > took_ns / 2,
         spans=spans,

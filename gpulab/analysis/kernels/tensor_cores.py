@@ -11,6 +11,8 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
+from gpulab.hardware.precision import Precision
+
 
 class Cores(IntEnum):
     """What multiplies."""
@@ -18,16 +20,6 @@ class Cores(IntEnum):
     UNKNOWN = 0
     PLAIN = 1  # the ordinary float32 units
     TENSOR = 2
-
-
-class Precision(IntEnum):
-    """What numbers are multiplied, as the kernel reads them."""
-
-    UNKNOWN = 0
-    FLOAT32 = 1
-    TF32 = 2  # float32 in memory, 19 bits of it multiplied
-    HALF = 3  # float16, bfloat16 and narrower
-    FLOAT64 = 4
 
 
 class Maths(NamedTuple):

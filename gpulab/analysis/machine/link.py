@@ -9,10 +9,8 @@ import numpy as np
 from gpulab.analysis.machine.clocks import loaded
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
+from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.run import Gpu, Run
-
-# What a large pinned copy reaches per lane, by generation: 75-80 % of the lane's rate, as measured on x16 cards.
-LANE_BYTES_PER_S = {1: 0.19e9, 2: 0.38e9, 3: 0.75e9, 4: 1.55e9, 5: 3.1e9, 6: 6.2e9}
 
 
 def practical_bytes_per_s(run: Run) -> float | None:
@@ -20,13 +18,7 @@ def practical_bytes_per_s(run: Run) -> float | None:
     gpu = next(iter(run.machine.gpus), None)
     if gpu is None or gpu.link_generation_max is None or gpu.link_width_max is None:
         return None
-    return pace(gpu.link_generation_max, gpu.link_width_max)
-
-
-def pace(generation: float, width: float) -> float | None:
-    """What a link of so many lanes gives a large pinned copy; None for a generation not known yet."""
-    lane = LANE_BYTES_PER_S.get(int(generation))
-    return lane * width if lane else None
+    return pinned_copy_bytes_per_s(gpu.link_generation_max, gpu.link_width_max)
 
 
 @dataclass(frozen=True, kw_only=True)

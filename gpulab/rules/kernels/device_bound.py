@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.roofline import Utilisation, sized, utilisation
-from gpulab.analysis.kernels.tensor_cores import Precision
+from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding
 from gpulab.rules.phrases import of_each_step, percent, spread
@@ -69,7 +69,7 @@ def _arithmetic(used: Utilisation | None) -> tuple[str, ...]:
         return ()
     return (
         f"{used.flops / 1e12:.3g} TFLOP a step, mostly in {_PRECISIONS[used.precision]}: {percent(used.step_frac)} of "
-        f"the {used.peak / 1e12:.4g} TFLOP/s of this GPU ({used.peaks.name}), which is its MFU; "
+        f"the {used.peak / 1e12:.4g} TFLOP/s of this GPU ({used.spec.name}), which is its MFU; "
         f"{percent(used.kernel_frac)} while the matrix products run.",
     )
 

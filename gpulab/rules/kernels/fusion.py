@@ -161,10 +161,10 @@ def memory_bound(seen: Evidence) -> Finding | None:
     return Finding(
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that move data at "
-        f"{percent(rate / found.peaks.memory)} of what the GPU's memory can: only moving less helps them.",
+        f"{percent(rate / found.spec.memory_bytes_per_s)} of what the GPU's memory can: only moving less helps them.",
         evidence=(
-            f"{of_a_step(seen, found.cost_ns)} at {rate / 1e9:.4g} GB/s; {found.peaks.name} does "
-            f"{found.peaks.memory / 1e9:.4g} GB/s at most ({found.peaks.source}).",
+            f"{of_a_step(seen, found.cost_ns)} at {rate / 1e9:.4g} GB/s; {found.spec.name} does "
+            f"{found.spec.memory_bytes_per_s / 1e9:.4g} GB/s at most ({found.spec.peaks_source}).",
             "By operator: " + ", ".join(f"{op} {ms(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
         ),
         numbers={"share_frac": share, "cost_ns": float(found.cost_ns), "rate_bytes_per_s": rate},

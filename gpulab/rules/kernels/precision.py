@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.families import is_amd
 from gpulab.analysis.kernels.interior import Interior, interior, short
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Maths, Precision, maths
-from gpulab.analysis.peaks import times_as_fast
+from gpulab.analysis.kernels.tensor_cores import Cores, Maths, maths
+from gpulab.hardware.architectures import has_bfloat16
+from gpulab.hardware.precision import Precision, precision_speedup
+from gpulab.hardware.vendor import is_amd
 from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
-from gpulab.run import Gpu
 
 PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
 UNKNOWN_FRAC = 0.5  # with more matrix time than this in kernels whose names do not tell, nothing is said
@@ -91,7 +91,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     if share < PRECISION_WORTH_FRAC:
         return _untold(seen, found)
     bulk = Precision.TF32 if found.cost_ns(found.tf32) > cost_ns / 2 else Precision.FLOAT32
-    ratio = times_as_fast(found.kernels.gpu, Precision.HALF, bulk)
+    ratio = precision_speedup(found.kernels.gpu, Precision.HALF, bulk)
     if ratio is None or ratio < WORTH_RATIO:
         return None
     rewrites = f"amp={_half(found.kernels)}"
@@ -151,7 +151,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
     found = arithmetic(seen)
     if found is None:
         return None
-    ratio = times_as_fast(found.kernels.gpu, Precision.TF32, Precision.FLOAT32)
+    ratio = precision_speedup(found.kernels.gpu, Precision.TF32, Precision.FLOAT32)
     cost_ns = found.cost_ns(found.plain)
     share = cost_ns / max(1, seen.steps.traced_ns or 1)
     if ratio is None or ratio < WORTH_RATIO or share < PRECISION_WORTH_FRAC:
@@ -163,7 +163,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
     if gain is None:
         return None
     name = found.kernels.most(found.plain)
-    half = times_as_fast(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
+    half = precision_speedup(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
@@ -202,12 +202,6 @@ def _trains(seen: Evidence) -> bool:
 def _half(kernels: Interior) -> str:
     """What this GPU's tensor cores take, as `amp` is told it."""
     return "bf16" if has_bfloat16(kernels.gpu) else "fp16"
-
-
-def has_bfloat16(gpu: Gpu | None) -> bool:
-    """From compute capability 8.0 on; where that is not told, most have it."""
-    capability = (gpu.compute_capability if gpu else None) or "8.0"
-    return int(capability.partition(".")[0]) >= 8
 
 
 def _autocast(seen: Evidence, kernels: Interior) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.families import is_amd, is_layout
+from gpulab.analysis.kernels.families import is_layout
 from gpulab.analysis.kernels.interior import Interior, interior, short
 from gpulab.analysis.kernels.roofline import Work, sized
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Precision, alignment, maths
+from gpulab.analysis.kernels.tensor_cores import Cores, alignment, maths
+from gpulab.hardware.architectures import parse_capability
+from gpulab.hardware.precision import Precision
+from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
@@ -130,7 +133,7 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
-    if amd and kernels.gpu and "Instinct" not in kernels.gpu.name:
+    if amd and kernels.gpu and not is_amd_instinct(kernels.gpu.name):
         return None  # MIOpen is slower with the channels last on AMD's gaming cards
     many = round(kernels.per_step(turning))
     most = kernels.most(turning)
@@ -156,8 +159,8 @@ def layout_conversions(seen: Evidence) -> Finding | None:
 
 
 def _old(kernels: Interior) -> bool:
-    capability = (kernels.gpu.compute_capability if kernels.gpu else None) or ""
-    return capability[:1].isdigit() and int(capability.partition(".")[0]) <= CHANNELS_LAST_CAPABILITY
+    capability = parse_capability(kernels.gpu.compute_capability) if kernels.gpu else None
+    return capability is not None and capability[0] <= CHANNELS_LAST_CAPABILITY
 
 
 def _channels_last(seen: Evidence, amd: bool) -> str:

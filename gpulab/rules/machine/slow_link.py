@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpulab.analysis.copies.host_to_device import Transfers, transfers
-from gpulab.analysis.machine.link import Link, link, pace, practical_bytes_per_s
+from gpulab.analysis.machine.link import Link, link, practical_bytes_per_s
+from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
 from gpulab.rules.engine.needs import Need
@@ -78,7 +79,7 @@ def slow_link(seen: Evidence) -> Finding | None:
 def _lost(moved: Transfers, rate: float | None, now: Link | None, best: float) -> tuple[int, float]:
     """The copies that nothing hides, and the share of their time that a full link would save."""
     copies = [each for each in (moved.pinned, moved.pageable) if each]
-    pace_now = rate or (pace(now.generation, now.width) if now else None) or best
+    pace_now = rate or (pinned_copy_bytes_per_s(now.generation, now.width) if now else None) or best
     return sum(each.copying_ns for each in copies), max(0.0, 1 - pace_now / best)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from gpulab.analysis.memory.growth_before_oom import Kept, kept_by_steps
 from gpulab.analysis.memory.holders import Held, Holding
+from gpulab.hardware.architectures import has_bfloat16
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.kernels.precision import autocast, has_bfloat16
+from gpulab.rules.kernels.precision import autocast
 from gpulab.rules.phrases import percent
 from gpulab.run import Failure
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.op_log.ops import Copy, Way
-from gpulab.virtual.specs import Spec
 
 PINNED = 0.80  # of the link's rate as the standard states it: large pinned copies
 # Pageable memory is first copied to a pinned buffer by the host: 9.9 GB/s on an idle host of a V100, 5.3 to 6.5 while
@@ -14,11 +14,11 @@ TO_HOST_BYTES_PER_S = 4e9
 FIXED_NS = 1500  # of the smallest copies: 1.2 to 2.2 us on V100, H100 and B200
 
 
-def copy_ns(copy: Copy, spec: Spec) -> int:
+def copy_ns(copy: Copy, spec: GpuSpec) -> int:
     """How long the copy engine is at it."""
     if copy.way is Way.WITHIN:
-        return round(FIXED_NS + 2e9 * copy.bytes / (spec.peaks.memory * rates(spec).stream))
-    rate = spec.peaks.link * PINNED
+        return round(FIXED_NS + 2e9 * copy.bytes / (spec.memory_bytes_per_s * rates(spec).stream))
+    rate = spec.link_bytes_per_s * PINNED
     if not copy.pinned:
         rate = min(rate, TO_DEVICE_BYTES_PER_S if copy.way is Way.TO_DEVICE else TO_HOST_BYTES_PER_S)
     return round(FIXED_NS + 1e9 * copy.bytes / rate)

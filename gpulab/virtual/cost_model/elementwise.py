@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.op_classes import bare
 from gpulab.virtual.cost_model.primitives import pass_ns
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, largest, main_dtype, read, width, written
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 _ARITHMETIC = {
     "add": "at::native::CUDAFunctor_add<{c}>",
@@ -48,7 +48,7 @@ CAT = 0.75  # of an elementwise pass: A100 trace 0.6 to 0.8; H100 0.35
 CAT_HOPPER = 0.45
 
 
-def elementwise_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def elementwise_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """One kernel that reads what it is given and writes what comes out."""
     most = largest(op)
     if most is None or not most.bytes:
@@ -73,7 +73,7 @@ def elementwise_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return (Kernel(called, pass_ns(moved, spec, share), blocks, 128, 24, 0, OpClass.ELEMENTWISE),)
 
 
-def _loss(op: Op, spec: Spec, name: str, most: Tensor) -> tuple[Kernel, ...]:
+def _loss(op: Op, spec: GpuSpec, name: str, most: Tensor) -> tuple[Kernel, ...]:
     """A loss of each element, and their mean where one number comes out."""
     blocks = max(1, elements(most) // 512)
     called = _elementwise_name(name, main_dtype(op), 3, False, width(most))
@@ -101,7 +101,7 @@ def _elementwise_name(name: str, dtype: str, arrays: int, strided: bool, each: i
     return f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, {min(arrays, 4)}ul> >"
 
 
-def _dropout(op: Op, spec: Spec, moved: float) -> Kernel:
+def _dropout(op: Op, spec: GpuSpec, moved: float) -> Kernel:
     given = op.inputs[0]
     c = c_type(given.dtype)
     name = f"void at::native::(anonymous namespace)::fused_dropout_kernel_vec<{c}, float, unsigned int, 1, 4, bool>"
@@ -109,7 +109,7 @@ def _dropout(op: Op, spec: Spec, moved: float) -> Kernel:
     return Kernel(name, pass_ns(moved, spec, 0.9 * rates(spec).stream), blocks, 256, 40, 0, OpClass.ELEMENTWISE)
 
 
-def _random(op: Op, spec: Spec) -> Kernel:
+def _random(op: Op, spec: GpuSpec) -> Kernel:
     c = c_type(main_dtype(op))
     name = f"void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<{c}, 4>"
     most = largest(op)
@@ -119,7 +119,7 @@ def _random(op: Op, spec: Spec) -> Kernel:
     return Kernel(name, pass_ns(float(written(op)), spec, share), blocks, 256, 40, 0, OpClass.ELEMENTWISE)
 
 
-def copy_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def copy_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of copy_, clone, cat, pad and their like: as one block of memory where it can be, else element by element."""
     name = bare(op.name)
     if not op.outputs or not op.outputs[0].bytes:
@@ -144,7 +144,7 @@ def copy_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return filled, copied
 
 
-def _copied(source: Tensor, target: Tensor, spec: Spec) -> Kernel:
+def _copied(source: Tensor, target: Tensor, spec: GpuSpec) -> Kernel:
     """A block of memory, a change of type, or a change of order."""
     found = rates(spec)
     moved = float(min(source.bytes, elements(target) * width(source)) + target.bytes)
@@ -171,7 +171,7 @@ def _cast_name(source: str, target: str) -> str:
     return f"void at::native::unrolled_elementwise_kernel<{functor}::{{lambda({c_type(target)})#1}}, 2ul, 4>"
 
 
-def _cat(op: Op, spec: Spec, target: Tensor) -> Kernel:
+def _cat(op: Op, spec: GpuSpec, target: Tensor) -> Kernel:
     size = width(target)
     name = (
         "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<at::native::(anonymous namespace)::"
@@ -182,7 +182,7 @@ def _cat(op: Op, spec: Spec, target: Tensor) -> Kernel:
     return Kernel(name, pass_ns(2.0 * target.bytes, spec, share), blocks, 512, 24, 0, OpClass.COPY)
 
 
-def reduction_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def reduction_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """One kernel that reads all and writes little; running sums write as much as they read."""
     most = largest(op)
     if most is None or not most.bytes:
@@ -203,7 +203,7 @@ def reduction_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return (Kernel(called, pass_ns(moved, spec, share, fixed=1.6), blocks, 512, 32, 16, OpClass.REDUCTION),)
 
 
-def pool_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def pool_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Pooling and resampling, forward and backward."""
     most = largest(op)
     if most is None or not most.bytes:

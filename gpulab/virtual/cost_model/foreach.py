@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.primitives import pass_ns
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import c_type, elements, main_dtype, read, written
 from gpulab.virtual.op_log.ops import Op
-from gpulab.virtual.specs import Spec
 
 # PyTorch's MultiTensorApply: so many elements in a block, so many blocks and tensors in a kernel, by lists at once.
 CHUNK, BLOCKS = 65_536, 320
@@ -39,7 +39,7 @@ def launches(sizes: tuple[int, ...], depth: int) -> tuple[int, ...]:
     return tuple(made)
 
 
-def multi_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def multi_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of a _foreach or fused operator: its time, divided among its kernels by their blocks."""
     many = op.lists or len(op.inputs)
     if not many or not op.inputs:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import ceil, log2
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.op_classes import bare
 from gpulab.virtual.cost_model.primitives import pass_ns
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import c_type, elements, largest, main_dtype, written
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 GATHER = 0.75  # of an elementwise pass: rows of a table, in any order; a guess
 SCATTER = 0.40  # the same, written with atomic additions
@@ -21,7 +21,7 @@ _SCATTER_GATHER = (
 )
 
 
-def scattered_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def scattered_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """The kernels of an operator that reads or writes by an index."""
     name = bare(op.name)
     if not largest(op) or not (op.inputs or name == "randperm"):
@@ -37,12 +37,12 @@ def scattered_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return (_gather(op, spec, name),)
 
 
-def _kernel(name: str, moved: float, spec: Spec, share: float, count: int, fixed: float = 1.2) -> Kernel:
+def _kernel(name: str, moved: float, spec: GpuSpec, share: float, count: int, fixed: float = 1.2) -> Kernel:
     blocks = max(1, count // 512)
     return Kernel(name, pass_ns(moved, spec, share, fixed=fixed), blocks, 128, 32, 0, OpClass.SCATTERED)
 
 
-def _gather(op: Op, spec: Spec, name: str) -> Kernel:
+def _gather(op: Op, spec: GpuSpec, name: str) -> Kernel:
     """Reads as much as it writes, and the index."""
     moved = 2.0 * written(op) + sum(each.bytes for each in op.inputs if each.dtype in ("int64", "int32"))
     c = c_type(main_dtype(op))
@@ -64,7 +64,7 @@ def _width(op: Op) -> int:
     return first.bytes // max(1, elements(first))
 
 
-def _scatter(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _scatter(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Writes what it is given where the index tells; index_put that adds up sorts its index first."""
     values = sum(each.bytes for each in op.inputs[1:])
     c = c_type(main_dtype(op))
@@ -78,7 +78,7 @@ def _scatter(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return (_kernel(called, 2.0 * values, spec, SCATTER * rates(spec).stream, count, 1.6),)
 
 
-def _radix_sort(count: int, spec: Spec) -> list[Kernel]:
+def _radix_sort(count: int, spec: GpuSpec) -> list[Kernel]:
     """Histogram, sums, and a pass for each eight bits, over keys and their places."""
     moved = 24.0 * count
     policy = "cub::DeviceRadixSortPolicy<long, long, int>::Policy900"
@@ -91,7 +91,7 @@ def _radix_sort(count: int, spec: Spec) -> list[Kernel]:
     return [_kernel(name, moved, spec, share, count // 4, 1.6) for name in names]
 
 
-def _embedding_backward(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _embedding_backward(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """A table of zeros, to whose rows the gradients are added: few at once, many after a sort of the indices."""
     gradient = op.inputs[0]
     table = op.outputs[0] if op.outputs else gradient
@@ -123,7 +123,7 @@ def _embedding_backward(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     )
 
 
-def _sorting(op: Op, spec: Spec, name: str) -> tuple[Kernel, ...]:
+def _sorting(op: Op, spec: GpuSpec, name: str) -> tuple[Kernel, ...]:
     main: Tensor = op.inputs[0] if op.inputs else op.outputs[0]  # randperm is given nothing
     count = elements(main)
     if name == "topk":
@@ -140,7 +140,7 @@ def _sorting(op: Op, spec: Spec, name: str) -> tuple[Kernel, ...]:
     return tuple(passes[: 2 + rounds])
 
 
-def _choosing(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _choosing(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Counts, sums up, and writes the places: three kernels."""
     main = op.inputs[-1]
     names = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.elementwise import rows_of
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.op_classes import bare
@@ -9,7 +10,6 @@ from gpulab.virtual.cost_model.primitives import pass_ns
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, read, width, written
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 WARP_ROW = 1024  # rows of up to so many elements are one warp's, and are read once
 # Of the usual rate, where rows do not begin at 16 bytes: they are read several times, and short ones leave most of a
@@ -24,7 +24,7 @@ TRAINING, INFERENCE, BACKWARD = 3.0, 2.0, 5.0
 ROW_FIXED = 1.7  # of an elementwise kernel's fixed part: H100, 3.1 us of layer normalisation of 141 rows
 
 
-def softmax_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def softmax_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Softmax, log_softmax and the losses on top of them."""
     if not op.inputs or not op.inputs[0].bytes:
         return ()
@@ -52,7 +52,7 @@ def softmax_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return (Kernel(name, ns, blocks, 128 if length <= WARP_ROW else 1024, 40, 128, OpClass.SOFTMAX),)
 
 
-def _nll_loss(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _nll_loss(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Reads one number of each row; backward fills the gradient with zeros first."""
     c = c_type(op.inputs[0].dtype)
     targets = max(1, elements(op.outputs[0]) if "backward" not in op.name and op.outputs else 1)
@@ -72,7 +72,7 @@ def _nll_loss(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     )
 
 
-def norm_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def norm_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Layer, batch, group and RMS normalisation, forward and backward."""
     if not op.inputs or not op.inputs[0].bytes:
         return ()
@@ -85,7 +85,7 @@ def norm_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return _layer_norm(op, spec, kind, backward)
 
 
-def _layer_norm(op: Op, spec: Spec, kind: str, backward: bool) -> tuple[Kernel, ...]:
+def _layer_norm(op: Op, spec: GpuSpec, kind: str, backward: bool) -> tuple[Kernel, ...]:
     main = op.inputs[0]
     rows, length = rows_of(main)
     c, half = c_type(main.dtype), main.dtype in HALVES
@@ -111,7 +111,7 @@ def _layer_norm(op: Op, spec: Spec, kind: str, backward: bool) -> tuple[Kernel, 
     return tuple(found)
 
 
-def _batch_norm(op: Op, spec: Spec, backward: bool) -> tuple[Kernel, ...]:
+def _batch_norm(op: Op, spec: GpuSpec, backward: bool) -> tuple[Kernel, ...]:
     """cuDNN's, which PyTorch uses for images on a GPU."""
     main = op.inputs[0]
     c = c_type(main.dtype)
@@ -141,7 +141,7 @@ def _trains(op: Op) -> bool:
     return len(op.outputs) < 2 or any(elements(each) > 0 for each in op.outputs[1:3])
 
 
-def _group_norm(op: Op, spec: Spec, backward: bool) -> tuple[Kernel, ...]:
+def _group_norm(op: Op, spec: GpuSpec, backward: bool) -> tuple[Kernel, ...]:
     main: Tensor = op.inputs[0]
     c, share = c_type(main.dtype), rates(spec).norm
     rows = max(1, main.sizes[0] * 32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.elementwise import copy_kernels, elementwise_kernels, pool_kernels, reduction_kernels
 from gpulab.virtual.cost_model.foreach import multi_kernels
 from gpulab.virtual.cost_model.indexing import scattered_kernels
@@ -16,7 +17,6 @@ from gpulab.virtual.cost_model.matrix.rnn import recurrent_kernels
 from gpulab.virtual.cost_model.norms import norm_kernels, softmax_kernels
 from gpulab.virtual.cost_model.op_classes import launches_nothing, op_class
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 __all__ = ["SPREAD", "Kernel", "OpClass", "kernels", "op_class"]
 
@@ -43,7 +43,7 @@ SPREAD: Mapping[OpClass, tuple[float, float]] = {
     OpClass.OTHER: (0.40, 2.50),
 }
 
-_PRICES: Mapping[OpClass, Callable[[Op, Spec], tuple[Kernel, ...]]] = {
+_PRICES: Mapping[OpClass, Callable[[Op, GpuSpec], tuple[Kernel, ...]]] = {
     OpClass.PRODUCT: product_kernels,
     OpClass.BATCHED: product_kernels,
     OpClass.CONVOLUTION: convolution_kernels,
@@ -61,7 +61,7 @@ _PRICES: Mapping[OpClass, Callable[[Op, Spec], tuple[Kernel, ...]]] = {
 }
 
 
-def kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """The kernels that an operator launches on a GPU, in order, each with its time; none for what makes a view."""
     if op.view or launches_nothing(op.name):
         return ()
@@ -71,7 +71,7 @@ def kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
 @lru_cache(maxsize=20_000)
 def _priced(
     name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], flops: int, tf32: bool, lists: int,
-    details: tuple[tuple[str, str], ...], spec: Spec,
+    details: tuple[tuple[str, str], ...], spec: GpuSpec,
 ) -> tuple[Kernel, ...]:  # fmt: skip
     """A training loop asks for the same operators with the same sizes again and again."""
     op = Op(name=name, inputs=inputs, outputs=outputs, flops=flops, tf32=tf32, lists=lists, details=details)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.rates import rates
-from gpulab.virtual.specs import Spec
 
 CACHED = 3  # a pass finds up to a third of the L2 cache's size there, left by the pass before
 CACHE_GAIN = 1.8  # and that comes so much faster: V100, 2 to 6 MB tensors, in a published trace
@@ -19,12 +19,12 @@ SPLITS = (1, 2, 4, 8, 16)  # parts that the inner dimension may be divided in, t
 LEAST_SPLIT = 512  # steps along the inner dimension that are worth a part of their own
 
 
-def pass_ns(moved: float, spec: Spec, share: float, *, rows: int | None = None, fixed: float = 1.0) -> float:
+def pass_ns(moved: float, spec: GpuSpec, share: float, *, rows: int | None = None, fixed: float = 1.0) -> float:
     """So many bytes once over the memory's bus, at a share of its rate.
 
     `rows`: as many blocks as there are of these work on it, be they few; else as many as the size asks for.
     """
-    rate = spec.peaks.memory * share / 1e9
+    rate = spec.memory_bytes_per_s * share / 1e9
     if rows is not None:
         rate *= min(1.0, rows / (BLOCKS_FOR_ALL * spec.multiprocessors))
     near = min(moved, spec.l2_bytes / CACHED)
@@ -74,17 +74,17 @@ TENSOR_TILES = ((256, 128, 1.0), (128, 128, 0.96), (128, 64, 0.85), (64, 64, 0.6
 ODD_TILES = 2  # so many of these there are for sizes that cannot be read 16 bytes at a time: H100 trace, 128 x 128
 
 
-def plain(spec: Spec, share: float | None = None) -> Engine:
+def plain(spec: GpuSpec, share: float | None = None) -> Engine:
     """The ordinary float32 units."""
     found = rates(spec)
-    reached = spec.peaks.float32 * (found.plain if share is None else share)
+    reached = spec.float32_flops_per_s * (found.plain if share is None else share)
     return Engine(reached, PLAIN_TILES, PLAIN_PROLOGUE, STEP_PLAIN_NS * 1500 / spec.sm_clock_mhz)
 
 
-def tensor(spec: Spec, *, tf32: bool, factor: float = 1.0, odd: bool = False) -> Engine:
+def tensor(spec: GpuSpec, *, tf32: bool, factor: float = 1.0, odd: bool = False) -> Engine:
     """Tensor cores, in half precision or TF32; the ordinary units where the GPU has none for that."""
     found = rates(spec)
-    peak = (spec.peaks.tf32 if tf32 else spec.peaks.half) or 0.0
+    peak = (spec.tf32_flops_per_s if tf32 else spec.half_flops_per_s) or 0.0
     reached = peak * (found.tf32 if tf32 else found.half) * factor
     usual = plain(spec)
     if reached <= usual.flops * factor:
@@ -94,14 +94,14 @@ def tensor(spec: Spec, *, tf32: bool, factor: float = 1.0, odd: bool = False) ->
     return Engine(reached, TENSOR_TILES[:ODD_TILES] if odd and not tf32 else TENSOR_TILES, prologue, step)
 
 
-def tiling(shape: Shape, spec: Spec, engine: Engine, moved: float, *, adds: bool = True) -> Tiling:
+def tiling(shape: Shape, spec: GpuSpec, engine: Engine, moved: float, *, adds: bool = True) -> Tiling:
     """The fastest of the ways to cut a product up, which is what the libraries' tables are made to find.
 
     Each multiprocessor works off its blocks; the last, half-empty wave of them takes as long as a full one. `adds`: the
     parts of a split inner dimension are added up by a kernel of their own.
     """
     one = engine.flops / spec.multiprocessors / 1e9  # per ns, of one multiprocessor
-    memory_ns = moved / (spec.peaks.memory * PRODUCT_MEMORY / 1e9)
+    memory_ns = moved / (spec.memory_bytes_per_s * PRODUCT_MEMORY / 1e9)
     fixed_ns = rates(spec).fixed_ns + FIXED_PRODUCT_NS
     best: Tiling | None = None
     for split in SPLITS:
@@ -121,6 +121,6 @@ def tiling(shape: Shape, spec: Spec, engine: Engine, moved: float, *, adds: bool
     return best
 
 
-def _adding_ns(shape: Shape, spec: Spec, split: int) -> float:
+def _adding_ns(shape: Shape, spec: GpuSpec, split: int) -> float:
     """Float32 parts in, one result out."""
     return pass_ns(4.0 * shape.times * shape.rows * shape.columns * (split + 1), spec, rates(spec).stream)

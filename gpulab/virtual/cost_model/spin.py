@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.rates import rates
-from gpulab.virtual.specs import Spec
 
 
-def spin_kernel(cycles: int, spec: Spec) -> Kernel:
+def spin_kernel(cycles: int, spec: GpuSpec) -> Kernel:
     """What torch.cuda._sleep launches: one thread that reads the multiprocessor's clock until it is so much later."""
     spinning_ns = max(0, cycles) * 1e3 / spec.sm_clock_mhz
     return Kernel(

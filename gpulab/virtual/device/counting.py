@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from gpulab.errors import CaptureError
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.operators import attention
 from gpulab.virtual.device.recorder import Recorder
@@ -27,7 +28,6 @@ from gpulab.virtual.device.training_phase import Training
 from gpulab.virtual.host.costs import Host
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Sink
-from gpulab.virtual.specs import Spec
 
 FACT = "counted"  # the name of the fact of a run that says so
 LEFT_OUT = (
@@ -63,7 +63,7 @@ def announcement(why: str) -> str:
 class CountingDevice(Standing):
     """The count of one program, for one `with`; as FakeDevice is used."""
 
-    def __init__(self, spec: Spec, sink: Sink, memory: Memory, clock: Clock) -> None:
+    def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
         super().__init__()
         self.spec, self.memory, self.clock = spec, memory, clock
         self.recorder: Recorder = _Counter(sink)
@@ -226,7 +226,7 @@ def _default_device() -> Any:
         return None
 
 
-def _functions(stack: ExitStack, spec: Spec, assumptions: Assumptions) -> None:
+def _functions(stack: ExitStack, spec: GpuSpec, assumptions: Assumptions) -> None:
     """Autocast for the functions that matter most, attention as this GPU runs it, and tensors made of numbers."""
     import torch
     from torch.nn import functional

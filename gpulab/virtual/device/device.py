@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from gpulab.errors import CaptureError
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.device.operators import cudnn_rnn, missing_shape_rules, rnn_cells, single_kernel
 from gpulab.virtual.device.operators.autocast import Autocast
 from gpulab.virtual.device.operators.data_dependent import Unknown
@@ -36,7 +37,6 @@ from gpulab.virtual.device.torch_api.streams import Clock, Streams
 from gpulab.virtual.device.training_phase import Training
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Sink
-from gpulab.virtual.specs import Spec
 
 _ACTIVE: list[FakeDevice] = []
 
@@ -44,7 +44,7 @@ _ACTIVE: list[FakeDevice] = []
 class FakeDevice(Standing):
     """One virtual GPU, for one `with`."""
 
-    def __init__(self, spec: Spec, sink: Sink, memory: Memory, clock: Clock) -> None:
+    def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
         super().__init__()
         self.spec, self.memory, self.clock = spec, memory, clock
         self._sink = sink

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpulab.errors import RunError
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.sensors.host.process import free_bytes
 from gpulab.virtual.cost_model.copies import copy_ns
 from gpulab.virtual.op_log.ops import Copy, HostOp, Record, Way
-from gpulab.virtual.specs import Spec
 
 NOTABLE_FRAC = 0.01  # of a step: what takes less is not worth a word
 SPARED_FRAC = 0.8  # of the memory that is free here: a batch that wants more would have this process killed
@@ -29,7 +29,7 @@ class FromHost:
         return max(self.copy_ns, self.cpu_ns) > NOTABLE_FRAC * step_ns
 
 
-def from_host(records: Iterable[Record], spec: Spec) -> FromHost:
+def from_host(records: Iterable[Record], spec: GpuSpec) -> FromHost:
     """What these records tell of it."""
     records = tuple(records)
     copies = [each for each in records if isinstance(each, Copy) and each.way is Way.TO_DEVICE]

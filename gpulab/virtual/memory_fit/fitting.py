@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpulab.errors import RunError
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.gpus import SPECS
+from gpulab.hardware.lookup import resolve
 from gpulab.virtual.host.garbage import collected_between_steps, set_aside
 from gpulab.virtual.memory_fit.batch_search import ceiling_of, edges, look_for_edge
 from gpulab.virtual.memory_fit.cpu_share import refuse_beyond_memory
@@ -27,7 +30,6 @@ from gpulab.virtual.memory_fit.measuring import (
 )
 from gpulab.virtual.memory_fit.request_script import Script
 from gpulab.virtual.op_log.ops import Role
-from gpulab.virtual.specs import SPECS, Spec, spec
 
 MOST_SIZES = 6  # of batches that are tried first
 NEAR_FRAC = 0.1  # of a batch: another that near has the same rate
@@ -49,7 +51,7 @@ class Fit:
 
     measured: Measured
     remedies: tuple[Remedy, ...]  # most first; none where it fits
-    larger: Spec | None  # the smallest other GPU with room for it
+    larger: GpuSpec | None  # the smallest other GPU with room for it
 
     @property
     def verdict(self) -> str:
@@ -61,7 +63,7 @@ class Fit:
 class MaxBatch:
     """The largest batch that a GPU has room for."""
 
-    spec: Spec
+    spec: GpuSpec
     batch: int | None  # the largest that was tried and fits; None: not even one sample does
     refused: int | None  # the smallest that was tried and does not; None where the search ended before
     roomy: int | None  # the largest that leaves a tenth of the memory free, by a straight line between those tried
@@ -119,7 +121,7 @@ def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBat
 
     Raises RunError for a step that takes no batch size, and for one whose memory does not grow with it.
     """
-    wanted = spec(gpu)
+    wanted = resolve(gpu)
     if start < 1:
         raise RunError(f"A batch of {start} is none.", why="the search begins with it", fix="give start=1 or more")
     with collected_between_steps():
@@ -130,7 +132,7 @@ def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner) -> MaxBat
 
 
 def _tried(
-    step: Step, wanted: Spec, batch: int, known: Mapping[int, Measured], runner: Runner
+    step: Step, wanted: GpuSpec, batch: int, known: Mapping[int, Measured], runner: Runner
 ) -> tuple[Measured, Script]:
     """The next size, where this machine has room for what the step makes on the CPU."""
     _refuse_beyond_memory(known, batch)
@@ -142,7 +144,7 @@ def _refuse_beyond_memory(known: Mapping[int, Measured], batch: int) -> None:
     refuse_beyond_memory(last.from_host, last.work, batch)
 
 
-def _first_sizes(step: Step, wanted: Spec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
+def _first_sizes(step: Step, wanted: GpuSpec, start: int, runner: Runner) -> tuple[dict[int, Measured], Script]:
     """Small batches on one GPU, where the model need not be built for each: what a sample needs, and their rates."""
     known: dict[int, Measured] = {}
     with playing(runner, wanted, keep=False) as played:
@@ -185,8 +187,8 @@ def compare_gpus(
     runner: Runner,
 ) -> GpuComparison:  # fmt: skip
     """The same step on several GPUs. `price`: of an hour, by GPU. Raises RunError for a GPU that is not listed."""
-    wanted = {each.name: each for each in map(spec, gpus)}
-    prices = {spec(gpu).name: value for gpu, value in (price or {}).items()}
+    wanted = {each.name: each for each in map(resolve, gpus)}
+    prices = {resolve(gpu).name: value for gpu, value in (price or {}).items()}
     if not wanted or not prices.keys() <= wanted.keys():
         other = next((name for name in prices if name not in wanted), "")
         raise RunError(
@@ -212,7 +214,7 @@ def _slope(one: Measured, other: Measured, of: Callable[[Measured], float]) -> f
     return max(0.0, (of(other) - of(one)) / (other.work - one.work))
 
 
-def _largest(wanted: Spec, told: Sequence[Measured]) -> MaxBatch:
+def _largest(wanted: GpuSpec, told: Sequence[Measured]) -> MaxBatch:
     low, high = edges({each.work: each for each in told})
     fitting = [each for each in told if each.work <= low] or list(told)
     first, last = fitting[0], fitting[-1]

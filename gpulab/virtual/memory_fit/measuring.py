@@ -21,12 +21,13 @@ import numpy as np
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
 from gpulab.virtual.memory_fit.cpu_share import FromHost
 from gpulab.virtual.memory_fit.memory import Memory, Use, allowances
 from gpulab.virtual.memory_fit.request_script import Script
 from gpulab.virtual.op_log.ops import Assumption, Role
-from gpulab.virtual.specs import Spec, spec
 
 Step = Callable[..., object]
 FITS, TIGHT, TOO_LARGE = "fits", "tight", "does not fit"
@@ -92,7 +93,7 @@ Runner = Callable[[str], Played]
 class Measured:
     """One step on one virtual GPU, estimated."""
 
-    spec: Spec
+    spec: GpuSpec
     batch: int | None  # None: not told, and then a step counts as one
     step_ns: float
     range_ns: tuple[float, float] | None  # between what that lies; None: not asked
@@ -166,7 +167,7 @@ class Measured:
         """Of a step: at idle power while the GPU waits, and at half to all of its limit while it works."""
         if self.busy_frac is None or self.range_ns is None:
             return None
-        above_w = (self.spec.full_w - self.spec.idle_w) * self.busy_frac
+        above_w = (self.spec.power_limit_w - self.spec.idle_w) * self.busy_frac
         watts = [self.spec.idle_w + frac * above_w for frac in POWER_FRACS]
         return watts[0] * self.range_ns[0] / 1e9, watts[1] * self.range_ns[1] / 1e9
 
@@ -176,13 +177,13 @@ def measure(step: Step, gpu: str, batch: int | None = None, *, runner: Runner) -
 
     Raises what the step raises, and RunError for no such GPU.
     """
-    wanted = spec(gpu)
+    wanted = resolve(gpu)
     with playing(runner, wanted, keep=True) as played:
         told = whole(played, stretch(played, wanted, begun(step, batch), batch))
     return replace(told, shares=shares(played.run))
 
 
-def tried(step: Step, wanted: Spec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
+def tried(step: Step, wanted: GpuSpec, batch: int, *, runner: Runner) -> tuple[Measured, Script]:
     """The same without its range and what its time goes to, which is quicker; and what was asked of the memory."""
     with playing(runner, wanted, keep=False) as played:
         script = noted(played)
@@ -205,7 +206,7 @@ def whole(played: Played, told: Measured) -> Measured:
 
 
 @contextmanager
-def playing(runner: Runner, wanted: Spec, *, keep: bool) -> Iterator[Played]:
+def playing(runner: Runner, wanted: GpuSpec, *, keep: bool) -> Iterator[Played]:
     """A virtual GPU that gives out memory without end; `keep`: all of it becomes a run."""
     played = runner(wanted.name)
     played.start()
@@ -258,7 +259,7 @@ def takes_one(step: Step) -> inspect.Parameter | None:
 
 
 def stretch(
-    played: Played, wanted: Spec, body: Step, batch: int | None, *, collect: bool = True, ranged: bool = True
+    played: Played, wanted: GpuSpec, body: Step, batch: int | None, *, collect: bool = True, ranged: bool = True
 ) -> Measured:
     """One step, timed, with what it needs at most; its range takes some more time."""
     if collect:  # a model that the step before made and dropped may still hang in a cycle

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.memory_fit.allocator import DEFAULT_STREAM, Block, CachingAllocator, Full, rounded_bytes
 from gpulab.virtual.memory_fit.request_script import Script
 from gpulab.virtual.op_log.ops import Phase, Role
-from gpulab.virtual.specs import Spec
 
 __all__ = ["Allowance", "Full", "Memory", "Use", "allowances"]
 
@@ -33,7 +33,7 @@ class Allowance:
     source: str
 
 
-def allowances(spec: Spec) -> tuple[Allowance, ...]:
+def allowances(spec: GpuSpec) -> tuple[Allowance, ...]:
     """What a training process takes of a GPU beside its tensors.
 
     cuDNN's workspaces are not among them: they are not known, and can be some hundred MiB for convolutions.

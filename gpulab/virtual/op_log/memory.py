@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.rows import Rows
 from gpulab.tables import ALLOCATOR
 from gpulab.virtual.clock import Clock
 from gpulab.virtual.memory_fit.memory import Memory, allowances
 from gpulab.virtual.op_log.ops import Phase
-from gpulab.virtual.specs import Spec
 
 # What tables.ALLOCATOR tells, by the keys of torch.cuda.memory_stats().
 _TOLD = (
@@ -28,7 +28,7 @@ _CALLS = {"cudaFree": "num_device_free", "cudaMalloc": "num_device_alloc"}
 class LoggedMemory(Memory):
     """Tells the clock's log what it gives out and takes back."""
 
-    def __init__(self, spec: Spec, clock: Clock) -> None:
+    def __init__(self, spec: GpuSpec, clock: Clock) -> None:
         super().__init__(spec.usable_bytes, sum(each.bytes for each in allowances(spec)))
         self._clock = clock
         self._sizes: dict[int, int] = {}

@@ -8,12 +8,14 @@ import pytest
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.hardware.gpus import SPECS
+from gpulab.hardware.lookup import resolve
 from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
 from gpulab.replay.rewrite import Draw
 from gpulab.replay.rewrites.kernels.batch_size import batch, work_of_batch
 from gpulab.replay.rewrites.kernels.mixed_precision import amp
-from gpulab.replay.rewrites.machine.other_gpu import SPELLED, gpu, target
+from gpulab.replay.rewrites.machine.other_gpu import gpu
 from gpulab.run import Gpu, Loader
 from gpulab.tables import Kind
 from tests.support.runs.made_networks import ADD, HALF, SGEMM, Kernel, holds, network, ready, told
@@ -112,12 +114,20 @@ def test_another_gpu_is_refused_where_it_cannot_be_told(kernels, own, asked, why
         told(network(kernels, gpu=own), asked)
 
 
-def test_gpus_are_known_by_the_names_people_type():
-    assert len({target(name).name for name in SPELLED}) == len(SPELLED)
-    assert {target(name).name for name in ("H100", "h100", "h100-sxm", "NVIDIA H100 SXM")} == {"H100 SXM"}
-    assert target("a100 40gb").name == "A100 40 GB"
-    with pytest.raises(RunError, match="the GPUs it knows"):
+def test_the_rewrite_takes_the_names_that_everything_else_takes():
+    assert chosen("gpu=v100")[0].value == "v100"
+    assert chosen("gpu=A100-SXM4-40GB")[0].value == "a100-sxm4-40gb"
+    rewrite = chosen("gpu=h100")[0].rewrite
+    listed = rewrite.takes.partition(": ")[2].split(", ")
+    assert [resolve(name) for name in listed] == list(SPECS)
+    with pytest.raises(RunError, match=r"voodoo2[\s\S]*A100-80 SXM"):
         chosen("gpu=voodoo2")
+
+
+@pytest.mark.parametrize("asked", ["v100", "v100-32gb"])
+def test_a_gpu_that_differs_in_memory_alone_changes_nothing(asked):
+    graph = ready(network([Kernel(SGEMM, 50_000, op="aten::mm"), END], gpu="V100")).graph
+    assert gpu(graph, asked, Draw()) is graph
 
 
 CARDS = {

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import gpulab
-from gpulab.analysis.kernels.tensor_cores import Precision
-from gpulab.analysis.peaks import times_as_fast
 from gpulab.errors import RunError
+from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.replay.graph.graph import NONE
 from gpulab.replay.parsing import chosen
 from gpulab.replay.prediction import predict
@@ -84,7 +83,7 @@ def test_launch_bound_code_gains_nothing_and_may_lose():
 
 def test_the_more_a_gpu_computes_in_half_precision_the_more_it_gains():
     gains = {gpu: told(network(PRODUCTS, gpu=gpu), "amp").speedup for gpu in ("3090", "V100", "A100")}
-    ratios = {gpu: times_as_fast(GPUS[gpu], Precision.HALF, Precision.FLOAT32) for gpu in gains}
+    ratios = {gpu: precision_speedup(GPUS[gpu], Precision.HALF, Precision.FLOAT32) for gpu in gains}
     assert sorted(gains, key=gains.get) == sorted(ratios, key=ratios.get) == ["3090", "V100", "A100"]
 
 

@@ -17,9 +17,9 @@ import torch.nn.functional as F  # noqa: N812 - as people write it
 from torch import nn
 
 from gpulab.errors import GpulabError
+from gpulab.hardware.lookup import resolve
 from gpulab.virtual.device.device import FakeDevice
 from gpulab.virtual.memory_fit.memory import Memory
-from gpulab.virtual.specs import spec
 
 WORKS, REFUSES = {}, {}
 
@@ -34,7 +34,7 @@ class StillClock:
 
 
 def device(gpu="h100", records=None, memory=None):
-    chosen = spec(gpu)
+    chosen = resolve(gpu)
     held = memory or Memory(chosen.usable_bytes, chosen.context_bytes)
     return FakeDevice(chosen, (records if records is not None else []).append, held, StillClock())
 

@@ -14,16 +14,16 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from gpulab.hardware.lookup import resolve  # noqa: E402
 from gpulab.virtual.memory_fit.memory import Memory  # noqa: E402
 from gpulab.virtual.op_log.ops import Op, Stepped  # noqa: E402
-from gpulab.virtual.specs import spec  # noqa: E402
 from tests.support.virtual.cuda_programs import device  # noqa: E402
 from tests.support.virtual.reference_models import Gpt2, ResNet50  # noqa: E402
 
 
 def played(program, gpu="h100"):
     """The records, the memory and the assumptions of a program."""
-    chosen, records = spec(gpu), []
+    chosen, records = resolve(gpu), []
     memory = Memory(chosen.usable_bytes, chosen.context_bytes)
     with device(gpu, records, memory) as virtual:
         program()

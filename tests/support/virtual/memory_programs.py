@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+from gpulab.hardware.lookup import resolve
 from gpulab.tables import Kind, MarkKind
 from gpulab.virtual.memory_fit.cpu_share import FromHost
 from gpulab.virtual.memory_fit.memory import Memory, allowances
 from gpulab.virtual.op_log.ops import Assumption, Phase, Role
-from gpulab.virtual.specs import spec
 from tests.support.runs.made_runs import event, mark, run_of
 
 MIB, GIB = 2**20, 2**30
@@ -23,7 +23,7 @@ class StandIn:
     played: list[StandIn]
 
     def __init__(self, name: str) -> None:
-        self.spec = spec(name)
+        self.spec = resolve(name)
         self.memory = Memory(self.spec.usable_bytes, sum(each.bytes for each in allowances(self.spec)))
         self.keys = itertools.count()
         self.now_ns = self.marked_ns = 0.0

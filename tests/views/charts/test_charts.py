@@ -504,7 +504,7 @@ def test_the_roofline_says_what_the_analysis_says():
     kernels = interior(run, found, ledger_of(run, found))
     used = utilisation(kernels, found.traced_ns, sized(run, found, ledger_of(run, found)))
     drawn = charts.roofline(run)
-    assert f"reaches {percent(used.kernel_frac)} of the V100 SXM2's 15.7 TFLOP/s in float32" in drawn.answer
+    assert f"reaches {percent(used.kernel_frac)} of the {used.spec.name}'s 15.7 TFLOP/s in float32" in drawn.answer
     assert percent(used.step_frac) in drawn.answer
     work = next(iter(cells(drawn).values()))
     rate = 2 * 4096**3 / 20e-3

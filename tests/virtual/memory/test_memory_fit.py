@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gpulab
 from gpulab.errors import RunError
+from gpulab.hardware.lookup import resolve
 from gpulab.tables import Kind, MarkKind
 from gpulab.virtual.memory_fit import cpu_share as room_here
 from gpulab.virtual.memory_fit.batch_search import MOST_RUNS
@@ -21,7 +22,6 @@ from gpulab.virtual.memory_fit.measuring import LIMITS, Measured, measure, noted
 from gpulab.virtual.memory_fit.memory import Full, Memory, allowances
 from gpulab.virtual.memory_fit.request_script import Script, forecast, forecast_of_steps
 from gpulab.virtual.op_log.ops import Copy, HostOp, Phase, Role, Way
-from gpulab.virtual.specs import spec
 from tests.support.runs.made_runs import event, mark, run_of
 from tests.support.virtual.memory_programs import (
     GIB,
@@ -101,7 +101,7 @@ def test_what_the_step_raises_is_raised(gpu):
 def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
     measure(training(gpu), "h100", 8, runner=gpu)
     assert gpu.last.ended == "stopped"
-    quick, _ = tried(training(gpu), spec("h100"), 8, runner=gpu)
+    quick, _ = tried(training(gpu), resolve("h100"), 8, runner=gpu)
     assert gpu.last.ended == "abandoned"
     assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
 
@@ -142,7 +142,7 @@ def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gp
     assert told.verdict == "does not fit"
     assert [each.key for each in told.remedies] == ["checkpoint", "batch", "autocast"]
     assert [each.frees_bytes / MIB for each in told.remedies] == [30000, 15000, 15000]
-    assert told.larger.usable_bytes == min(spec(name).usable_bytes for name in ("a100-80", "h100"))
+    assert told.larger.usable_bytes == min(resolve(name).usable_bytes for name in ("a100-80", "h100"))
 
 
 def test_a_model_that_is_mostly_state_is_told_to_save_on_that(gpu):
@@ -197,7 +197,7 @@ def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
 @given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
 def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
     """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
-    there = spec(name)
+    there = resolve(name)
     room = there.usable_bytes - sum(each.bytes for each in allowances(there))
 
     def play(_):
@@ -278,7 +278,7 @@ def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start)
     told = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
     assert {told.batch, told.refused} <= alone(gpu)
     for batch, fits_there in ((told.batch, True), (told.refused, False)):
-        found, _ = tried(training(gpu, sample=200, first=first), spec("h100"), batch, runner=gpu)
+        found, _ = tried(training(gpu, sample=200, first=first), resolve("h100"), batch, runner=gpu)
         assert (found.verdict != "does not fit") == fits_there
     assert told.refused <= told.batch * 1.02 + 1
 
@@ -294,14 +294,14 @@ def test_a_step_that_does_something_else_with_a_large_batch_is_not_foretold_but_
 
 
 def asked(gpu, batch, **sizes):
-    return tried(training(gpu, **sizes), spec("h100"), batch, runner=gpu)
+    return tried(training(gpu, **sizes), resolve("h100"), batch, runner=gpu)
 
 
 @pytest.mark.parametrize("batch", [4, 200, 411, 415, 419, 600])
 def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
     sizes = {"sample": 190.0, "model": 300.0}
     foretold = forecast(asked(gpu, 8, **sizes)[1], 8, asked(gpu, 64, **sizes)[1], 64)
-    there = spec("h100")
+    there = resolve("h100")
     outside = sum(each.bytes for each in allowances(there))
     fits_there = asked(gpu, batch, **sizes)[0].verdict != "does not fit"
     assert foretold.fits(batch, there.usable_bytes, outside) == fits_there
@@ -309,9 +309,9 @@ def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
 
 def test_the_edge_is_the_last_that_is_foretold_to_fit(gpu):
     foretold = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
-    edge = foretold.edge(0, 2000, spec("h100").usable_bytes, 0)
-    assert foretold.fits(edge, spec("h100").usable_bytes, 0)
-    assert not foretold.fits(edge + 1, spec("h100").usable_bytes, 0)
+    edge = foretold.edge(0, 2000, resolve("h100").usable_bytes, 0)
+    assert foretold.fits(edge, resolve("h100").usable_bytes, 0)
+    assert not foretold.fits(edge + 1, resolve("h100").usable_bytes, 0)
 
 
 def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
@@ -393,11 +393,11 @@ def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
 
 def test_energy_lies_between_half_and_all_of_what_a_gpu_may_draw_while_it_works(gpu):
     told = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
-    there = spec("h100")
+    there = resolve("h100")
     assert told.measured.shares["arithmetic"] == pytest.approx(0.75)
     low, high = told.joules_range
-    assert low == pytest.approx(10 * 0.008 * (there.idle_w + 0.375 * (there.full_w - there.idle_w)))
-    assert high == pytest.approx(10 * 0.013 * (there.idle_w + 0.75 * (there.full_w - there.idle_w)))
+    assert low == pytest.approx(10 * 0.008 * (there.idle_w + 0.375 * (there.power_limit_w - there.idle_w)))
+    assert high == pytest.approx(10 * 0.013 * (there.idle_w + 0.75 * (there.power_limit_w - there.idle_w)))
 
 
 def test_a_gpu_named_twice_is_compared_once(gpu):
@@ -410,7 +410,7 @@ def test_what_cannot_be_compared_is_named(gpu):
     assert "T4" in error.value.why
     with pytest.raises(RunError, match="cannot be compared"):
         compare_gpus(lambda: None, [], runner=gpu)
-    with pytest.raises(RunError, match="'gtx9000' is no GPU"):
+    with pytest.raises(RunError, match="'gtx9000' is not a GPU that gpulab knows"):
         compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
 
 
@@ -433,10 +433,10 @@ def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_compu
 
     made = HostOp(name="aten::randn", inputs=(), ns=5 * 10**6)
     records = [made, copied(Way.TO_DEVICE, 6 * 10**6, pinned=False), copied(Way.TO_HOST, 4, pinned=False)]
-    told = from_host(records, spec("h100"))
+    told = from_host(records, resolve("h100"))
     assert (told.bytes, told.pageable, told.cpu_ns) == (6 * 10**6, True, 5 * MS)
     assert told.copy_ns == pytest.approx(1 * MS, rel=0.01)  # pageable memory: 6 GB/s
-    pinned = from_host([copied(Way.TO_DEVICE, 6 * 10**6, pinned=True)], spec("h100"))
+    pinned = from_host([copied(Way.TO_DEVICE, 6 * 10**6, pinned=True)], resolve("h100"))
     assert not pinned.pageable
     assert pinned.copy_ns < told.copy_ns / 5
 

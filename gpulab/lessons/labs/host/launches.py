@@ -18,6 +18,7 @@ from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import GPU_PARTS, ledger
 from gpulab.capture.active_session import step
 from gpulab.errors import RunError
+from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs import tables
 from gpulab.questions import learned, ready
 from gpulab.replay.parsing import chosen
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-MULTIPROCESSORS = 132  # of an H100 or H200 in SXM form
+MULTIPROCESSORS = resolve("h100").multiprocessors
 T = TypeVar("T")
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
+from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.host.operators import Called, watching
 from gpulab.virtual.memory_fit.measuring import Measured
 
-MULTIPROCESSORS = 132  # of an H100 or H200 in SXM form
+MULTIPROCESSORS = resolve("h100").multiprocessors
 TILE = 128  # rows and columns of the result that one thread block computes, usually
 
 

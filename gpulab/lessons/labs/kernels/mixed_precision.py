@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpulab.analysis.kernels.roofline import sized
-from gpulab.analysis.peaks import peaks_of
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
+from gpulab.hardware.lookup import spec_of
 from gpulab.lessons.labs.host.operators import Called, counts, saved, watching
 from gpulab.lessons.labs.steps.throughput import step_ms
 from gpulab.run import Run
@@ -93,14 +93,14 @@ def half_peak_frac(run: Run, operations: float) -> float:
 
     Raises RunError for a run without steps, or on a GPU whose peaks are not known.
     """
-    peaks = peaks_of(run.machine.gpus[0]) if run.machine.gpus else None
-    if peaks is None:
+    spec = spec_of(run.machine.gpus[0]) if run.machine.gpus else None
+    if spec is None:
         raise RunError(
             f"The peaks of the GPU of run {run.name} are not known.",
             why=f"it ran on {run.source.device}",
-            fix="gpulab.analysis.peaks lists the GPUs that are",
+            fix="gpulab.hardware.gpus lists the GPUs that are",
         )
-    return operations / (step_ms(run) / 1e3) / peaks.half
+    return operations / (step_ms(run) / 1e3) / spec.half_flops_per_s
 
 
 def layers(run: Run) -> dict[str, Layer]:

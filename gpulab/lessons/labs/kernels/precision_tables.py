@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gpulab.analysis.peaks import PEAKS
+from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.kernels.mixed_precision import Layer
 
 if TYPE_CHECKING:
@@ -23,12 +23,11 @@ def peaks() -> pd.DataFrame:
     """How many times as fast some GPUs multiply matrices in half precision, by their data sheets."""
     import pandas as pd
 
-    chosen = {each.name: each for each in PEAKS if each.name in SHOWN}
-    rows = [
-        (f"{each.half / each.float32:.1f}", f"{each.half / each.tf32:.1f}" if each.tf32 else "no TF32")
-        for each in chosen.values()
-    ]
-    index = pd.Index(list(chosen), name="half precision, times as fast")
+    rows = []
+    for spec in map(resolve, SHOWN):
+        half, tf32 = spec.half_flops_per_s, spec.tf32_flops_per_s
+        rows.append((f"{half / spec.float32_flops_per_s:.1f}", f"{half / tf32:.1f}" if tf32 else "no TF32"))
+    index = pd.Index(SHOWN, name="half precision, times as fast")
     return pd.DataFrame(rows, columns=["as float32", "as TF32"], index=index)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpulab.analysis.machine.link import pace
+from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 
 # As `nvidia-smi topo -m`, the PCIe part of `nvidia-smi -q` under load, and `taskset -cp PID` write it.
 _TEXT = """\
@@ -70,7 +70,7 @@ class Way:
     @property
     def gb_per_s(self) -> float | None:
         """What such a link gives a large pinned copy; None for a generation that is not known."""
-        rate = pace(self.generation, self.width)
+        rate = pinned_copy_bytes_per_s(self.generation, self.width)
         return None if rate is None else rate / 1e9
 
     @property

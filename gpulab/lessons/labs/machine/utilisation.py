@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.occupancy import filling
 from gpulab.analysis.kernels.roofline import works
-from gpulab.analysis.peaks import Peaks, peaks_of
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.lookup import spec_of
 from gpulab.run import Run
 
 if TYPE_CHECKING:
@@ -37,21 +38,21 @@ class Load:
     flops: float | None  # of a mean step, in matrix products and convolutions; other arithmetic is not counted
     bytes: float | None  # of memory that a mean step must move at the least
     filled_frac: float | None  # of the multiprocessors, that the kernels have blocks for, by their time
-    peaks: Peaks | None  # of this GPU
+    spec: GpuSpec | None  # of this GPU
 
     @property
     def mfu_frac(self) -> float | None:
         """Arithmetic done, of what the tensor cores could do in 16 bits in the same time (model FLOPs utilisation)."""
-        if self.flops is None or self.peaks is None:
+        if self.flops is None or self.spec is None:
             return None
-        return self.flops / (self.step_ns / 1e9) / self.peaks.half
+        return self.flops / (self.step_ns / 1e9) / self.spec.half_flops_per_s
 
     @property
     def traffic_frac(self) -> float | None:
         """Memory traffic, of what the memory could carry in the same time."""
-        if self.bytes is None or self.peaks is None:
+        if self.bytes is None or self.spec is None:
             return None
-        return self.bytes / (self.step_ns / 1e9) / self.peaks.memory
+        return self.bytes / (self.step_ns / 1e9) / self.spec.memory_bytes_per_s
 
 
 def load(run: Run) -> Load:
@@ -77,7 +78,7 @@ def load(run: Run) -> Load:
         flops=sum(flops) / kernels.many if flops else None,
         bytes=sum(moved) / kernels.many if moved else None,
         filled_frac=None if filled is None else 1 - filled.small_frac * (1 - filled.filled_frac),
-        peaks=peaks_of(kernels.gpu),
+        spec=spec_of(kernels.gpu),
     )
 
 

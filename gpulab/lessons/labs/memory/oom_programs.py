@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gpulab.hardware.lookup import resolve
 from gpulab.run import Run
 from gpulab.virtual.memory_fit.memory import allowances
 from gpulab.virtual.session import VirtualGpu
-from gpulab.virtual.specs import spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +110,7 @@ def states_bytes(program: Program) -> int:
 
 def room_bytes(card: str = CARD) -> int:
     """Of a virtual card, what is left for tensors."""
-    known = spec(card)
+    known = resolve(card)
     return known.usable_bytes - sum(each.bytes for each in allowances(known))
 
 

@@ -8,8 +8,10 @@ import numpy as np
 
 from gpulab.analysis.copies.table import direction, host_memory
 from gpulab.analysis.data.loader import leading_loader
-from gpulab.analysis.machine.link import pace, practical_bytes_per_s
+from gpulab.analysis.machine.link import practical_bytes_per_s
 from gpulab.analysis.steps.detection import Mask
+from gpulab.hardware.architectures import usual_pcie_generation
+from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import Floats, Graph, Stop
 from gpulab.replay.rewrite import Draw, Rewrite, Value
@@ -17,8 +19,7 @@ from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.sweep import device_step_ns
 from gpulab.tables import Kind
 
-LINK_OF = {7: (3, 16), 8: (4, 16), 9: (5, 16), 10: (5, 16), 12: (5, 16)}  # PCIe by compute capability, as it is sold
-LINK_OLDEST = (3, 16)  # where the GPU is not known: what nearly every slot has
+USUAL_LANES = 16  # where the run does not tell the link
 CALL_NS = (5_000.0, 12_000.0)  # an asynchronous copy call
 PINNING_BYTES_PER_S = (12e9, 4e9)  # what a core copies from ordinary to pinned memory
 # How much of that each step pays where no loader builds its batches: nothing if they are pinned once, where they are
@@ -145,8 +146,7 @@ def link_bytes_per_s(graph: Graph) -> tuple[float, bool]:
     if told is not None:
         return told, True
     gpu = next(iter(graph.run.machine.gpus), None)
-    major = (gpu.compute_capability or "").partition(".")[0] if gpu is not None else ""
-    return pace(*LINK_OF.get(int(major) if major.isdigit() else 0, LINK_OLDEST)) or 0.0, False
+    return pinned_copy_bytes_per_s(usual_pcie_generation(gpu), USUAL_LANES) or 0.0, False
 
 
 def _rate(graph: Graph, draw: Draw) -> float:

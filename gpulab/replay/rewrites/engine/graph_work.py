@@ -10,8 +10,9 @@ from gpulab.analysis.copies.table import direction
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import Family, Pieces, pieces
 from gpulab.analysis.kernels.optimizers import ranges, within
-from gpulab.analysis.peaks import Peaks, peaks_of
 from gpulab.analysis.steps.ledger import main_device
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.lookup import spec_of
 from gpulab.intervals import Ints, Spans, union
 from gpulab.replay.graph.graph import CALLING, Floats, Graph, Stop
 from gpulab.replay.rewrites.engine.cache import once
@@ -35,7 +36,7 @@ def pieces_of(graph: Graph) -> Pieces:
     gpu = gpu_of(graph)
     call = graph.device.call
     caller = np.where(call >= 0, graph.host.event[np.maximum(call, 0)], -1) if len(graph.host) else call
-    return pieces(graph.run, graph.device.event, caller, gpu.multiprocessors if gpu else None)
+    return pieces(graph.run, graph.device.event, caller, gpu)
 
 
 def gpu_of(graph: Graph) -> Gpu | None:
@@ -47,9 +48,9 @@ def gpu_of(graph: Graph) -> Gpu | None:
     return found or Gpu(index=0, name=graph.run.source.device)
 
 
-def gpu_peaks(graph: Graph) -> Peaks | None:
+def gpu_spec_of(graph: Graph) -> GpuSpec | None:
     """What that GPU can do; None where it is not listed."""
-    return peaks_of(gpu_of(graph))
+    return spec_of(gpu_of(graph))
 
 
 @dataclass(frozen=True, eq=False)

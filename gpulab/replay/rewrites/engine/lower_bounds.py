@@ -13,15 +13,10 @@ import numpy as np
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import Family
 from gpulab.analysis.kernels.flops import inputs, largest_bytes, least_flops
-from gpulab.analysis.kernels.tensor_cores import Precision
+from gpulab.hardware.precision import Precision
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.graph_work import CALLED, gpu_peaks, pieces_of
-
-# The second-level cache by compute capability, MiB, the largest where GPUs differ, by the makers' data sheets: what
-# still lies there from the kernel before need not pass through memory.
-CACHE_MIB = {"7.0": 6, "7.5": 4, "8.0": 40, "8.6": 6, "8.9": 72, "9.0": 50, "10.0": 126}
-CACHE_MIB_MOST = 128
+from gpulab.replay.rewrites.engine.graph_work import CALLED, gpu_spec_of, pieces_of
 
 
 class Least(NamedTuple):
@@ -72,26 +67,26 @@ def least_share(graph: Graph, flops_per_s: float | Floats | None, *, width: floa
     0 where nothing bounds it. Only its arithmetic, or one pass over its largest tensor but for what the cache may
     hold, counts; and that as a share of what it took, as an edit before may have changed how long it takes.
     """
-    told, peaks = least(graph), gpu_peaks(graph)
-    if peaks is None or flops_per_s is None:
+    told, spec = least(graph), gpu_spec_of(graph)
+    if spec is None or flops_per_s is None:
         return np.zeros(len(told.ns))
-    cache = CACHE_MIB.get(peaks.architecture, CACHE_MIB_MOST) * 2**20
     arithmetic_ns = told.flops / flops_per_s * 1e9
-    traffic_ns = np.maximum(0.0, told.bytes * width - cache) / peaks.memory * 1e9
+    # What the kernel before left in the L2 cache need not pass through memory.
+    traffic_ns = np.maximum(0.0, told.bytes * width - spec.l2_bytes) / spec.memory_bytes_per_s * 1e9
     return np.asarray(np.clip(np.maximum(arithmetic_ns, traffic_ns) / np.maximum(told.ns, 1.0), 0.0, 1.0))
 
 
 @once
 def own_peak(graph: Graph) -> Floats:
     """For each piece the peak of the precision it computes in, FLOP/s; infinite where that is not known."""
-    found, peaks = pieces_of(graph), gpu_peaks(graph)
+    found, spec = pieces_of(graph), gpu_spec_of(graph)
     peak = np.full(len(found), np.inf)
-    if peaks is not None:
+    if spec is not None:
         plain = (found.precision == Precision.FLOAT32) & ~found.narrow
-        peak[plain] = peaks.float32
-        peak[plain & found.convolves] = peaks.tf32 or peaks.float32
-        peak[(found.precision == Precision.TF32) & ~found.narrow] = peaks.tf32 or peaks.float32
-        peak[found.precision == Precision.HALF] = peaks.half
+        peak[plain] = spec.float32_flops_per_s
+        peak[plain & found.convolves] = spec.fastest_float32_flops_per_s
+        peak[(found.precision == Precision.TF32) & ~found.narrow] = spec.fastest_float32_flops_per_s
+        peak[found.precision == Precision.HALF] = spec.half_flops_per_s
     return peak
 
 

@@ -6,10 +6,11 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import Family
-from gpulab.analysis.kernels.tensor_cores import Cores, Precision
+from gpulab.analysis.kernels.tensor_cores import Cores
+from gpulab.hardware.precision import Precision
 from gpulab.replay.graph.graph import CALLING, Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.graph_work import across, faster, gpu_peaks, pieces_of
+from gpulab.replay.rewrites.engine.graph_work import across, faster, gpu_spec_of, pieces_of
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.machine.other_gpu import other_gpu
 
@@ -37,11 +38,11 @@ def channels_last_ceiling(graph: Graph, value: Value) -> Graph:
 
     Pooling and norms read images as well: in the other order they may be several times as fast.
     """
-    found, peaks = pieces_of(graph), other_gpu(graph) or gpu_peaks(graph)
+    found, spec = pieces_of(graph), other_gpu(graph) or gpu_spec_of(graph)
     share = np.zeros(len(found))
-    if peaks is not None:
+    if spec is not None:
         tensor = _on_tensor_cores(graph) | (found.narrow | (found.precision == Precision.HALF))
-        peak = np.where(tensor, peaks.half, peaks.tf32 or peaks.float32)
+        peak = np.where(tensor, spec.half_flops_per_s, spec.fastest_float32_flops_per_s)
         share = least_share(graph, peak)
     passes = found.is_family(Family.STREAM, Family.COMPILED, Family.OTHER, Family.COPY) & ~found.updates
     passes &= ~across(graph)

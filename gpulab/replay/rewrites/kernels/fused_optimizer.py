@@ -12,7 +12,7 @@ from gpulab.analysis.kernels.optimizers import ranges
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.graph_work import CALLED, calls, gpu_peaks, optimizer_spans, pieces_of
+from gpulab.replay.rewrites.engine.graph_work import CALLED, calls, gpu_spec_of, optimizer_spans, pieces_of
 from gpulab.replay.rewrites.kernels.compile_on_cpu import lacking_optimizer, no_optimizer_cpu, optimizer_cpu
 
 FUSED, FOREACH = "fused", "foreach"
@@ -155,9 +155,9 @@ def _device_ns(graph: Graph, told: Updating, to: Method, now: Method, launches: 
     dur = graph.device.dur_ns[told.mine]
     now_ns = float(dur.sum()) / told.steps
     started_ns = launches * draw.between("optimizer_kernel", *KERNEL_NS)
-    peaks = gpu_peaks(graph)
-    if told.elements and peaks is not None:
-        moved = told.elements * to.bytes / (peaks.memory * draw.between("optimizer_rate", *RATE_FRAC)) * 1e9
+    spec = gpu_spec_of(graph)
+    if told.elements and spec is not None:
+        moved = told.elements * to.bytes / (spec.memory_bytes_per_s * draw.between("optimizer_rate", *RATE_FRAC)) * 1e9
     else:
         moved = float(np.maximum(dur - TINY_NS, 0.0).sum()) / told.steps * to.bytes / now.bytes
         moved *= draw.ratio("optimizer_share", *SHARE)

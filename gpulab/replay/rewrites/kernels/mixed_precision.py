@@ -8,9 +8,9 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import Family, half_share, single
-from gpulab.analysis.kernels.families import is_amd
-from gpulab.analysis.kernels.tensor_cores import Precision
-from gpulab.analysis.peaks import times_as_fast
+from gpulab.hardware.architectures import has_bfloat16
+from gpulab.hardware.precision import Precision, precision_speedup
+from gpulab.hardware.vendor import is_amd
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import noting, once
@@ -20,7 +20,7 @@ from gpulab.replay.rewrites.engine.graph_work import (
     calls,
     faster,
     gpu_of,
-    gpu_peaks,
+    gpu_spec_of,
     pieces_of,
     training,
 )
@@ -56,7 +56,7 @@ def amp(graph: Graph, value: Value, draw: Draw) -> Graph:
     reductions stay as they are, as does the optimizer. Casts are added with their calls, 0.7 to 1.6 for each operator
     that multiplies, and for float16 the gradient scaler: one wait of the host for the GPU in each step.
 
-    Priced from: this GPU's peaks as its maker states them (gpulab.analysis.peaks); the number of casts counted on
+    Priced from: this GPU's peaks as its maker states them (gpulab.hardware.gpus); the number of casts counted on
     ResNet-50 and GPT-2; NVIDIA's published ResNet-50 on V100, 3.26x where the GPU limits.
 
     Cannot know: whether your sizes are multiples of 8, which tensor cores want; which kernels cuDNN then picks;
@@ -81,8 +81,8 @@ def amp_ceiling(graph: Graph, value: Value) -> Graph:
     were recorded, a product takes its arithmetic over the peak, and a pass one way over its largest tensor at half its
     width, but for what the cache may hold. All else that autocast may narrow takes nothing.
     """
-    peaks = other_gpu(graph) or gpu_peaks(graph)
-    share = least_share(graph, peaks.half if peaks else None, width=0.5)
+    spec = other_gpu(graph) or gpu_spec_of(graph)
+    share = least_share(graph, spec.half_flops_per_s if spec else None, width=0.5)
     return noting(shrunk(graph, _narrowed(graph), share), "amp")
 
 
@@ -104,11 +104,8 @@ def _dtype(graph: Graph, value: Value) -> str:
 
 
 def _has_bfloat16(graph: Graph) -> bool:
-    peaks, gpu = other_gpu(graph) or gpu_peaks(graph), gpu_of(graph)
-    if peaks is not None:
-        return peaks.bfloat16 is not None
-    capability = (gpu.compute_capability if gpu else None) or "0"
-    return int(capability.partition(".")[0] or 0) >= 8
+    spec = other_gpu(graph) or gpu_spec_of(graph)
+    return has_bfloat16(gpu_of(graph)) if spec is None else spec.bfloat16_flops_per_s is not None
 
 
 @once
@@ -131,7 +128,8 @@ def _ratios(graph: Graph) -> Floats:
         return _own_ratios(graph)
     found = pieces_of(graph)
     in_tf32 = found.convolves | (found.precision == Precision.TF32)
-    ratio = np.where(in_tf32, other.half / (other.tf32 or other.float32), other.half / other.float32)
+    float32 = np.where(in_tf32, other.fastest_float32_flops_per_s, other.float32_flops_per_s)
+    ratio = other.half_flops_per_s / float32
     return np.where(_products(graph), np.maximum(ratio, 1.0), 1.0)
 
 
@@ -140,18 +138,18 @@ def _own_ratios(graph: Graph) -> Floats:
     found, gpu = pieces_of(graph), gpu_of(graph)
     ratio = np.ones(len(found))
     for precision in (Precision.FLOAT32, Precision.TF32):
-        ratio[single(found, precision)] = times_as_fast(gpu, Precision.HALF, precision) or 1.0
+        ratio[single(found, precision)] = precision_speedup(gpu, Precision.HALF, precision) or 1.0
     return np.maximum(ratio, 1.0)
 
 
 def _matrix_factor(graph: Graph, draw: Draw) -> Floats:
     """What is left of each product; by its sizes where they are known, else by the ratio of peaks."""
-    ratio, found, peaks = _ratios(graph), pieces_of(graph), gpu_peaks(graph)
+    ratio, found, spec = _ratios(graph), pieces_of(graph), gpu_spec_of(graph)
     factor = ratio ** -draw.between("amp_matrix", BEST_POWER, WORST_POWER)
-    if peaks is None or other_gpu(graph) is not None:
+    if spec is None or other_gpu(graph) is not None:
         return factor
-    arithmetic_ns = found.op_flops / (peaks.half * draw.between("amp_efficiency", *EFFICIENCY)) * 1e9
-    traffic_ns = found.op_bytes / 2 / (peaks.memory * MEMORY_FRAC) * 1e9
+    arithmetic_ns = found.op_flops / (spec.half_flops_per_s * draw.between("amp_efficiency", *EFFICIENCY)) * 1e9
+    traffic_ns = found.op_bytes / 2 / (spec.memory_bytes_per_s * MEMORY_FRAC) * 1e9
     known = np.isfinite(found.op_flops) & (found.op_ns > 0)
     told = np.fmax(arithmetic_ns, traffic_ns)[known] / found.op_ns[known]
     factor[known] = np.clip(told, 1 / ratio[known], 1.0)
@@ -225,7 +223,7 @@ def amp_lacking(graph: Graph, value: Value) -> str | None:
     products = _products(graph)
     if not products.any():
         return "none of its matrix products is in float32"
-    if times_as_fast(gpu, Precision.HALF, Precision.FLOAT32) is None:
+    if precision_speedup(gpu, Precision.HALF, Precision.FLOAT32) is None:
         return f"what {name} computes in half precision is not known here"
     ratio = float(np.average(_ratios(graph)[products], weights=found.dur_ns[products] + 1))
     if ratio < WORTH_RATIO:

@@ -6,11 +6,10 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import single
-from gpulab.analysis.kernels.tensor_cores import Precision
-from gpulab.analysis.peaks import times_as_fast
+from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
-from gpulab.replay.rewrites.engine.graph_work import faster, gpu_of, gpu_peaks, pieces_of
+from gpulab.replay.rewrites.engine.graph_work import faster, gpu_of, gpu_spec_of, pieces_of
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.kernels.mixed_precision import BEST_POWER, WORST_POWER, WORTH_RATIO, no_products
 from gpulab.replay.rewrites.machine.other_gpu import other_gpu
@@ -38,8 +37,8 @@ def tf32_ceiling(graph: Graph, value: Value) -> Graph:
     """These products at TF32's peak, where their sizes were recorded; in no time where they were not."""
     if "amp" in graph.made:
         return graph
-    peaks = other_gpu(graph) or gpu_peaks(graph)
-    share = least_share(graph, (peaks.tf32 or peaks.float32) if peaks else None)
+    spec = other_gpu(graph) or gpu_spec_of(graph)
+    share = least_share(graph, spec.fastest_float32_flops_per_s if spec else None)
     return shrunk(graph, multiplying(graph, _plain_products(graph)), share)
 
 
@@ -50,8 +49,8 @@ def _plain_products(graph: Graph) -> Mask:
 
 def _tf32_ratio(graph: Graph) -> float:
     if (other := other_gpu(graph)) is not None:
-        return (other.tf32 or other.float32) / other.float32
-    return max(1.0, times_as_fast(gpu_of(graph), Precision.TF32, Precision.FLOAT32) or 1.0)
+        return other.fastest_float32_flops_per_s / other.float32_flops_per_s
+    return max(1.0, precision_speedup(gpu_of(graph), Precision.TF32, Precision.FLOAT32) or 1.0)
 
 
 def tf32_lacking(graph: Graph, value: Value) -> str | None:

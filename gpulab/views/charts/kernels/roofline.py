@@ -12,8 +12,9 @@ from matplotlib.ticker import FuncFormatter
 
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.roofline import MOST, Utilisation, Work, utilisation, works
-from gpulab.analysis.kernels.tensor_cores import Precision
-from gpulab.analysis.peaks import Peaks, peaks_of
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.lookup import spec_of
+from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
 from gpulab.views.charts.drawing.steps_and_ledger import accounted, without_events
@@ -54,9 +55,9 @@ class _Point:
 def roofline(run: Run) -> Chart:
     """Matrix work by arithmetic intensity and rate reached, below the GPU's peaks of memory and arithmetic.
 
-    From gpulab.analysis.kernels.roofline and peaks, over the interior steps. Bytes are the least that must move, so a
-    point may lie right of where it should. It cannot show operators without matrix work, or whose sizes were not
-    recorded.
+    From gpulab.analysis.kernels.roofline and gpulab.hardware, over the interior steps. Bytes are the least that must
+    move, so a point may lie right of where it should. It cannot show operators without matrix work, or whose sizes
+    were not recorded.
     """
     found, accounts = accounted(run)
     if accounts is None:
@@ -65,61 +66,64 @@ def roofline(run: Run) -> Chart:
     if kernels is None:
         why = "no GPU kernels were recorded in the steps"
         return nothing_to_draw(run, WHAT, why, "profile on a machine with a GPU, or on gpulab.virtual_gpu")
-    peaks = peaks_of(kernels.gpu)
-    if peaks is None:
+    spec = spec_of(kernels.gpu)
+    if spec is None:
         name = clean(kernels.gpu.name if kernels.gpu else run.source.device, 60)
         return nothing_to_draw(
-            run, WHAT, f"the peaks of this GPU ({name}) are not known", "gpulab.analysis.peaks lists some"
+            run, WHAT, f"the peaks of this GPU ({name}) are not known", "gpulab.hardware.gpus lists some"
         )
     seen = works(kernels)
     total_ns = float(kernels["dur_ns"][kernels.begun].sum())
-    points = _points(seen, peaks, total_ns)
+    points = _points(seen, spec, total_ns)
     if not points:
         why = "no matrix work with known sizes was recorded" if len(run.shape_rows) else "sizes were not recorded"
         return nothing_to_draw(run, WHAT, why, "record with shapes, as %%gpuprofile does on a GPU")
     used = utilisation(kernels, found.traced_ns or 1, seen)
     return chart(
-        _answer(points, used, peaks),
-        lambda axes: _draw(axes, points, peaks),
+        _answer(points, used, spec),
+        lambda axes: _draw(axes, points, spec),
         source=run,
-        alt=_alt(points, used, peaks),
-        table=_table(points, peaks),
+        alt=_alt(points, used, spec),
+        table=_table(points, spec),
         height_in=4.2,
     )
 
 
-def _points(seen: Sequence[Work], peaks: Peaks, total_ns: float) -> list[_Point]:
+def _points(seen: Sequence[Work], spec: GpuSpec, total_ns: float) -> list[_Point]:
     points = []
     for work in seen:
         rate = work.flops_per_s
         if not work.flops or not work.bytes or not rate:
             continue
         intensity = work.flops / work.bytes
-        peak = peaks.of(work.precision) or peaks.float32
-        roof = min(peak, peaks.memory * intensity)
+        roof = min(_peak(spec, work.precision), spec.memory_bytes_per_s * intensity)
         points.append(_Point(work, intensity, rate, work.total_ns / max(1.0, total_ns), roof))
     return points
 
 
-def _roofs(points: Sequence[_Point], peaks: Peaks) -> list[tuple[float, list[Precision]]]:
+def _peak(spec: GpuSpec, precision: Precision) -> float:
+    return peak_flops_per_s(spec, precision) or spec.float32_flops_per_s
+
+
+def _roofs(points: Sequence[_Point], spec: GpuSpec) -> list[tuple[float, list[Precision]]]:
     """The peaks of arithmetic of the precisions that were used, the highest first; those that are equal as one."""
     used = {point.work.precision for point in points} - {Precision.UNKNOWN}
     by: dict[float, list[Precision]] = {}
     for precision in PRECISIONS:
-        peak = peaks.of(precision)
+        peak = peak_flops_per_s(spec, precision)
         if peak and precision in used | {Precision.FLOAT32}:
             by.setdefault(peak, []).append(precision)
     return sorted(by.items(), key=lambda each: -each[0])
 
 
-def _draw(axes: Axes, points: Sequence[_Point], peaks: Peaks) -> None:
-    roofs = _roofs(points, peaks)
-    highest, knee = roofs[0][0], roofs[0][0] / peaks.memory
+def _draw(axes: Axes, points: Sequence[_Point], spec: GpuSpec) -> None:
+    roofs = _roofs(points, spec)
+    highest, knee = roofs[0][0], roofs[0][0] / spec.memory_bytes_per_s
     low = min(0.4 * min(point.intensity for point in points), knee / 10)
     high = max(4 * max(point.intensity for point in points), knee * 20)
-    bottom = min(0.3 * min(point.rate for point in points), 0.3 * peaks.memory * low)
+    bottom = min(0.3 * min(point.rate for point in points), 0.3 * spec.memory_bytes_per_s * low)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, highest * 2.5))
-    _draw_roofs(axes, roofs, peaks, low, high)
+    _draw_roofs(axes, roofs, spec, low, high)
     for precision, (name, key, marker, _) in PRECISIONS.items():
         mine = [point for point in points if point.work.precision is precision]
         if mine:
@@ -145,23 +149,21 @@ def _draw(axes: Axes, points: Sequence[_Point], peaks: Peaks) -> None:
 
 
 def _draw_roofs(
-    axes: Axes, roofs: Sequence[tuple[float, list[Precision]]], peaks: Peaks, low: float, high: float
+    axes: Axes, roofs: Sequence[tuple[float, list[Precision]]], spec: GpuSpec, low: float, high: float
 ) -> None:
-    highest = roofs[0][0]
-    knee = highest / peaks.memory
-    axes.plot([low, knee], [peaks.memory * low, highest], color=INK, linewidth=1.6)
+    highest, memory = roofs[0][0], spec.memory_bytes_per_s
+    knee = highest / memory
+    axes.plot([low, knee], [memory * low, highest], color=INK, linewidth=1.6)
     at = low ** (1 / 3) * knee ** (2 / 3)
     offset: Dress = {"textcoords": "offset points", "ha": "right", "fontsize": 8.5, "color": INK}
-    axes.annotate(f"memory {_rate(peaks.memory, 'B')}", (at, peaks.memory * at), xytext=(-8, 2), **offset)
+    axes.annotate(f"memory {_rate(memory, 'B')}", (at, memory * at), xytext=(-8, 2), **offset)
     above, aside = float("inf"), False
     for peak, precisions in roofs:
         # Two roofs less than half a decade apart leave no room for two labels above one another.
         aside = not aside and peak * 3 > above
         above = peak
         names = ", ".join(PRECISIONS[each][0] for each in precisions)
-        axes.plot(
-            [peak / peaks.memory, high], [peak, peak], color=INK, linewidth=1.6, linestyle=PRECISIONS[precisions[0]][3]
-        )
+        axes.plot([peak / memory, high], [peak, peak], color=INK, linewidth=1.6, linestyle=PRECISIONS[precisions[0]][3])
         axes.annotate(f"{names} {_rate(peak, 'FLOP')}", (high, peak), xytext=(-120 if aside else -4, 3), **offset)
 
 
@@ -195,12 +197,12 @@ def _rate(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}/s"
 
 
-def _answer(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) -> str:
+def _answer(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
     if used is None:
         first = points[0]
-        return f"The largest matrix work reaches {percent(first.of_roof)} of what the {peaks.name} allows it"
+        return f"The largest matrix work reaches {percent(first.of_roof)} of what the {spec.name} allows it"
     kind = PRECISIONS[used.precision][0].replace("half", "half precision")
-    reached = f"{percent(used.kernel_frac)} of the {peaks.name}'s {_rate(used.peak, 'FLOP')} in {kind}"
+    reached = f"{percent(used.kernel_frac)} of the {spec.name}'s {_rate(used.peak, 'FLOP')} in {kind}"
     if used.told_frac < MOSTLY_TOLD_FRAC:
         return f"The {percent(used.told_frac)} of matrix work whose sizes are known reaches {reached}"
     return f"Matrix work reaches {reached}; over the whole step that is {percent(used.step_frac)}"
@@ -211,8 +213,8 @@ def _named(work: Work) -> str:
     return clean(shortened(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
 
 
-def _alt(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) -> str:
-    bound = sum(point.step_frac for point in points if point.roof < (peaks.of(point.work.precision) or peaks.float32))
+def _alt(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
+    bound = sum(point.step_frac for point in points if point.roof < _peak(spec, point.work.precision))
     told = "; ".join(
         f"{_named(point.work)}: {_rate(point.rate, 'FLOP')}, {percent(point.of_roof)} of its roof, "
         f"{percent(point.step_frac)} of kernel time"
@@ -222,12 +224,13 @@ def _alt(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) -> st
     share = f" Matrix work whose arithmetic is known: {percent(used.told_frac)}." if used else ""
     return (
         f"{counted(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
-        f"({_rate(peaks.memory, 'B')}) and arithmetic. {percent(bound)} of kernel time lies where memory is the limit. "
-        f"The largest: {told}.{share} Peaks from {peaks.source}"
+        f"({_rate(spec.memory_bytes_per_s, 'B')}) and arithmetic. {percent(bound)} of kernel time lies where memory is "
+        "the limit. "
+        f"The largest: {told}.{share} Peaks from {spec.peaks_source}"
     )
 
 
-def _table(points: Sequence[_Point], peaks: Peaks) -> Table:
+def _table(points: Sequence[_Point], spec: GpuSpec) -> Table:
     shown = points[:MOST_ROWS]
     unit = scale(float(max(point.work.total_ns for point in shown)))
     rows = [
@@ -242,7 +245,7 @@ def _table(points: Sequence[_Point], peaks: Peaks) -> Table:
         for number, point in enumerate(shown)
     ]  # fmt: skip
     header = ("work", "precision", "calls", unit.unit, "FLOP/byte", "TFLOP/s", "of its roof")
-    caption = f"In the interior steps. Peaks of the {peaks.name}: {peaks.source}."
+    caption = f"In the interior steps. Peaks of the {spec.name}: {spec.peaks_source}."
     left = len(points) - len(shown)
     caption += f" {left:,} kinds of work are left out." if left else ""
     caption += f" Only the {MOST} largest kinds were looked at." if len(points) >= MOST else ""

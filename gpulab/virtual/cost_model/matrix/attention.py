@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.primitives import FIXED_PRODUCT_NS, pass_ns
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 TILE = 128  # queries, and keys, that one block takes at once
 # Of flash forward: what others reach. Backward against forward is flash's authors' figure for an A100; the share of
@@ -23,7 +23,7 @@ CHAIN_NS = 2500.0  # of one tile of keys, one after the other: H100, 9 us for 14
 CHAIN_BACKWARD = 2.5
 
 
-def attention_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def attention_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of _scaled_dot_product_{flash,efficient,cudnn}_attention and of what they call, forward and backward."""
     query, key = _query_and_key(op)
     if query is None or key is None or not query.bytes or not key.bytes or len(query.sizes) != len(key.sizes):
@@ -65,7 +65,7 @@ def _lengths(op: Op, query: Tensor, key: Tensor) -> tuple[int, int, int, int, in
     return query.sizes[0], query.sizes[2], query.sizes[1], query.sizes[3], key.sizes[1]
 
 
-def _work_ns(op: Op, spec: Spec, query: Tensor, flops: float, blocks: int, causal: bool) -> float:
+def _work_ns(op: Op, spec: GpuSpec, query: Tensor, flops: float, blocks: int, causal: bool) -> float:
     """The arithmetic, in waves of blocks."""
     reached = _reached(op, spec, query) * (BACKWARD if op.name.endswith("_backward") else 1.0)
     if query.sizes[-1] < 64:
@@ -79,19 +79,19 @@ def _work_ns(op: Op, spec: Spec, query: Tensor, flops: float, blocks: int, causa
     return flops / reached * 1e9 * min(1.0, 0.5 + TILE / 2 / keys) * max(1.0, 2.0 / even)
 
 
-def _reached(op: Op, spec: Spec, query: Tensor) -> float:
+def _reached(op: Op, spec: GpuSpec, query: Tensor) -> float:
     """Operations per second of long sequences, forward."""
     found = rates(spec)
-    usable = query.dtype in HALVES and (query.dtype != "bfloat16" or bool(spec.peaks.bfloat16))
+    usable = query.dtype in HALVES and (query.dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
     if not usable or spec.generation < 70:
-        return spec.peaks.float32 * found.plain * PLAIN
-    reached = spec.peaks.half * found.attention
+        return spec.float32_flops_per_s * found.plain * PLAIN
+    reached = spec.half_flops_per_s * found.attention
     if "efficient" in op.name:
         return reached * EFFICIENT
     return reached * CUDNN if "cudnn" in op.name else reached
 
 
-def _name(op: Op, spec: Spec, query: Tensor, width: int, backward: bool) -> str:
+def _name(op: Op, spec: GpuSpec, query: Tensor, width: int, backward: bool) -> str:
     wide = next((each for each in (32, 64, 96, 128, 192, 256) if width <= each), 256)
     if "efficient" in op.name:
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(query.dtype, "f32")
@@ -118,7 +118,7 @@ def _cutlass(query: Tensor) -> str:
     return {"float16": "cutlass::half_t", "bfloat16": "cutlass::bfloat16_t"}.get(query.dtype, c_type(query.dtype))
 
 
-def _around(op: Op, spec: Spec, query: Tensor, main: Kernel, blocks: int) -> tuple[Kernel, ...]:
+def _around(op: Op, spec: GpuSpec, query: Tensor, main: Kernel, blocks: int) -> tuple[Kernel, ...]:
     """Before backward the sums of gradient times output; after flash's, its query gradient becomes half again."""
     found = rates(spec)
     dot_ns = pass_ns(2.0 * query.bytes, spec, found.stream)

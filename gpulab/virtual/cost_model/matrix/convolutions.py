@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.primitives import PRODUCT_MEMORY, Engine, Shape, pass_ns, plain, tensor, tiling
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 CHANNELS_WANTED = 8  # tensor cores want so many channels at least: fewer are padded with zeros
 WEIGHTS_SLOWER = 0.85  # the gradient of the weights sums over the whole batch, in parts: V100 trace, 0.65 against 0.75
@@ -50,12 +50,12 @@ class Sizes:
         return self.weight.sizes[2:] == (3, 3) and same and self.groups == 1 and self.weight.sizes[1] >= 16
 
 
-def convolution_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def convolution_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of a convolution, forward or backward."""
     return _backward_kernels(op, spec) if "backward" in op.name else _forward_kernels(op, spec)
 
 
-def _forward_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _forward_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     if len(op.inputs) < 2 or not op.outputs or not _alike(op.inputs[0], op.inputs[1], op.outputs[0]):
         return ()
     sizes = _sizes(op, op.inputs[0], op.inputs[1], op.outputs[0])
@@ -66,7 +66,7 @@ def _forward_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return tuple(found)
 
 
-def _backward_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def _backward_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """The gradients that were asked for: of the image, of the weight, of the bias."""
     if len(op.inputs) < 3 or not _alike(*op.inputs[:3]):
         return ()
@@ -101,15 +101,15 @@ def _sizes(op: Op, image: Tensor, weight: Tensor, result: Tensor) -> Sizes:
     return Sizes(image, weight, result, groups, transposed)
 
 
-def _one(op: Op, spec: Spec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
+def _one(op: Op, spec: GpuSpec, sizes: Sizes, part: str) -> tuple[Kernel, ...]:
     """One of the three products: fprop, dgrad (the image's gradient), wgrad (the weight's)."""
     moved = float(sizes.image.bytes + sizes.weight.bytes + sizes.result.bytes)
     dtype = sizes.image.dtype
     if sizes.groups > 1 and sizes.weight.sizes[1] == 1:
         return (_depthwise(spec, sizes, part, moved),)
     shape = _shape_of(sizes, part)
-    half = dtype in HALVES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.peaks.bfloat16))
-    tf32 = dtype == "float32" and op.tf32 and bool(spec.peaks.tf32)
+    half = dtype in HALVES and spec.generation >= 70 and (dtype != "bfloat16" or bool(spec.bfloat16_flops_per_s))
+    tf32 = dtype == "float32" and op.tf32 and bool(spec.tf32_flops_per_s)
     if not half and not tf32:
         return _plain(spec, sizes, part, shape, moved)
     return _on_tensor_cores(spec, sizes, part, shape, moved, half)
@@ -127,12 +127,12 @@ def _shape_of(sizes: Sizes, part: str) -> Shape:
     return shape
 
 
-def _plain(spec: Spec, sizes: Sizes, part: str, shape: Shape, moved: float) -> tuple[Kernel, ...]:
+def _plain(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, moved: float) -> tuple[Kernel, ...]:
     found = rates(spec)
     share = found.winograd if sizes.winograd else found.direct
     share *= WEIGHTS_SLOWER if part == "wgrad" else 1.0
     if sizes.image.dtype == "float64":
-        share /= 2 if spec.generation in (60, 70, 80, 90, 100) else 32
+        share *= spec.float64_share
     name = _plain_name(spec, sizes, part, shape)
     cut = tiling(shape, spec, plain(spec, share), moved)
     main = Kernel(
@@ -150,7 +150,7 @@ def _plain(spec: Spec, sizes: Sizes, part: str, shape: Shape, moved: float) -> t
     return Kernel(tiles, prepared_ns, filters, 128, 40, 8704, OpClass.CONVOLUTION), main
 
 
-def _plain_name(spec: Spec, sizes: Sizes, part: str, shape: Shape) -> str:
+def _plain_name(spec: GpuSpec, sizes: Sizes, part: str, shape: Shape) -> str:
     c = c_type(sizes.image.dtype)
     maker = "ampere" if spec.generation >= 80 else "volta" if spec.generation >= 70 else "maxwell"
     if part == "wgrad":
@@ -167,7 +167,9 @@ def _plain_name(spec: Spec, sizes: Sizes, part: str, shape: Shape) -> str:
     )
 
 
-def _on_tensor_cores(spec: Spec, sizes: Sizes, part: str, shape: Shape, moved: float, half: bool) -> tuple[Kernel, ...]:
+def _on_tensor_cores(
+    spec: GpuSpec, sizes: Sizes, part: str, shape: Shape, moved: float, half: bool
+) -> tuple[Kernel, ...]:
     found, turned = rates(spec), not sizes.image.channels_last and not sizes.weight.channels_last
     engine = tensor(spec, tf32=not half, factor=found.convolved * (WEIGHTS_SLOWER if part == "wgrad" else 1.0))
     if turned and not half:
@@ -205,7 +207,7 @@ def _turns(sizes: Sizes, part: str) -> tuple[tuple[Tensor, Tensor], Tensor]:
     return (sizes.image, sizes.result), sizes.weight
 
 
-def _turn(tensor_: Tensor, spec: Spec, way: str) -> Kernel:
+def _turn(tensor_: Tensor, spec: GpuSpec, way: str) -> Kernel:
     kind = {"float16": "__half", "bfloat16": "__nv_bfloat16"}.get(tensor_.dtype, "float")
     flags = "false, true" if way == "nchwToNhwc" else "true, false"
     name = (
@@ -218,7 +220,7 @@ def _turn(tensor_: Tensor, spec: Spec, way: str) -> Kernel:
     return Kernel(name, ns, blocks, 256, 32, 2112, OpClass.COPY)
 
 
-def _tensor_name(spec: Spec, kind: str, part: str, tall: int, wide: int, order: str) -> str:
+def _tensor_name(spec: GpuSpec, kind: str, part: str, tall: int, wide: int, order: str) -> str:
     if kind == "tf32":
         if order == "nchw" or spec.generation < 90:
             return (
@@ -235,7 +237,7 @@ def _tensor_name(spec: Spec, kind: str, part: str, tall: int, wide: int, order: 
     return f"void cutlass__5x_cudnn::Kernel<{kernel}>({kernel}::Params)"
 
 
-def _depthwise(spec: Spec, sizes: Sizes, part: str, moved: float) -> Kernel:
+def _depthwise(spec: GpuSpec, sizes: Sizes, part: str, moved: float) -> Kernel:
     c = c_type(sizes.image.dtype)
     way = {"fprop": "forward", "dgrad": "backward", "wgrad": "grad_weight"}[part]
     name = f"void at::native::(anonymous namespace)::conv_depthwise2d_{way}_kernel<3, {c}, int>(...)"
@@ -247,7 +249,7 @@ def _depthwise(spec: Spec, sizes: Sizes, part: str, moved: float) -> Kernel:
     return Kernel(name, pass_ns(moved, spec, share, fixed=1.5), blocks, 256, 40, 0, OpClass.CONVOLUTION)
 
 
-def _bias(result: Tensor, moved: float, spec: Spec) -> Kernel:
+def _bias(result: Tensor, moved: float, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
         f"void at::native::elementwise_kernel<128, {4 if width(result) < 4 else 2}, at::native::gpu_kernel_impl_nocast<"
@@ -257,7 +259,7 @@ def _bias(result: Tensor, moved: float, spec: Spec) -> Kernel:
     return Kernel(name, pass_ns(moved, spec, rates(spec).stream), blocks, 128, 24, 0, OpClass.ELEMENTWISE)
 
 
-def _reduced(result: Tensor, spec: Spec) -> Kernel:
+def _reduced(result: Tensor, spec: GpuSpec) -> Kernel:
     c = c_type(result.dtype)
     name = (
         f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{c}, at::native::func_wrapper_t<{c}, "

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.matrix import gemm_names
 from gpulab.virtual.cost_model.primitives import Engine, Shape, Tiling, pass_ns, plain, tensor, tiling
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 _LAYOUTS = {(True, False): "tn", (True, True): "nn", (False, True): "nt", (False, False): "tt"}
 COLUMN_NS = 10_000.0  # of one column in a decomposition: two or three small kernels; a guess
-_DOUBLE = 0.5  # of float32's rate at most: data-centre GPUs; others have a thirty-second
-_DOUBLE_GENERATIONS = (60, 70, 80, 90, 100)
 
 
-def product_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def product_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of mm, addmm, bmm, baddbmm and their like; none where the tensors do not form a product."""
     factors = _factors(op)
     if factors is None:
@@ -52,7 +50,7 @@ def _shape(left: Tensor, right: Tensor) -> Shape | None:
     return None
 
 
-def product(op: Op, shape: Shape, spec: Spec, *, left: Tensor, right: Tensor) -> tuple[Kernel, ...]:
+def product(op: Op, shape: Shape, spec: GpuSpec, *, left: Tensor, right: Tensor) -> tuple[Kernel, ...]:
     """The kernels of a product of this shape, in the types and layouts of its factors."""
     dtype, each = left.dtype, width(left)
     layout = _LAYOUTS[left.contiguous, right.contiguous]
@@ -76,7 +74,7 @@ def product(op: Op, shape: Shape, spec: Spec, *, left: Tensor, right: Tensor) ->
     return main, Kernel(gemm_names.split_reduce(dtype), cut.adding_ns, blocks, 512, 40, 0, of)
 
 
-def _vector(shape: Shape, dtype: str, moved: float, spec: Spec) -> Kernel:
+def _vector(shape: Shape, dtype: str, moved: float, spec: GpuSpec) -> Kernel:
     """A matrix times a vector reads the matrix once, and that is all of its time."""
     rows = max(shape.rows, shape.columns)
     name = "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false>"
@@ -100,26 +98,25 @@ def _alignment(shape: Shape, left: Tensor, right: Tensor, each: int) -> int:
     return most
 
 
-def _engine(op: Op, dtype: str, align: int, spec: Spec) -> tuple[Engine, bool]:
+def _engine(op: Op, dtype: str, align: int, spec: GpuSpec) -> tuple[Engine, bool]:
     """What multiplies, and whether that is tensor cores."""
     found = rates(spec)
     if dtype in HALVES:
-        if spec.generation < 70 or (dtype == "bfloat16" and not spec.peaks.bfloat16):
+        if spec.generation < 70 or (dtype == "bfloat16" and not spec.bfloat16_flops_per_s):
             return plain(spec), False  # on older GPUs bfloat16 is rounded from float32 products
         factor = 1.0 if align >= 8 else found.misaligned[{4: 0, 2: 1}.get(align, 2)]
         return tensor(spec, tf32=False, factor=factor, odd=align < 8), True
-    if dtype == "float32" and op.tf32 and spec.peaks.tf32:
+    if dtype == "float32" and op.tf32 and spec.tf32_flops_per_s:
         factor = 1.0 if align >= 4 else found.misaligned_tf32[0 if align == 2 else 1]
         return tensor(spec, tf32=True, factor=factor), True
     if dtype == "float64":
-        share = _DOUBLE if spec.generation in _DOUBLE_GENERATIONS else 1 / 32
-        return plain(spec, found.plain * share), False
+        return plain(spec, found.plain * spec.float64_share), False
     if dtype.startswith("complex"):
         return plain(spec, found.plain / 4), False
     return plain(spec), False
 
 
-def _name(spec: Spec, dtype: str, cut: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
+def _name(spec: GpuSpec, dtype: str, cut: Tiling, layout: str, align: int, on_tensor_cores: bool) -> str:
     if on_tensor_cores and dtype in HALVES:
         return gemm_names.half_product(spec.generation, dtype, cut.rows, cut.columns, layout, align)
     if on_tensor_cores:
@@ -132,7 +129,7 @@ def _name(spec: Spec, dtype: str, cut: Tiling, layout: str, align: int, on_tenso
     return gemm_names.plain_product(spec.generation, cut.rows, cut.columns, layout, cut.split)
 
 
-def kernels_by_flops(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def kernels_by_flops(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of an operator that multiplies and is not known here: a product with its result's sizes and its operations."""
     if not op.inputs or not op.outputs or not elements(op.outputs[0]):
         return ()
@@ -142,7 +139,7 @@ def kernels_by_flops(op: Op, spec: Spec) -> tuple[Kernel, ...]:
     return product(op, shape, spec, left=op.inputs[0], right=op.inputs[0])
 
 
-def decomposition_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def decomposition_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of SVD, QR, Cholesky, inverses, transforms: the libraries' own, told as one kernel. A guess, for its order."""
     most = max((*op.inputs, *op.outputs), key=lambda each: each.bytes, default=None)
     if most is None or not elements(most):
@@ -153,6 +150,6 @@ def decomposition_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
         size = min(most.sizes[-2:])
         many = elements(most) // (most.sizes[-1] * most.sizes[-2])
         # One column follows the other; the matrices of a batch are worked on side by side.
-        ns += size * COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.peaks.float32) * 1e9
+        ns += size * COLUMN_NS + many * 10.0 * size**3 / (0.1 * spec.float32_flops_per_s) * 1e9
     name = f"void cusolver_{op.name.rpartition('::')[2].strip('_')}_kernel<{c_type(most.dtype)}>"
     return (Kernel(name, ns, max(1, elements(most) // 1024), 256, 64, 8192, OpClass.OTHER),)

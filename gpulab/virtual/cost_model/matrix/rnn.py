@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.cost_model.kernel import Kernel, OpClass
 from gpulab.virtual.cost_model.matrix import gemm_names
 from gpulab.virtual.cost_model.primitives import Shape, pass_ns, plain, tensor, tiling
 from gpulab.virtual.cost_model.rates import rates
 from gpulab.virtual.cost_model.tensors import HALVES, c_type, detail, elements, width
 from gpulab.virtual.op_log.ops import Op, Tensor
-from gpulab.virtual.specs import Spec
 
 STEP_TILE = 128 * 64  # each step waits for the one before: smaller tiles, which more multiprocessors share. A guess
 MOST_STEPS = 2000  # kernels of longer sequences are told as if of so many steps, each so much longer
 
 
-def recurrent_kernels(op: Op, spec: Spec) -> tuple[Kernel, ...]:
+def recurrent_kernels(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
     """Of _cudnn_rnn and its backward, and of the fused cells."""
     if not op.inputs or not op.inputs[0].bytes or not op.inputs[0].sizes:
         return ()
@@ -62,11 +62,11 @@ def _lengths(op: Op, weights: list[Tensor]) -> tuple[int, int]:
     return max(1, round(places / max(1, batch))), max(1, batch)
 
 
-def _layer(op: Op, spec: Spec, into: Tensor, within: Tensor, steps: int, batch: int) -> list[Kernel]:
+def _layer(op: Op, spec: GpuSpec, into: Tensor, within: Tensor, steps: int, batch: int) -> list[Kernel]:
     """One layer in one direction: all steps' inputs at once, then each step waits for the one before."""
     dtype, each = into.dtype, width(into)
     half = dtype in HALVES and spec.generation >= 70
-    tf32 = dtype == "float32" and op.tf32 and bool(spec.peaks.tf32)
+    tf32 = dtype == "float32" and op.tf32 and bool(spec.tf32_flops_per_s)
     engine = tensor(spec, tf32=tf32) if half or tf32 else plain(spec)
     wide, inner = into.sizes
     shape = Shape(1, steps * batch, inner, wide)
@@ -90,7 +90,7 @@ def _layer(op: Op, spec: Spec, into: Tensor, within: Tensor, steps: int, batch: 
     return found
 
 
-def _name(spec: Spec, dtype: str, tf32: bool, rows: int, columns: int) -> str:
+def _name(spec: GpuSpec, dtype: str, tf32: bool, rows: int, columns: int) -> str:
     if dtype in HALVES:
         return gemm_names.half_product(min(spec.generation, 80), dtype, rows, columns, "tn", 8)
     if tf32:
@@ -98,7 +98,7 @@ def _name(spec: Spec, dtype: str, tf32: bool, rows: int, columns: int) -> str:
     return gemm_names.plain_product(min(spec.generation, 80), rows, columns, "tn", 1)
 
 
-def _cell(main: Tensor, spec: Spec, op: Op) -> Kernel:
+def _cell(main: Tensor, spec: GpuSpec, op: Op) -> Kernel:
     c = c_type(main.dtype)
     moved = float(sum(each.bytes for each in (*op.inputs, *op.outputs)))
     kind = "lstm" if "lstm" in op.name else "gru"

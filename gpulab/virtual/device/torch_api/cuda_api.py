@@ -7,20 +7,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpulab.hardware.architectures import parse_capability, threads_per_multiprocessor
+from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.virtual.device.recorder import Recorder
 from gpulab.virtual.device.tensors.error_messages import no_such_device
 from gpulab.virtual.device.torch_api.patches import swap
 from gpulab.virtual.device.torch_api.streams import StreamContext, Streams
 from gpulab.virtual.device.torch_api.tensor_methods import full_device
-from gpulab.virtual.specs import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CUDA_VERSION, CUDNN_VERSION = "12.8", 91002  # those that PyTorch 2.9 and later are mostly built with
-_LEAST_BFLOAT16 = (8, 0)
 _OLD_TYPES = ("Float", "Double", "Half", "Long", "Int", "Byte")
-_THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # at once on a multiprocessor, where not 2048
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def index_of(device: Any, optional: bool = False, allow_cpu: bool = False) -> in
     return 0
 
 
-def install(stack: ExitStack, spec: Spec, recorder: Recorder, streams: Streams) -> None:
+def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Streams) -> None:
     """Until the stack is closed."""
     import torch
 
@@ -132,21 +131,21 @@ def accelerator(stack: ExitStack, **values: Any) -> None:
         swap(stack, torch.accelerator, **values)
 
 
-def _told(spec: Spec) -> dict[str, Any]:
+def _told(spec: GpuSpec) -> dict[str, Any]:
     """What can be asked about the GPU."""
     import torch
 
-    major, minor = spec.compute_capability
+    major, minor = parse_capability(spec.compute_capability) or (0, 0)
     properties = Properties(
         spec.driver_name, major, minor, spec.usable_bytes, spec.multiprocessors, spec.l2_bytes,
-        max_threads_per_multi_processor=_THREADS.get((major, minor), 2048),
+        max_threads_per_multi_processor=threads_per_multiprocessor(spec.compute_capability),
     )  # fmt: skip
 
     def properties_of(device: Any = None) -> Properties:
         index_of(device)
         return properties
 
-    bfloat16 = (major, minor) >= _LEAST_BFLOAT16
+    bfloat16 = spec.bfloat16_flops_per_s is not None
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,

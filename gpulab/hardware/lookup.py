@@ -1,0 +1,66 @@
+"""Find a GPU in the table: by the name that someone types, or by the GPU of a recorded run."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+
+from gpulab.errors import RunError
+from gpulab.hardware.gpu_spec import GpuSpec
+from gpulab.hardware.gpus import SPECS
+from gpulab.run import Gpu
+
+_WHOLE_FRAC = 0.8  # of the multiprocessors on the data sheet: with fewer, it is a part of that GPU, or another one
+_DRIVER_PREFIX = re.compile(r"\s*(?:nvidia|tesla|quadro)\b", re.IGNORECASE)
+
+
+def resolve(name: str) -> GpuSpec:
+    """Return the GPU that someone means: "h100", "H100 SXM", "a100-80", "rtx4090", or a name as nvidia-smi prints it.
+
+    Where a name leaves the memory or the board open, it means what clouds rent most: "v100" has 16 GB, "a100" 80 GB.
+    Raises RunError, which lists the known GPUs, for any other name.
+    """
+    spec = _BY_NAME.get(normalize(name))
+    if spec is None and _DRIVER_PREFIX.match(name):
+        spec = _by_driver_name(name)
+    if spec is not None:
+        return spec
+    close = get_close_matches(normalize(name), _BY_NAME, n=1, cutoff=0.6)
+    raise RunError(
+        f"{name!r} is not a GPU that gpulab knows" + (f"; did you mean {_BY_NAME[close[0]].name!r}?" if close else ""),
+        why="its peaks, memory and caches must be listed to compute times on it, and only some GPUs are",
+        fix=f"choose one of {', '.join(each.name for each in SPECS)}",
+    )
+
+
+def spec_of(gpu: Gpu | None) -> GpuSpec | None:
+    """Return the data sheet of a recorded GPU; None for one that is not listed, and for a part of a GPU."""
+    if gpu is None or gpu.mig:
+        return None
+    spec = _by_driver_name(gpu.name)
+    if spec and gpu.multiprocessors and gpu.multiprocessors < _WHOLE_FRAC * spec.multiprocessors:
+        return None
+    return spec
+
+
+def normalize(name: str) -> str:
+    """Return a name without case, spaces, vendor and units, its board last.
+
+    "a100 40gb pcie" and "NVIDIA A100-PCIE-40GB" are both "a10040pcie".
+    """
+    spaced = re.sub(r"(pcie|sxm\d?)", r" \1 ", name.lower())
+    spaced = re.sub(r"(\d)[\s-]*gi?b\b", r"\1 ", spaced)
+    spaced = re.sub(r"nvidia|tesla|geforce|\bhbm\w*", " ", spaced)
+    parts = ["sxm" if part.startswith("sxm") else part for part in re.findall(r"[a-z0-9]+", spaced)]
+    boards = [part for part in parts if part in {"pcie", "sxm"}]
+    return "".join([part for part in parts if part not in boards] + boards)
+
+
+def _by_driver_name(name: str) -> GpuSpec | None:
+    """Return the GPU whose driver names this one answers to; None if none does, and for a MIG instance."""
+    if re.search(r"\bMIG\b", name, re.IGNORECASE):
+        return None
+    return next((spec for spec in SPECS if re.search(spec.driver_pattern, name, re.IGNORECASE)), None)
+
+
+_BY_NAME = {normalize(name): spec for spec in SPECS for name in (spec.name, spec.driver_name, *spec.aliases)}
