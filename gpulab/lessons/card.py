@@ -8,7 +8,7 @@ from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Table
-from gpulab.views.wording import counted
+from gpulab.wording import count
 
 Predicted = tuple[str, str, str]  # what was asked, what was predicted, what came out
 
@@ -44,7 +44,7 @@ def summary(
     if claims:
         rows = tuple(Row((each.sentence, "yes" if each.holds else "no", each.figures, each.source)) for each in claims)
         table = Table(header=("what was shown", "holds", "your figures", "source"), rows=rows, left=4)
-        blocks.append(Section(f"{held} of {counted(len(claims), 'claim')} held here", (table,)))
+        blocks.append(Section(f"{held} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:
         table = Table(header=("what was asked", "you predicted", "it was"), rows=tuple(map(Row, predicted)), left=3)
         blocks.append(Section("Your predictions", (table,)))

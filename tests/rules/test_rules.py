@@ -3,9 +3,9 @@
 import pytest
 
 from gpulab.rules import RULES, diagnose
-from gpulab.rules.phrases import an
 from gpulab.run import Loader
 from gpulab.tables import Kind
+from gpulab.wording import article
 from tests.support.runs.made_runs import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
 
 
@@ -248,9 +248,9 @@ def test_a_healthy_mix_is_told_to_be_one():
 
 @pytest.mark.parametrize("number", ["8.2 ms", "11 ms", "11.5 ms", "18 ms", "80 ms"])
 def test_a_number_that_begins_with_a_vowel_has_an_before_it(number):
-    assert an(number) == f"an {number}"
+    assert article(number) == f"an {number}"
 
 
 @pytest.mark.parametrize("number", ["1.8 ms", "9 ms", "110 ms", "180 ms", "1,800 ms"])
 def test_any_other_has_a(number):
-    assert an(number) == f"a {number}"
+    assert article(number) == f"a {number}"

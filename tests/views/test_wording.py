@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulab.views.wording import clean, clean_code, duration, percent, scale, sentence, shortened, size, times
+from gpulab.wording import clean, clean_code, duration, percent, ratio, scale, sentence, shorten, size
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_what_is_there_but_tiny_is_not_shown_as_zero_and_zero_is():
     assert percent(0.0001, 1) == "<0.1 %"
     assert percent(0) == "0 %"
     column = scale(177e6, figures=4)
-    assert column.bare(10_000) == "<0.1"
-    assert column.bare(-10_000) == ">-0.1"
-    assert column.bare(0) == "0"
+    assert column.number(10_000) == "<0.1"
+    assert column.number(-10_000) == ">-0.1"
+    assert column.number(0) == "0"
 
 
 def test_times_read_together_share_unit_and_decimals():
@@ -51,7 +51,7 @@ def test_times_read_together_share_unit_and_decimals():
 @given(st.floats(1, 1e13), st.integers(3, 5))
 def test_the_longest_of_a_scale_keeps_its_figures(ns, figures):
     unit = scale(ns, figures)
-    shown = float(unit.bare(ns)) * unit.unit_ns
+    shown = float(unit.number(ns)) * unit.unit_ns
     assert shown == pytest.approx(ns, rel=10.0 ** (1 - figures), abs=0.51)
 
 
@@ -59,7 +59,7 @@ def test_sizes_and_ratios():
     assert size(85_520_809_984) == "79.6 GiB"
     assert size(0) == "0 B"
     assert size(512) == "512 B"
-    assert times(1.514) == "1.51x"
+    assert ratio(1.514) == "1.51x"
 
 
 def test_a_sentence_starts_large_and_ends():
@@ -84,7 +84,7 @@ def test_code_keeps_its_lines_and_nothing_else_unseen():
 
 @given(st.text(max_size=300), st.integers(10, 200))
 def test_shortened_text_is_short_and_keeps_both_ends(text, most):
-    short = shortened(text, most)
+    short = shorten(text, most)
     assert len(short) <= most
     assert short[:3] == text[:3]
     assert short[-1:] == text[-1:]

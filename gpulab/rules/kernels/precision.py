@@ -14,9 +14,10 @@ from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.engine.needs import Need
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
-from gpulab.rules.phrases import of_a_step, of_each_step, percent
 from gpulab.run import Gpu
+from gpulab.wording import number, percent
 
 PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
 UNKNOWN_FRAC = 0.5  # with more matrix time than this in kernels whose names do not tell, nothing is said
@@ -106,10 +107,11 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         rule="full_precision",
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
-        f"this GPU computes them in half precision (16 bits) up to {ratio:.2g} times as fast.",
+        f"this GPU computes them in half precision (16 bits) up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in {kind} matrix kernels; the largest is {short(name[0]) if name else '-'}.",
-            f"{of_a_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
+            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is "
+            f"{short(name[0]) if name else '-'}.",
+            f"{duration_in_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
             if half_ns
             else "No kernel of half precision ran: autocast is off.",
         ),
@@ -127,7 +129,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
 
 def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
-    basis = f"the float32 products made {worst:.2g} to {best:.2g} times as fast"
+    basis = f"the float32 products made {number(worst, 2)} to {number(best, 2)} times as fast"
     gain = faster_work(seen, cost_ns, by_ratio(worst, best, ratio), basis, f"even {to} at its peak", spans=spans)
     return worth_having(seen.predicted(rewrites, gain)) if gain is not None else None
 
@@ -177,15 +179,15 @@ def no_tf32(seen: Evidence) -> Finding | None:
         rule="no_tf32",
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
-        f"GPU's tensor cores; in TF32 they would, up to {ratio:.2g} times as fast.",
+        f"GPU's tensor cores; in TF32 they would, up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in such kernels; the largest is {short(name[0]) if name else '-'}.",
+            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is {short(name[0]) if name else '-'}.",
             *(("PyTorch's setting for float32 products, as recorded, keeps TF32 off.",) if setting == "off" else ()),
         ),
         numbers={"share_frac": share, "cost_ns": float(cost_ns), "peak_ratio": ratio},
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
         advice="Sums stay in float32; only the factors are rounded, to 10 bits of mantissa."
-        + (f" bfloat16 autocast goes further: up to {half:.2g} times." if half else ""),
+        + (f" bfloat16 autocast goes further: up to {number(half, 2)} times." if half else ""),
         gain=gain,
         rewrites=seen.typed("tf32"),
         confidence=confidence,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Block, Line, Row, Table
-from gpulab.views.wording import UNKNOWN, counted, duration, percent, quantity, size
+from gpulab.wording import UNKNOWN, count, duration, number, percent, quantity, size
 
 Floats = NDArray[np.float64]
 Show = Callable[[float | None], str]
@@ -37,7 +37,7 @@ def lateness(run: Run) -> str:
     late = samples["late_ns"]
     every = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
     return (
-        f"{counted(len(samples), 'sample')}{every}; late by {duration(float(np.median(late)))} in the median, "
+        f"{count(len(samples), 'sample')}{every}; late by {duration(float(np.median(late)))} in the median, "
         f"{duration(float(late.max()))} at most"
     )
 
@@ -59,7 +59,7 @@ def _host_rows(samples: Rows, cores: float | None) -> Iterator[Row]:
     yield _row("CPU, all cores", samples["cpu_frac"], percent)
     yield _row("memory of this process", samples["rss_bytes"], size)
     yield _row("memory available", samples["memory_available_bytes"], size)
-    yield _row("DataLoader workers", samples["workers"], lambda value: f"{value:.3g}")
+    yield _row("DataLoader workers", samples["workers"], lambda value: number(value))
 
 
 def _row(name: str, values: Floats, show: Show) -> Row:

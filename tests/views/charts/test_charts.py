@@ -29,7 +29,7 @@ from gpulab.views.charts.drawing.lettering import broken, width_in
 from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
 from gpulab.views.charts.report_png import head, png
 from gpulab.views.sheet.sheet import Table
-from gpulab.views.wording import percent, scale, size
+from gpulab.wording import percent, scale, size
 from tests.support.runs.large_run import large_run
 from tests.support.runs.made_runs import (
     GPUS,
@@ -410,10 +410,10 @@ def test_the_ledger_has_each_part_as_the_analysis_has_it_and_they_sum_to_the_ste
     for part in accounts.parts:
         if accounts.of(part.key).any():
             assert told[part.label][:2] == (
-                unit.bare(float(accounts.of(part.key).mean())),
+                unit.number(float(accounts.of(part.key).mean())),
                 percent(accounts.frac(part.key), 1),
             )
-    assert told["together"][0] == unit.bare(float(accounts.step_ns.mean()))
+    assert told["together"][0] == unit.number(float(accounts.step_ns.mean()))
     assert (
         f"GPU idle {percent(accounts.idle_frac)} of each step, most of it waiting for data" in charts.ledger(run).answer
     )
@@ -487,8 +487,8 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
     table, told = kernel_table(run), cells(charts.kernels(run))
     total = int(table["total_ns"].sum())
     unit = scale(float(table["total_ns"][0]))
-    assert told["ampere_sgemm_128x64_tn"][:4] == ("matrix", "6", unit.bare(int(table["total_ns"][0])), "66.7 %")
-    assert told["together"][2] == unit.bare(total)
+    assert told["ampere_sgemm_128x64_tn"][:4] == ("matrix", "6", unit.number(int(table["total_ns"][0])), "66.7 %")
+    assert told["together"][2] == unit.number(total)
     many = on_gpu([each for n in range(60) for each in launched(f"kernel_{n}", n * 10.0, 1 + n / 100, number=n + 1)])
     drawn = charts.kernels(many)
     assert "the 12 largest of 60 kernels take" in drawn.answer

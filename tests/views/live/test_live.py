@@ -12,7 +12,7 @@ import pytest
 from gpulab.capture import Live
 from gpulab.views.live.html_panel import markup
 from gpulab.views.live.panel_content import TRAIL, Glances
-from gpulab.views.live.tiles import clock
+from gpulab.wording import clock
 from tests.support.front_end.kernel import Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
 

@@ -21,7 +21,7 @@ from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.step_picture import picture
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted, duration, percent, sentence, shortened
+from gpulab.wording import count, duration, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from gpulab.lessons.lesson_lab import Lab
@@ -117,7 +117,7 @@ def _host(run: Run) -> str:
     if run.source.how == "virtual" or run.machine.cores_allowed is None:
         return ""
     workers = len(np.unique(run.worker_rows["worker"]))
-    return f", {counted(int(run.machine.cores_allowed), 'core')}, {counted(workers, 'worker')}"
+    return f", {count(int(run.machine.cores_allowed), 'core')}, {count(workers, 'worker')}"
 
 
 def _short(counter: Counter, value: float) -> str:
@@ -135,7 +135,7 @@ def _kernels(run: Run) -> Table | None:
     shown = [
         Row(
             (
-                shortened(names[place] or "without a name", MOST_NAME),
+                shorten(names[place] or "without a name", MOST_NAME),
                 f"{int(rows['count'][place]):,}",
                 duration(float(rows["median_ns"][place])),
                 percent(int(rows["total_ns"][place]) / whole),

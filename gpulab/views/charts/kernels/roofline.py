@@ -20,7 +20,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import accounted, without_even
 from gpulab.views.charts.drawing.style import INK, PAPER, SOFT, Dress
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import clean, counted, percent, scale, shortened
+from gpulab.wording import clean, count, metric, number, percent, scale, shorten
 
 WHAT = "Roofline"
 MOST_ROWS, MOST_NAMED = 39, 4
@@ -130,7 +130,7 @@ def _draw(axes: Axes, points: Sequence[_Point], peaks: Peaks) -> None:
             )  # fmt: skip
     _number(axes, points[:MOST_NAMED])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value, "FLOP")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: metric(value, "FLOP/s")))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     axes.set_xlabel("floating-point operations per byte that must move (log scale)")
@@ -152,7 +152,7 @@ def _draw_roofs(
     axes.plot([low, knee], [peaks.memory * low, highest], color=INK, linewidth=1.6)
     at = low ** (1 / 3) * knee ** (2 / 3)
     offset: Dress = {"textcoords": "offset points", "ha": "right", "fontsize": 8.5, "color": INK}
-    axes.annotate(f"memory {_rate(peaks.memory, 'B')}", (at, peaks.memory * at), xytext=(-8, 2), **offset)
+    axes.annotate(f"memory {metric(peaks.memory, 'B/s')}", (at, peaks.memory * at), xytext=(-8, 2), **offset)
     above, aside = float("inf"), False
     for peak, precisions in roofs:
         # Two roofs less than half a decade apart leave no room for two labels above one another.
@@ -162,7 +162,7 @@ def _draw_roofs(
         axes.plot(
             [peak / peaks.memory, high], [peak, peak], color=INK, linewidth=1.6, linestyle=PRECISIONS[precisions[0]][3]
         )
-        axes.annotate(f"{names} {_rate(peak, 'FLOP')}", (high, peak), xytext=(-120 if aside else -4, 3), **offset)
+        axes.annotate(f"{names} {metric(peak, 'FLOP/s')}", (high, peak), xytext=(-120 if aside else -4, 3), **offset)
 
 
 def _number(axes: Axes, largest: Sequence[_Point]) -> None:
@@ -187,20 +187,12 @@ def _number(axes: Axes, largest: Sequence[_Point]) -> None:
         )  # fmt: skip
 
 
-def _rate(value: float, unit: str) -> str:
-    """So many of a unit a second: 15.7 TFLOP/s, 900 GB/s."""
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g} {prefix}{unit}/s"
-    return f"{value:.3g} {unit}/s"
-
-
 def _answer(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) -> str:
     if used is None:
         first = points[0]
         return f"The largest matrix work reaches {percent(first.of_roof)} of what the {peaks.name} allows it"
     kind = PRECISIONS[used.precision][0].replace("half", "half precision")
-    reached = f"{percent(used.kernel_frac)} of the {peaks.name}'s {_rate(used.peak, 'FLOP')} in {kind}"
+    reached = f"{percent(used.kernel_frac)} of the {peaks.name}'s {metric(used.peak, 'FLOP/s')} in {kind}"
     if used.told_frac < MOSTLY_TOLD_FRAC:
         return f"The {percent(used.told_frac)} of matrix work whose sizes are known reaches {reached}"
     return f"Matrix work reaches {reached}; over the whole step that is {percent(used.step_frac)}"
@@ -208,22 +200,22 @@ def _answer(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) ->
 
 def _named(work: Work) -> str:
     sizes = " x ".join("[" + ", ".join(map(str, shape)) + "]" for shape in work.given.shapes[:2] if shape)
-    return clean(shortened(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
+    return clean(shorten(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
 
 
 def _alt(points: Sequence[_Point], used: Utilisation | None, peaks: Peaks) -> str:
     bound = sum(point.step_frac for point in points if point.roof < (peaks.of(point.work.precision) or peaks.float32))
     told = "; ".join(
-        f"{_named(point.work)}: {_rate(point.rate, 'FLOP')}, {percent(point.of_roof)} of its roof, "
+        f"{_named(point.work)}: {metric(point.rate, 'FLOP/s')}, {percent(point.of_roof)} of its roof, "
         f"{percent(point.step_frac)} of kernel time"
         for point in points[:MOST_NAMED]
     )
     all_frac = sum(point.step_frac for point in points)
     share = f" Matrix work whose arithmetic is known: {percent(used.told_frac)}." if used else ""
     return (
-        f"{counted(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
-        f"({_rate(peaks.memory, 'B')}) and arithmetic. {percent(bound)} of kernel time lies where memory is the limit. "
-        f"The largest: {told}.{share} Peaks from {peaks.source}"
+        f"{count(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
+        f"({metric(peaks.memory, 'B/s')}) and arithmetic. {percent(bound)} of kernel time lies where memory is the "
+        f"limit. The largest: {told}.{share} Peaks from {peaks.source}"
     )
 
 
@@ -233,13 +225,13 @@ def _table(points: Sequence[_Point], peaks: Peaks) -> Table:
     rows = [
         Row(
             (
-                f"{number + 1}. {_named(point.work)}", PRECISIONS[point.work.precision][0], f"{point.work.count:,}",
-                unit.bare(point.work.total_ns), f"{point.intensity:.3g}", f"{point.rate / 1e12:.3g}",
+                f"{place}. {_named(point.work)}", PRECISIONS[point.work.precision][0], f"{point.work.count:,}",
+                unit.number(point.work.total_ns), number(point.intensity), number(point.rate / 1e12),
                 percent(point.of_roof, 1),
             ),
             key=PRECISIONS[point.work.precision][1] or "rest",
         )
-        for number, point in enumerate(shown)
+        for place, point in enumerate(shown, start=1)
     ]  # fmt: skip
     header = ("work", "precision", "calls", unit.unit, "FLOP/byte", "TFLOP/s", "of its roof")
     caption = f"In the interior steps. Peaks of the {peaks.name}: {peaks.source}."
