@@ -8,14 +8,14 @@ from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Table
-from gpulab.wording import count
+from gpulab.wording import count, number
 
 Predicted = tuple[str, str, str]  # what was asked, what was predicted, what came out
 
 
 def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple[Block, ...]:
     """What this notebook runs on here, and how large."""
-    cores = "not known" if machine.cores_allowed is None else f"{machine.cores_allowed:g} may be used"
+    cores = "not known" if machine.cores_allowed is None else f"{number(machine.cores_allowed)} may be used"
     facts = [
         ("minutes", f"{lesson.minutes}"),
         ("device", machine.device),

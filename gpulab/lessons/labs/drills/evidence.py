@@ -21,7 +21,7 @@ from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.step_picture import picture
 from gpulab.views.sheet.view import View
-from gpulab.wording import count, duration, percent, sentence, shorten
+from gpulab.wording import count, duration, number, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from gpulab.lessons.lesson_lab import Lab
@@ -123,8 +123,8 @@ def _host(run: Run) -> str:
 def _short(counter: Counter, value: float) -> str:
     """A reading without its unit, as narrow as it can be."""
     if counter.name in BYTES:
-        return f"{value / 2**20:.0f}" if value >= 10 * 2**20 else f"{value / 2**20:.1f}"
-    return f"{100 * value:.0f}"
+        return number(value / 2**20, 2)
+    return percent(value).removesuffix(" %")
 
 
 def _kernels(run: Run) -> Table | None:

@@ -16,7 +16,7 @@ from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Row, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.wording import percent, ratio, sentence
+from gpulab.wording import duration, percent, ratio, sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +84,7 @@ class Mending:
             gave = ratio(last / self.photo_us(*made)) if count else ""
             computes = percent(told.ledger.busy_frac) if told.ledger else ""
             name = order[count - 1] if count else "none yet"
-            rows.append(Row((name, sentence(told.verdict), f"{self.photo_us(*made):.0f} us", gave, computes)))
+            rows.append(Row((name, sentence(told.verdict), duration(1e3 * self.photo_us(*made)), gave, computes)))
         header = ("change", "what the report names then", "a photograph", "gain", "GPU busy")
         caption = f"Each change is made with those above it; {self.run().source}."
         table = Table(header=header, rows=tuple(rows), left=2, caption=caption)

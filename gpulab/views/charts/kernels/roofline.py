@@ -170,7 +170,7 @@ def _number(axes: Axes, largest: Sequence[_Point]) -> None:
     size_pt = [inches * 72 for inches in (5.6, 2.6)]  # about the plot's
     ends = [(np.log10(low), np.log10(high)) for low, high in (axes.get_xlim(), axes.get_ylim())]
     taken: list[tuple[float, float]] = []
-    for number, point in enumerate(largest):
+    for place, point in enumerate(largest, start=1):
         x, y = (
             (np.log10(value) - low) / (high - low) * size
             for value, (low, high), size in zip((point.intensity, point.rate), ends, size_pt, strict=True)
@@ -181,7 +181,7 @@ def _number(axes: Axes, largest: Sequence[_Point]) -> None:
             right += 14
         taken.append((x + right, y + up))
         axes.annotate(
-            f"{number + 1}", (point.intensity, point.rate), xytext=(right, up), textcoords="offset points", ha="center",
+            f"{place}", (point.intensity, point.rate), xytext=(right, up), textcoords="offset points", ha="center",
             va="center", fontsize=8, color=INK, zorder=6,
             bbox={"boxstyle": "circle,pad=0.15", "facecolor": PAPER, "edgecolor": SOFT, "linewidth": 0.6},
         )  # fmt: skip
