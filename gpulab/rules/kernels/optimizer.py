@@ -51,7 +51,6 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     if gain is None:
         return None
     confidence, why = seen.confidence(CERTAIN if tensors else LIKELY)
-    apart = seen.on_gpu and found.host_ns != cost_ns
     each = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
         rule="slow_optimizer",
@@ -61,7 +60,7 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         evidence=(
             f"{duration_in_step(seen, cost_ns)} in the optimizer's step; {_one(found)} takes "
             f"{duration(found.median_ns)} there (median).",
-            *((f"The host is inside it for {duration(found.host_ns)}.",) if apart else ()),
+            *_host_time(seen, found, cost_ns),
         ),
         numbers={
             "share_frac": share,
@@ -78,6 +77,11 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         shown_by=found.spans,
         lesson="12_launch_fusion_graphs",
     )
+
+
+def _host_time(seen: Evidence, found: Updating, cost_ns: int) -> tuple[str, ...]:
+    apart = seen.on_gpu and found.host_ns != cost_ns
+    return (f"The host is inside it for {duration(found.host_ns)}.",) if apart else ()
 
 
 def _at_once(seen: Evidence, cost_ns: int, rewrites: str) -> Gain | None:

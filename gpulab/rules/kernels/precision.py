@@ -101,7 +101,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         return None
     confidence, why = seen.confidence(CERTAIN)
     half_ns = found.cost_ns(found.half)
-    name = found.kernels.most(single)
+    largest = _largest(found.kernels.most(single))
     kind = "TF32" if bulk is Precision.TF32 else "float32"
     return Finding(
         rule="full_precision",
@@ -109,8 +109,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
         f"this GPU computes them in half precision (16 bits) up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is "
-            f"{short(name[0]) if name else '-'}.",
+            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is {largest}.",
             f"{duration_in_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
             if half_ns
             else "No kernel of half precision ran: autocast is off.",
@@ -125,6 +124,10 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         shown_by=found.kernels.spans(single),
         lesson="08_mixed_precision",
     )
+
+
+def _largest(kernel: tuple[str, int] | None) -> str:
+    return "-" if kernel is None else short(kernel[0])
 
 
 def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
@@ -173,7 +176,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
     confidence, why = seen.confidence(CERTAIN if setting == "off" else LIKELY)
     if setting is None and not why:
         why = "the kernels' names tell; PyTorch's setting was not recorded"
-    name = found.kernels.most(found.plain)
+    largest = _largest(found.kernels.most(found.plain))
     half = times_as_fast(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
         rule="no_tf32",
@@ -181,7 +184,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
         f"GPU's tensor cores; in TF32 they would, up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is {short(name[0]) if name else '-'}.",
+            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is {largest}.",
             *(("PyTorch's setting for float32 products, as recorded, keeps TF32 off.",) if setting == "off" else ()),
         ),
         numbers={"share_frac": share, "cost_ns": float(cost_ns), "peak_ratio": ratio},
