@@ -33,12 +33,16 @@ def number(value: float | None, figures: int = 3) -> str:
         return "0"
     if abs(value) < _SMALLEST:
         return f"{value:.{figures}g}"
-    exponent = int(f"{value:.{figures - 1}e}".partition("e")[2])
-    text = f"{value:,.{max(0, figures - 1 - exponent)}f}"
+    text = f"{value:,.{max(0, figures - 1 - _exponent(value, figures))}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def fixed(value: float, decimals: int) -> str:
+def _exponent(value: float, figures: int) -> int:
+    """The power of ten of the first digit, after rounding."""
+    return int(f"{value:.{figures - 1}e}".partition("e")[2])
+
+
+def _fixed(value: float, decimals: int) -> str:
     """A finite number with so many decimals; "<0.1" or ">-0.1" where rounding would leave nothing of it."""
     text = f"{value:,.{decimals}f}"
     if value == 0:
@@ -51,7 +55,7 @@ def fixed(value: float, decimals: int) -> str:
 
 def quantity(value: float | None, unit: str, decimals: int = 0) -> str:
     """A reading and its unit: "55 W", "1,410 MHz"."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{fixed(value, decimals)} {unit}"
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, decimals)} {unit}"
 
 
 def percent(frac: float | None, decimals: int = 0) -> str:
@@ -61,13 +65,13 @@ def percent(frac: float | None, decimals: int = 0) -> str:
 
 def ratio(value: float | None) -> str:
     """A ratio: "1.51x", "13.5x", "120x"."""
-    return UNKNOWN if value is None or not math.isfinite(value) else f"{fixed(value, _decimals(value))}x"
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, _decimals(value))}x"
 
 
 def ratio_range(low: float, high: float) -> str:
     """Two ratios with the same number of decimals: "1.20-1.51x"."""
     decimals = _decimals(max(low, high))
-    lowest, highest = fixed(low, decimals), fixed(high, decimals)
+    lowest, highest = _fixed(low, decimals), _fixed(high, decimals)
     return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"
 
 
@@ -128,7 +132,7 @@ class Scale:
 
     def number(self, ns: float) -> str:
         """The number without the unit: "12.0", "<0.1", and "0" for exactly 0."""
-        return fixed(ns / self.unit_ns, self.decimals) if math.isfinite(ns) else UNKNOWN
+        return _fixed(ns / self.unit_ns, self.decimals) if math.isfinite(ns) else UNKNOWN
 
     def __call__(self, ns: float) -> str:
         """The number and the unit."""
@@ -143,10 +147,9 @@ class Scale:
 def scale(longest_ns: float, figures: int = 3) -> Scale:
     """The scale in which the longest of some times has so many significant figures."""
     unit_ns, unit = _unit(longest_ns, figures)
-    if unit == "ns":
+    if unit == "ns" or not math.isfinite(longest_ns):
         return Scale(unit_ns, unit, 0)
-    exponent = int(f"{abs(longest_ns) / unit_ns:.{figures - 1}e}".partition("e")[2])
-    return Scale(unit_ns, unit, max(0, figures - 1 - max(0, exponent)))
+    return Scale(unit_ns, unit, max(0, figures - 1 - max(0, _exponent(longest_ns / unit_ns, figures))))
 
 
 def duration(ns: float | None) -> str:
@@ -157,7 +160,7 @@ def duration(ns: float | None) -> str:
     if seconds >= _MINUTES_FROM_S:
         return f"{'-' if ns < 0 else ''}{_minutes(seconds)}"
     unit_ns, unit = _unit(ns, 3)
-    return f"{fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns)} {unit}"
+    return f"{_fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns)} {unit}"
 
 
 def clock(elapsed_s: float) -> str:

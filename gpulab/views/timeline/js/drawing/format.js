@@ -68,6 +68,7 @@ const round = (value) => (value % 1 === 0.5 ? 2 * Math.round(value / 2) : Math.r
 
 // A duration: "4.56 ms", "12 s", "2 min 5 s".
 function span(ns) {
+  if (!Number.isFinite(ns)) return UNKNOWN;
   const seconds = round(ns / 1e9);
   if (seconds < 120) {
     const [size, unit] = UNITS.findLast(([size]) => Number((ns / size).toPrecision(3)) < 1000) || UNITS[0];
