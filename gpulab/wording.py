@@ -58,9 +58,11 @@ def quantity(value: float | None, unit: str, decimals: int = 0) -> str:
     return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, decimals)} {unit}"
 
 
-def percent(frac: float | None, decimals: int = 0) -> str:
-    """A fraction of one as a percentage: "41 %", "<1 %"."""
-    return quantity(None if frac is None else 100 * frac, "%", decimals)
+def percent(frac: float | None, decimals: int = 0, *, figures: int | None = None) -> str:
+    """A fraction of one as a percentage: "41 %", "<1 %"; with `figures=2` a small one too: "0.0012 %"."""
+    if frac is None or not math.isfinite(frac):
+        return UNKNOWN
+    return f"{_fixed(100 * frac, decimals) if figures is None else number(100 * frac, figures)} %"
 
 
 def ratio(value: float | None) -> str:

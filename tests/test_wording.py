@@ -100,6 +100,8 @@ def test_a_duration_has_three_figures_and_the_unit_that_fits(ns: float, words: s
         (percent(0), "0 %"),
         (percent(0.41), "41 %"),
         (percent(12.345), "1,234 %"),
+        (percent(0.000012, figures=2), "0.0012 %"),
+        (percent(0.004, figures=2), "0.4 %"),
         (ratio(1.514), "1.51x"),
         (ratio(2), "2.00x"),
         (ratio(13.52), "13.5x"),

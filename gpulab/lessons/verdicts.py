@@ -48,7 +48,7 @@ class Claim:
 def figure(value: float, unit: str) -> str:
     """A number with its unit: 0.67 as "67 %" and 0.004 as "0.4 %" where the unit is "%", else with three digits."""
     if unit == "%":
-        return percent(value, 1 if abs(value) < 0.01 else 0)
+        return percent(value, figures=2 if abs(value) < 0.01 else None)
     return f"{number(value)} {unit}".rstrip()
 
 

@@ -128,7 +128,7 @@ def test_pageable_copies_with_nothing_beside_them_are_told_and_the_fix_is_pinnin
     first = diagnose(run_of(stepped(copied_step("Memcpy HtoD (Pageable -> Device)")))).first
     assert first.rule == "pageable_copies"
     assert "pin_memory=True" in first.fix
-    assert "64 MB" in " ".join(first.evidence)
+    assert "61 MiB" in " ".join(first.evidence)
 
 
 def test_pinned_copies_that_take_turns_with_compute_are_prefetched_not_pinned():

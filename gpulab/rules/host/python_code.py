@@ -96,7 +96,7 @@ def gil_contention(seen: Evidence) -> Finding | None:
         claim=f"{idle_share(seen, share)} while another Python thread runs{named}.",
         evidence=(
             f"Python lets one thread run at a time. Other Python threads of this process used "
-            f"{percent(who.others_frac or 0)} of a core while the loop ran; the loop's own used "
+            f"{percent(who.others_frac)} of a core while the loop ran; the loop's own used "
             f"{percent(who.main_frac)}.",
             f"For {duration_in_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
         ),

@@ -181,8 +181,8 @@ def shared_gpu(seen: Evidence) -> Finding | None:
 
 def _others_do(found: Sharing, busy: bool) -> str:
     if busy:
-        return f"Other processes use the GPU {percent(found.util_frac or 0.0)} of the time, in turns with this one."
-    return f"Other processes hold {size(found.memory_bytes or 0)} of the GPU's memory."
+        return f"Other processes use the GPU {percent(found.util_frac)} of the time, in turns with this one."
+    return f"Other processes hold {size(found.memory_bytes)} of the GPU's memory."
 
 
 def _of_others(found: Sharing) -> tuple[str, ...]:

@@ -145,11 +145,11 @@ def _fragmented(room: Room) -> Finding:
     share = percent(room.stranded_bytes / room.reserved_bytes)
     evidence = [
         f"PyTorch holds up to {size(room.reserved_bytes)} of GPU {room.device} and gives out at most "
-        f"{size(room.allocated_bytes)} of it; the GPU is {percent(room.used_frac or 0)} full.",
-        f"Free pieces inside blocks in use: {percent(room.split_frac or 0)} of what is held in the typical step.",
+        f"{size(room.allocated_bytes)} of it; the GPU is {percent(room.used_frac)} full.",
+        f"Free pieces inside blocks in use: {percent(room.split_frac)} of what is held in the typical step.",
     ]
-    if retried:
-        evidence.append(f"PyTorch emptied its cache {count(room.retries or 0, 'time')} as a request found no room.")
+    if room.retries:
+        evidence.append(f"PyTorch emptied its cache {count(room.retries, 'time')} as a request found no room.")
     return Finding(
         rule="fragmentation",
         claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
@@ -226,8 +226,8 @@ def _hidden(grew: Growing) -> Finding:
     """The process does not show it, as an earlier run has left it room: the collection itself does."""
     return Finding(
         rule="memory_growth",
-        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes or 0)} each, "
-        f"{size(grew.bytes or 0)} by now.",
+        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes)} each, "
+        f"{size(grew.bytes)} by now.",
         evidence=(
             _grew(grew),
             "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",

@@ -525,7 +525,7 @@ def test_memory_by_phase_is_that_of_the_analysis():
     peaks = phase_peaks(run, steps(run), 0)
     told = cells(charts.memory_phases(run))
     assert {name: told[name][0] for name in peaks} == {name: size(count) for name, count in peaks.items()}
-    assert told["the GPU has"][0] == "1.0 GiB"
+    assert told["the GPU has"][0] == "1 GiB"
     assert told["held by PyTorch"][0] == "256 MiB"
 
 
@@ -557,7 +557,7 @@ def test_the_parameters_are_told_apart_only_where_they_must_be_part_of_what_was_
         cells(charts.memory_kinds(dataclasses.replace(run, models=(Model(kind="N", bytes=60 * MIB, device="cuda"),))))[
             "optimizer state and else, from before"
         ][0]
-        == "40.0 MiB"
+        == "40 MiB"
     )
 
 
@@ -569,8 +569,8 @@ def test_where_memory_ran_out_its_holders_are_drawn():
     ]
     failure = Failure(message="CUDA out of memory", device=0, capacity_bytes=10 * 2**30, free_bytes=2**30)
     drawn = charts.memory_kinds(dataclasses.replace(made("empty"), failure=failure, holder_rows=rows(HOLDERS, told)))
-    assert drawn.answer == "The 10.0 GiB of GPU 0 ran out; most of it: kept for backward(), 5.0 GiB (50 %)"
-    assert cells(drawn)["free"] == ("1.0 GiB", "10.0 %")
+    assert drawn.answer == "The 10 GiB of GPU 0 ran out; most of it: kept for backward(), 5 GiB (50 %)"
+    assert cells(drawn)["free"] == ("1 GiB", "10.0 %")
     assert faults(drawn) == []
 
 

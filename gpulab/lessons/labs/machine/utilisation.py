@@ -178,4 +178,4 @@ def anonymous(steps: int = 8) -> None:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else percent(share, 1)
+    return "-" if share is None else percent(share, figures=3)
