@@ -116,11 +116,11 @@ def plural(things: float, noun: str, plural_noun: str = "") -> str:
 def number_ranges(numbers: Sequence[int]) -> str:
     """Sorted integers, consecutive ones joined: 0, 1, 2, 5 is "0-2, 5"."""
     runs: list[list[int]] = []
-    for each in numbers:
-        if runs and each == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], each]
+    for value in numbers:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], value]
         else:
-            runs.append([each])
+            runs.append([value])
     return ", ".join("-".join(map(str, ends)) for ends in runs)
 
 

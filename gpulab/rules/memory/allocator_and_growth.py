@@ -226,8 +226,7 @@ def _hidden(grew: Growing) -> Finding:
     """The process does not show it, as an earlier run has left it room: the collection itself does."""
     return Finding(
         rule="memory_growth",
-        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes)} each, "
-        f"{size(grew.bytes)} by now.",
+        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes)} each, {size(grew.bytes)} by now.",
         evidence=(
             _grew(grew),
             "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",
