@@ -23,6 +23,7 @@ from gpulab.tables import (
     WAITS,
     WORKER_SAMPLES,
 )
+from gpulab.wording import count, duration
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,7 +238,7 @@ class Run:
     holder_rows: Rows = field(default_factory=HOLDERS.empty)
 
     def __repr__(self) -> str:
-        size = f"{len(self.event_rows):,} events, {self.span_ns / 1e9:.2f} s"
+        size = f"{count(len(self.event_rows), 'event')}, {duration(self.span_ns)}"
         end = "" if self.outcome == "ok" else f", ended by {self.outcome}"
         return f"Run({self.name!r}, {self.source}, {size}{end})"
 

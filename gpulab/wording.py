@@ -1,14 +1,226 @@
-"""Numbers as words: the only place where ns become ms, bytes become GiB, and fractions become percentages."""
+"""How numbers and foreign text become words: the one place where ns become ms, bytes GiB and fractions percentages.
+
+Three significant figures, the unit that fits, zeros at the end of a fraction dropped ("12 ms", not "12.0 ms"); fixed
+decimals only where numbers are read together (`Scale`, `ratio_range`). A value that is not zero is never shown as "0"
+but as "<1 %", and None, NaN and infinity are "not measured".
+"""
 
 from __future__ import annotations
 
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-def number_ranges(numbers: list[int]) -> str:
-    """Sorted integers with runs joined: 0, 1, 2, 5 is "0-2, 5"."""
+UNKNOWN = "not measured"
+_SMALLEST = 1e-6  # numbers below it are written with an exponent
+_TIME_UNITS = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
+_MINUTES_FROM_S, _HOURS_FROM_MIN = 120, 120
+_SPELLED = "AEFHILMNORSX"  # letters whose names begin with a vowel sound: "an H100", "an RTX 4090"
+# Cc control, Cf format (bidi overrides, zero width), Cs lone surrogate, Co private, Zl Zp line separators.
+_INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+def number(value: float | None, figures: int = 3) -> str:
+    """A number with so many significant figures: "0.0123", "1.5", "12", "1,234".
+
+    Digits before the decimal point are never rounded away; zeros at the end of a fraction are dropped.
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    if abs(value) < _SMALLEST:
+        return f"{value:.{figures}g}"
+    text = f"{value:,.{max(0, figures - 1 - _exponent(value, figures))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _exponent(value: float, figures: int) -> int:
+    """The power of ten of the first digit, after rounding."""
+    return int(f"{value:.{figures - 1}e}".partition("e")[2])
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """A finite number with so many decimals; "<0.1" or ">-0.1" where rounding would leave nothing of it."""
+    text = f"{value:,.{decimals}f}"
+    if value == 0:
+        return "0"
+    if text.strip("-0.") == "":
+        least = 10.0**-decimals
+        return f"<{least:.{decimals}f}" if value > 0 else f">-{least:.{decimals}f}"
+    return text
+
+
+def quantity(value: float | None, unit: str, decimals: int = 0) -> str:
+    """A reading and its unit: "55 W", "1,410 MHz"."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, decimals)} {unit}"
+
+
+def percent(frac: float | None, decimals: int = 0, *, figures: int | None = None) -> str:
+    """A fraction of one as a percentage: "41 %", "<1 %"; with `figures=2` a small one too: "0.0012 %"."""
+    if frac is None or not math.isfinite(frac):
+        return UNKNOWN
+    return f"{_fixed(100 * frac, decimals) if figures is None else number(100 * frac, figures)} %"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio: "1.51x", "13.5x", "120x"."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, _decimals(value))}x"
+
+
+def ratio_range(low: float, high: float) -> str:
+    """Two ratios with the same number of decimals: "1.20-1.51x"."""
+    decimals = _decimals(max(low, high))
+    lowest, highest = _fixed(low, decimals), _fixed(high, decimals)
+    return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"
+
+
+def _decimals(value: float) -> int:
+    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+
+
+def size(bytes_: float | None) -> str:
+    """Bytes in the binary unit that fits: "512 B", "1.53 GiB", "80 GiB"."""
+    return _in_unit(bytes_, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+
+
+def metric(value: float | None, unit: str) -> str:
+    """A quantity with the metric prefix that fits its unit: `metric(2.5e9, "B/s")` is "2.5 GB/s"."""
+    return _in_unit(value, 1000, tuple(prefix + unit for prefix in ("", "k", "M", "G", "T", "P")))
+
+
+def _in_unit(value: float | None, factor: int, units: tuple[str, ...]) -> str:
+    """The number in the smallest of the units, each `factor` times the one before, in which it stays below `factor`."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    numbers = [number(value / factor**power) for power in range(len(units))]
+    fitting = (index for index, text in enumerate(numbers) if abs(float(text.replace(",", ""))) < factor)
+    index = next(fitting, -1)
+    return f"{numbers[index]} {units[index]}"
+
+
+def count(things: float, noun: str, plural_noun: str = "") -> str:
+    """A number of things: "1 step", "1,234 steps", "2.5 cores", "2 batches"."""
+    return f"{number(things)} {plural(things, noun, plural_noun)}"
+
+
+def plural(things: float, noun: str, plural_noun: str = "") -> str:
+    """The noun in the form that goes with the number: "step" for 1, "steps" for any other."""
+    if things == 1:
+        return noun
+    return plural_noun or noun + ("es" if noun.endswith(("ch", "sh", "s", "x")) else "s")
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Sorted integers, consecutive ones joined: 0, 1, 2, 5 is "0-2, 5"."""
     runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], number]
+    for value in numbers:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], value]
         else:
-            runs.append([number])
+            runs.append([value])
     return ", ".join("-".join(map(str, ends)) for ends in runs)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One unit and one number of decimals for times that are read together: a column, a range, an axis."""
+
+    unit_ns: float
+    unit: str
+    decimals: int
+
+    def number(self, ns: float) -> str:
+        """The number without the unit: "12.0", "<0.1", and "0" for exactly 0."""
+        return _fixed(ns / self.unit_ns, self.decimals) if math.isfinite(ns) else UNKNOWN
+
+    def __call__(self, ns: float) -> str:
+        """The number and the unit."""
+        return f"{self.number(ns)} {self.unit}" if math.isfinite(ns) else UNKNOWN
+
+    def range(self, low_ns: float, high_ns: float) -> str:
+        """Two numbers without the unit: "118-135"."""
+        low, high = self.number(low_ns), self.number(high_ns)
+        return low if low == high else f"{low}-{high}"
+
+
+def scale(longest_ns: float, figures: int = 3) -> Scale:
+    """The scale in which the longest of some times has so many significant figures."""
+    unit_ns, unit = _unit(longest_ns, figures)
+    if unit == "ns" or not math.isfinite(longest_ns):
+        return Scale(unit_ns, unit, 0)
+    return Scale(unit_ns, unit, max(0, figures - 1 - max(0, _exponent(longest_ns / unit_ns, figures))))
+
+
+def duration(ns: float | None) -> str:
+    """One time with three significant figures: "412 us", "12 ms", "3.4 s", "2 min 5 s", "2 h 10 min"."""
+    if ns is None or not math.isfinite(ns):
+        return UNKNOWN
+    seconds = round(abs(ns) / 1e9)
+    if seconds >= _MINUTES_FROM_S:
+        return f"{'-' if ns < 0 else ''}{_minutes(seconds)}"
+    unit_ns, unit = _unit(ns, 3)
+    return f"{_fixed(ns, 0) if unit == 'ns' else number(ns / unit_ns)} {unit}"
+
+
+def clock(elapsed_s: float) -> str:
+    """Elapsed time as a clock shows it: "0:07", "12:30", "1:02:03"."""
+    if not math.isfinite(elapsed_s):
+        return UNKNOWN
+    minutes, seconds = divmod(max(0, int(elapsed_s)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _unit(ns: float, figures: int) -> tuple[float, str]:
+    """The smallest unit in which the rounded number stays below 1,000."""
+    fits = (unit for unit in _TIME_UNITS if float(f"{abs(ns) / unit[0]:.{figures - 1}e}") < 1000)
+    return next(fits, _TIME_UNITS[-1]) if math.isfinite(ns) else _TIME_UNITS[-1]
+
+
+def _minutes(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    if minutes < _HOURS_FROM_MIN:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours:,} h {rest} min" if rest else f"{hours:,} h"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter at the front and a full stop at the end, unless it ends otherwise."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".") if text else ""
+
+
+def article(text: str) -> str:
+    """The text behind the article that fits its pronunciation: "an 18 ms step", "a 110 ms step", "an H100"."""
+    if text[:1].isdigit():
+        return f"an {text}" if re.match(r"8|1[18](?!\d)", text) else f"a {text}"
+    spelled = text[:1].isupper() and not text[1:2].islower()
+    return f"an {text}" if text.startswith(tuple(_SPELLED if spelled else "aeiouAEIOU")) else f"a {text}"
+
+
+def shorten(text: str, most: int) -> str:
+    """The text, with its middle left out if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    head = (most - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
+
+
+def clean(text: str, most: int = 600) -> str:
+    """One line of foreign text, safe to show: invisible characters and those that reorder the line are escaped."""
+    return "".join(map(_escape, shorten(text, most)))
+
+
+def clean_code(text: str, most: int = 6000) -> str:
+    """Foreign text of several lines, safe to show; line ends stay, tabs become spaces."""
+    return "\n".join("".join(map(_escape, line.replace("\t", "    "))) for line in shorten(text, most).split("\n"))
+
+
+def _escape(character: str) -> str:
+    if unicodedata.category(character) in _INVISIBLE:
+        return character.encode("unicode_escape").decode("ascii")
+    return character

@@ -19,6 +19,7 @@ from gpulab.comparison.sides import Basis, Side, basis, taken_in_turn
 from gpulab.errors import RunError
 from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, Gain
+from gpulab.wording import number, percent
 
 LEAST_STEPS = 3  # fewer steps on either side have no spread to speak of
 # Less of a step is not called a difference: see benchmarks/predictions/comparisons.py for how far the same program
@@ -165,7 +166,7 @@ def _disturbed(seen: Ratio, crowds: tuple[float, float], uneven: float) -> str:
     more = crowds[1] - crowds[0]
     if abs(more) < uneven or (more > 0) != (seen.value < 1) or _size(seen) < LEAST_FRAC:
         return ""
-    told = f"other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
+    told = f"other programs used {number(crowds[0], 2)} cores before and {number(crowds[1], 2)} after"
     return f"{told}, which makes steps longer by itself; record both again while little else runs"
 
 
@@ -173,7 +174,8 @@ def _beside(seen: Ratio, crowd: float) -> str:
     """That other programs blurred a difference which is not sure; "" where they did not."""
     if crowd < UNEVEN or seen.sure:
         return ""
-    return f"the difference is within the noise of the step times; other programs used {crowd:.1f} cores meanwhile"
+    noise = "the difference is within the noise of the step times"
+    return f"{noise}; other programs used {number(crowd, 2)} cores meanwhile"
 
 
 def _size(seen: Ratio) -> float:
@@ -210,7 +212,7 @@ def _why(enough: bool, blurred: str, seen: Ratio, inside: bool | None, reasons: 
     if not seen.sure:
         return "chance alone shows as much in one of twenty comparisons; repeated runs would tell"
     if _size(seen) < LEAST_FRAC:
-        return f"less than {LEAST_FRAC:.0%} of a step is not called a difference".replace("%", " %")
+        return f"less than {percent(LEAST_FRAC)} of a step is not called a difference"
     if inside is False:
         unknown = "the two runs differ in more than the fix, or the model of the fix is wrong here"
         return reasons[0].text if reasons else unknown

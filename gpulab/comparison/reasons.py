@@ -18,6 +18,7 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.comparison.ledger_changes import Moved
 from gpulab.comparison.sides import Basis, Side
 from gpulab.rules import Diagnosis, Finding
+from gpulab.wording import count, duration, number, percent, quantity
 
 NOTABLE_FRAC = 0.02  # of a step: what is less explains nothing
 GROWN_FRAC = 0.05
@@ -81,11 +82,11 @@ def contention(pair: Pair) -> Reason | None:
     share = (pair.crowds[1] - pair.crowds[0]) / cores
     told = []
     if abs(pair.crowds[1] - pair.crowds[0]) > CORES:
-        told.append(f"other programs used {pair.crowds[0]:.1f} cores before and {pair.crowds[1]:.1f} after")
+        before, after = (number(cores_used, 2) for cores_used in pair.crowds)
+        told.append(f"other programs used {before} cores before and {after} after")
     if delayed[0] is not None and delayed[1] is not None and abs(delayed[1] - delayed[0]) > DELAYED_FRAC:
-        told.append(
-            f"the loop's thread waited for a core {delayed[0]:.0%} of the time before and {delayed[1]:.0%} after"
-        )
+        shares = f"{percent(delayed[0])} of the time before and {percent(delayed[1])} after"
+        told.append(f"the loop's thread waited for a core {shares}")
         share = max(share, delayed[1] - delayed[0], key=abs)
     effect_ns = round(share * pair.after_ns)
     if not told or abs(effect_ns) < NOTABLE_FRAC * pair.after_ns:
@@ -99,8 +100,9 @@ def recompiles(pair: Pair) -> Reason | None:
     if one is None or other is None or abs(other - one) < NOTABLE_FRAC * pair.after_ns:
         return None
     counts = [sum(_compilations(each) for each in side.runs) for side in (pair.before, pair.after)]
-    text = f"torch.compile was at work in warm steps: {counts[0]} times before, {counts[1]} times after"
-    return Reason("recompiles", f"{text} ({one / 1e6:.3g} and {other / 1e6:.3g} ms a step)", round(other - one))
+    before, after = (count(compilations, "time") for compilations in counts)
+    text = f"torch.compile was at work in warm steps: {before} before, {after} after"
+    return Reason("recompiles", f"{text} ({duration(one)} and {duration(other)} a step)", round(other - one))
 
 
 def clock_rates(pair: Pair) -> Reason | None:
@@ -114,7 +116,7 @@ def clock_rates(pair: Pair) -> Reason | None:
     busy_ns = sum(part.after_ns for part in pair.parts if part.key in ("matmul", "kernels")) or pair.after_ns
     held = _held(sides[1] if rates[1] < rates[0] else sides[0])
     when = "after" if rates[1] < rates[0] else "before"
-    text = f"the GPU ran at {rates[0]:.0f} MHz before and {rates[1]:.0f} MHz after"
+    text = f"the GPU ran at {quantity(rates[0], 'MHz')} before and {quantity(rates[1], 'MHz')} after"
     return Reason(
         "clocks", text + (f" (held down by {held} {when})" if held else ""), round(busy_ns * (1 - rates[1] / rates[0]))
     )
@@ -143,7 +145,7 @@ def profiler(pair: Pair) -> Reason | None:
     one, other = (_mean([each.steps.inflation for each in side.runs]) for side in (pair.before, pair.after))
     if one is None or other is None or max(one, other) < INFLATION or abs(one - other) < 0.1:
         return None
-    text = f"recording made a step {one:.2f} times as long before and {other:.2f} times after"
+    text = f"recording made a step {number(one)} times as long before and {number(other)} times after"
     if pair.upon.profiled:
         return Reason("profiler", text, round(pair.after_ns * (1 - one / other)))
     # The steps compared are free of it; the prediction, which rests on recorded ones, is not.
@@ -159,7 +161,7 @@ def lessened(pair: Pair) -> Reason | None:
         return None
     mine = [part for part in pair.parts if part.key in cause.parts]
     left_ns, had_ns = sum(part.after_ns for part in mine), sum(part.before_ns for part in mine)
-    told = f": {left_ns / 1e6:.3g} ms a step are left of {had_ns / 1e6:.3g} ms" if had_ns else ""
+    told = f": {duration(left_ns)} a step are left of {duration(had_ns)}" if had_ns else ""
     return Reason("lessened", f"the cause was lessened, not removed{told}", max(1, left_ns))
 
 
@@ -171,9 +173,7 @@ def grown(pair: Pair) -> Reason | None:
     )
     if most is None or most.difference_ns <= GROWN_FRAC * pair.before_ns:
         return None
-    return Reason(
-        "grown", f"{most.label} grew by {most.difference_ns / 1e6:.3g} ms a step meanwhile", most.difference_ns
-    )
+    return Reason("grown", f"{most.label} grew by {duration(most.difference_ns)} a step meanwhile", most.difference_ns)
 
 
 def shrunk(pair: Pair) -> Reason | None:
@@ -185,7 +185,7 @@ def shrunk(pair: Pair) -> Reason | None:
     if not cause or least is None or -least.difference_ns <= GROWN_FRAC * pair.before_ns:
         return None
     return Reason(
-        "shrunk", f"{least.label} shrank by {-least.difference_ns / 1e6:.3g} ms a step as well", least.difference_ns
+        "shrunk", f"{least.label} shrank by {duration(-least.difference_ns)} a step as well", least.difference_ns
     )
 
 
@@ -223,4 +223,4 @@ def _held(seen: Sequence[Clocks]) -> str:
         "the power brake": _mean([each.brake_frac for each in seen]),
     }
     name, share = max(shares.items(), key=lambda each: each[1] or 0.0)
-    return f"{name} in {share:.0%} of the time".replace("%", " %") if share else ""
+    return f"{name} in {percent(share)} of the time" if share else ""

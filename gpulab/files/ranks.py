@@ -8,7 +8,7 @@ from typing import overload
 
 from gpulab.errors import RunError
 from gpulab.run import Gap, Run
-from gpulab.wording import number_ranges
+from gpulab.wording import count, number_ranges, plural
 
 _SHOWN = 32
 
@@ -67,5 +67,5 @@ class Ranks(Sequence[Run]):
         known = sorted({run.rank for run in self.runs if run.rank is not None})
         sizes = {run.facts.get("world_size", "") for run in self.runs}
         of = f" of {sizes.pop()}" if len(sizes) == 1 and sizes != {""} else ""
-        ranks = f"rank{'s' * (len(known) != 1)} {number_ranges(known)}{of}" if known else "rank unknown"
-        return f"{len(self):,} run{'s' * (len(self) != 1)}, {ranks}"
+        ranks = f"{plural(len(known), 'rank')} {number_ranges(known)}{of}" if known else "rank unknown"
+        return f"{count(len(self), 'run')}, {ranks}"

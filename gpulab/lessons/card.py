@@ -8,14 +8,14 @@ from gpulab.lessons.lesson import Lesson
 from gpulab.lessons.verdicts import Claim
 from gpulab.run import Machine
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Table
-from gpulab.views.wording import counted
+from gpulab.wording import count, number
 
 Predicted = tuple[str, str, str]  # what was asked, what was predicted, what came out
 
 
 def device_card(lesson: Lesson, machine: Machine, size: str, mode: str) -> tuple[Block, ...]:
     """What this notebook runs on here, and how large."""
-    cores = "not known" if machine.cores_allowed is None else f"{machine.cores_allowed:g} may be used"
+    cores = "not known" if machine.cores_allowed is None else f"{number(machine.cores_allowed)} may be used"
     facts = [
         ("minutes", f"{lesson.minutes}"),
         ("device", machine.device),
@@ -44,7 +44,7 @@ def summary(
     if claims:
         rows = tuple(Row((each.sentence, "yes" if each.holds else "no", each.figures, each.source)) for each in claims)
         table = Table(header=("what was shown", "holds", "your figures", "source"), rows=rows, left=4)
-        blocks.append(Section(f"{held} of {counted(len(claims), 'claim')} held here", (table,)))
+        blocks.append(Section(f"{held} of {count(len(claims), 'claim')} held here", (table,)))
     if predicted:
         table = Table(header=("what was asked", "you predicted", "it was"), rows=tuple(map(Row, predicted)), left=3)
         blocks.append(Section("Your predictions", (table,)))

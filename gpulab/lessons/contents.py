@@ -7,7 +7,7 @@ from gpulab.lessons.lesson import Lesson
 from gpulab.user_data import course_progress
 from gpulab.views.sheet.sheet import Answer, Row, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted
+from gpulab.wording import count
 
 
 def table(links: str = "") -> str:
@@ -56,6 +56,6 @@ def progress() -> View:
         rows.append(Row((f"{one.number} {one.title}", str(one.minutes), *told)))
     finished = sum(one.id in known for one in lessons())
     left = sum(one.minutes for one in lessons() if one.id not in known)
-    head = f"{finished} of {counted(len(rows), 'lesson')} done, {left} minutes to go."
+    head = f"{finished} of {count(len(rows), 'lesson')} done, {left} minutes to go."
     header = ("lesson", "minutes", "done on", "foreseen", "claims that held")
     return View(Sheet("gpulab: progress", (Answer(claim=head, leading=True), Table(header=header, rows=tuple(rows)))))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gpulab.errors import RunError
+from gpulab.wording import count, percent
 
 # By type, as a share of the largest number of a result: sums of another order differ by so much after some training.
 # A Python number may have been any of these.
@@ -34,9 +35,10 @@ class Equality:
         if not self.checked:
             return "not checked"
         if not self.largest_frac:
-            return f"equal, to the last bit ({self.values:,} value{'s' * (self.values != 1)} compared)"
+            return f"equal, to the last bit ({count(self.values, 'value')} compared)"
         place = f" at {self.where}" if self.where else ""
-        return f"equal within {_share(self.largest_frac)} of the largest value{place} ({self.values:,} compared)"
+        largest = percent(self.largest_frac, figures=2)
+        return f"equal within {largest} of the largest value{place} ({self.values:,} compared)"
 
 
 def equality(before: Any, after: Any, equal: bool | float = True) -> Equality:
@@ -100,8 +102,10 @@ def _numbers(where: str, one: np.ndarray, other: np.ndarray, allowed: float) -> 
     scale = float(finite.max(initial=0.0)) or 1.0
     share = float(gap.max(initial=0.0)) / scale
     if not share <= allowed:
-        told = f"{_share(share)} of the largest value" if np.isfinite(share) else "one of them is not finite"
-        raise _different(where, f"by {told}, {_share(allowed)} is allowed{_example(one, other)}")
+        of_largest = f"{percent(share, figures=2)} of the largest value"
+        told = of_largest if np.isfinite(share) else "one of them is not finite"
+        tolerance = percent(allowed, figures=2)
+        raise _different(where, f"by {told}, {tolerance} is allowed{_example(one, other)}")
     return Equality(checked=True, values=one.size, largest_frac=share, where=where, allowed_frac=allowed)
 
 
@@ -139,10 +143,6 @@ def _example(one: np.ndarray, other: np.ndarray) -> str:
         gap = np.abs(np.nan_to_num(one.astype(np.complex128) - other.astype(np.complex128), nan=np.inf))
     place = int(np.argmax(gap))
     return f", as {one.reshape(-1)[place]:.6g} and {other.reshape(-1)[place]:.6g}"
-
-
-def _share(frac: float) -> str:
-    return f"{100 * frac:.2g} %"
 
 
 def _opened(value: Any) -> Any:

@@ -9,6 +9,7 @@ from gpulab.lessons.equality import Equality
 from gpulab.lessons.lesson import Par
 from gpulab.lessons.question_view import folded
 from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
+from gpulab.wording import number, percent
 
 HOLDS, FAILS = "HOLDS", "FAILS"
 WHY_NOT = (
@@ -47,9 +48,8 @@ class Claim:
 def figure(value: float, unit: str) -> str:
     """A number with its unit: 0.67 as "67 %" and 0.004 as "0.4 %" where the unit is "%", else with three digits."""
     if unit == "%":
-        return f"{100 * value:.2g} %" if 0 < abs(value) < 0.01 else f"{100 * value:.0f} %"
-    number = f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return f"{number} {unit}".rstrip()
+        return percent(value, figures=2 if abs(value) < 0.01 else None)
+    return f"{number(value)} {unit}".rstrip()
 
 
 def claimed(claim: Claim) -> Said:

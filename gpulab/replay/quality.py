@@ -11,6 +11,7 @@ from gpulab.analysis.steps.detection import grouped
 from gpulab.replay.graph.build import generic
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.sweep import swept, typical
+from gpulab.wording import percent
 
 REPLAY_ERROR = 0.02  # a replay that misses its own recording by more knows too little of it
 UNEXPLAINED_FRAC = 0.10  # of the time, device work that stood still for no reason that was seen
@@ -80,20 +81,21 @@ def _refusal(graph: Graph, told: dict[str, float]) -> tuple[str | None, str]:
             "record it again with a PyTorch whose profiler has synchronisation events (%%gpuprofile turns them on)",
         )
     if abs(told["replay_error"]) > REPLAY_ERROR:
+        error, direction = told["replay_error"], "longer" if told["replay_error"] > 0 else "shorter"
         return (
-            f"replayed without any change, a step differs by {100 * told['replay_error']:+.1f} % from the recorded one",
+            f"replayed without any change, a step is {percent(abs(error), 1)} {direction} than the recorded one",
             "record more steps, without other programs beside it",
         )
     if told["unexplained_frac"] > UNEXPLAINED_FRAC:
-        share = f"{100 * told['unexplained_frac']:.0f} %"
+        share = percent(told["unexplained_frac"])
         return f"for {share} of the time GPU work stood still and nothing recorded says why", "record it again"
     if (lost := launches_lost(graph)) > LOST_FRAC:
-        return f"of {100 * lost:.0f} % of the GPU's work the call that started it is not recorded", "record it again"
+        return f"of {percent(lost)} of the GPU's work the call that started it is not recorded", "record it again"
     if told["crossed_frac"] > CROSSED_FRAC:
         return "several threads called the GPU at once, and their order is not known", "record one process at a time"
     # A virtual step is an estimate, and its steps differ by this host's Python alone: the range is wider for it.
     if told["step_error"] > UNSURE_FRAC and graph.run.source.how != "virtual":
-        share = f"{100 * told['step_error']:.0f} %"
+        share = percent(told["step_error"])
         return f"the step time itself is known no better than {share}", "record more steps, on a quieter machine"
     return None, ""
 

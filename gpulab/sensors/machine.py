@@ -15,6 +15,7 @@ from gpulab.sensors.host.cgroup import cores_allowed, memory_limit_bytes
 from gpulab.sensors.host.environment import TorchBuild, container, cpu_name, torch_build
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.nvml_errors import HIDDEN
+from gpulab.wording import number
 
 
 def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
@@ -100,8 +101,8 @@ def _core_gaps(cores: int | None, allowed: float | None) -> list[Gap]:
         return []
     return [
         Gap(
-            what=f"the load of the {allowed:g} cores this process may use",
+            what=f"the load of the {number(allowed)} cores this process may use",
             why=f"a cgroup quota or CPU affinity sets that limit; the CPU load shown is that of all {cores} cores",
-            fix=f"plan num_workers for {allowed:g} cores; in a container, docker run --cpus raises the limit",
+            fix=f"plan num_workers for {number(allowed)} cores; in a container, docker run --cpus raises the limit",
         )
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpulab.run import Gap
+from gpulab.wording import duration
 
 _MOST_FAILURES = 3  # in a row; then a reader is not called again
 _MISSED_FRAC, _MISSED = 0.1, 5  # worth telling beyond both: stopping the profiler alone costs a few ticks
@@ -150,7 +151,7 @@ class Sampler:
         planned = self.ticks + self.missed
         return Gap(
             what=f"{self.missed} of {planned} sensor readings",
-            why=f"the sampling thread was not let run, once for {self._schedule.latest_ns / 1e9:.1f} s: "
+            why=f"the sampling thread was not let run, once for {duration(self._schedule.latest_ns)}: "
             "code that holds the GIL, or a machine that is overloaded",
             fix="nothing needs doing; what happened meanwhile is missing from the sensors, not from the trace",
         )

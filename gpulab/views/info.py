@@ -9,7 +9,7 @@ from gpulab.tables import GPU_SAMPLES
 from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted, quantity, size
+from gpulab.wording import count, number, quantity, size
 
 
 def info(machine: Machine | None = None) -> View:
@@ -26,9 +26,9 @@ def info(machine: Machine | None = None) -> View:
 
 
 def _summary(machine: Machine) -> str:
-    gpus = counted(len(machine.gpus), "GPU") if machine.gpus else "No GPU"
+    gpus = count(len(machine.gpus), "GPU") if machine.gpus else "No GPU"
     what = f"{gpus} here" + ("" if machine.gpus else ": the CPU is the device, and the same questions are asked of it")
-    missing = counted(len(machine.gaps), "thing") + " cannot be measured" if machine.gaps else "everything is measured"
+    missing = count(len(machine.gaps), "thing") + " cannot be measured" if machine.gaps else "everything is measured"
     return f"{what}; {missing}."
 
 
@@ -59,7 +59,7 @@ def _measured(machine: Machine) -> Iterator[tuple[str, str]]:
 
 def _cores(machine: Machine) -> str:
     allowed = machine.cores_allowed
-    usable = "how many may be used is not known" if allowed is None else f"{allowed:g} may be used"
+    usable = "how many may be used is not known" if allowed is None else f"{number(allowed)} may be used"
     return f"{machine.cores or 'unknown number'}, {usable}"
 
 

@@ -17,7 +17,7 @@ from gpulab.trace.perfetto import Counter, Track, packed, pieces
 from gpulab.views import sensor_columns
 from gpulab.views.report.headline import answer_words
 from gpulab.views.sheet.view import written
-from gpulab.views.wording import clean
+from gpulab.wording import clean
 
 MOST_SPANS = 20_000  # of one finding: the longest; beyond that a viewer shows a smear
 

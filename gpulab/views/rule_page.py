@@ -16,7 +16,7 @@ from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
 from gpulab.rules import RULES, Rule
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import percent, sentence
+from gpulab.wording import percent, sentence
 
 HEADINGS = ("Proof", "Confused with", "What to do")
 OF_CHANGES = ("Models", "Priced from", "Cannot know")

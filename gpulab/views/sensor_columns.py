@@ -15,7 +15,7 @@ from gpulab.columns import Column, ValueKind
 from gpulab.intervals import Ints
 from gpulab.rows import Rows, Table
 from gpulab.run import Gpu, Machine
-from gpulab.views.wording import UNKNOWN, duration, percent, quantity, size
+from gpulab.wording import UNKNOWN, duration, number, percent, quantity, size
 
 Floats = NDArray[np.float64]
 Format = Callable[[float | None], str]
@@ -55,7 +55,7 @@ def formatter(column: Column) -> Format:
             ns = unit.scale * _NS_PER[unit.symbol]
             return lambda value: duration(None if value is None else value * ns)
         case "count":
-            return lambda value: _known(value, format(value or 0.0, ".3g") + _per_second(column))
+            return lambda value: _known(value, number(value) + _per_second(column))
     return lambda value: quantity(value, unit.symbol)
 
 

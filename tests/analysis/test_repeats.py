@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
-from gpulab.rules.phrases import about, ms
+from gpulab.wording import duration
 
 NOBODY = "-"  # of which each is another
 
@@ -82,9 +82,9 @@ def test_rows_are_of_one_kind_where_all_their_columns_are():
     ("number", "words"), [(1.54, "1.5"), (9.96, "10"), (64.6, "65"), (1000.0, "1,000"), (1_234_567, "1,234,567")]
 )
 def test_large_averages_are_written_out(number, words):
-    assert about(number) == words
+    assert number(number) == words
 
 
 def test_a_long_time_is_written_out():
-    assert ms(1_234.4e9) == "1,234 s"
-    assert ms(999.4e9) == "999 s"
+    assert duration(1_234.4e9) == "1,234 s"
+    assert duration(999.4e9) == "999 s"

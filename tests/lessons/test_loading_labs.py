@@ -197,7 +197,7 @@ def test_tables_show_a_row_for_each_way(folder: Path) -> None:
     read = packing.Read(opens=3, wall_s=0.03, total=1.0)
     assert packing.table({"one map": read}, per_open_s=0.01).loc["one map"].tolist() == [3, 30, 60]
     reads = caching.table({"memory": [96, 24]}, items=96).loc["memory"]
-    assert reads.tolist() == [96, 24, "75%", 120]
+    assert reads.tolist() == [96, 24, "75 %", 120]
     fetched = loading.Fetched(items=40, wall_s=2.0, cost_s=0.1)
     assert loading.table({"waits": {2: fetched}}).loc[2].tolist() == [20, 2.0]
 

@@ -58,7 +58,7 @@ def test_sensors_alone_tell_of_heat_where_no_event_was_recorded():
     marks = [mark(100 * number, 1) for number in range(7)]
     run = run_of(marks=marks, windows=[], gpu_rows=told, machine=Machine(gpus=(CARD,)))
     hot = finding(run, "throttled")
-    assert "1980" in hot.claim
+    assert "1,980" in hot.claim
     assert hot.confidence == "certain"
     assert hot.gain.bound == pytest.approx(1 / (1 - 0.5 * 0.9), rel=0.01), "half the clock, nine tenths of the time"
 

@@ -3,9 +3,9 @@
 import pytest
 
 from gpulab.rules import RULES, diagnose
-from gpulab.rules.phrases import an
 from gpulab.run import Loader
 from gpulab.tables import Kind
+from gpulab.wording import article
 from tests.support.runs.made_runs import MS, NO_WORKERS, awaited, event, host_sample, loader_call, run_of, stepped
 
 
@@ -128,7 +128,7 @@ def test_pageable_copies_with_nothing_beside_them_are_told_and_the_fix_is_pinnin
     first = diagnose(run_of(stepped(copied_step("Memcpy HtoD (Pageable -> Device)")))).first
     assert first.rule == "pageable_copies"
     assert "pin_memory=True" in first.fix
-    assert "64 MB" in " ".join(first.evidence)
+    assert "61 MiB" in " ".join(first.evidence)
 
 
 def test_pinned_copies_that_take_turns_with_compute_are_prefetched_not_pinned():
@@ -248,9 +248,9 @@ def test_a_healthy_mix_is_told_to_be_one():
 
 @pytest.mark.parametrize("number", ["8.2 ms", "11 ms", "11.5 ms", "18 ms", "80 ms"])
 def test_a_number_that_begins_with_a_vowel_has_an_before_it(number):
-    assert an(number) == f"an {number}"
+    assert article(number) == f"an {number}"
 
 
 @pytest.mark.parametrize("number", ["1.8 ms", "9 ms", "110 ms", "180 ms", "1,800 ms"])
 def test_any_other_has_a(number):
-    assert an(number) == f"a {number}"
+    assert article(number) == f"a {number}"

@@ -110,7 +110,7 @@ def test_a_frame_has_the_columns_of_the_table_and_shares_their_memory():
 
 def test_a_run_shows_its_size_and_its_source():
     run = run_of([event(Kind.OP, "aten::mm", 0, 1500)])
-    assert repr(run) == "Run('made', recorded on Made GPU, 2026-01-01, 1 events, 1.50 s)"
+    assert repr(run) == "Run('made', recorded on Made GPU, 2026-01-01, 1 event, 1.5 s)"
 
 
 def test_a_notebook_shows_rows_as_a_frame():

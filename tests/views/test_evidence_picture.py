@@ -67,7 +67,7 @@ def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
     drawn = evidence(found().first, found())
     assert drawn.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
-        r"Seen for 40.0 ms of these 100 ms in step [2-5], at a stretch\. "
+        r"Seen for 40 ms of these 100 ms in step [2-5], at a stretch\. "
         r"Meanwhile: host waiting for data 100 %; GPU idle 100 %\.",
         drawn.alt,
     )
@@ -169,7 +169,7 @@ def test_ten_findings_are_read_in_ten_lines():
 def test_every_finding_has_a_picture_of_its_own_in_every_form(tmp_path):
     told = ten(found())
     assert len(Page(told._repr_html_()).pictures) == 11, "ten findings, and a few steps"
-    words = "Seen for 40.0 ms of these 100 ms in step"
+    words = "Seen for 40 ms of these 100 ms in step"
     assert repr(told).count(words) == 10
     assert told.save(tmp_path / "r.md").read_text(encoding="utf-8").count(words) == 10
     assert Page(told._repr_html_()).text.count(words) == 10

@@ -159,7 +159,7 @@ def test_an_interrupted_run_says_when_and_shows_what_there_is():
 def test_a_run_ended_by_an_exception_before_any_step_says_so():
     text = repr(report(run_of(outcome="OutOfMemoryError", samples=[host_sample(0, rss_bytes=3 * 2**30)])))
     assert "Ended by OutOfMemoryError before the first complete step" in text
-    assert "3.0 GiB" in text
+    assert "3 GiB" in text
     assert "Where a step goes" not in text
 
 
@@ -251,7 +251,7 @@ def test_every_picture_has_words_for_who_cannot_see_it():
     first, large, *others = page.all("alt")
     assert {first, *others} == {"Lanes of evidence, host, GPU; what they show is said below."}
     assert re.match(r"Timeline of steps 2 to 4, 300 ms in all\. Most time goes to: .*matrix kernels \d+ %", large)
-    assert "Seen for 40.0 ms of these 100 ms in step" in page.text
+    assert "Seen for 40 ms of these 100 ms in step" in page.text
     assert "The same in words" in page.text
 
 
@@ -385,7 +385,7 @@ def test_a_place_that_cannot_be_written_leaves_nothing_and_says_what_to_do(any_r
     ("told", "said"),
     [
         (lambda number: {"throttle_bits": 0.0, "power_held_s": 5.0, "thermal_held_s": 7.0}, "held back: never."),
-        (lambda number: {"throttle_bits": 0.0, "power_held_s": 5.0 + number / 10}, "the power limit for 2.30 s."),
+        (lambda number: {"throttle_bits": 0.0, "power_held_s": 5.0 + number / 10}, "the power limit for 2.3 s."),
         (lambda number: {"throttle_bits": 4.0 * (number % 2)}, "held back: power cap in 50 % of samples."),
         (lambda number: {"thermal_held_s": 1.0 + number / 100}, "held back: heat for 230 ms."),
     ],

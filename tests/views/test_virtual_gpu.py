@@ -142,7 +142,7 @@ def test_the_largest_batch_and_the_one_that_does_not_fit_are_said_first(gpu):
     view = compare_gpus.max_batch(training(gpu, sample=1000, fixed_ms=2), "h100", runner=gpu)
     told = str(view)
     assert told.startswith(f"The largest batch on an H100 SXM is {view.batch}; {view.batch + 1} does not fit.")
-    assert "1000 MiB for each sample" in told
+    assert "1,000 MiB for each sample" in told
     assert re.search(r"Up to \d+ a tenth of the memory stays free", told)
     assert re.search(r"Round choices: \d+ or \d+", told)
     assert re.search(r"A batch of \d+ already reaches 90 % of the best rate", told)

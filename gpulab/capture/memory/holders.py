@@ -24,6 +24,7 @@ from gpulab.rows import Rows
 from gpulab.run import Failure, Gap
 from gpulab.sensors.host.frames import users_frames
 from gpulab.tables import HOLDERS
+from gpulab.wording import duration
 
 LIMIT_S = 2.0
 UNDER_WAY = "the step under way"
@@ -146,7 +147,7 @@ def holders(
         tally.holders[UNSEEN, "other"] = unseen
     gap = Gap(
         what="some of those who hold memory",
-        why=f"there are so many objects that looking at them took longer than {limit_s:g} s",
+        why=f"there are so many objects that looking at them took longer than {duration(1e9 * limit_s)}",
         fix="keep large collections out of the notebook's variables, or look with torch.cuda.memory_snapshot()",
     )
     return _rows(tally, failure.device), (gap,) if deadline.passed else ()

@@ -10,8 +10,9 @@ from gpulab.analysis.machine.link import practical_bytes_per_s
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.run import Loader
+from gpulab.wording import count, duration, metric, percent, size
 
 PAGEABLE_WORTH_FRAC = 0.02  # pinning is one argument; what copies under a fiftieth of a step cost, nobody notices
 IN_TURN_WORTH_FRAC = 0.05  # a stream of its own is a dozen lines: as for the loader, a twentieth
@@ -42,9 +43,9 @@ def pageable_copies(seen: Evidence) -> Finding | None:
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
         "while batches are copied to it from memory that is not pinned.",
         evidence=(
-            f"{_how_many(copies)}, all from pageable memory; they hold the main thread for {ms(copies.call_ns)}.",
-            f"{of_a_step(seen, copies.exposed_ns)} in copies and their calls with no kernel beside them"
-            + (f", and {ms(copies.refill_ns)} until new work arrived." if copies.refill_ns else "."),
+            f"{_how_many(copies)}, all from pageable memory; they hold the main thread for {duration(copies.call_ns)}.",
+            f"{duration_in_step(seen, copies.exposed_ns)} in copies and their calls with no kernel beside them"
+            + (f", and {duration(copies.refill_ns)} until new work arrived." if copies.refill_ns else "."),
         ),
         numbers=_numbers(copies, cost_ns, share),
         fix=_pinned(seen),
@@ -79,7 +80,7 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
         f"{of_each_step(seen)} while it is copied to.",
         evidence=(
             f"{_how_many(copies)}, all from pinned memory, as they should be.",
-            f"{of_a_step(seen, copies.exposed_ns)} of copying with no kernel beside it: "
+            f"{duration_in_step(seen, copies.exposed_ns)} of copying with no kernel beside it: "
             f"{percent(1 - copies.hidden_frac)} of all copying.",
         ),
         numbers=_numbers(copies, hidable_ns, share),
@@ -116,15 +117,15 @@ def built_on_host(seen: Evidence) -> Finding | None:
     share = built.exposed_ns / max(1, seen.steps.traced_ns or 1)
     if share < BUILT_WORTH_FRAC:
         return None
-    size = f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
+    f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
     return Finding(
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
         f"{built.call}) that are then copied to it.",
         evidence=(
-            f"{built.count} tensor{'s' * (built.count != 1)} in each step, {size}: {ms(built.filling_ns)} to fill "
-            "on the CPU, then a copy.",
-            f"{of_a_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
+            f"{count(built.count, 'tensor')} in each step{_of_size(built.bytes)}: "
+            f"{duration(built.filling_ns)} to fill on the CPU, then a copy.",
+            f"{duration_in_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
         ),
         numbers={
             "exposed_frac": share,
@@ -147,10 +148,13 @@ def built_on_host(seen: Evidence) -> Finding | None:
 
 
 def _how_many(copies: Copies) -> str:
-    several = f"{copies.count} cop{'ies' if copies.count != 1 else 'y'} to the GPU in each step"
-    size = f", {copies.bytes / 1e6:.3g} MB" if copies.bytes is not None else ""
-    pace = f" at {copies.rate_bytes_per_s / 1e9:.3g} GB/s" if copies.rate_bytes_per_s else ""
-    return several + size + pace
+    several = f"{count(copies.count, 'copy', 'copies')} to the GPU in each step"
+    rate = f" at {metric(copies.rate_bytes_per_s, 'B/s')}" if copies.rate_bytes_per_s else ""
+    return several + _of_size(copies.bytes) + rate
+
+
+def _of_size(bytes_: float | None) -> str:
+    return "" if bytes_ is None else f", {size(bytes_)}"
 
 
 def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:

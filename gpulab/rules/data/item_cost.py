@@ -13,7 +13,8 @@ from gpulab.rules.data.loader_code import KEPT, rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, model_threads, time_in_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
-from gpulab.rules.phrases import ms, percent, who_waits
+from gpulab.rules.engine.phrases import idle_share
+from gpulab.wording import count, duration, metric, number, percent
 
 CHEAPER = (
     "Make the items cheaper: keep what is the same each time (decoding, resizing) and leave only what is augmented at "
@@ -42,7 +43,7 @@ def slow_storage(seen: Evidence) -> Finding | None:
     blocked = (feeding.blocked_frac or 0) > BLOCKED_FRAC
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: {who} for {where}.",
+        claim=f"{idle_share(seen, share)}: {who} for {where}.",
         evidence=(time_in_loader(seen, feeding), *_waits(seen, feeding)),
         numbers=loader_numbers(feeding, share),
         fix=kept_in_memory(seen, feeding),
@@ -68,10 +69,10 @@ def heavy_items(seen: Evidence) -> Finding | None:
     if feeding is None or why_late(seen) is not Cause.ITEMS:
         return None
     share, cores = seen.ledger.share("loader"), seen.run.machine.cores_allowed
-    full = "all cores are busy" if cores is None else f"all {cores:g} core{'s are' if cores != 1 else ' is'} busy"
+    full = "all cores are busy" if cores is None else f"all {count(cores, 'core is', 'cores are')} busy"
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: the items need more CPU time than there is; {full}.",
+        claim=f"{idle_share(seen, share)}: the items need more CPU time than there is; {full}.",
         evidence=(time_in_loader(seen, feeding), *_cpu_of_a_batch(feeding, cores)),
         numbers=loader_numbers(feeding, share),
         fix=kept_in_memory(seen, feeding),
@@ -113,15 +114,15 @@ def _waits(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
     if feeding.workers and feeding.blocked_frac is not None:
         told.append(f"Workers were waiting for a read in {percent(feeding.blocked_frac)} of the looks at them.")
     if workers is not None and workers.read_bytes_per_s:
-        told.append(f"They read {workers.read_bytes_per_s / 1e6:.3g} MB/s from storage, all together.")
+        told.append(f"They read {metric(workers.read_bytes_per_s, 'B/s')} from storage, all together.")
     if workers is not None and workers.busy_frac < WAITING_FRAC:
         told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
     if not feeding.workers and feeding.cpu_frac is not None:
         told.append(f"The main thread computes in {percent(feeding.cpu_frac)} of that time.")
         if crowd is not None and crowd.read_bytes_per_s:
-            told.append(f"It reads {crowd.read_bytes_per_s / 1e6:.3g} MB/s from storage.")
+            told.append(f"It reads {metric(crowd.read_bytes_per_s, 'B/s')} from storage.")
         if crowd is not None and crowd.iowait_cores:
-            told.append(f"On average {crowd.iowait_cores:.2g} cores were idle with a read outstanding.")
+            told.append(f"On average {number(crowd.iowait_cores, 2)} cores were idle with a read outstanding.")
     return tuple(told)
 
 
@@ -129,12 +130,12 @@ def _cpu_of_a_batch(feeding: Feeding, cores: float | None) -> tuple[str, ...]:
     told = []
     batch_ns = feeding.worker_cpu_ns if feeding.workers else feeding.fetch_cpu_ns
     if batch_ns is not None:
-        told.append(f"Building a batch takes {ms(batch_ns)} of CPU time, all who build it together.")
+        told.append(f"Building a batch takes {duration(batch_ns)} of CPU time, all who build it together.")
     demand_ns = demanded_ns(feeding)
     if demand_ns is not None and cores is not None:
         told.append(
-            f"With the rest of the step that is {ms(demand_ns)}; {cores:g} core{'s' * (cores != 1)} "
-            f"give{'s' * (cores == 1)} {ms(cores * feeding.step_ns)} in a step."
+            f"With the rest of the step that is {duration(demand_ns)}; "
+            f"{count(cores, 'core gives', 'cores give')} {duration(cores * feeding.step_ns)} in a step."
         )
     if feeding.cores_frac is not None and feeding.cores_frac >= FULL_FRAC:  # less is said by the figures above
         told.append(f"The cores were {percent(feeding.cores_frac)} busy.")

@@ -10,7 +10,8 @@ from gpulab.rules.data.late_batches import Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
-from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
+from gpulab.wording import duration, number, percent
 
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
 
@@ -34,7 +35,7 @@ def starving(seen: Evidence) -> Finding | None:
     rewrites = f"workers={workers}"
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: the main process builds the batches (num_workers=0).",
+        claim=f"{idle_share(seen, share)}: the main process builds the batches (num_workers=0).",
         evidence=(time_in_loader(seen, feeding), *_what_it_costs(feeding)),
         numbers=loader_numbers(feeding, share),
         fix=rebuilt(seen, feeding.setup, worker_arguments(workers, seen.on_gpu)),
@@ -76,11 +77,11 @@ def predicted_for(seen: Evidence, rewrites: str, feeding: Feeding, prediction: W
 
 def time_in_loader(seen: Evidence, feeding: Feeding) -> str:
     """How long the main thread was inside the DataLoader, and what of it the device waited for."""
-    exposed_ns, steps = seen.ledger.median_ns("loader"), spread(seen, "loader")
+    exposed_ns, steps = seen.ledger.median_ns("loader"), range_over_steps(seen, "loader")
     if not seen.on_gpu:  # the model waits for all of it
-        return f"{of_a_step(seen, exposed_ns)} in DataLoader.__next__ ({steps})."
-    inside = of_a_step(seen, feeding.traced_fetch_ns)
-    return f"{inside} in DataLoader.__next__; {ms(exposed_ns)} of it with the GPU idle ({steps})."
+        return f"{duration_in_step(seen, exposed_ns)} in DataLoader.__next__ ({steps})."
+    inside = duration_in_step(seen, feeding.traced_fetch_ns)
+    return f"{inside} in DataLoader.__next__; {duration(exposed_ns)} of it with the GPU idle ({steps})."
 
 
 def _what_it_costs(feeding: Feeding) -> tuple[str, ...]:
@@ -114,13 +115,15 @@ def _notebook_advice(feeding: Feeding) -> str:
 def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | None) -> tuple[str, ...]:
     told = []
     if prediction.limit == "the cores":
-        told.append(f"The {cores:g} cores allowed here limit the gain: a batch costs the same CPU time in a worker.")
+        told.append(
+            f"The {number(cores)} cores allowed here limit the gain: a batch costs the same CPU time in a worker."
+        )
     if prediction.crowded:
         told.append(
             f"The model computes on {threads} threads, which workers would hold up: try torch.set_num_threads(1) too."
         )
     if cores is not None and prediction.workers > cores and not prediction.crowded:
-        told.append(f"PyTorch warns of more workers than {cores:g} cores; for items that wait that is harmless.")
+        told.append(f"PyTorch warns of more workers than {number(cores)} cores; for items that wait that is harmless.")
     return tuple(told)
 
 

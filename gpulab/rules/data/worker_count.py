@@ -13,7 +13,8 @@ from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
 from gpulab.rules.engine.finding import LIKELY, Finding, Gain
-from gpulab.rules.phrases import ms, percent, who_waits
+from gpulab.rules.engine.phrases import idle_share
+from gpulab.wording import count, duration, percent
 
 FREE_WAIT_FRAC = 0.05  # of a core: workers that compute less than this are not counted against the cores
 START_WORTH_FRAC = 0.05  # of the whole loop: as for a step
@@ -46,8 +47,8 @@ def few_workers(seen: Evidence) -> Finding | None:
     none_left = "" if more else ", and the cores carry no more"
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: {many}{none_left}; a batch takes one of them {ms(batch_ns(feeding))}, and "
-        f"the model could take one every {ms(feeding.rest_ns)}.",
+        claim=f"{idle_share(seen, share)}: {many}{none_left}; a batch takes one of them "
+        f"{duration(batch_ns(feeding))}, and the model could take one every {duration(feeding.rest_ns)}.",
         evidence=(
             time_in_loader(seen, feeding),
             *_worker_cost(seen, feeding),
@@ -105,7 +106,7 @@ def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
     exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: the DataLoader's workers are late; too few, or held up.",
+        claim=f"{idle_share(seen, share)}: the DataLoader's workers are late; too few, or held up.",
         evidence=(time_in_loader(seen, feeding),),
         numbers=loader_numbers(feeding, share),
         advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
@@ -140,9 +141,9 @@ def _carried(seen: Evidence, cores: float | None) -> int:
 
 
 def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
-    each, needs = f"{ms(batch_ns(feeding))} / {ms(feeding.rest_ns)}", needed(feeding)
+    each, needs = f"{duration(batch_ns(feeding))} / {duration(feeding.rest_ns)}", needed(feeding)
     computing = _computing(seen, feeding)
-    here = "" if cores is None else f"the {cores:g} core{'s' * (cores != 1)} here"
+    here = "" if cores is None else f"the {count(cores, 'core')} here"
     if cores is None:
         why = f"how many cores there are is not known, and {wanted} can do no harm"
     elif computing is None:
@@ -160,7 +161,7 @@ def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted
 def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
     if feeding.worker_cpu_ns is None:
         return ()
-    return (f"Of that, {ms(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
+    return (f"Of that, {duration(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
 
 
 def _enough(seen: Evidence, feeding: Feeding) -> int | None:
@@ -195,7 +196,7 @@ def _without_starts(found: Begun, feeding: Feeding) -> Gain:
 def _costs(feeding: Feeding, found: Begun) -> str:
     return (
         f"{percent(found.frac)} of the loop goes to starting {feeding.workers} workers anew for each epoch, "
-        f"{ms(found.each_ns)} each time."
+        f"{duration(found.each_ns)} each time."
     )
 
 
@@ -208,11 +209,11 @@ def _why_too_many(seen: Evidence, feeding: Feeding, enough: int | None, again: B
     first_ns, workers = seen.once(slowest_first), seen.once(crew)
     if first_ns is not None and enough is not None:
         told.append(
-            f"The slowest first batch of an epoch came after {ms(first_ns)}, start of the workers included; with a "
-            f"step of {ms(feeding.step_ns)}, {enough} workers would keep up even with batches like that."
+            f"The slowest first batch of an epoch came after {duration(first_ns)}, start of the workers included; "
+            f"with a step of {duration(feeding.step_ns)}, {enough} workers would keep up even with batches like that."
         )
     if workers is not None:
         told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
     if again is not None:
-        told.append(f"{again.count} epoch{'s' * (again.count != 1)} began so, after the first.")
+        told.append(f"{count(again.count, 'epoch')} began so, after the first.")
     return tuple(told)

@@ -11,7 +11,7 @@ from gpulab.rules.engine import diagnosis
 from gpulab.rules.engine.finding import Diagnosis
 from gpulab.rules.ranks.stragglers import awaited
 from gpulab.run import Run
-from gpulab.wording import number_ranges
+from gpulab.wording import number_ranges, plural
 
 MOST_ASKED = 16  # each rank takes as long as a run alone; of more, so many are asked
 
@@ -75,4 +75,4 @@ def _named(runs: Sequence[Run]) -> str:
     known = sorted(run.rank for run in runs if run.rank is not None)
     if len(known) < len(runs):
         return ", ".join(run.name for run in runs)
-    return f"rank{'s' * (len(known) != 1)} {number_ranges(known)}"
+    return f"{plural(len(known), 'rank')} {number_ranges(known)}"

@@ -14,8 +14,8 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import Diagnosis, Finding, Masked, Unjudged
 from gpulab.rules.engine.needs import unmet, without_ledger
 from gpulab.rules.engine.rule import Rule, Stage
-from gpulab.rules.phrases import percent
 from gpulab.run import Run
+from gpulab.wording import percent
 
 NEXT_WORTH_FRAC = 0.05
 EXPLAINED_FRAC = 0.5  # a finding of which another explains this much is not told twice

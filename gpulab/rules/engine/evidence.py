@@ -25,6 +25,7 @@ from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
 from gpulab.rules.engine.user_names import Names, names
 from gpulab.run import Run
+from gpulab.wording import count, number
 
 T = TypeVar("T")
 
@@ -214,10 +215,9 @@ class Evidence:
         if self.missing_work:
             return SUSPECT, self.missing_work
         if inflation > HEAVY_INFLATION:
-            return SUSPECT, f"recording made a step {inflation:.1f} times as long"
+            return SUSPECT, f"recording made a step {number(inflation, 2)} times as long"
         if self.steps.found_by == "whole run":
             return lower, "no loop was found, so all that was recorded is judged as one step"
         if self.steps.few:
-            count = int(self.steps.interior.sum())
-            return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
+            return lower, f"only {count(int(self.steps.interior.sum()), 'interior step')} recorded"
         return best, ""

@@ -11,7 +11,8 @@ from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, time_in_loader
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
-from gpulab.rules.phrases import ms, of_each_step, percent, who_waits
+from gpulab.rules.engine.phrases import idle_share, of_each_step
+from gpulab.wording import count, duration, number, percent, plural
 
 # Threads that have a core each lost it 25 times in a second of running on a quiet machine, and 300 to 400 times among
 # eight other programs; two threads and more for each core lost it 700 to 1500 times on either.
@@ -74,7 +75,7 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
         parts=("loader",),
-        claim=f"{who_waits(seen, share)}: {workers} workers may compute on {each} threads each where there "
+        claim=f"{idle_share(seen, share)}: {workers} workers may compute on {each} threads each where there "
         f"{_cores(crowd.cores)}: they take turns.",
         evidence=(time_in_loader(seen, feeding), *_crowding(seen, crowd, None)),
         numbers={**loader_numbers(feeding, share), **_numbers(crowd)},
@@ -122,29 +123,29 @@ def _gain(seen: Evidence, crowd: Contention, threads: int, crowded: int) -> Gain
         best_ns=best_ns,
         worst_ns=worst_ns,
         floor_ns=floor_ns,
-        basis=f"operators that {threads} threads share {crowd.cores:g} cores for, by what was measured elsewhere",
+        basis=f"operators that {threads} threads share {number(crowd.cores)} cores for, by what was measured elsewhere",
         floor_means="even operators that take no time",
     )
 
 
 def _cores(cores: float) -> str:
-    return f"are {cores:g} cores" if cores != 1 else "is 1 core"
+    return plural(cores, "is", "are") + " " + count(cores, "core")
 
 
 def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[str, ...]:
     told = []
     if crowded:
         told.append(
-            f"{percent(crowded / (seen.steps.traced_ns or 1))} {of_each_step(seen)} ({ms(crowded)}) is in operators "
-            "that use all of these threads."
+            f"{percent(crowded / (seen.steps.traced_ns or 1))} {of_each_step(seen)} ({duration(crowded)}) is in "
+            "operators that use all of these threads."
         )
     if crowd.preempted_per_cpu_s is not None:
         told.append(
-            f"In a second of running, threads were taken off their cores {crowd.preempted_per_cpu_s:,.0f} times."
+            f"In a second of running, threads were taken off their cores {number(crowd.preempted_per_cpu_s, 2)} times."
         )
     if crowd.throttled_frac:
         told.append(
-            f"The container's CPU quota held threads back for {crowd.throttled_frac:.2g} s in every second, "
+            f"The container's CPU quota held threads back for {duration(1e9 * crowd.throttled_frac)} in every second, "
             "all cores together."
         )
     if crowd.cores_frac is not None:

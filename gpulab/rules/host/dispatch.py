@@ -8,8 +8,9 @@ from gpulab.analysis.steps.ledger import DISPATCHING
 from gpulab.intervals import merged
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
 from gpulab.rules.host.garbage_collection import of_what, per_step_gain, share_of
-from gpulab.rules.phrases import an, ms, of_a_step, of_each_step, percent, spread
+from gpulab.wording import article, duration, percent
 
 DISPATCH_WORTH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth on it is a cause
 SMALL_PIECE_NS = 20_000  # median piece of work; calling one costs 5-12 us on the GPUs measured
@@ -40,9 +41,9 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
     return Finding(
         parts=DISPATCHING,
         claim=f"{_subject(seen, share)} while Python and PyTorch call {pieces.per_step:,} small "
-        f"{pieces.unit}s (median {ms(pieces.median_ns)}).",
+        f"{pieces.unit}s (median {duration(pieces.median_ns)}).",
         evidence=(
-            f"{of_a_step(seen, traced_ns)} goes to calling them ({spread(seen, *DISPATCHING)}).",
+            f"{duration_in_step(seen, traced_ns)} goes to calling them ({range_over_steps(seen, *DISPATCHING)}).",
             *_less_recording(seen, exposed_ns),
             _pieces(pieces),
         ),
@@ -83,7 +84,7 @@ def recompiling(seen: Evidence) -> Finding | None:
         f"{function.replace(MODULE, 'the model')} again and again.",
         evidence=(
             f"{told.count} compilations in {told.hit} of {told.steps} steps after the third, "
-            f"{ms(told.mean_ns)} of an average step; the longest takes {ms(told.longest_ns)}.",
+            f"{duration(told.mean_ns)} of an average step; the longest takes {duration(told.longest_ns)}.",
             *((f"What PyTorch says of the latest kind: {reason}.",) if reason else ()),
         ),
         numbers={"exposed_frac": share, "exposed_ns": float(told.per_step_ns), "compilations": float(told.count)},
@@ -106,11 +107,11 @@ def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
         return ()  # nothing was recorded
     if seen.steps.plain_ns is None:
         return ("Recording makes calls longer; by how much was not measured here.",)
-    return (f"Without what recording adds, that is {ms(exposed_ns)} of {an(ms(seen.step_ns))} step.",)
+    return (f"Without what recording adds, that is {duration(exposed_ns)} of {article(duration(seen.step_ns))} step.",)
 
 
 def _pieces(pieces: Launching) -> str:
-    call = "" if pieces.call_ns is None else f"; a launch call takes {ms(pieces.call_ns)}"
+    call = "" if pieces.call_ns is None else f"; a launch call takes {duration(pieces.call_ns)}"
     return f"{percent(pieces.small_frac)} of the {pieces.unit}s are shorter than 10 us{call}."
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpulab.analysis.host.gc_and_compilation import Stalling, collecting
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
 from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
-from gpulab.rules.phrases import ms, of_each_step, percent
+from gpulab.rules.engine.phrases import of_each_step
+from gpulab.wording import duration, percent
 
 GC_WORTH_FRAC = 0.05  # as for the rest of the loop's Python: a twentieth of a step
 ASKED = "gc.collect()"
@@ -35,8 +36,8 @@ def garbage_collection(seen: Evidence) -> Finding | None:
         parts=("python",),
         claim=f"{percent(share)} {of_what(seen, told)} is lost because {who}.",
         evidence=(
-            f"{told.count} collections in {told.hit} of {told.steps} steps, {ms(told.mean_ns)} of an average step of "
-            f"{ms(told.step_mean_ns)}; the longest takes {ms(told.longest_ns)}.",
+            f"{told.count} collections in {told.hit} of {told.steps} steps, {duration(told.mean_ns)} of an average "
+            f"step of {duration(told.step_mean_ns)}; the longest takes {duration(told.longest_ns)}.",
             f"Most of that time goes to {often} {_kind(what, asked)}.",
         ),
         numbers={

@@ -8,8 +8,9 @@ from gpulab.analysis.host.threads import FULL_FRAC
 from gpulab.intervals import Spans, merged
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged
+from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
 from gpulab.rules.host.garbage_collection import undisturbed
-from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
+from gpulab.wording import duration, percent
 
 PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
 KNOWN_FRAC = 0.5  # a frame behind this much of the time is named as the cause
@@ -43,9 +44,9 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
     crowded = not seen.on_gpu and (seen.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
     return Finding(
         parts=("python",),
-        claim=f"{who_waits(seen, share)} for Python code of the loop{where}.",
+        claim=f"{idle_share(seen, share)} for Python code of the loop{where}.",
         evidence=(
-            f"{of_a_step(seen, told.own_ns)} outside PyTorch and "
+            f"{duration_in_step(seen, told.own_ns)} outside PyTorch and "
             f"DataLoader with the {'GPU' if seen.on_gpu else 'model'} idle{_spread(seen, told)}.",
             *_who(frame),
             *_computing(told),
@@ -89,12 +90,12 @@ def gil_contention(seen: Evidence) -> Finding | None:
     named = f": {who.others_at}" if who.others_at else ""
     return Finding(
         parts=("python",),
-        claim=f"{who_waits(seen, share)} while another Python thread runs{named}.",
+        claim=f"{idle_share(seen, share)} while another Python thread runs{named}.",
         evidence=(
             f"Python lets one thread run at a time. Other Python threads of this process used "
-            f"{percent(who.others_frac or 0)} of a core while the loop ran; the loop's own used "
+            f"{percent(who.others_frac)} of a core while the loop ran; the loop's own used "
             f"{percent(who.main_frac)}.",
-            f"For {of_a_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
+            f"For {duration_in_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
         ),
         numbers={
             "exposed_frac": share,
@@ -136,8 +137,8 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
         parts=("python",),
         claim=f"{device} {percent(share)} of each step{where}.",
         evidence=(
-            f"For {of_a_step(seen, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. The "
-            f"loop's thread used the CPU {percent(told.threads.main_frac)} of the time.",
+            f"For {duration_in_step(seen, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. "
+            f"The loop's thread used the CPU {percent(told.threads.main_frac)} of the time.",
             *_who(frame),
             *((f"There it calls {asked}.",) if asked else ()),
         ),
@@ -205,13 +206,13 @@ def _who(frame: Frame | None) -> tuple[str, ...]:
 
 def _spread(seen: Evidence, told: Outside) -> str:
     """How it varies over the steps; where something was taken off, that is not known of single steps."""
-    return f" ({spread(seen, 'python')})" if told.own_ns == told.python_ns else ""
+    return f" ({range_over_steps(seen, 'python')})" if told.own_ns == told.python_ns else ""
 
 
 def _computing(told: Outside) -> tuple[str, ...]:
     """Whether the thread used the CPU, and what was taken off."""
     off = [
-        f"{ms(dur_ns)} {what}"
+        f"{duration(dur_ns)} {what}"
         for dur_ns, what in (
             (told.collecting_ns, "of garbage collections"),
             (told.compiling_ns, "of compilations"),

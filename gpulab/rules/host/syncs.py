@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpulab.analysis.host.syncs import FILLING, MOVES, SHAPES, VALUES, Syncs, host_waits
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.wording import count, duration, percent
 
 SYNC_WORTH_FRAC = 0.03  # to take one print out of a loop is little work, so a little earlier than a rewrite
 WHAT = {
@@ -64,12 +65,12 @@ def host_syncs(seen: Evidence) -> Finding | None:
 
 
 def _evidence(seen: Evidence, waits: Syncs) -> tuple[str, ...]:
-    copying = f", {ms(waits.copying_ns)} of that copying to the host" if waits.copying_ns else ""
+    copying = f", {duration(waits.copying_ns)} of that copying to the host" if waits.copying_ns else ""
     return (
-        f"{_named(waits)}: the main thread is held for {of_a_step(seen, waits.blocked_ns)}; meanwhile the GPU mostly "
-        "works, which is no loss.",
-        f"In them and right after them, until new work arrives, the GPU computes nothing for {ms(waits.idle_ns)}"
-        f"{copying}; the longest wait lasts {ms(waits.longest_ns)}.",
+        f"{_named(waits)}: the main thread is held for {duration_in_step(seen, waits.blocked_ns)}; meanwhile the GPU "
+        "mostly works, which is no loss.",
+        f"In them and right after them, until new work arrives, the GPU computes nothing for {duration(waits.idle_ns)}"
+        f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
     )
 
 
@@ -78,8 +79,8 @@ def _what(waits: Syncs) -> str:
 
 
 def _named(waits: Syncs) -> str:
-    listed = ", ".join(f"{count} x {name}" for name, count in waits.by_op[:3])
-    return f"{waits.count} wait{'s' * (waits.count != 1)} in each step ({listed})"
+    listed = ", ".join(f"{times} x {name}" for name, times in waits.by_op[:3])
+    return f"{count(waits.count, 'wait')} in each step ({listed})"
 
 
 def _fix(name: str) -> str:

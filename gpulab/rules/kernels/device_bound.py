@@ -7,7 +7,8 @@ from gpulab.analysis.kernels.roofline import Utilisation, sized, utilisation
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding
-from gpulab.rules.phrases import of_each_step, percent, spread
+from gpulab.rules.engine.phrases import of_each_step, range_over_steps
+from gpulab.wording import metric, percent
 
 WORKING = ("matmul", "kernels", "communication", "compute")
 TALKING_FRAC = 0.05  # less communication than this is not worth a word
@@ -37,7 +38,7 @@ def device_bound(seen: Evidence) -> Finding | None:
     used = _used(seen)
     return Finding(
         claim=f"{what}: feeding it is not the limit.",
-        evidence=(f"{spread(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
+        evidence=(f"{range_over_steps(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
         numbers={
             "busy_frac": busy,
             "communication_frac": talking,
@@ -68,8 +69,8 @@ def _arithmetic(used: Utilisation | None) -> tuple[str, ...]:
     if used is None:
         return ()
     return (
-        f"{used.flops / 1e12:.3g} TFLOP a step, mostly in {_PRECISIONS[used.precision]}: {percent(used.step_frac)} of "
-        f"the {used.peak / 1e12:.4g} TFLOP/s of this GPU ({used.spec.name}), which is its MFU; "
+        f"{metric(used.flops, 'FLOP')} a step, mostly in {_PRECISIONS[used.precision]}: {percent(used.step_frac)} of "
+        f"the {metric(used.peak, 'FLOP/s')} of this GPU ({used.spec.name}), which is its MFU; "
         f"{percent(used.kernel_frac)} while the matrix products run.",
     )
 

@@ -9,9 +9,10 @@ from gpulab.analysis.kernels.interior import interior, short
 from gpulab.analysis.kernels.roofline import sized, traffic
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.small_batch import small_batch
 from gpulab.rules.kernels.speedup import faster_work
-from gpulab.rules.phrases import about, counted, ms, of_a_step, of_each_step, percent
+from gpulab.wording import count, duration, metric, number, percent
 
 # A fifth: in any eager model some activations and additions follow one another, and a compiler is a large tool.
 CHAINS_WORTH_FRAC = 0.20
@@ -51,9 +52,9 @@ def unfused(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_what(found)}: each {found.unit} reads and writes "
         "the same tensor again.",
         evidence=(
-            f"{of_a_step(seen, found.cost_ns)} in {counted(found.count, 'chain')} of {about(found.pieces)} elementwise "
-            f"{found.unit}s on average.",
-            *(f"{ms(cost_ns)} of it looks like {each.value} written by hand." for each, cost_ns in found.formulas[:3]),
+            f"{duration_in_step(seen, found.cost_ns)} in {count(found.count, 'chain')} of {number(found.pieces, 2)} "
+            f"elementwise {found.unit}s on average.",
+            *(f"{duration(cost)} of it looks like {op.value} written by hand." for op, cost in found.formulas[:3]),
         ),
         numbers={
             "share_frac": share,
@@ -78,7 +79,7 @@ def _fewer_passes(seen: Evidence, found: Chains) -> Gain | None:
         seen,
         found.cost_ns,
         (1 - spared * (1 - KEPT_WORTH), 1 - 0.95 * spared, 1 - spared),
-        f"{about(found.pieces)} passes over memory made one, by 30 to 95 %",
+        f"{number(found.pieces, 2)} passes over memory made one, by 30 to 95 %",
         "even one pass for each chain",
         spans=found.spans,
     )
@@ -163,9 +164,9 @@ def memory_bound(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that move data at "
         f"{percent(rate / found.spec.memory_bytes_per_s)} of what the GPU's memory can: only moving less helps them.",
         evidence=(
-            f"{of_a_step(seen, found.cost_ns)} at {rate / 1e9:.4g} GB/s; {found.spec.name} does "
-            f"{found.spec.memory_bytes_per_s / 1e9:.4g} GB/s at most ({found.spec.peaks_source}).",
-            "By operator: " + ", ".join(f"{op} {ms(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
+            f"{duration_in_step(seen, found.cost_ns)} at {metric(rate, 'B/s')}; {found.spec.name} does "
+            f"{metric(found.spec.memory_bytes_per_s, 'B/s')} at most ({found.spec.peaks_source}).",
+            "By operator: " + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
         ),
         numbers={"share_frac": share, "cost_ns": float(found.cost_ns), "rate_bytes_per_s": rate},
         fix=f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})  # fewer passes over memory",
@@ -198,7 +199,7 @@ def scattered_access(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if their "
         "reads are scattered, most of each read is thrown away.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in gather, scatter and embedding kernels.",
+            f"{duration_in_step(seen, cost_ns)} in gather, scatter and embedding kernels.",
             "A trace does not tell how they read: this is a suspicion until counters are asked.",
         ),
         numbers={"share_frac": share, "cost_ns": float(cost_ns)},

@@ -9,9 +9,10 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import faster_work, worth_having
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
 from gpulab.run import Optimizer, Run
+from gpulab.wording import duration, percent
 
 OPTIMIZER_WORTH_FRAC = 0.05  # one argument mends it
 MANY_PIECES = 40  # fewer pieces of work than this are no loop over parameters
@@ -55,9 +56,9 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_named(found)} updating one parameter after the other: "
         f"{found.pieces:,} {found.unit}s{each}.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in the optimizer's step; {_one(found)} takes {ms(found.median_ns)} "
-            "there (median).",
-            *((f"The host is inside it for {ms(found.host_ns)}.",) if seen.on_gpu and found.host_ns != cost_ns else ()),
+            f"{duration_in_step(seen, cost_ns)} in the optimizer's step; {_one(found)} takes "
+            f"{duration(found.median_ns)} there (median).",
+            *_host_time(seen, found, cost_ns),
         ),
         numbers={
             "share_frac": share,
@@ -72,6 +73,11 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         confidence=CERTAIN if tensors else LIKELY,
         shown_by=found.spans,
     )
+
+
+def _host_time(seen: Evidence, found: Updating, cost_ns: int) -> tuple[str, ...]:
+    apart = seen.on_gpu and found.host_ns != cost_ns
+    return (f"The host is inside it for {duration(found.host_ns)}.",) if apart else ()
 
 
 def _at_once(seen: Evidence, cost_ns: int, rewrites: str) -> Gain | None:

@@ -15,8 +15,9 @@ from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.rules.engine.needs import Need
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
-from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.wording import number, percent
 
 PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
 UNKNOWN_FRAC = 0.5  # with more matrix time than this in kernels whose names do not tell, nothing is said
@@ -99,15 +100,15 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     if gain is None:
         return None
     half_ns = found.cost_ns(found.half)
-    name = found.kernels.most(single)
+    largest = _largest(found.kernels.most(single))
     kind = "TF32" if bulk is Precision.TF32 else "float32"
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
-        f"this GPU computes them in half precision (16 bits) up to {ratio:.2g} times as fast.",
+        f"this GPU computes them in half precision (16 bits) up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in {kind} matrix kernels; the largest is {short(name[0]) if name else '-'}.",
-            f"{of_a_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
+            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is {largest}.",
+            f"{duration_in_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
             if half_ns
             else "No kernel of half precision ran: autocast is off.",
         ),
@@ -121,9 +122,13 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     )
 
 
+def _largest(kernel: tuple[str, int] | None) -> str:
+    return "-" if kernel is None else short(kernel[0])
+
+
 def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
-    basis = f"the float32 products made {worst:.2g} to {best:.2g} times as fast"
+    basis = f"the float32 products made {number(worst, 2)} to {number(best, 2)} times as fast"
     gain = faster_work(seen, cost_ns, by_ratio(worst, best, ratio), basis, f"even {to} at its peak", spans=spans)
     return worth_having(seen.predicted(rewrites, gain)) if gain is not None else None
 
@@ -162,20 +167,20 @@ def no_tf32(seen: Evidence) -> Finding | None:
     gain = _faster(seen, cost_ns, ratio, "TF32", found.kernels.spans(found.plain), "tf32")
     if gain is None:
         return None
-    name = found.kernels.most(found.plain)
+    largest = _largest(found.kernels.most(found.plain))
     half = precision_speedup(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
-        f"GPU's tensor cores; in TF32 they would, up to {ratio:.2g} times as fast.",
+        f"GPU's tensor cores; in TF32 they would, up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in such kernels; the largest is {short(name[0]) if name else '-'}.",
+            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is {largest}.",
             *(("PyTorch's setting for float32 products, as recorded, keeps TF32 off.",) if setting == "off" else ()),
         ),
         numbers={"share_frac": share, "cost_ns": float(cost_ns), "peak_ratio": ratio},
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
         advice="Sums stay in float32; only the factors are rounded, to 10 bits of mantissa."
-        + (f" bfloat16 autocast goes further: up to {half:.2g} times." if half else ""),
+        + (f" bfloat16 autocast goes further: up to {number(half, 2)} times." if half else ""),
         gain=gain,
         rewrites=seen.typed("tf32"),
         confidence=CERTAIN if setting == "off" else LIKELY,

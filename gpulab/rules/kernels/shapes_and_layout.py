@@ -13,8 +13,9 @@ from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
-from gpulab.rules.phrases import counted, of_a_step, of_each_step, percent
+from gpulab.wording import count, number, percent
 
 MISALIGNED_WORTH_FRAC = 0.05  # padding a dimension is easy where it is the model's own
 # Tensor cores want 16 bytes at once: 8 halves, 4 TF32 numbers. Half of that still works well.
@@ -45,8 +46,8 @@ def misaligned(seen: Evidence) -> Finding | None:
     if share < MISALIGNED_WORTH_FRAC:
         return None
     worst, best, utmost = MISALIGNED_RATIOS
-    basis = f"these products made {worst:.2g} to {best:.2g} times as fast"
-    means = f"even {utmost:.0f} times as fast products"
+    basis = f"these products made {number(worst, 2)} to {number(best, 2)} times as fast"
+    means = f"even {number(utmost, 2)} times as fast products"
     gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
     if gain is None:
         return None
@@ -59,7 +60,7 @@ def misaligned(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products with a dimension that is no multiple "
         f"of {multiple}" + (f" ({odd[1]})" if odd else "") + ": tensor cores must read them piece by piece.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
+            f"{duration_in_step(seen, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
             f"{short(most[0]) if most else '-'}.",
             *((f"{odd[0].op} multiplies {_sizes(odd[0])}.",) if odd else ()),
         ),
@@ -142,7 +143,7 @@ def layout_conversions(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to turning images around inside convolutions: "
         "the GPU wants the channels last.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in {counted(many, 'layout conversion')} a step; the largest is "
+            f"{duration_in_step(seen, cost_ns)} in {count(many, 'layout conversion')} a step; the largest is "
             f"{short(most[0]) if most else '-'}.",
         ),
         numbers={"share_frac": share, "cost_ns": float(cost_ns), "per_step": float(many)},

@@ -8,8 +8,9 @@ from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.occupancy import Filling, filling
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.device_bound import WORKING
-from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.wording import percent
 
 SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than multiprocessors
 FILLED_FRAC = 0.9  # kernels that fill more leave nothing to a larger batch
@@ -43,7 +44,7 @@ def small_batch(seen: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
         "GPU: the batch is too small for it.",
         evidence=(
-            f"{of_a_step(seen, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
+            f"{duration_in_step(seen, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
             f"{told.multiprocessors} multiprocessors.",
             *((f"At most {percent(used)} of the GPU's memory is in use.",) if used is not None else ()),
             *_alike(told),

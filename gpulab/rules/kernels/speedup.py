@@ -7,7 +7,7 @@ from gpulab.intervals import Spans
 from gpulab.replay.removal import without
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
 from gpulab.rules.engine.finding import Gain
-from gpulab.rules.phrases import ms
+from gpulab.wording import duration
 
 WORTH_FRAC = 0.05  # where even at best less than this comes out of it, the host is what limits: nothing is said
 # Recording lengthens every call. Where by how much was not measured, the host's own need may be so much less.
@@ -43,7 +43,7 @@ def faster_work(
         best_ns=best,
         worst_ns=worst,
         floor_ns=min(floor, best),
-        basis=f"{basis}; the host alone needs {ms(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
+        basis=f"{basis}; the host alone needs {duration(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
         floor_means=floor_means,
     )
     if seen.on_gpu and spans is not None and spans.total_ns:

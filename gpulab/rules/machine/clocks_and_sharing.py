@@ -7,7 +7,7 @@ from gpulab.analysis.machine.gpu_sharing import Sharing, sharing
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.phrases import percent
+from gpulab.wording import number, percent, quantity, size
 
 HELD_FRAC = 0.01  # of the loop's time: the counters are exact, and a healthy GPU shows none
 REASON_FRAC = 0.05  # of the samples under load: a reason in one of twenty is no passing moment
@@ -95,13 +95,13 @@ def _held(counted: float | None, given: float | None) -> bool:
 
 def _slowed(now: Clocks, cause: str) -> str:
     limit, usual = now.gpu.power_limit_w or 0.0, now.gpu.power_default_w or 0.0
-    clock = f"{now.clock_mhz:.0f} MHz" if now.clock_mhz else "a lower clock"
-    most = f" instead of {now.free_mhz:.0f}" if now.free_mhz and now.clock_mhz else ""
+    clock = quantity(now.clock_mhz, "MHz") if now.clock_mhz else "a lower clock"
+    most = f" instead of {number(now.free_mhz)}" if now.free_mhz and now.clock_mhz else ""
     why = {
-        "heat": "it is too hot" + (f" ({now.temperature_c:.0f} degrees C)" if now.temperature_c else ""),
+        "heat": "it is too hot" + (f" ({quantity(now.temperature_c, 'degrees C')})" if now.temperature_c else ""),
         "supply": "its power supply asks for less",
-        "lowered": f"its power limit was lowered to {limit:.0f} W of {usual:.0f} W",
-        "limit": "it works at its power limit" + (f" ({limit:.0f} W)" if limit else "") + ", as it may",
+        "lowered": f"its power limit was lowered to {quantity(limit, 'W')} of {quantity(usual, 'W')}",
+        "limit": "it works at its power limit" + (f" ({quantity(limit, 'W')})" if limit else "") + ", as it may",
     }[cause]
     return f"The GPU runs at {clock}{most} because {why}."
 
@@ -116,9 +116,9 @@ def _clock_evidence(now: Clocks) -> tuple[str, ...]:
     if given:
         told.append(f"Reasons given for lower clocks, in {now.samples} samples under load: {', '.join(given)}.")
     if now.first_mhz and now.last_mhz and now.last_mhz < 0.97 * now.first_mhz:
-        told.append(f"Under load the clock fell from {now.first_mhz:.0f} to {now.last_mhz:.0f} MHz.")
+        told.append(f"Under load the clock fell from {number(now.first_mhz)} to {quantity(now.last_mhz, 'MHz')}.")
     if now.power_w and now.gpu.power_limit_w:
-        told.append(f"It draws {now.power_w:.0f} W; the limit is {now.gpu.power_limit_w:.0f} W.")
+        told.append(f"It draws {quantity(now.power_w, 'W')}; the limit is {quantity(now.gpu.power_limit_w, 'W')}.")
     return tuple(told)
 
 
@@ -178,8 +178,8 @@ def shared_gpu(seen: Evidence) -> Finding | None:
 
 def _others_do(found: Sharing, busy: bool) -> str:
     if busy:
-        return f"Other processes use the GPU {percent(found.util_frac or 0.0)} of the time, in turns with this one."
-    return f"Other processes hold {(found.memory_bytes or 0.0) / 2**30:.3g} GiB of the GPU's memory."
+        return f"Other processes use the GPU {percent(found.util_frac)} of the time, in turns with this one."
+    return f"Other processes hold {size(found.memory_bytes)} of the GPU's memory."
 
 
 def _of_others(found: Sharing) -> tuple[str, ...]:
@@ -188,12 +188,12 @@ def _of_others(found: Sharing) -> tuple[str, ...]:
         return tuple(
             text
             for text in (
-                f"{held / 2**30:.3g} GiB more are in use than this process can account for." if held else None,
+                f"{size(held)} more are in use than this process can account for." if held else None,
                 f"The GPU was {percent(used)} busy while this process asked nothing of it." if used else None,
             )
             if text
         )
-    memory = "" if found.memory_bytes is None else f" and hold {found.memory_bytes / 2**30:.3g} GiB of its memory"
+    memory = "" if found.memory_bytes is None else f" and hold {size(found.memory_bytes)} of its memory"
     time = "" if found.util_frac is None else f"have kernels on it {percent(found.util_frac)} of the time"
     doing = f"{time}{memory}" if time else memory.removeprefix(" and ")
     return (f"By the driver's list of processes, others {doing}.",)

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding
-from gpulab.rules.phrases import percent
+from gpulab.wording import duration, percent, size
 
 LONG_NS = 120_000_000_000  # two minutes: set-up, downloads and imports of a good run take less
 UNUSED_FRAC = 0.01  # utilisation below this is none (ICSE'24 labels idle jobs so)
@@ -38,13 +38,12 @@ def held_gpu(seen: Evidence) -> Finding | None:
 
 
 def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> Finding:
-    minutes = seen.run.span_ns / 60e9
     model = seen.names.model
     return Finding(
-        claim=f"GPU {device} was held for {minutes:.0f} min and did nothing for {percent(idle_frac)} of them.",
+        claim=f"GPU {device} was held for {duration(seen.run.span_ns)} "
+        f"and did nothing for {percent(idle_frac)} of that time.",
         evidence=(
-            f"{held_bytes / 2**30:.3g} GiB of its memory were in use, and no kernel ran in {percent(idle_frac)} of the "
-            "samples.",
+            f"{size(held_bytes)} of its memory were in use, and no kernel ran in {percent(idle_frac)} of the samples.",
         ),
         numbers={"idle_frac": idle_frac, "held_bytes": held_bytes, "span_ns": float(seen.run.span_ns)},
         fix="import gc\n"

@@ -8,7 +8,8 @@ from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.phrases import of_a_step, percent
+from gpulab.rules.engine.phrases import duration_in_step
+from gpulab.wording import metric, percent
 
 SLOW_FRAC = 0.7  # of what such links give large pinned copies; cards and boards differ by 10-15 %
 LINK_WORTH_FRAC = 0.03  # of a step, in copies that nothing hides
@@ -90,14 +91,14 @@ def _claim(now: Link | None, rate: float | None, best: float) -> str:
             f"The link to the GPU runs as PCIe {now.generation} with {now.width} lanes; it could be "
             f"PCIe {most[0]} with {most[1]}."
         )
-    return f"Copies to the GPU reach {(rate or 0) / 1e9:.3g} GB/s, and such links {best / 1e9:.3g} GB/s."
+    return f"Copies to the GPU reach {metric(rate, 'B/s')}, and such links {metric(best, 'B/s')}."
 
 
 def _evidence(seen: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int) -> tuple[str, ...]:
-    told = [f"{of_a_step(seen, exposed_ns)} in copies that nothing hides."]
+    told = [f"{duration_in_step(seen, exposed_ns)} in copies that nothing hides."]
     if rate is not None:
         told.append(
-            f"Large pinned copies reach {rate / 1e9:.3g} GB/s, {percent(rate / best)} of what the full link gives."
+            f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of what the full link gives."
         )
     if now is not None:
         told.append(f"Under load: generation {now.generation}, {now.width} lanes.")

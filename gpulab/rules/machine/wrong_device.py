@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
-from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.wording import percent
 
 CPU_WORTH_FRAC = 0.20  # small heads and metrics are computed on the CPU on purpose; from a fifth on it is a mistake
 
@@ -43,7 +44,8 @@ def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool)
     gpu, usable = seen.run.machine.gpus[0].name, seen.run.facts.get("cuda") != "False"
     model = next((each for each in seen.run.models if each.device == "cpu"), None)
     where = f"The parameters of {model.name or model.kind} lie on the CPU." if model else None
-    spent = f"{of_a_step(seen, math.exposed_ns)} in matrix products and convolutions of the CPU." if math else None
+    exposed = duration_in_step(seen, math.exposed_ns) if math else ""
+    spent = f"{exposed} in matrix products and convolutions of the CPU." if math else None
     return Finding(
         claim=f"The model computes on the CPU, though there is a GPU ({gpu})"
         + ("." if usable else ", which this PyTorch cannot use."),
@@ -70,7 +72,7 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while the CPU computes layers of the model.",
         evidence=(
             f"Matrix products or convolutions on the CPU, {math.count} in every step: "
-            f"{of_a_step(seen, math.exposed_ns)} with the GPU idle.",
+            f"{duration_in_step(seen, math.exposed_ns)} with the GPU idle.",
             *whose,
         ),
         numbers={"exposed_frac": share, "exposed_ns": float(math.exposed_ns), "per_step": float(math.count)},

@@ -7,8 +7,9 @@ from gpulab.analysis.memory.growth import LEAST_STEPS, Growth, growths
 from gpulab.analysis.memory.holders import Growing, growing
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
-from gpulab.rules.memory.oom_remedies import EXPANDABLE, size
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.rules.memory.oom_remedies import EXPANDABLE
+from gpulab.wording import count, duration, percent, size
 
 THRASH_WORTH_FRAC = 0.03  # as with copies: the fix is to leave a call out, or one setting
 STRANDED_FRAC = 0.20  # of what is held; a fifth is what blocks of 2 and 20 MiB leave over in a healthy run at most
@@ -74,7 +75,8 @@ def _who_asks(seen: Evidence, found: Requests) -> Unjudged | None:
         why = "the driver is asked for memory, but there are too few steps to tell a loop from the filling of the cache"
         fix = "record more steps"
     elif found.by_pytorch is False:
-        why = f"the driver is asked {found.asked} times per step, not by PyTorch's allocator: a library does that"
+        often = count(found.asked, "time")
+        why = f"the driver is asked {often} per step, not by PyTorch's allocator: a library does that"
         fix = "look for the call on the timeline of a recording with --level deep"
     else:
         return None
@@ -102,10 +104,10 @@ def _keeping(found: Requests) -> tuple[str, ...]:
 def _requests(seen: Evidence, found: Requests, exposed_ns: int) -> tuple[str, ...]:
     told = [
         f"{found.asked} requests for memory and {found.freed} returns per step hold the host for "
-        f"{ms(found.blocked_ns)}; the GPU is idle for {of_a_step(seen, exposed_ns)} meanwhile.",
+        f"{duration(found.blocked_ns)}; the GPU is idle for {duration_in_step(seen, exposed_ns)} meanwhile.",
     ]
     if found.retries:
-        told.append(f"{found.retries} times the GPU was full, and PyTorch gave back all it kept to ask again.")
+        told.append(f"{count(found.retries, 'time')} the GPU was full, and PyTorch gave back all it kept to ask again.")
     elif found.retries == 0:
         told.append("The GPU was never full: nothing forces PyTorch to give memory back.")
     return tuple(told)
@@ -137,11 +139,11 @@ def _fragmented(room: Room) -> Finding:
     share = percent(room.stranded_bytes / room.reserved_bytes)
     evidence = [
         f"PyTorch holds up to {size(room.reserved_bytes)} of GPU {room.device} and gives out at most "
-        f"{size(room.allocated_bytes)} of it; the GPU is {percent(room.used_frac or 0)} full.",
-        f"Free pieces inside blocks in use: {percent(room.split_frac or 0)} of what is held in the typical step.",
+        f"{size(room.allocated_bytes)} of it; the GPU is {percent(room.used_frac)} full.",
+        f"Free pieces inside blocks in use: {percent(room.split_frac)} of what is held in the typical step.",
     ]
-    if retried:
-        evidence.append(f"PyTorch emptied its cache {room.retries or 0} times as a request found no room.")
+    if room.retries:
+        evidence.append(f"PyTorch emptied its cache {count(room.retries, 'time')} as a request found no room.")
     return Finding(
         claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
         "nothing, and the GPU is nearly full.",
@@ -215,8 +217,7 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
 def _hidden(grew: Growing) -> Finding:
     """The process does not show it, as an earlier run has left it room: the collection itself does."""
     return Finding(
-        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes or 0)} each, "
-        f"{size(grew.bytes or 0)} by now.",
+        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes)} each, {size(grew.bytes)} by now.",
         evidence=(
             _grew(grew),
             "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",
@@ -287,9 +288,9 @@ def _growth(growth: Growth) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _rounded(count: float) -> str:
+def _rounded(steps: float) -> str:
     """Two figures of a large number: it is a projection."""
-    return f"{int(float(f'{count:.2g}')):,} steps"
+    return count(int(float(f"{steps:.2g}")), "step")
 
 
 def _number(name: str) -> str:

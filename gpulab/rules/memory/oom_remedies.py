@@ -10,8 +10,8 @@ from gpulab.analysis.memory.holders import Held, Holding
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.kernels.precision import autocast
-from gpulab.rules.phrases import percent
 from gpulab.run import Failure
+from gpulab.wording import number, percent, size
 
 WORTH_FRAC = 0.05  # of what is held: to free less is not worth a line of advice
 MUCH_FRAC = 0.30  # what costs time or a change of the training is proposed for a third of the memory only
@@ -78,15 +78,6 @@ def remedies(seen: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]
             _optimizer_state(seen, rest),
         ]
     return tuple(remedy for remedy in told if remedy is not None)
-
-
-def size(count: float) -> str:
-    """Bytes for a sentence."""
-    for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(count) >= unit:
-            number = count / unit
-            return f"{number:,.0f} {name}" if abs(number) >= 999.5 else f"{number:.3g} {name}"
-    return f"{count:.0f} bytes"
 
 
 def _earlier_values(held: Held) -> Remedy | None:
@@ -266,9 +257,9 @@ def _optimizer_state(seen: Evidence, held: Held) -> Remedy | None:
         return None
     share, kind = percent(state / held.total_bytes), seen.names.optimizer_kind
     return Remedy(
-        words=f"the state of {kind} is {share} of what is held ({size(state)}, {state / parameters:.1f} times the "
-        "parameters): an optimizer with less of it (torch.optim.Adafactor; SGD with momentum: as much as the "
-        "parameters) makes room",
+        words=f"the state of {kind} is {share} of what is held ({size(state)}, "
+        f"{number(state / parameters, 2)} times the parameters): an optimizer with less of it "
+        "(torch.optim.Adafactor; SGD with momentum: as much as the parameters) makes room",
     )
 
 

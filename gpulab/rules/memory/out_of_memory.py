@@ -8,8 +8,9 @@ from gpulab.analysis.memory.holders import Held, Holding, held
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding
-from gpulab.rules.memory.oom_remedies import STRANDED_FRAC, WORTH_FRAC, Remedy, remedies, size
+from gpulab.rules.memory.oom_remedies import STRANDED_FRAC, WORTH_FRAC, Remedy, remedies
 from gpulab.run import Failure
+from gpulab.wording import size
 
 CODE_WIDTH = 90
 MOST_CODES = 4  # more code than that is not pasted, it is studied

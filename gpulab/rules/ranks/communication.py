@@ -5,8 +5,9 @@ from __future__ import annotations
 from gpulab.analysis.ranks.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
-from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
 from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
+from gpulab.wording import duration, metric, percent, size
 
 # TensorBoard's plug-in says 10 %, TraceLens 5 %: the fix is a few arguments, so it is worth telling at the earlier.
 COMMUNICATION_WORTH_FRAC = 0.05
@@ -49,8 +50,8 @@ def exposed_communication(seen: Evidence) -> Finding | None:
         parts=("communication",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
         evidence=(
-            f"{of_a_step(seen, exposed_ns)} in collectives with no kernel beside them "
-            f"({spread(seen, 'communication')}).",
+            f"{duration_in_step(seen, exposed_ns)} in collectives with no kernel beside them "
+            f"({range_over_steps(seen, 'communication')}).",
             f"Compute hides {percent(told.hidden_frac)} of all communication.",
             *_kinds(told),
             *_rate(seen, told),
@@ -94,14 +95,14 @@ def _kinds(told: Exposed) -> tuple[str, ...]:
     worth = [(kind, dur_ns) for kind, dur_ns in told.by_kind if dur_ns >= 0.05 * told.exposed_ns]
     if len(worth) < 2:
         return ()
-    return (f"By kind, per step: {', '.join(f'{kind} {ms(dur_ns)}' for kind, dur_ns in worth)}.",)
+    return (f"By kind, per step: {', '.join(f'{kind} {duration(dur_ns)}' for kind, dur_ns in worth)}.",)
 
 
 def _rate(seen: Evidence, told: Exposed) -> tuple[str, ...]:
     if told.rate_bytes_per_s is None:
         return ()
     kind = told.by_kind[0][0]
-    rate = f"Each {kind} moves its data at {told.rate_bytes_per_s / 1e9:.3g} GB/s"
+    rate = f"Each {kind} moves its data at {metric(told.rate_bytes_per_s, 'B/s')}"
     ranks = _ranks(seen)
     inside = ranks is not None and ranks <= len(seen.run.machine.gpus)
     slow = told.rate_bytes_per_s < (SLOW_BYTES_PER_S if inside else SLOW_NETWORK_BYTES_PER_S)
@@ -120,9 +121,10 @@ def _ranks(seen: Evidence) -> int | None:
 def _tail(told: Exposed, how: Parallel) -> tuple[str, ...]:
     if not how.ddp or told.tail_ns < TAIL_FRAC * told.exposed_ns:
         return ()
-    size = f" ({told.tail_bytes / 1e6:.3g} MB)" if told.tail_bytes else ""
+    bytes_ = f" ({size(told.tail_bytes)})" if told.tail_bytes else ""
     return (
-        f"{ms(told.tail_ns)} of it is the last all-reduce of the step{size}, with no backward pass left beside it.",
+        f"{duration(told.tail_ns)} of it is the last all-reduce of the step{bytes_}, with no backward pass left beside "
+        "it.",
     )
 
 
@@ -136,7 +138,8 @@ def _waiting(seen: Evidence) -> tuple[str, ...]:
     )
     if wait_ns < WAITING_FRAC * seen.ledger.median_ns("communication"):
         return ("Hardly any of it is waiting for other ranks: it is the exchange itself that takes the time.",)
-    return (f"{ms(wait_ns)} of it is waiting for whichever of the {len(arrived.sides)} ranks comes last in a step.",)
+    ranks = len(arrived.sides)
+    return (f"{duration(wait_ns)} of it is waiting for whichever of the {ranks} ranks comes last in a step.",)
 
 
 def _caveats(seen: Evidence) -> tuple[str, ...]:
@@ -208,9 +211,9 @@ def _unknown_sizes(seen: Evidence) -> Unjudged | None:
 def _pieces(seen: Evidence, told: Buckets) -> tuple[str, ...]:
     return (
         f"{round(told.small_per_step)} of {round(told.per_step)} all-reduces a step move less than "
-        f"{SMALL_BYTES / 2**20:.0f} MiB each (median of all {told.median_bytes / 1e6:.3g} MB, together "
-        f"{told.total_bytes / 1e6:.3g} MB).",
-        f"{of_a_step(seen, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
+        f"{size(SMALL_BYTES)} each (median of all {size(told.median_bytes)}, together "
+        f"{size(told.total_bytes)}).",
+        f"{duration_in_step(seen, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
     )
 
 

@@ -9,9 +9,10 @@ from gpulab.analysis.ranks.data_parallel import Shares, replicated, worked
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
 from gpulab.rules.engine.needs import Need
-from gpulab.rules.phrases import of_a_step, of_each_step, percent
+from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.ranks.parallelism import spread_over
 from gpulab.run import Run
+from gpulab.wording import percent, plural
 
 REPLICAS_WORTH_FRAC = 0.03
 
@@ -48,8 +49,8 @@ def data_parallel(seen: Evidence) -> Finding | None:
         parts=("communication", "copies") if worth else (),
         claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
         evidence=(
-            f"{of_a_step(seen, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, with no "
-            "kernel beside it on the GPU that works most.",
+            f"{duration_in_step(seen, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, "
+            "with no kernel beside it on the GPU that works most.",
             _by_device(told.shares),
         ),
         numbers={"exposed_frac": share, "exposed_ns": float(told.exposed_ns), "gpus": float(told.gpus)},
@@ -88,16 +89,16 @@ def idle_gpus(seen: Evidence) -> Finding | None:
     if not busy or not free:
         return None
     most, first = max(busy)
-    count = len(shares)
+    gpus = len(shares)
     by_sensors = bool(_sampled(seen.run))
     well_fed = most >= WELL_FED_FRAC
     return Finding(
-        claim=f"{len(free)} of {count} GPUs do{'es' * (len(free) == 1)} nothing while GPU {first} works.",
+        claim=f"{len(free)} of {gpus} GPUs {plural(len(free), 'does', 'do')} nothing while GPU {first} works.",
         evidence=(
-            _by_device(shares) if count <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
+            _by_device(shares) if gpus <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
             "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
         ),
-        numbers={"idle_gpus": float(len(free)), "gpus": float(count), "busiest_frac": most},
+        numbers={"idle_gpus": float(len(free)), "gpus": float(gpus), "busiest_frac": most},
         fix=spread_over(seen, len(free) + len(busy), from_one=False),
         advice="One process a GPU needs a script: it does not run in a notebook cell. "
         + (

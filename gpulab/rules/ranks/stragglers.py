@@ -12,8 +12,8 @@ from gpulab.analysis.steps.ledger import main_device
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
-from gpulab.rules.phrases import ms, percent
 from gpulab.run import Run
+from gpulab.wording import duration, percent, quantity
 
 WAIT_WORTH_FRAC = 0.05
 LATE_FRAC = 0.6  # the same rank last in more steps than this; of ranks that jitter none is last so often
@@ -41,8 +41,8 @@ def stragglers(seen: Evidence) -> Finding | Unjudged | None:
     others = len(arrived.sides) - 1
     return Finding(
         parts=cause.parts if arrived.sides[arrived.late].run is seen.run else ("communication",),
-        claim=f"{'The other GPU waits' if others == 1 else f'The other {others} GPUs wait'} {ms(arrived.wait_ns)} "
-        f"of each {ms(step_ns)} step for that of rank {name}{cause.clause}.",
+        claim=f"{'The other GPU waits' if others == 1 else f'The other {others} GPUs wait'} "
+        f"{duration(arrived.wait_ns)} of each {duration(step_ns)} step for that of rank {name}{cause.clause}.",
         evidence=(
             f"Rank {name} comes last in {percent(arrived.late_frac)} of the {arrived.steps} steps compared "
             f"({arrived.matched} collectives, matched across {others + 1} ranks).",
@@ -139,7 +139,8 @@ def _cause(seen: Evidence, arrived: Arrivals) -> _Cause:
     there, elsewhere = late.ledger.median_ns(*keys), _elsewhere(arrived, keys)
     label = "compute" if key == "compute" else late.ledger.label(key)
     evidence = [
-        f"There {label} takes {ms(there)} of a step, on the others {ms(elsewhere) if elsewhere else 'nothing'}."
+        f"There {label} takes {duration(there)} of a step, "
+        f"on the others {duration(elsewhere) if elsewhere else 'nothing'}."
     ]
     clause, advice = _why(arrived, key)
     evidence += _clocks_told(arrived) if key == "compute" else []
@@ -177,7 +178,7 @@ def _clocks_told(arrived: Arrivals) -> list[str]:
     clock, others = _clocks(arrived)
     if clock is None or others is None:
         return []
-    return [f"Its GPU's clock is {clock:.0f} MHz, the others' {others:.0f} MHz (medians)."]
+    return [f"Its GPU's clock is {quantity(clock, 'MHz')}, the others' {quantity(others, 'MHz')} (medians)."]
 
 
 def _clocks(arrived: Arrivals) -> tuple[float | None, float | None]:

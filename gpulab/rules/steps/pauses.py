@@ -13,9 +13,9 @@ from gpulab.replay.rewrites.steps.async_checkpoint import SAVING
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding
 from gpulab.rules.host.garbage_collection import averaged
-from gpulab.rules.phrases import ms, percent
 from gpulab.run import Loader
 from gpulab.tables import StallKind
+from gpulab.wording import count, duration, percent
 
 PAUSE_WORTH_FRAC = 0.05  # as elsewhere: a twentieth of the time
 FIRST_TIMES = 3.0  # the spec of this field: a first step this much longer than the median is a warm-up
@@ -81,9 +81,10 @@ def first_step(seen: Evidence) -> Finding | None:
     count = int(slow.sum())
     what = "The first step takes" if count == 1 else f"The first {count} steps take"
     return Finding(
-        claim=f"{what} {ms(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
+        claim=f"{what} {duration(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
         evidence=(
-            f"A typical step takes {ms(typical)}; the warm-up is {percent(share)} of the {ms(whole_ns)} of all steps.",
+            f"A typical step takes {duration(typical)}; the warm-up is {percent(share)} of the "
+            f"{duration(whole_ns)} of all steps.",
         ),
         numbers={"extra_ns": float(extra_ns), "typical_ns": typical, "frac": share},
         advice="It happens once a run: leave the first steps out when you time a loop. "
@@ -97,15 +98,17 @@ def first_step(seen: Evidence) -> Finding | None:
 
 def _pausing(seen: Evidence, found: Pauses) -> Finding:
     kind = _kind(found.called)
-    when = f"Every {found.every} steps" if found.every else f"{found.count} times in {found.steps} steps"
+    when = f"Every {found.every} steps" if found.every else f"{count(found.count, 'time')} in {found.steps} steps"
     where = f" ({found.frame})" if found.frame else ""
     what = {"saving": "a checkpoint is written", "logging": "something is logged"}.get(kind, "something else is done")
     confidence = LIKELY if kind else SUSPECT
     return Finding(
-        claim=f"{when} the loop stops for {ms(found.each_ns)} while {what}{where}: {percent(found.frac)} of the time.",
+        claim=f"{when} the loop stops for {duration(found.each_ns)} while {what}{where}: "
+        f"{percent(found.frac)} of the time.",
         evidence=(
-            f"{found.count} of {found.steps} steps take {ms(found.each_ns)} more than the ordinary "
-            f"{ms(found.ordinary_ns)}, without waits for data; that is {ms(found.total_ns / found.steps)} a step.",
+            f"{found.count} of {found.steps} steps take {duration(found.each_ns)} more than the ordinary "
+            f"{duration(found.ordinary_ns)}, without waits for data; "
+            f"that is {duration(found.total_ns / found.steps)} a step.",
             *_sampled(found),
         ),
         numbers={
@@ -135,10 +138,11 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
     warm = seen.steps.dur_ns[seen.steps.plain | seen.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
-        claim=f"Each pass over the data begins with a wait of {ms(begun.each_ns)} while its {loader.workers} "
+        claim=f"Each pass over the data begins with a wait of {duration(begun.each_ns)} while its {loader.workers} "
         f"workers are started anew: {percent(begun.frac)} of the time.",
         evidence=(
-            f"In {begun.count} passes after the first, the first batch took {ms(begun.each_ns)} longer than others.",
+            f"In {begun.count} passes after the first, the first batch took {duration(begun.each_ns)} longer than "
+            "others.",
             "persistent_workers is off, so the workers end with every pass.",
         ),
         numbers={"frac": begun.frac, "each_ns": float(begun.each_ns), "count": float(begun.count)},

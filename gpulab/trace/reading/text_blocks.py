@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpulab.errors import TraceError
-from gpulab.trace.reading.limits import CORRUPT, CUT_OFF, GIB, MIB, TEXT_LIMIT, Limits, Losses
+from gpulab.trace.reading.limits import CORRUPT, CUT_OFF, MIB, TEXT_LIMIT, Limits, Losses
+from gpulab.wording import size
 
 fast_zlib: Any = zlib
 with contextlib.suppress(ImportError):  # three to four times as fast as zlib, where there is a build of it
@@ -149,6 +150,6 @@ def _up_to_damage(file: BinaryIO, already: int) -> Iterator[bytes]:
 def _bomb(name: str, packed: int, unpacked: int, limits: Limits) -> TraceError:
     return TraceError(
         f"{name} expands too far to be a trace.",
-        why=f"{packed:,} bytes became more than {unpacked / GIB:.1f} GiB; real traces grow 9 to 30 times",
+        why=f"{size(packed)} became more than {size(unpacked)}; real traces grow 9 to 30 times",
         fix=f"if you trust the file, decompress it first, or read it with a Limits(ratio=...) above {limits.ratio}",
     )

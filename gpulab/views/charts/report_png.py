@@ -21,7 +21,7 @@ from gpulab.views.sheet.lanes import Lane, Window, lanes, shading, window
 from gpulab.views.sheet.palette import ACCENT, ACCENT_PALE, NEUTRAL, colour
 from gpulab.views.sheet.sheet import Answer, Segment, Table
 from gpulab.views.sheet.step_picture import filled, picture
-from gpulab.views.wording import clean, percent, scale, sentence, shortened
+from gpulab.wording import clean, percent, scale, sentence, shorten
 
 BINS = 600  # of the picture of a few steps: more would be finer than its pixels
 MOST_CODE, MOST_COLUMNS, MOST_EVIDENCE, MOST_KEYS, MOST_OTHERS = 6, 96, 3, 9, 4
@@ -83,7 +83,7 @@ def head(diagnosis: Diagnosis) -> Chart:
 def _words(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
     """What shows the verdict, and what to do."""
     code = [line for line in answer.fix.splitlines() if line.strip()]
-    fix = [shortened(clean(line, 400), MOST_COLUMNS) for line in code[:MOST_CODE]] + ["..."] * (len(code) > MOST_CODE)
+    fix = [shorten(clean(line, 400), MOST_COLUMNS) for line in code[:MOST_CODE]] + ["..."] * (len(code) > MOST_CODE)
     told = [*answer.evidence[:MOST_EVIDENCE], *([answer.advice] if answer.advice and not fix else [])]
     plain = "\n".join(broken(WIDTH_IN, clean(each, 400), TEXT_PT) for each in told)
     rows = plain.count("\n") + 1 if plain else 0

@@ -9,7 +9,7 @@ from gpulab.analysis.kernels.interior import short
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, REMOVED, SAME, Match, Matched
 from gpulab.comparison import Comparison
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
-from gpulab.views.wording import UNKNOWN, Scale, percent, scale, shortened, size
+from gpulab.wording import UNKNOWN, Scale, metric, number, percent, quantity, scale, shorten, size
 
 MOST_ROWS = 12
 NAME_WIDTH, SIZES_WIDTH = 38, 18  # together what a line of text has room for
@@ -52,24 +52,20 @@ def _work(seen: Matched, moved: list[Match]) -> Iterator[Block]:
 def _row(name: str, status: str, matches: list[Match], unit: Scale, kind: str = "plain") -> Row:
     counts = [sum(each.before_count for each in matches), sum(each.after_count for each in matches)]
     before, after = sum(each.before_ns for each in matches), sum(each.after_ns for each in matches)
-    cells = (name, status, *map(_times, counts), unit.bare(before), unit.bare(after), signed(unit, after - before))
-    return Row(cells, kind=kind)
+    cells = (name, status, *(number(times) for times in counts), unit.number(before), unit.number(after))
+    return Row((*cells, signed(unit, after - before)), kind=kind)
 
 
 def _name(match: Match, on: str) -> str:
-    sizes = shortened(_sizes(match.sizes), SIZES_WIDTH)
+    sizes = shorten(_sizes(match.sizes), SIZES_WIDTH)
     name = short(match.name) if on == "kernels" else match.name
-    return f"{shortened(name, NAME_WIDTH - len(sizes))} {sizes}".rstrip()
+    return f"{shorten(name, NAME_WIDTH - len(sizes))} {sizes}".rstrip()
 
 
 def _sizes(told: str) -> str:
     """Sizes of tensors as 32x512x7x7, without the inputs that are none; a grid as it is."""
     shapes = inputs(told, None).shapes if told.startswith("[") else ()
     return " ".join("x".join(map(str, shape)) for shape in shapes if shape) or told
-
-
-def _times(count: float) -> str:
-    return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"
 
 
 def taken(compared: Comparison) -> Section | None:
@@ -105,13 +101,13 @@ def _change(before: float | None, after: float | None) -> str:
 
 
 def _joule(value: float) -> str:
-    return f"{value:.3g} J"
+    return metric(value, "J")
 
 
 def _watt(value: float) -> str:
-    return f"{value:.0f} W"
+    return quantity(value, "W")
 
 
 def signed(unit: Scale, ns: int) -> str:
     """A difference with its sign."""
-    return f"+{unit.bare(ns)}" if ns > 0 else unit.bare(ns)
+    return f"+{unit.number(ns)}" if ns > 0 else unit.number(ns)

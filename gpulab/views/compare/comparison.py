@@ -18,7 +18,7 @@ from gpulab.views.report.ledger_table import bar
 from gpulab.views.report.provenance import origin, spread
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted, duration, percent, scale, sentence, times
+from gpulab.wording import count, duration, percent, ratio, ratio_range, scale, sentence
 
 MOST_RUNS = 6  # listed one by one
 
@@ -52,12 +52,12 @@ def told(compared: Comparison, more: Sequence[Block] = ()) -> tuple[Block, ...]:
 
 def _answer(compared: Comparison) -> Answer:
     before, after = (side.name for side in compared.sides)
-    interval = f"95 % interval {compared.ratio_low:.2f}-{times(compared.ratio_high)}"
+    interval = f"95 % interval {ratio_range(compared.ratio_low, compared.ratio_high)}"
     kind = "recorded steps, with the profiler's cost in them" if compared.profiled else "steps without the profiler"
     of = f"{compared.centre.value}s"
     evidence = (
         *(f"Step time {side.name}: {_spread(compared, place)}." for place, side in enumerate(compared.sides)),
-        f"Ratio of the {of} {times(compared.ratio)}, {interval}; {kind}.",
+        f"Ratio of the {of} {ratio(compared.ratio)}, {interval}; {kind}.",
     )
     predicted = expectation(compared.predicted, verb="Predicted", measured_ns=compared.measured_ns)
     took = f"{before} takes {duration(compared.before_ns)} a step, {after} {duration(compared.after_ns)}."
@@ -77,8 +77,8 @@ def verdict(compared: Comparison) -> str:
     if not compared.above_noise:
         return "No difference above the noise"
     if compared.ratio >= 1:
-        return f"{times(compared.ratio)} as fast"
-    return f"Slower: {times(1 / compared.ratio)} the time"
+        return f"{ratio(compared.ratio)} as fast"
+    return f"Slower: {ratio(1 / compared.ratio)} the time"
 
 
 def _spread(compared: Comparison, place: int) -> str:
@@ -87,16 +87,17 @@ def _spread(compared: Comparison, place: int) -> str:
         return spread(steps_ns)
     typical_ns = (compared.before_ns, compared.after_ns)[place]
     unit, of = scale(typical_ns), f"{compared.centre.value}s"
-    each = ", ".join(map(unit.bare, runs_ns)) if len(runs_ns) <= MOST_RUNS else unit.range(runs_ns.min(), runs_ns.max())
+    few = len(runs_ns) <= MOST_RUNS
+    each = ", ".join(map(unit.number, runs_ns)) if few else unit.range(runs_ns.min(), runs_ns.max())
     return f"{unit(typical_ns)} (mean of the {of} of {len(runs_ns)} runs: {each} {unit.unit})"
 
 
 def _outcome(compared: Comparison) -> str:
     if compared.predicted is not None:
         unit = scale(compared.before_ns)
-        span = f"{unit.bare(compared.before_ns)} -> {unit(compared.after_ns)}"
+        span = f"{unit.number(compared.before_ns)} -> {unit(compared.after_ns)}"
         how = "Estimated" if compared.after.run.source.how == "virtual" else "Measured"
-        measured = f"{how} {span} ({times(compared.ratio)})"
+        measured = f"{how} {span} ({ratio(compared.ratio)})"
         by_itself = compared.predicted.best_ns <= compared.measured_ns <= compared.predicted.worst_ns
         place = _place(compared.inside, by_itself)
         if compared.above_noise and compared.why:
@@ -134,10 +135,10 @@ def _sources(compared: Comparison) -> Iterator[str]:
         yield f"Each was recorded once: the interval allows for {allowed} between two runs of one program"
     for side, (left_out, steps) in zip(compared.sides, compared.left_out, strict=True):
         if left_out:
-            yield f"Left out of {side.name}: {left_out} of {counted(steps, 'step')} beside which other programs ran"
+            yield f"Left out of {side.name}: {left_out} of {count(steps, 'step')} beside which other programs ran"
     for side in compared.sides:
         sources = {str(each.run.source) for each in side.runs}
-        several = f"{counted(len(side.runs), 'run')} of {side.name}: {'; '.join(sorted(sources))}"
+        several = f"{count(len(side.runs), 'run')} of {side.name}: {'; '.join(sorted(sources))}"
         yield origin(side.runs[0].run) if len(side.runs) == 1 else several
 
 
@@ -163,13 +164,13 @@ def _parts(compared: Comparison) -> Table:
     unit = scale(max(totals), figures=4)
     rows = [
         Row(
-            (part.label, unit.bare(part.before_ns), unit.bare(part.after_ns), signed(unit, part.difference_ns)),
+            (part.label, unit.number(part.before_ns), unit.number(part.after_ns), signed(unit, part.difference_ns)),
             part.key,
         )
         for part in compared.parts
         if part.before_ns or part.after_ns
     ]
-    rows.append(Row(("step", *map(unit.bare, totals), signed(unit, totals[1] - totals[0])), kind="total"))
+    rows.append(Row(("step", *map(unit.number, totals), signed(unit, totals[1] - totals[0])), kind="total"))
     names = tuple(side.name for side in compared.sides)
     return Table(header=(f"{unit.unit} per step", *names, "difference"), rows=tuple(rows), caption=_caption(compared))
 

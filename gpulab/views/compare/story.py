@@ -12,7 +12,7 @@ from gpulab.views.report.ledger_table import bar
 from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted, duration, scale, sentence, times
+from gpulab.wording import count, duration, ratio, ratio_range, scale, sentence
 
 MOST_PARTS = 2  # named beside a change
 NAMED_FRAC = 0.02  # of the first step: a part that shrank by less is not named
@@ -39,16 +39,16 @@ def waterfall(story: Story) -> StoryView:
 
 
 def _answer(story: Story) -> Answer:
-    whole, changes = story.whole, counted(len(story.changes), "change")
+    whole, changes = story.whole, count(len(story.changes), "change")
     first, last = story.sides[0].name, story.sides[-1].name
     if not whole.judged:
         claim = f"Not judged, as {whole.why.partition(';')[0]}"
     elif not whole.above_noise:
         claim = f"No difference above the noise after {changes}"
     elif whole.ratio >= 1:
-        claim = f"{times(whole.ratio)} as fast after {changes}"
+        claim = f"{ratio(whole.ratio)} as fast after {changes}"
     else:
-        claim = f"Slower after {changes}: {times(1 / whole.ratio)} the time"
+        claim = f"Slower after {changes}: {ratio(1 / whole.ratio)} the time"
     took = f"{first} takes {duration(story.step_ns[0])} a step, {last} {duration(story.step_ns[-1])}."
     kind = "recorded steps, with the profiler's cost in them" if whole.profiled else "steps without the profiler"
     evidence = (*_told(story), f"By {_by(whole.centre)}; {kind}. Intervals are of 95 %.")
@@ -95,10 +95,10 @@ def _bars(story: Story) -> Iterator[Block]:
 
 def _table(story: Story) -> Table:
     unit = scale(max(story.step_ns), figures=4)
-    rows = [Row((story.sides[0].name, unit.bare(story.step_ns[0]), "", "", ""))]
+    rows = [Row((story.sides[0].name, unit.number(story.step_ns[0]), "", "", ""))]
     for place, (change, total) in enumerate(zip(story.changes, story.totals, strict=True)):
         moved = signed(unit, story.step_ns[place + 1] - story.step_ns[place])
-        cells = (unit.bare(story.step_ns[place + 1]), moved, _interval(change), _interval(total))
+        cells = (unit.number(story.step_ns[place + 1]), moved, _interval(change), _interval(total))
         rows.append(Row((story.sides[place + 1].name, *cells)))
     whole = signed(unit, story.step_ns[-1] - story.step_ns[0])
     rows.append(Row(("in all", "", whole, "", _interval(story.whole)), kind="total"))
@@ -108,7 +108,7 @@ def _table(story: Story) -> Table:
 
 
 def _interval(change: Comparison) -> str:
-    return f"{times(change.ratio)}, {change.ratio_low:.2f}-{times(change.ratio_high)}"
+    return f"{ratio(change.ratio)}, {ratio_range(change.ratio_low, change.ratio_high)}"
 
 
 def _parts(story: Story) -> Table:
@@ -122,11 +122,11 @@ def _parts(story: Story) -> Table:
     totals = [sum(column.values()) for column in values]
     unit = scale(max(totals), figures=4)
     rows = [
-        Row((label, *(unit.bare(column.get(key, 0)) for column in values)), key)
+        Row((label, *(unit.number(column.get(key, 0)) for column in values)), key)
         for key, label in labels.items()
         if any(column.get(key) for column in values)
     ]
-    rows.append(Row(("step", *map(unit.bare, totals)), kind="total"))
+    rows.append(Row(("step", *map(unit.number, totals)), kind="total"))
     caption = "Means of the recorded interior steps of each run; the parts sum to the step."
     names = (side.name for side in story.sides)
     return Table(header=(f"{unit.unit} per step", *names), rows=tuple(rows), caption=caption)

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from gpulab.capture.live.snapshot import Live
+from gpulab.wording import duration, percent
 
 THRESHOLD_FRAC, PATIENCE_S = 0.5, 10.0
 SMOOTH_S = 2.0  # a single reading of the driver covers less than a second: judged is the mean of so long
@@ -57,9 +58,8 @@ class Watcher:
             return None
         since_s = min(long.values())
         gpus = tuple(sorted(long))
-        text = (
-            f"{self._named(gpus, live)} under {100 * self._threshold_frac:.0f} % for {since_s:.0f} s{self._why(live)}"
-        )
+        since = duration(1e9 * round(since_s))
+        text = f"{self._named(gpus, live)} under {percent(self._threshold_frac)} for {since}{self._why(live)}"
         self._said = self._said or text
         return Alert(gpus=gpus, since_s=since_s, text=text, said=self._said)
 
@@ -88,7 +88,7 @@ class Watcher:
 
     def _why(self, live: Live) -> str:
         waiting = live.waiting_lately_frac
-        told = f"; the loop waits for data {100 * waiting:.0f} % of the time" if waiting is not None else ""
+        told = f"; the loop waits for data {percent(waiting)} of the time" if waiting is not None else ""
         if waiting is not None and waiting >= 0.5:
             return told
         line, times = next(iter(Counter(line for _, line in self._frames).most_common(1)), ("", 0))

@@ -14,8 +14,9 @@ from gpulab.errors import CaptureError
 from gpulab.run import Run
 from gpulab.views.live.html_panel import markup
 from gpulab.views.live.panel_content import Glances
-from gpulab.views.live.tiles import Glance, clock
+from gpulab.views.live.tiles import Glance
 from gpulab.views.report.report import Report, report
+from gpulab.wording import clock, number
 
 EVERY_S, LEAST_S, MOST_S = 0.5, 0.1, 60.0
 STOP = "to stop: %gpumonitor --stop"
@@ -188,13 +189,13 @@ def monitor(name: str | None = None, *, every: float = EVERY_S, threshold: float
     """
     if not LEAST_S <= every <= MOST_S:
         raise CaptureError(
-            f"Sensors cannot be read every {every:g} s.",
+            f"Sensors cannot be read every {every} s.",
             why="the driver's own period is a fraction of a second, and a monitor must not cost what it measures",
-            fix=f"take between {LEAST_S:g} and {MOST_S:g} seconds; {EVERY_S:g} if left out",
+            fix=f"take between {number(LEAST_S)} and {number(MOST_S)} seconds; {number(EVERY_S)} if left out",
         )
     if not 0 <= threshold <= 1:
         raise CaptureError(
-            f"A GPU cannot be busy {threshold:g} of its time.",
+            f"A GPU cannot be busy {threshold} of its time.",
             why="threshold is a share between 0 and 1",
             fix="write 0.5 for 50 %; 0 never tells",
         )

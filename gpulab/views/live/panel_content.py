@@ -11,9 +11,9 @@ from gpulab.sensors import GpuReading
 from gpulab.tables import GPU_SAMPLES
 from gpulab.views.live.alert import THRESHOLD_FRAC, Watcher
 from gpulab.views.live.phases import legend, letter
-from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile, clock, size
+from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile
 from gpulab.views.sensor_columns import formatter
-from gpulab.views.wording import UNKNOWN, percent
+from gpulab.wording import UNKNOWN, clock, count, duration, number, percent, quantity, size
 
 TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
 MANY_GPUS = 3  # from here on, one tile a GPU
@@ -68,7 +68,7 @@ class Glances:
             bars=tuple(_bars(live)),
             phases=letters,
             legend=legend(letters),
-            span=f"last {max(live.elapsed_s - self._moments[0][0], 1):.0f} s",
+            span=f"last {duration(1e9 * max(round(live.elapsed_s - self._moments[0][0]), 1))}",
             alert=alert.text if alert else "",
             alert_said=alert.said if alert else "",
             stop=self._stop,
@@ -124,7 +124,7 @@ class Glances:
         trail = self._trail(label, live.waiting_frac)
         if live.waiting_frac is None:
             return Tile(label=label, value="none", note="no DataLoader so far", trail=trail, hue="waiting")
-        note = f"{live.workers} worker{'s' * (live.workers != 1)}"
+        note = count(live.workers, "worker")
         value = percent(live.waiting_frac)
         return Tile(label=label, value=value, note=note, frac=live.waiting_frac, trail=trail, hue="waiting")
 
@@ -132,7 +132,7 @@ class Glances:
         cores = live.core_fracs
         busy = Tile(
             label="CPU",
-            value=f"{sum(cores):.1f} of {len(cores)}" if cores else UNKNOWN,
+            value=quantity(sum(cores), f"of {len(cores)}", 1) if cores else UNKNOWN,
             note="cores busy" if cores else "",
             frac=sum(cores) / len(cores) if cores else None,
             trail=() if 0 < len(cores) <= 64 else self._trail("CPU", sum(cores) / len(cores) if cores else None),
@@ -164,7 +164,7 @@ class Glances:
         return (
             Tile(
                 label=f"{len(workers)} workers",
-                value=f"{sum(told):.1f} cores" if told else UNKNOWN,
+                value=quantity(sum(told), "cores", 1) if told else UNKNOWN,
                 note=f"{blocked} blocked on storage" if blocked else "",
                 frac=sum(told) / len(workers) if told else None,
                 bars=tuple(_whole(load or 0.0) for load in loads) if told else (),
@@ -208,8 +208,8 @@ def _memory(label: str, gpu: GpuReading) -> Tile:
     used, all_of_it = gpu.value(MEMORY), gpu.gpu.memory_bytes
     if used is None or not all_of_it:
         return Tile(label=label, value=size(used), hue="memory")
-    note = f"of {all_of_it / 2**30:.0f} GiB"
-    return Tile(label=label, value=f"{used / 2**30:.1f} GiB", note=note, frac=used / all_of_it, hue="memory")
+    note = f"of {size(all_of_it)}"
+    return Tile(label=label, value=size(used), note=note, frac=used / all_of_it, hue="memory")
 
 
 def _bars(live: Live) -> Iterator[Bar]:
@@ -243,8 +243,8 @@ def _progress(live: Live) -> tuple[str, ...]:
     if not live.steps_per_s:
         return (steps,)
     if live.steps_per_s < 1:
-        return steps, f"{1 / live.steps_per_s:.1f} s a step"
-    return steps, f"{live.steps_per_s:,.0f} steps/s" if live.steps_per_s >= 100 else f"{live.steps_per_s:.3g} steps/s"
+        return steps, f"{duration(1e9 / live.steps_per_s)} a step"
+    return steps, f"{number(live.steps_per_s)} steps/s"
 
 
 def _whole(frac: float) -> int:

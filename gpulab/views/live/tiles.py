@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gpulab.views.wording import UNKNOWN, percent
+from gpulab.wording import percent
 
 INTERRUPT = "to stop: the interrupt button"
 
@@ -92,20 +92,6 @@ class Glance:
         tiles = (f"{tile.label} {tile.value}" for tile in self.tiles)
         words = ", ".join((f"gpulab, run {self.name}: {self.phase}", *self.progress, self.elapsed, *tiles))
         return f"{words}. {self.alert[0].upper()}{self.alert[1:]}" if self.alert else words
-
-
-def size(number: float | None) -> str:
-    """A size in MiB or GiB."""
-    if number is None:
-        return UNKNOWN
-    return f"{number / 2**30:.2f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
-
-
-def clock(elapsed_s: float) -> str:
-    """A duration as a clock shows it: 0:07, 12:30, 1:02:03."""
-    minutes, seconds = divmod(int(elapsed_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _joined(points: tuple[int | None, ...]) -> str:

@@ -16,7 +16,7 @@ from gpulab.rules.engine.finding import Diagnosis, Finding
 from gpulab.views.sheet.lanes import Lane, Window, host_and_device, shading
 from gpulab.views.sheet.sheet import Timeline
 from gpulab.views.sheet.step_picture import LEGEND, legend, svg, ticks
-from gpulab.views.wording import duration, percent, scale, sentence
+from gpulab.wording import duration, percent, scale, sentence
 
 LANE_PX = 20
 MOST_BYTES = 4_000  # of SVG; as data in an <img> a third more

@@ -6,7 +6,7 @@ from gpulab.analysis.steps.detection import completed
 from gpulab.rules.engine.finding import Diagnosis, Finding, Gain
 from gpulab.views.report.evidence_picture import evidence
 from gpulab.views.sheet.sheet import Answer, Expectation, Line
-from gpulab.views.wording import counted, duration, scale, sentence, times
+from gpulab.wording import count, duration, ratio, scale, sentence
 
 
 def headline(diagnosis: Diagnosis) -> Answer:
@@ -22,7 +22,7 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.together is None or diagnosis.together > BOUNDLESS:
         return ""
-    return f"With the other causes of idle time mended as well: at most {times(diagnosis.together)}."
+    return f"With the other causes of idle time mended as well: at most {ratio(diagnosis.together)}."
 
 
 BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
@@ -66,7 +66,7 @@ def _gist(gain: Gain | None) -> str:
     if gain is None:
         return ""
     unit = scale(gain.step_ns)
-    return f"{unit.bare(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
+    return f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
 
 
 def expectation(
@@ -76,13 +76,13 @@ def expectation(
     if gain is None:
         return None
     unit = scale(gain.step_ns)
-    span = f"{unit.bare(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
-    low, high = times(gain.worst_speedup), times(gain.best_speedup)
+    span = f"{unit.number(gain.step_ns)} -> {unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
+    low, high = ratio(gain.worst_speedup), ratio(gain.best_speedup)
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
-    bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {times(gain.bound)}."
+    bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {ratio(gain.bound)}."
     if gain.bound > BOUNDLESS:
         bound = "Nearly all of a step is this cause, so no useful bound can be given."
-    same = f" for the same work, which {times(1 / gain.work)} as many steps do" if gain.work != 1 else ""
+    same = f" for the same work, which {ratio(1 / gain.work)} as many steps do" if gain.work != 1 else ""
     return Expectation(
         text=f"{verb} {span}{same} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / gain.step_ns,
@@ -104,5 +104,5 @@ def ending(diagnosis: Diagnosis) -> tuple[Line, ...]:
         return ()
     what = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
     seen = completed(run, diagnosis.steps)
-    after = f"after {counted(seen, 'step')}" if seen else "before the first complete step"
+    after = f"after {count(seen, 'step')}" if seen else "before the first complete step"
     return (Line(f"{what} {after}, at {duration(run.span_ns)}; this is what was recorded until then."),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.views.sheet.sheet import Bar, Block, Line, Row, Segment, Table
-from gpulab.views.wording import Scale, counted, percent, scale
+from gpulab.wording import Scale, count, percent, scale
 
 SLIVER_FRAC = 0.005  # a part narrower than this is drawn with its like; the table keeps them apart
 DEVICE = {"gpu": ("GPU busy", "GPU idle"), "cpu": ("computing", "not computing")}
@@ -53,16 +53,16 @@ def bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> B
     )
 
 
-def _caption(count: int, looped: bool, how: str) -> str:
+def _caption(steps: int, looped: bool, how: str) -> str:
     if not looped:
         return "No steps were found: this is all that was recorded; the parts sum to it exactly."
-    if count == 1:
+    if steps == 1:
         return f"One interior step, {how}; the parts sum to it exactly."
-    return f"Mean of {counted(count, 'interior step')}, {how}; the parts sum to the step exactly."
+    return f"Mean of {count(steps, 'interior step')}, {how}; the parts sum to the step exactly."
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:
     values = ledger.of(*keys)
     spread = (unit.range(*ledger.range_ns(*keys)),) if len(values) > 1 else ()
-    cells = (label, unit.bare(float(values.mean())), percent(ledger.frac(*keys), 1), *spread)
+    cells = (label, unit.number(float(values.mean())), percent(ledger.frac(*keys), 1), *spread)
     return Row(cells, key=colour, kind=kind)

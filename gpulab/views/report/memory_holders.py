@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpulab.analysis.memory.holders import Held, Holding, held
 from gpulab.run import Failure, Run
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
-from gpulab.views.wording import counted, percent, size
+from gpulab.wording import count, percent, size
 
 MOST_ROWS = 12
 SLIVER_FRAC = 0.0005  # what would read <0.1 % is told together
@@ -61,7 +61,7 @@ def _row(holding: Holding, whole: float) -> Row:
 
 def _rest(rest: Sequence[Holding], whole: float) -> Iterator[Row]:
     if rest:
-        yield _cells(counted(len(rest), "other"), "", sum(each.bytes for each in rest), whole)
+        yield _cells(count(len(rest), "other"), "", sum(each.bytes for each in rest), whole)
 
 
 def _beside(failure: Failure, whole: float) -> Iterator[Row]:

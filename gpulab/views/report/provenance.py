@@ -11,7 +11,7 @@ from gpulab.rules.engine.finding import Diagnosis
 from gpulab.run import Gap, Recording, Run
 from gpulab.views.report.sensor_table import lateness
 from gpulab.views.sheet.sheet import Block, Facts, Line
-from gpulab.views.wording import UNKNOWN, counted, duration, scale, sentence, times
+from gpulab.wording import UNKNOWN, count, duration, number, ratio, scale, sentence
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
@@ -77,7 +77,7 @@ def _too_few(steps: Steps) -> str:
     if not steps.queued:
         return "too few such steps"
     return (
-        f"as {counted(steps.queued, 'such step')} took batches that workers had made while the profiler stopped, "
+        f"as {count(steps.queued, 'such step')} took batches that workers had made while the profiler stopped, "
         "and too few came after; let the loop run for more steps"
     )
 
@@ -85,13 +85,13 @@ def _too_few(steps: Steps) -> str:
 def _left_out(steps: Steps) -> str:
     if not steps.queued:
         return ""
-    return f"; without {counted(steps.queued, 'step')} whose batches workers had made while the profiler stopped"
+    return f"; without {count(steps.queued, 'step')} whose batches workers had made while the profiler stopped"
 
 
 def _inflation(steps: Steps) -> str:
     if steps.inflation is None:
         return f"what recording cost was {UNKNOWN}"
-    return f"recorded steps took {duration(steps.traced_ns)}, {times(steps.inflation)} the time without it"
+    return f"recorded steps took {duration(steps.traced_ns)}, {ratio(steps.inflation)} the time without it"
 
 
 def _events(run: Run) -> str:
@@ -110,15 +110,15 @@ def _software(run: Run) -> str:
         ("PyTorch", machine.torch),
         ("Python", machine.python),
         ("driver", machine.driver),
-        ("cores allowed", None if machine.cores_allowed is None else f"{machine.cores_allowed:g}"),
+        ("cores allowed", None if machine.cores_allowed is None else number(machine.cores_allowed)),
     )
     return ", ".join(f"{name} {value}" for name, value in known if value) or "not told"
 
 
 def _missing(recording: Recording) -> Iterator[str]:
     yield from map(gap_words, recording.left_out)
-    for cause, count in sorted(recording.lost.items()):
-        yield f"Lost from the trace: {counted(count, 'event')} ({cause})"
+    for cause, events in sorted(recording.lost.items()):
+        yield f"Lost from the trace: {count(events, 'event')} ({cause})"
 
 
 def spread(steps_ns: np.typing.NDArray[np.int64]) -> str:

@@ -22,7 +22,7 @@ from gpulab.views.sheet.html import fragment
 from gpulab.views.sheet.sheet import Block, Line, Section, Sheet
 from gpulab.views.sheet.step_picture import picture
 from gpulab.views.sheet.view import View, in_lines, written
-from gpulab.views.wording import counted, sentence
+from gpulab.wording import count, sentence
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +102,7 @@ def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:
     """Every finding but the first, a line each; its evidence, fix and picture under it on demand."""
     others = [finding for finding in diagnosis.others if not finding.aside]
     asides = [finding for finding in diagnosis.others if finding.aside]
-    titled = ((counted(len(others), "other finding"), others), ("Worth knowing", asides))
+    titled = ((count(len(others), "other finding"), others), ("Worth knowing", asides))
     return tuple(
         Section(title, tuple(answer(finding, diagnosis) for finding in some)) for title, some in titled if some
     )

@@ -12,7 +12,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Block, Line, Row, Table
-from gpulab.views.wording import UNKNOWN, counted, duration, percent
+from gpulab.wording import UNKNOWN, count, duration, percent
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def lateness(run: Run) -> str:
     late = samples["late_ns"]
     every = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
     return (
-        f"{counted(len(samples), 'sample')}{every}; late by {duration(float(np.median(late)))} in the median, "
+        f"{count(len(samples), 'sample')}{every}; late by {duration(float(np.median(late)))} in the median, "
         f"{duration(float(late.max()))} at most"
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gpulab.replay.rewrite import GRADES
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Block, Facts, Line, Section
-from gpulab.views.wording import scale, sentence
 from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW
+from gpulab.wording import scale, sentence
 
 GRADE = "D"
 

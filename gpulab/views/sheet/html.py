@@ -44,7 +44,7 @@ from gpulab.views.sheet.sheet import (
     Timeline,
     Verdict,
 )
-from gpulab.views.wording import clean, clean_code, percent
+from gpulab.wording import clean, clean_code, percent
 
 SOFT = "opacity:.78"
 SMALL = "font-size:.88em"

@@ -20,7 +20,7 @@ from gpulab.views.sheet.sheet import (
     Timeline,
     bar_words,
 )
-from gpulab.views.wording import clean, clean_code
+from gpulab.wording import clean, clean_code
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
 

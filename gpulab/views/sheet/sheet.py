@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpulab.views.wording import percent
+from gpulab.wording import percent
 
 
 @dataclass(frozen=True)

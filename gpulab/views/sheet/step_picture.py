@@ -18,7 +18,7 @@ from gpulab.rules.engine.finding import Diagnosis
 from gpulab.views.sheet.lanes import Lane, Window, lanes, shading, window
 from gpulab.views.sheet.palette import EVIDENCE, NEUTRAL, colour
 from gpulab.views.sheet.sheet import Mark, Row, Table, Timeline
-from gpulab.views.wording import Scale, duration, percent, scale, sentence
+from gpulab.wording import Scale, duration, percent, scale, sentence
 
 WIDTH, LANE_PX, PAD_PX = 800, 30, 4
 LEVELS = 44  # heights a column can have; finer than half a pixel is not seen
@@ -175,7 +175,7 @@ def ticks(shown: Window) -> tuple[Mark, ...]:
     def label(at: float, end: float) -> str:
         if end - at < 0.07 * span:  # no room for a number before the edge
             return ""
-        return unit.bare(at) if at else unit(at)
+        return unit.number(at) if at else unit(at)
 
     return tuple(Mark(at / span, end / span, label(at, end)) for at, end in zip(places, ends, strict=True))
 
@@ -216,13 +216,13 @@ def _table(ledger: Ledger, steps: Steps, shown: Window) -> Table:
     ]
     unit = scale(max(int(ledger.step_ns[row]) for row in rows), figures=4)
     body = [
-        Row((part.label, *(unit.bare(int(ledger.part_ns[part.key][row])) for row in rows)), key=part.key)
+        Row((part.label, *(unit.number(int(ledger.part_ns[part.key][row])) for row in rows)), key=part.key)
         for part in parts
     ]
     rest = [int(ledger.step_ns[row]) - sum(int(ledger.part_ns[part.key][row]) for part in parts) for row in rows]
     if any(rest):
-        body.append(Row(("all else", *map(unit.bare, rest)), key="rest"))
-    body.append(Row(("in all", *(unit.bare(int(ledger.step_ns[row])) for row in rows)), kind="total"))
+        body.append(Row(("all else", *map(unit.number, rest)), key="rest"))
+    body.append(Row(("in all", *(unit.number(int(ledger.step_ns[row])) for row in rows)), kind="total"))
     header = (unit.unit, *(_name(steps, index) for index in shown.steps))
     return Table(header=header, rows=tuple(body))
 

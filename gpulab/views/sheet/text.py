@@ -19,7 +19,7 @@ from gpulab.views.sheet.sheet import (
     Timeline,
     bar_words,
 )
-from gpulab.views.wording import clean, clean_code
+from gpulab.wording import clean, clean_code
 
 WIDTH = 100
 

@@ -16,7 +16,7 @@ from typing import Any
 from gpulab.views.timeline.scene.scene import Scene
 from gpulab.views.timeline.script import script, style
 from gpulab.views.timeline.tiles.file_budget import held
-from gpulab.views.wording import clean
+from gpulab.wording import clean
 
 MOST_BYTES = 2_000_000
 MOST_NAMES = 4_000  # of a search

@@ -16,7 +16,7 @@ from gpulab.views.sheet.lanes import Window, lanes
 from gpulab.views.sheet.sheet import Block, Facts, Line, Mark, Row, Section, Sheet, Table, Timeline
 from gpulab.views.sheet.step_picture import LANE_PX, legend, svg, ticks
 from gpulab.views.timeline.scene.placed_run import Side
-from gpulab.views.wording import counted, duration, percent, scale, sentence
+from gpulab.wording import count, duration, percent, scale, sentence
 
 MOST_STEPS = 60  # more are not marked: their lines would be the picture
 MOST_LABELS = 10
@@ -42,7 +42,7 @@ def _headline(sides: tuple[Side, ...], start_ns: int, end_ns: int) -> str:
         return f"All of {run.name}, {duration(run.span_ns)}."
     unit = scale(max(run.span_ns, 1), figures=5)
     length = duration(end_ns - start_ns)
-    return f"{length} of {run.name}: from {unit.bare(start_ns)} to {unit(end_ns)} of {duration(run.span_ns)}."
+    return f"{length} of {run.name}: from {unit.number(start_ns)} to {unit(end_ns)} of {duration(run.span_ns)}."
 
 
 def _side(side: Side, told: Mapping[str, Any], start_ns: int, end_ns: int) -> Iterator[Block]:
@@ -98,7 +98,7 @@ def _alt(told: Mapping[str, Any], steps: Steps, shown: Window) -> str:
     span = max(1, shown.end_ns - shown.start_ns)
     parts = sorted(((part["ns"] / span, part["label"]) for part in told["ledger"]), reverse=True)
     most = ", ".join(f"{label} {percent(frac)}" for frac, label in parts[:3] if frac > 0)
-    which = f" in {counted(len(shown.steps), 'step')}" if shown.steps and steps.found_by != "whole run" else ""
+    which = f" in {count(len(shown.steps), 'step')}" if shown.steps and steps.found_by != "whole run" else ""
     return sentence(f"Timeline of {duration(span)}{which}. Most time goes to: {most or 'nothing that was recorded'}")
 
 
@@ -107,10 +107,10 @@ def _table(told: Mapping[str, Any], span_ns: int) -> Table:
     unit = scale(max(span_ns, 1), figures=4)
     large = [part for part in told["ledger"] if part["ns"] >= WORTH_SAYING_FRAC * span_ns]
     rows = [
-        Row((part["label"], unit.bare(part["ns"]), percent(part["ns"] / span_ns, 1)), part["key"]) for part in large
+        Row((part["label"], unit.number(part["ns"]), percent(part["ns"] / span_ns, 1)), part["key"]) for part in large
     ]
     rest = span_ns - sum(part["ns"] for part in large)
     if rest:
-        rows.append(Row(("all else", unit.bare(rest), percent(rest / span_ns, 1)), "rest"))
-    rows.append(Row(("in all", unit.bare(span_ns), percent(1.0, 1)), kind="total"))
+        rows.append(Row(("all else", unit.number(rest), percent(rest / span_ns, 1)), "rest"))
+    rows.append(Row(("in all", unit.number(span_ns), percent(1.0, 1)), kind="total"))
     return Table(header=("", unit.unit, "share"), rows=tuple(rows))

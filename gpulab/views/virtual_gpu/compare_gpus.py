@@ -9,22 +9,20 @@ from functools import partial
 from gpulab.views.sheet.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, Table
 from gpulab.views.sheet.view import View
 from gpulab.views.virtual_gpu.memory_fit import FitView, MaxBatchView, shown_batch, shown_fit
-from gpulab.views.virtual_gpu.wording import (
-    an,
+from gpulab.views.virtual_gpu.phrases import (
     copied,
     method,
-    number,
     origin_words,
     rebuilt,
     unit_of_work,
     watermark,
     what_runs,
 )
-from gpulab.views.wording import UNKNOWN, percent, scale, size, times
 from gpulab.virtual.memory_fit import fitting
 from gpulab.virtual.memory_fit.fitting import Candidate, GpuComparison
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE, Measured, Runner, Step
 from gpulab.virtual.session import VirtualGpu
+from gpulab.wording import UNKNOWN, article, number, percent, ratio, scale, size
 
 _SURE, _PERHAPS = "matmul", "kernels"
 UNPRICED = "not given"
@@ -100,7 +98,7 @@ def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answe
     if len(running) > 1:
         second = running[1].measured
         word = "" if _apart(first, second) else "; their ranges overlap"
-        evidence.append(f"That is {times(first.per_s / second.per_s)} the {second.spec.name}{word}.")
+        evidence.append(f"That is {ratio(first.per_s / second.per_s)} the {second.spec.name}{word}.")
     priced = [(each.cost, each) for each in running if each.cost is not None]
     if priced:
         cost, cheapest = min(priced, key=lambda each: each[0])
@@ -112,7 +110,7 @@ def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answe
     for each in told:
         if each.verdict == TOO_LARGE:
             needs = f"{size(each.needed_bytes)} needed, {size(each.usable_bytes)} there"
-            evidence.append(f"It does not fit on {an(each.spec.name)}: {needs}.")
+            evidence.append(f"It does not fit on {article(each.spec.name)}: {needs}.")
     notes, fix = rebuilt(first)
     return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(first), *notes), fix=fix)
 
@@ -147,7 +145,7 @@ def _time_table(candidates: Sequence[Candidate]) -> Table:
             rows.append(Row((each.spec.name, memory, "", "", "", "", "")))
             continue
         span = unit.range(*each.range_ns) if each.range_ns else ""
-        figures = (unit.bare(each.step_ns), span, number(each.per_s))
+        figures = (unit.number(each.step_ns), span, number(each.per_s))
         rows.append(Row((each.spec.name, memory, each.limit or UNKNOWN, percent(each.busy_frac), *figures)))
     work = unit_of_work(told[0])
     header = ("GPU", "memory", "limited by", "GPU busy", f"step, {unit.unit}", "range", f"{work}s/s")

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gpulab.views.sheet.sheet import Answer, Bar, Block, Line, Row, Section, Segment, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.virtual_gpu.wording import an, copied, method, number, origin_words, rebuilt, watermark, what_runs
-from gpulab.views.wording import percent, scale, sentence, size
+from gpulab.views.virtual_gpu.phrases import copied, method, origin_words, rebuilt, watermark, what_runs
 from gpulab.virtual.memory_fit.fitting import GAINING_FRAC, NEAR_FRAC, Fit, MaxBatch, Remedy
 from gpulab.virtual.memory_fit.measuring import FITS, TIGHT, TOO_LARGE, Measured
 from gpulab.virtual.memory_fit.memory import allowances
 from gpulab.virtual.op_log.ops import Role
+from gpulab.wording import article, number, percent, scale, sentence, size
 
 # A colour of the ledger for each role: the same hues, with room between them.
 _KEYS = {
@@ -98,14 +98,14 @@ def _fit_answer(fit: Fit) -> Answer:
     needs = f"{what_runs(told)} needs {size(told.needed_bytes)}"
     has = f"{size(told.usable_bytes)} ({percent(told.used_frac)})"
     if told.verdict == FITS:
-        claim = f"Fits on {an(told.spec.name)}: {needs} of {has}."
+        claim = f"Fits on {article(told.spec.name)}: {needs} of {has}."
     elif told.squeezed:
         uses = f"{what_runs(told)} uses {size(told.peak.bytes)}"
-        claim = f"Tight on {an(told.spec.name)}: {uses}, but as PyTorch keeps it that takes up more than there is."
+        claim = f"Tight on {article(told.spec.name)}: {uses}, but as PyTorch keeps it that takes up more than there is."
     elif told.verdict == TIGHT:
-        claim = f"Tight on {an(told.spec.name)}: {needs} of {has}."
+        claim = f"Tight on {article(told.spec.name)}: {needs} of {has}."
     else:
-        claim = f"Does not fit on {an(told.spec.name)}: {needs}, and the GPU has {size(told.usable_bytes)}."
+        claim = f"Does not fit on {article(told.spec.name)}: {needs}, and the GPU has {size(told.usable_bytes)}."
     largest = max(told.peak.by_role, key=lambda role: told.peak.by_role[role], default=None)
     held = f", most of it {largest.value} ({size(told.peak.by_role[largest])})" if largest else ""
     evidence = [f"Most is in use in {told.peak.phase.value}: {size(told.peak.bytes)}{held}."]
@@ -193,10 +193,10 @@ def _batch_answer(found: MaxBatch) -> Answer:
     if found.batch is None:
         one = found.tried[0]
         needs = f"it needs {size(one.needed_bytes)}, and the GPU has {size(one.usable_bytes)}"
-        claim = f"Not even a batch of {one.work} fits on {an(name)}: {needs}."
+        claim = f"Not even a batch of {one.work} fits on {article(name)}: {needs}."
         return Answer(claim=claim, leading=True, closing=f"gpulab.virtual.fits(step, {name!r}, {one.work}) tells why.")
     beyond = f"; {found.refused:,} does not fit" if found.refused else "; no larger one was tried"
-    claim = f"The largest batch on {an(name)} is {found.batch:,}{beyond}."
+    claim = f"The largest batch on {article(name)} is {found.batch:,}{beyond}."
     evidence = []
     if found.sample_bytes:
         each = f"{size(found.sample_bytes)} for each sample"
@@ -233,8 +233,8 @@ def _rate_bars(told: Sequence[Measured]) -> Iterator[Block]:
 def _tried(found: MaxBatch) -> Table:
     unit = scale(max(each.step_ns for each in found.tried))
     rows = [
-        Row((f"{each.work:,}", each.verdict, size(each.needed_bytes), percent(each.used_frac), unit.bare(each.step_ns),
-             number(each.per_s) if each.verdict != TOO_LARGE else ""))
+        Row((f"{each.work:,}", each.verdict, size(each.needed_bytes), percent(each.used_frac),
+             unit.number(each.step_ns), number(each.per_s) if each.verdict != TOO_LARGE else ""))
         for each in found.tried
     ]  # fmt: skip
     header = ("batch", "", "needs", "of the GPU", f"step, {unit.unit}", "samples/s")

@@ -19,7 +19,7 @@ from gpulab.views.sheet.lanes import Lane, Window, host_and_device, shading
 from gpulab.views.sheet.palette import NEUTRAL
 from gpulab.views.sheet.sheet import Line, Mark, Row, Section, Table, Timeline
 from gpulab.views.sheet.step_picture import LANE_PX, LEGEND, WIDTH, WORTH_A_KEY_FRAC, bars, filled, svg, ticks
-from gpulab.views.wording import Scale, duration, percent, scale, sentence, times
+from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 
 STRIP_PX = 3  # marks, above a lane, where the path is in it
 WORTH_A_ROW_FRAC = 0.005
@@ -69,14 +69,14 @@ def _picture(path: CriticalPath, beside: tuple[Lane, ...], rows: list[tuple[str,
     above = "".join(_strip(spans, shown, row) for row, spans in enumerate(sides, start=1))
     unit = scale(path.step_ns, figures=4)
     body = [
-        Row((label, unit.bare(ns), percent(ns / path.step_ns, 1)), key=kind)
+        Row((label, unit.number(ns), percent(ns / path.step_ns, 1)), key=kind)
         for kind, label, ns in rows
         if ns >= WORTH_A_ROW_FRAC * path.step_ns
     ]
     rest = sum(ns for _, _, ns in rows if ns < WORTH_A_ROW_FRAC * path.step_ns)
     if rest:
-        body.append(Row(("all else", unit.bare(rest), percent(rest / path.step_ns, 1)), key="rest"))
-    body.append(Row(("in all", unit.bare(path.step_ns), "100.0 %"), kind="total"))
+        body.append(Row(("all else", unit.number(rest), percent(rest / path.step_ns, 1)), key="rest"))
+    body.append(Row(("in all", unit.number(path.step_ns), "100.0 %"), kind="total"))
     return Timeline(
         svg=svg(drawn, shown, (shown.start_ns,), nothing(), above),
         lane_names=tuple(lane.name for lane in drawn),
@@ -140,10 +140,10 @@ def _levers_table(path: CriticalPath, told: tuple[Lever, ...], accounts: Ledger)
         Row(
             (
                 labels.get(lever.kind, lever.kind),
-                unit.bare(lever.path_ns),
+                unit.number(lever.path_ns),
                 percent(lever.path_ns / max(1, path.step_ns), 1),
-                unit.bare(round(lever.tenth_ns)),
-                unit.bare(round(lever.all_ns)),
+                unit.number(round(lever.tenth_ns)),
+                unit.number(round(lever.all_ns)),
             ),
             key=lever.kind,
         )
@@ -179,7 +179,7 @@ def before_after(told: Prediction) -> Timeline:
     )
     unit = scale(longest, figures=4)
     what = _what(told.timed)
-    work = f" for {times(told.work)} the samples" if told.work != 1 else ""
+    work = f" for {ratio(told.work)} the samples" if told.work != 1 else ""
     return Timeline(
         svg=svg(drawn, shown, (0,), nothing(), _ends((now, then), longest)),
         lane_names=tuple(lane.name for lane in drawn),
@@ -269,15 +269,15 @@ def _side_by_side(now: _Drawn, then: _Drawn, unit: Scale) -> Table:
     for key, label in labels.items():
         pair = [each.part_ns.get(key, 0) for each in (now, then)]
         if max(pair) >= least_ns:
-            rows.append(Row((label, *map(unit.bare, pair), _change(pair, unit)), key=key))
+            rows.append(Row((label, *map(unit.number, pair), _change(pair, unit)), key=key))
             rest = [left - ns for left, ns in zip(rest, pair, strict=True)]
     if any(rest):
-        rows.append(Row(("all else", *map(unit.bare, rest), _change(rest, unit)), key="rest"))
+        rows.append(Row(("all else", *map(unit.number, rest), _change(rest, unit)), key="rest"))
     whole = [now.length_ns, then.length_ns]
-    rows.append(Row(("in all", *map(unit.bare, whole), _change(whole, unit)), kind="total"))
+    rows.append(Row(("in all", *map(unit.number, whole), _change(whole, unit)), kind="total"))
     return Table(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
 
 
 def _change(pair: list[int], unit: Scale) -> str:
     change = pair[1] - pair[0]
-    return f"+{unit.bare(change)}" if change > 0 else unit.bare(change)
+    return f"+{unit.number(change)}" if change > 0 else unit.number(change)

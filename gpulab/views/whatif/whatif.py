@@ -19,7 +19,7 @@ from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Answer, Block, Expectation, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.view import View
 from gpulab.views.whatif.critical_path import before_after, path_block
-from gpulab.views.wording import counted, percent, scale, sentence, times
+from gpulab.wording import count, percent, ratio, scale, sentence
 
 ALONE_SAMPLES = 30  # for the rows beside the answer
 FELT = 1.01  # a speed-up below this is none
@@ -66,12 +66,12 @@ def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
 
 def _answer(told: Prediction) -> Answer:
     unit = scale(told.step_ns)
-    step, likely = unit.bare(told.step_ns), unit(told.likely_ns)
-    work = f" for {times(told.work)} the samples" if told.work != 1 else ""
-    claim = f"With {_named(told)} a step takes {likely}{work} instead of {unit(told.step_ns)}: {times(told.speedup)}."
+    step, likely = unit.number(told.step_ns), unit(told.likely_ns)
+    work = f" for {ratio(told.work)} the samples" if told.work != 1 else ""
+    claim = f"With {_named(told)} a step takes {likely}{work} instead of {unit(told.step_ns)}: {ratio(told.speedup)}."
     best, worst = _speedups(told)
     between = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = f"{sentence(told.floor_means).rstrip('.')} gives at most {times(told.bound)}."
+    bound = f"{sentence(told.floor_means).rstrip('.')} gives at most {ratio(told.bound)}."
     if told.bound > BOUNDLESS:
         bound = "Nearly all of a step would go, so no useful bound can be given."
     span = f"{step} -> {unit.range(told.best_ns, told.worst_ns)} {unit.unit}"
@@ -110,7 +110,7 @@ def _named(told: Prediction) -> str:
 
 
 def _speedups(told: Prediction) -> tuple[str, str]:
-    return times(told.work * told.step_ns / told.best_ns), times(told.work * told.step_ns / told.worst_ns)
+    return ratio(told.work * told.step_ns / told.best_ns), ratio(told.work * told.step_ns / told.worst_ns)
 
 
 def _table(several: list[Prediction]) -> Table:
@@ -119,9 +119,9 @@ def _table(several: list[Prediction]) -> Table:
     rows = []
     for number, told in enumerate(several):
         together = number == len(several) - 1 and len(told.chosen) > 1
-        cells = (unit.bare(told.likely_ns), unit.range(told.best_ns, told.worst_ns), times(told.speedup))
+        cells = (unit.number(told.likely_ns), unit.range(told.best_ns, told.worst_ns), ratio(told.speedup))
         name = "together" if together else _named(told)
-        rows.append(Row((name, *cells, times(told.bound), told.grade), kind="total" if together else "plain"))
+        rows.append(Row((name, *cells, ratio(told.bound), told.grade), kind="total" if together else "plain"))
     header = ("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade")
     return Table(header=header, rows=tuple(rows), caption=_as_it_is(several[0]))
 
@@ -129,7 +129,7 @@ def _table(several: list[Prediction]) -> Table:
 def _bounds(several: list[Prediction]) -> Table:
     """What no change of a kind can beat; a bound has no range."""
     unit = scale(max(told.step_ns for told in several))
-    rows = tuple(Row((told.chosen[0].rewrite.about, unit.bare(told.floor_ns), times(told.bound))) for told in several)
+    rows = tuple(Row((told.chosen[0].rewrite.about, unit.number(told.floor_ns), ratio(told.bound))) for told in several)
     return Table(header=("with", f"step, {unit.unit}", "speed-up"), rows=rows, caption=_as_it_is(several[0]))
 
 
@@ -148,12 +148,12 @@ def _method(told: Prediction) -> Iterator[Block]:
         ),
         (
             "Step",
-            f"{counted(quality.steps, 'step')} replayed; their median is known to {percent(quality.step_error, 1)}",
+            f"{count(quality.steps, 'step')} replayed; their median is known to {percent(quality.step_error, 1)}",
         ),
         ("Range", _range(told)),
     ]
     if told.learned:
-        rows.append(("History", f"{counted(told.learned, 'earlier prediction')} of this kind measured on this machine"))
+        rows.append(("History", f"{count(told.learned, 'earlier prediction')} of this kind measured on this machine"))
     if told.scene.base.known and told.scene.base.calling < 1:
         share = percent(told.scene.base.calling)
         rows.append(("Calls", f"{share} of their recorded cost, as un-profiled steps tell; recording adds the rest"))

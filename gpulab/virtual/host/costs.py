@@ -12,6 +12,7 @@ from gpulab.virtual.cost_model.kernel import OpClass
 from gpulab.virtual.cost_model.op_classes import bare, launches_nothing, op_class
 from gpulab.virtual.host.calibration import Speed, speed
 from gpulab.virtual.op_log.ops import Op, Phase
+from gpulab.wording import ratio
 
 # What an operator costs its thread besides the launch calls, in ns: in forward, where autograd writes it down, and
 # elsewhere. From published traces of hosts with a V100, an A100, two H100 and a B200: the medians of the operators'
@@ -75,7 +76,7 @@ class Host:
         if self.measured is None:
             return "a host with a usual server CPU, not measured"
         return (
-            f"a host as fast as {self.cpu or 'this CPU'}, measured {self.measured}: x{1 / self.calling:.2f} the usual"
+            f"a host as fast as {self.cpu or 'this CPU'}, measured {self.measured}: {ratio(1 / self.calling)} the usual"
         )
 
     def scaled(self, factor: float) -> Host:

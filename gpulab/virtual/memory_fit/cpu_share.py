@@ -10,6 +10,7 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.sensors.host.process import free_bytes
 from gpulab.virtual.cost_model.copies import copy_ns
 from gpulab.virtual.op_log.ops import Copy, HostOp, Record, Way
+from gpulab.wording import size
 
 NOTABLE_FRAC = 0.01  # of a step: what takes less is not worth a word
 SPARED_FRAC = 0.8  # of the memory that is free here: a batch that wants more would have this process killed
@@ -51,7 +52,7 @@ def refuse_beyond_memory(told: FromHost, work: int, batch: int) -> None:
         return
     raise RunError(
         "The largest batch cannot be looked for.",
-        why=f"the step makes its batch in CPU memory, which is real: {batch:,} samples are {wanted / 2**30:.1f} GiB, "
-        f"and this machine has {free / 2**30:.1f} GiB free",
+        why=f"the step makes its batch in CPU memory, which is real: {batch:,} samples are {size(wanted)}, "
+        f"and this machine has {size(free)} free",
         fix='make it on the GPU, where it takes no memory here: torch.randn(batch, ..., device="cuda")',
     )

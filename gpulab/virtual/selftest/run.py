@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpulab.user_data import selftests
 from gpulab.virtual.selftest.progress import read_progress
+from gpulab.wording import duration
 
 TESTED = frozenset({"2.13", "2.12", "2.10", "2.7"})  # of PyTorch, on Linux without a GPU
 LONGEST_S = 180.0  # importing PyTorch alone takes a minute from some networks' disks
@@ -94,7 +95,7 @@ def failure(program: str, longest_s: float) -> str | None:
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=longest_s, check=False)
     except subprocess.TimeoutExpired as late:
         part = read_progress(_text(late.stdout)).part
-        return f"{part} did not end within {longest_s:.0f} s"
+        return f"{part} did not end within {duration(1e9 * longest_s)}"
     except OSError as error:
         return f"no process could be started to try it in: {error}"
     seen = read_progress(_text(ended.stdout))

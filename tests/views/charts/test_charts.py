@@ -29,7 +29,7 @@ from gpulab.views.charts.drawing.lettering import broken, width_in
 from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
 from gpulab.views.charts.report_png import head, png
 from gpulab.views.sheet.sheet import Table
-from gpulab.views.wording import percent, scale, size
+from gpulab.wording import percent, scale, size
 from tests.support.runs.large_run import large_run
 from tests.support.runs.made_runs import (
     GPUS,
@@ -410,10 +410,10 @@ def test_the_ledger_has_each_part_as_the_analysis_has_it_and_they_sum_to_the_ste
     for part in accounts.parts:
         if accounts.of(part.key).any():
             assert told[part.label][:2] == (
-                unit.bare(float(accounts.of(part.key).mean())),
+                unit.number(float(accounts.of(part.key).mean())),
                 percent(accounts.frac(part.key), 1),
             )
-    assert told["together"][0] == unit.bare(float(accounts.step_ns.mean()))
+    assert told["together"][0] == unit.number(float(accounts.step_ns.mean()))
     assert (
         f"GPU idle {percent(accounts.idle_frac)} of each step, most of it waiting for data" in charts.ledger(run).answer
     )
@@ -487,8 +487,8 @@ def test_kernels_are_those_of_the_kernel_table_and_the_rest_is_told():
     table, told = kernel_table(run), cells(charts.kernels(run))
     total = int(table["total_ns"].sum())
     unit = scale(float(table["total_ns"][0]))
-    assert told["ampere_sgemm_128x64_tn"][:4] == ("matrix", "6", unit.bare(int(table["total_ns"][0])), "66.7 %")
-    assert told["together"][2] == unit.bare(total)
+    assert told["ampere_sgemm_128x64_tn"][:4] == ("matrix", "6", unit.number(int(table["total_ns"][0])), "66.7 %")
+    assert told["together"][2] == unit.number(total)
     many = on_gpu([each for n in range(60) for each in launched(f"kernel_{n}", n * 10.0, 1 + n / 100, number=n + 1)])
     drawn = charts.kernels(many)
     assert "the 12 largest of 60 kernels take" in drawn.answer
@@ -525,7 +525,7 @@ def test_memory_by_phase_is_that_of_the_analysis():
     peaks = phase_peaks(run, steps(run), 0)
     told = cells(charts.memory_phases(run))
     assert {name: told[name][0] for name in peaks} == {name: size(count) for name, count in peaks.items()}
-    assert told["the GPU has"][0] == "1.0 GiB"
+    assert told["the GPU has"][0] == "1 GiB"
     assert told["held by PyTorch"][0] == "256 MiB"
 
 
@@ -557,7 +557,7 @@ def test_the_parameters_are_told_apart_only_where_they_must_be_part_of_what_was_
         cells(charts.memory_kinds(dataclasses.replace(run, models=(Model(kind="N", bytes=60 * MIB, device="cuda"),))))[
             "optimizer state and else, from before"
         ][0]
-        == "40.0 MiB"
+        == "40 MiB"
     )
 
 
@@ -569,8 +569,8 @@ def test_where_memory_ran_out_its_holders_are_drawn():
     ]
     failure = Failure(message="CUDA out of memory", device=0, capacity_bytes=10 * 2**30, free_bytes=2**30)
     drawn = charts.memory_kinds(dataclasses.replace(made("empty"), failure=failure, holder_rows=rows(HOLDERS, told)))
-    assert drawn.answer == "The 10.0 GiB of GPU 0 ran out; most of it: kept for backward(), 5.0 GiB (50 %)"
-    assert cells(drawn)["free"] == ("1.0 GiB", "10.0 %")
+    assert drawn.answer == "The 10 GiB of GPU 0 ran out; most of it: kept for backward(), 5 GiB (50 %)"
+    assert cells(drawn)["free"] == ("1 GiB", "10.0 %")
     assert faults(drawn) == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from gpulab.capture.live.snapshot import Live
 from gpulab.views.live.html_panel import markup
 from gpulab.views.live.panel_content import TRAIL, Glances
-from gpulab.views.live.tiles import clock
+from gpulab.wording import clock
 from tests.support.front_end.kernel import Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
 
@@ -42,14 +42,14 @@ def test_a_glance_tells_progress_waiting_and_load():
     assert tiles(live_state()) == {
         "waiting for data": ("41 %", "2 workers"),
         "CPU": ("1.5 of 2", "cores busy"),
-        "memory": ("3.00 GiB", "of this process"),
+        "memory": ("3 GiB", "of this process"),
     }
 
 
 def test_a_gpu_gives_its_load_memory_and_power():
     shown = tiles(live_state(gpus=(gpu(),)))
     assert shown["GPU busy"] == ("34 %", "A GPU")
-    assert shown["GPU memory"] == ("16.0 GiB", "of 64 GiB")
+    assert shown["GPU memory"] == ("16 GiB", "of 64 GiB")
     assert shown["GPU power"] == ("312 W", "")
 
 

@@ -394,7 +394,7 @@ def test_a_hole_in_a_curve_stays_a_hole(show: Callable[..., Shown]) -> None:
     assert "200 W" in shown.text(".gpulab-tl-value")
     shown.page.mouse.move(*shown.point(720, floor))
     shown.settle()
-    assert "not read here" in shown.text(".gpulab-tl-value")
+    assert "not measured here" in shown.text(".gpulab-tl-value")
 
 
 def test_a_finding_leads_to_the_place_that_shows_most(show: Callable[..., Shown]) -> None:

@@ -348,7 +348,7 @@ def test_a_second_run_begins_its_first_shown_step_where_the_first_does():
     assert [side["name"] for side in head["sides"]] == ["before", "after"]
     assert {each["side"] for each in head["groups"] if each["id"].startswith("beside:")} == {1}
     assert any("moved so that the first steps shown of both begin together" in note for note in head["notes"])
-    assert "The first 80.0 ms of after are left of the beginning and are not shown." in head["notes"]
+    assert "The first 80 ms of after are left of the beginning and are not shown." in head["notes"]
 
 
 def test_boxes_of_the_second_run_are_its_events_moved():

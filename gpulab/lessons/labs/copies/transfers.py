@@ -6,18 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpulab.lessons.labs.copies.copying import ROUTES, Moved, route_ms
+from gpulab.wording import size
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
-
-
-def size_words(size: int) -> str:
-    """Bytes as people say them: 4096 is "4 KB", 1 << 30 "1 GB"."""
-    for unit, least in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if size >= least:
-            return f"{size / least:g} {unit}"
-    return f"{size} B"
 
 
 def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], here: Mapping[int, float]) -> pd.DataFrame:
@@ -26,8 +19,8 @@ def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], here: Mapp
 
     columns = {"from pageable": pageable, "from pinned": pinned, "this CPU, one core": here}
     return pd.DataFrame(
-        {name: [f"{told[size]:.2f}" if size in told else "-" for size in pinned] for name, told in columns.items()},
-        index=pd.Index([size_words(size) for size in pinned], name="GB/s"),
+        {name: [f"{told[key]:.2f}" if key in told else "-" for key in pinned] for name, told in columns.items()},
+        index=pd.Index([size(bytes_) for bytes_ in pinned], name="GB/s"),
     )
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpulab.wording import percent
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -118,8 +120,8 @@ def table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.
         name: {
             "epoch 1": first,
             "epoch 2": second,
-            "hit ratio": f"{1 - second / items:.0%}",
-            "kB from the store": round((first + second) * ITEM_BYTES / 1024),
+            "hit ratio": percent(1 - second / items),
+            "KiB from the store": round((first + second) * ITEM_BYTES / 1024),
         }
         for name, (first, second) in counted.items()
     }

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpulab.wording import duration
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -116,11 +118,12 @@ def table(ways: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
     """These ways of reading side by side, here and where every open first waits so long."""
     import pandas as pd
 
+    elsewhere = f"ms where an open waits {duration(1e9 * per_open_s)} (modelled)"
     rows = {
         name: {
             "opens": each.opens,
             "ms on this disk": round(1000 * each.wall_s),
-            f"ms where an open waits {1000 * per_open_s:.0f} ms (modelled)": round(1000 * each.elsewhere_s(per_open_s)),
+            elsewhere: round(1000 * each.elsewhere_s(per_open_s)),
         }
         for name, each in ways.items()
     }

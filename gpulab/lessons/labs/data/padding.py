@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpulab.wording import count, percent
+
 Batches = list[list[int]]  # of each batch, which sequences are in it
 
 
@@ -24,7 +26,8 @@ class Padded:
         return 1 - self.tokens / self.padded_tokens
 
     def __str__(self) -> str:
-        return f"{self.padding_frac:.0%} padding, {self.batches} batches, {self.largest_tokens:,} tokens in the largest"
+        batches = count(self.batches, "batch")
+        return f"{percent(self.padding_frac)} padding, {batches}, {self.largest_tokens:,} tokens in the largest"
 
 
 def padded(lengths: Sequence[int], batches: Batches) -> Padded:

@@ -25,7 +25,7 @@ from gpulab.intervals import covered_ns
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
-from gpulab.views.wording import percent, size
+from gpulab.wording import percent, size
 
 BYTES = ("to_gpu", "to_host", "growth")  # counters of bytes; all others are shares
 WORKING = ("matmul", "kernels", "communication", "compute")  # a copy keeps no multiprocessor busy

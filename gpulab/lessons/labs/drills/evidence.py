@@ -21,7 +21,7 @@ from gpulab.views.report.provenance import origin
 from gpulab.views.sheet.sheet import Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.step_picture import picture
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import counted, duration, percent, sentence, shortened
+from gpulab.wording import count, duration, number, percent, sentence, shorten
 
 if TYPE_CHECKING:
     from gpulab.lessons.lesson_lab import Lab
@@ -117,14 +117,14 @@ def _host(run: Run) -> str:
     if run.source.how == "virtual" or run.machine.cores_allowed is None:
         return ""
     workers = len(np.unique(run.worker_rows["worker"]))
-    return f", {counted(int(run.machine.cores_allowed), 'core')}, {counted(workers, 'worker')}"
+    return f", {count(int(run.machine.cores_allowed), 'core')}, {count(workers, 'worker')}"
 
 
 def _short(counter: Counter, value: float) -> str:
     """A reading without its unit, as narrow as it can be."""
     if counter.name in BYTES:
-        return f"{value / 2**20:.0f}" if value >= 10 * 2**20 else f"{value / 2**20:.1f}"
-    return f"{100 * value:.0f}"
+        return number(value / 2**20, 2)
+    return percent(value).removesuffix(" %")
 
 
 def _kernels(run: Run) -> Table | None:
@@ -135,7 +135,7 @@ def _kernels(run: Run) -> Table | None:
     shown = [
         Row(
             (
-                shortened(names[place] or "without a name", MOST_NAME),
+                shorten(names[place] or "without a name", MOST_NAME),
                 f"{int(rows['count'][place]):,}",
                 duration(float(rows["median_ns"][place])),
                 percent(int(rows["total_ns"][place]) / whole),

@@ -26,6 +26,7 @@ from gpulab.replay.prediction import predict
 from gpulab.run import Run
 from gpulab.tables import Kind
 from gpulab.views.sheet.view import View
+from gpulab.wording import percent, scale
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +84,7 @@ def beside(seen: Mapping[str, Signature], below: str = "") -> View:
             name,
             each.kernels,
             f"{each.median_us:.1f}",
-            *(f"{100 * share:.0f} %" for share in (each.small_frac, each.idle_frac, each.loader_frac)),
+            *(percent(share) for share in (each.small_frac, each.idle_frac, each.loader_frac)),
         )
         for name, each in seen.items()
     ]
@@ -96,7 +97,8 @@ def forecast(run: Run, change: str) -> str:
         told = predict(ready(run), chosen(change), history=learned(run))
     except RunError as error:
         return f"none: {error.why}"
-    return f"{told.likely_ns / 1e6:.2f} ms ({told.best_ns / 1e6:.2f} to {told.worst_ns / 1e6:.2f})"
+    unit = scale(told.worst_ns)
+    return f"{unit(told.likely_ns)} ({unit.number(told.best_ns)} to {unit.number(told.worst_ns)})"
 
 
 # Programs with long kernels.

@@ -14,6 +14,7 @@ from typing import Any
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.host.operators import Called, watching
 from gpulab.virtual.memory_fit.measuring import Measured
+from gpulab.wording import percent, plural, size
 
 MULTIPROCESSORS = resolve("h100").multiprocessors
 TILE = 128  # rows and columns of the result that one thread block computes, usually
@@ -96,8 +97,8 @@ class Tiled:
     filled_frac: float  # of the places in those turns that compute something wanted, 0-1
 
     def __str__(self) -> str:
-        waves = f"{self.waves:>2} wave{'s' if self.waves > 1 else ' '}"
-        return f"{self.blocks:>5,} blocks in {waves}, {100 * self.filled_frac:.0f} % of the room in them is used"
+        waves = f"{self.waves:>2} {plural(self.waves, 'wave'):5}"
+        return f"{self.blocks:>5,} blocks in {waves}, {percent(self.filled_frac)} of the room in them is used"
 
 
 def tiled(rows: int, columns: int, tile: int = TILE, multiprocessors: int = MULTIPROCESSORS) -> Tiled:
@@ -127,8 +128,8 @@ class Room:
         needed_bytes = self._needed_bytes(batch)
         if needed_bytes > self.capacity_bytes:
             raise torch.OutOfMemoryError(
-                f"out of memory: a batch of {batch:,} needs {needed_bytes / 2**30:.2f} GiB, "
-                f"and there are {self.capacity_bytes / 2**30:.2f}"
+                f"out of memory: a batch of {batch:,} needs {size(needed_bytes)}, "
+                f"and there are {size(self.capacity_bytes)}"
             )
         return needed_bytes
 

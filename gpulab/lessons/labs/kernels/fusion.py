@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpulab.errors import GpulabError
 from gpulab.lessons.labs.host.operators import Called, counts, watching
+from gpulab.wording import duration
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,7 +123,7 @@ def break_even(first_call_s: float, before_ms: float, after_ms: float) -> int:
     if after_ms >= before_ms:
         raise GpulabError(
             "This will never pay.",
-            why=f"a call takes {after_ms:.3g} ms, and took {before_ms:.3g} ms before",
+            why=f"a call takes {duration(1e6 * after_ms)}, and took {duration(1e6 * before_ms)} before",
             fix="leave the code as it was",
         )
     return ceil(1e3 * first_call_s / (before_ms - after_ms))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpulab.lessons.labs.kernels.mixed_precision import wide_elements
+from gpulab.wording import percent
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +102,7 @@ def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, 
     right = before.double() / before.double().square().mean(dim=1, keepdim=True).sqrt()
     off = ((result.double() - right).abs().amax(dim=1) / right.abs().amax(dim=1)).max()
     if float(off) > CLOSE_FRAC:
-        return None, f"a row is off by more than {100 * CLOSE_FRAC:.0f} % of its largest value"
+        return None, f"a row is off by more than {percent(CLOSE_FRAC)} of its largest value"
     return count, f"right, but all of it was wide on the way; {WIDENS}" if count >= given.numel() else ""
 
 

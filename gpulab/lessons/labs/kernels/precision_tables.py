@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpulab.hardware.lookup import resolve
 from gpulab.lessons.labs.kernels.mixed_precision import Layer
+from gpulab.wording import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +41,7 @@ def beside(wide: Mapping[str, Layer], narrow: Mapping[str, Layer]) -> pd.DataFra
         (
             f"{wide[name].ms:.2f} -> {narrow[name].ms:.2f}",
             f"{wide[name].ms / narrow[name].ms:.1f}",
-            f"{wide[name].bytes / 1e6:,.0f} -> {narrow[name].bytes / 1e6:,.0f}",
+            f"{number(wide[name].bytes / 1e6)} -> {number(narrow[name].bytes / 1e6)}",
             f"{wide[name].bytes / narrow[name].bytes:.1f}",
         )
         for name in names

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gpulab.views.sheet.sheet import Row, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import percent
+from gpulab.wording import percent
 
 LOW, HIGH = 0.5, 0.8  # what a rule of thumb calls low and high
 MOST_WORKERS = 16

@@ -17,6 +17,7 @@ from gpulab.analysis import busy
 from gpulab.errors import RunError
 from gpulab.intervals import Coverage, Ints, Spans, clip, union
 from gpulab.run import Run
+from gpulab.wording import number
 
 SECOND_NS = 1_000_000_000
 WINDOW_NS = SECOND_NS // 6  # the driver's shortest period
@@ -117,7 +118,7 @@ def told(plan_ms: int | None, job: Watched, most_error: float = 0.05, period_ms:
         return f"every {plan_ms} ms: the job is over before the first reading"
     many = readings_of(plan_ms, job, most_error, period_ms)
     count = many or len(worst)
-    off = f"{100 * worst[count - 1]:.0f} points off at worst, {100 * most_error:.0f} are allowed"
+    off = f"{number(100 * worst[count - 1], 2)} points off at worst, {number(100 * most_error, 2)} are allowed"
     return f"every {plan_ms} ms: {'after' if many else 'even after'} {count} readings {off}"
 
 

@@ -17,6 +17,7 @@ from gpulab.errors import RunError
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
 from gpulab.run import Run
+from gpulab.wording import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,7 @@ def table(*loads: Load) -> pd.DataFrame:
 
     rows = {
         each.name: {
-            "step, ms": f"{each.step_ns / 1e6:.3g}",
+            "step, ms": number(each.step_ns / 1e6),
             "busy": _percent(each.busy_frac),
             "filled": _percent(each.filled_frac),
             "MFU": _percent(each.mfu_frac),
@@ -178,4 +179,4 @@ def anonymous(steps: int = 8) -> None:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.3g} %"
+    return "-" if share is None else percent(share, figures=3)

@@ -11,6 +11,7 @@ from gpulab.lessons.labs import tables
 from gpulab.run import Run
 from gpulab.views.sheet.view import View
 from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, rounded_bytes
+from gpulab.wording import size
 
 PAGE_BYTES = 2 * 2**20  # what an expandable segment maps at a time
 SMALL_BYTES = 2**20  # requests up to this come from a segment of their own
@@ -192,17 +193,17 @@ def play(requests: Sequence[Request], allocator: Allocator) -> Played:
     """Ask an allocator for all of these, one after the other, until it cannot."""
     sizes: dict[int, int] = {}
     held = given = most = 0
-    for done, (number, size) in enumerate(requests):
-        if size < 0:
+    for done, (number, bytes_) in enumerate(requests):
+        if bytes_ < 0:
             allocator.give_back(number)
             given -= rounded_bytes(sizes.pop(number))
             continue
         try:
-            allocator.ask(number, size)
+            allocator.ask(number, bytes_)
         except Full:
-            return _played(allocator, done, held, most, size)
-        sizes[number] = size
-        given += rounded_bytes(size)
+            return _played(allocator, done, held, most, bytes_)
+        sizes[number] = bytes_
+        given += rounded_bytes(bytes_)
         held, most = max(held, allocator.reserved_bytes), max(most, given)
     return _played(allocator, len(requests), held, most, None)
 
@@ -219,8 +220,8 @@ def beside(played: Mapping[str, Played], below: str = "") -> View:
         (
             name,
             f"{told.done:,}",
-            *(f"{count / 2**30:.1f} GiB" for count in (told.held_bytes, told.given_bytes)),
-            f"{told.largest_free_bytes / 2**20:,.0f} MiB",
+            *(size(bytes_) for bytes_ in (told.held_bytes, told.given_bytes)),
+            size(told.largest_free_bytes),
         )
         for name, told in played.items()
     ]
@@ -232,10 +233,10 @@ def requests_of(run: Run) -> list[Request]:
     rows = run.memory_rows.where(run.memory_rows["device"] >= 0)
     open_: dict[int, int] = {}
     found: list[Request] = []
-    for number, (size, address) in enumerate(zip(rows["bytes"].tolist(), rows["address"].tolist(), strict=True)):
-        if size > 0:
+    for number, (bytes_, address) in enumerate(zip(rows["bytes"].tolist(), rows["address"].tolist(), strict=True)):
+        if bytes_ > 0:
             open_[address] = number
-            found.append((number, size))
-        elif size < 0 and address in open_:
+            found.append((number, bytes_))
+        elif bytes_ < 0 and address in open_:
             found.append((open_.pop(address), -1))
     return found

@@ -19,6 +19,7 @@ from gpulab.lessons.labs.memory.oom_programs import (
 )
 from gpulab.views.sheet.sheet import Line, Row, Sheet, Table
 from gpulab.views.sheet.view import View
+from gpulab.wording import size
 
 GIB = 2**30
 FIRST = ("wide", "many", "long", "more")  # those of CASES that fail in their first step
@@ -55,16 +56,16 @@ def known(*names: str) -> View:
     programs = [CASES[name] for name in names]
     ends = [attempt(program) for program in programs]
     lines = (
-        ("weights, gradients, Adam's numbers", [f"{states_bytes(each) / GIB:.1f} GiB" for each in programs]),
+        ("weights, gradients, Adam's numbers", [size(states_bytes(each)) for each in programs]),
         ("samples in a batch", [f"{each.batch:,}" for each in programs]),
         ("tokens in a sample", [f"{each.length:,}" for each in programs]),
         ("half precision", ["yes" if each.half else "no" for each in programs]),
         ("attention", ["fused" if each.fused else "written out" for each in programs]),
-        ("asked for, and not to be had", [_size(each.asked_bytes) for each in ends]),
+        ("asked for, and not to be had", [size(each.asked_bytes) for each in ends]),
         ("in", [each.phase for each in ends]),
     )
     table = Table(header=("", *names), rows=tuple(Row((name, *cells)) for name, cells in lines))
-    room = Line(f"The card has {room_bytes() / GIB:.1f} GiB for tensors.", soft=True)
+    room = Line(f"The card has {size(room_bytes())} for tensors.", soft=True)
     return View(Sheet("gpulab: programs that ran out of memory", (table, room)))
 
 
@@ -125,16 +126,12 @@ def _told(program: Program, remedy: str | None) -> tuple[bool, str]:
 
 
 def _why(program: Program, end: Attempt) -> str:
-    words = f"runs out: {_size(end.asked_bytes)} more wanted in {end.phase}"
+    words = f"runs out: {size(end.asked_bytes)} more wanted in {end.phase}"
     always, room = states_bytes(program), room_bytes()
     if always <= room:
         return words
-    return f"{words}; {always / GIB:.1f} GiB are there whatever the batch, and the card has {room / GIB:.1f}"
+    return f"{words}; {size(always)} are there whatever the batch, and the card has {size(room)}"
 
 
 def _no_such(name: str) -> str:
     return f"there is no remedy {name!r}; there are {', '.join(REMEDIES)}"
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:,.0f} MiB"

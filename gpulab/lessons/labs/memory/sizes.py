@@ -10,6 +10,7 @@ from gpulab.lessons.labs.memory.counters import saved_bytes
 from gpulab.views.sheet.view import View
 from gpulab.virtual.memory_fit.fitting import MaxBatch
 from gpulab.virtual.memory_fit.measuring import Measured
+from gpulab.wording import number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,10 +79,10 @@ def in_turn(found: Mapping[str, MaxBatch]) -> View:
     lines = []
     for name, each in found.items():
         most = most_mib(each.tried[0])
-        parts = [f"{most.get(part, 0):,.0f}" for part in PARTS[:4]]
+        parts = [number(most.get(part, 0), 2) for part in PARTS[:4]]
         lines.append((name, *parts, _mib(each.tried[0].peak.bytes), f"{each.batch or 0:,}"))
     return tables.rows(("MiB at most", *PARTS[:4], "peak", "largest batch"), lines)
 
 
 def _mib(count: float) -> str:
-    return f"{count / MIB:,.0f}"
+    return number(count / MIB, 2)

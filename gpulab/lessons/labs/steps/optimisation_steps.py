@@ -16,7 +16,7 @@ from gpulab.questions import diagnose
 from gpulab.run import Run
 from gpulab.views.sheet.sheet import Row, Sheet, Table
 from gpulab.views.sheet.view import View
-from gpulab.views.wording import percent, sentence, times
+from gpulab.wording import duration, percent, ratio, sentence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,10 +81,10 @@ class Mending:
         for count in range(len(order) + 1):
             made, last = order[:count], self.photo_us(*order[: max(0, count - 1)])
             told = diagnose(self.run(*made))
-            gave = times(last / self.photo_us(*made)) if count else ""
+            gave = ratio(last / self.photo_us(*made)) if count else ""
             computes = percent(told.ledger.busy_frac) if told.ledger else ""
             name = order[count - 1] if count else "none yet"
-            rows.append(Row((name, sentence(told.verdict), f"{self.photo_us(*made):.0f} us", gave, computes)))
+            rows.append(Row((name, sentence(told.verdict), duration(1e3 * self.photo_us(*made)), gave, computes)))
         header = ("change", "what the report names then", "a photograph", "gain", "GPU busy")
         caption = f"Each change is made with those above it; {self.run().source}."
         table = Table(header=header, rows=tuple(rows), left=2, caption=caption)
@@ -96,7 +96,7 @@ class Mending:
         rows = []
         for place, name in enumerate(order):
             late = self.photo_us(*order[:place]) / self.photo_us(*order[: place + 1])
-            rows.append(Row((name, CHANGES[name], times(self.gain(name)), times(late))))
+            rows.append(Row((name, CHANGES[name], ratio(self.gain(name)), ratio(late))))
         header = ("change", "", "made first", "made in this order")
         table = Table(header=header, rows=tuple(rows), left=2, caption=f"Times as fast; {self.run().source}.")
         return View(Sheet("gpulab: early and late", (table,)))

@@ -14,6 +14,7 @@ from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import ledger
 from gpulab.errors import RunError
 from gpulab.run import Run
+from gpulab.wording import number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,11 +94,11 @@ def table(loops: Mapping[str, Seen], **more: Iterable[object]) -> pd.DataFrame:
 
     rows = {
         name: {
-            "samples/s": f"{each.per_s:,.0f}",
-            "kernels a step": f"{each.kernels:.0f}",
-            "us each": f"{each.each_ns / 1000:,.1f}",
-            "GPU busy": f"{100 * each.busy_frac:.0f} %",
-            "filled": f"{100 * each.filled_frac:.0f} %",
+            "samples/s": number(each.per_s),
+            "kernels a step": number(each.kernels),
+            "us each": number(each.each_ns / 1000),
+            "GPU busy": percent(each.busy_frac),
+            "filled": percent(each.filled_frac),
         }
         for name, each in loops.items()
     }

@@ -15,6 +15,7 @@ from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.rewrites.engine.graph_work import LEAST_NS, calls, pieces_of
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.kernels.compile_on_cpu import batch_on_cpu
+from gpulab.wording import number
 
 MOST = 256.0
 CALL_NS = 10_000.0  # of a copy's call, whatever its size
@@ -136,7 +137,7 @@ def batch_lacking(graph: Graph, value: Value) -> str | None:
         return "the size of its batches was not recorded, or there were several; ask for batch=x2, twice what it is"
     times = work_of_batch(graph, value)
     if not 1 / MOST <= times <= MOST:
-        return f"{times:.3g} times the batch is too far from what was recorded"
+        return f"{number(times)} times the batch is too far from what was recorded"
     if graph.steps.found_by == "whole run" and not graph.on_gpu and not graph.run.loaders:
         return "no steps were found, so nothing tells what a batch is"
     return None

@@ -26,6 +26,7 @@ from gpulab.replay.rewrites.engine.graph_work import (
 )
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.machine.other_gpu import other_gpu
+from gpulab.wording import percent
 
 # Of the ratio of peaks, what comes out, as powers of it. A V100's factor of 8 gave 3.3x for all of a ResNet-50, which
 # is 6x for its products (NVIDIA's DeepLearningExamples); small and oddly shaped ones gain half of that and less.
@@ -219,7 +220,7 @@ def amp_lacking(graph: Graph, value: Value) -> str | None:
     name = gpu.name if gpu else "this GPU"
     share = half_share(found)
     if share > HALF_ALREADY:
-        return f"{100 * share:.0f} % of the time of its matrix products is in half precision already"
+        return f"{percent(share)} of the time of its matrix products is in half precision already"
     products = _products(graph)
     if not products.any():
         return "none of its matrix products is in float32"
@@ -246,7 +247,7 @@ def no_products(graph: Graph) -> str | None:
     untold = matrix & (found.precision == Precision.UNKNOWN) & ~found.narrow
     share = found.dur_ns[untold].sum() / found.dur_ns[matrix].sum()
     if share > UNTOLD_FRAC:
-        return f"the names of {100 * share:.0f} % of its matrix kernels, by time, do not tell their precision"
+        return f"the names of {percent(share)} of its matrix kernels, by time, do not tell their precision"
     return None
 
 

@@ -14,6 +14,7 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.rewrites.ranks.collectives import Exchanges, alike, exchanges
 from gpulab.tables import Kind
+from gpulab.wording import size
 
 MIB = 1 << 20
 LATENCY_NS = (10_000.0, 40_000.0)  # of an all-reduce of next to nothing, within one machine
@@ -228,8 +229,8 @@ def _lacking_sizes(graph: Graph, value: Value) -> str | None:
         return "it does not tell how many bytes each collective moved"
     found = merging(graph, float(value) * MIB)
     if len(found.last) == len(found.work):
-        largest = told.bytes.max() / MIB
-        return f"its collectives, of up to {largest:.0f} MiB, do not fit two into one: only larger buckets can be told"
+        largest = size(float(told.bytes.max()))
+        return f"its collectives, of up to {largest}, do not fit two into one: only larger buckets can be told"
     return None
 
 

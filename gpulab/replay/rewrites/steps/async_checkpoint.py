@@ -14,6 +14,7 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.sweep import host_step_ns
 from gpulab.run import Run
+from gpulab.wording import duration
 
 SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
 COPYING = (0.03, 0.30)  # of the time of saving, what copying the state takes: a core copies 4-12 GB/s, files take 0.3-3
@@ -117,10 +118,9 @@ def _lacking(graph: Graph, value: Value) -> str | None:
         return None
     rare = pauses(graph.run, graph.steps)
     if rare is not None and (rare.called or "").startswith(SAVING):
-        each, mean = rare.each_ns / 1e6, rare.total_ns / rare.steps / 1e6
         return (
-            f"{rare.count} of {rare.steps} steps save, for {each:.0f} ms each: the typical step does not change, "
-            f"the average one would be {mean:.1f} ms shorter"
+            f"{rare.count} of {rare.steps} steps save, for {duration(rare.each_ns)} each: the typical step does not "
+            f"change, the average one would be {duration(rare.total_ns / rare.steps)} shorter"
         )
     if not len(graph.run.host_rows):
         return "the main thread was not sampled, so what it saved is not known"

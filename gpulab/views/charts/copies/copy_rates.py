@@ -23,7 +23,7 @@ from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
 from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import UNKNOWN, counted, percent, scale, size
+from gpulab.wording import UNKNOWN, count, metric, percent, scale, size
 
 MOST_MARKS, CELLS = 1600, 36  # more copies than that share the marks of a grid with so many cells a side
 _FIX = "Copy inside the recorded steps: batch.to(device) is a copy, and so are .cpu() and .item()"
@@ -127,13 +127,8 @@ def _answer(groups: Sequence[_Group], best: float | None) -> str:
     which = f"{'Large copies' if len(large) else 'Copies'} {first.route}"
     over_link = best is not None and first.way in ("HtoD", "DtoH")
     beside = f", {percent(reached / best)} of what this link can give" if over_link and best else ""
-    many = f"{len(shown):,} {'copies' if len(shown) != 1 else 'copy'}"
-    return f"{which} reach {_rate(reached)}{beside} ({many}, {size(float(shown['bytes'].sum()))})"
-
-
-def _rate(bytes_per_s: float) -> str:
-    value, unit = (bytes_per_s / 1e9, "GB/s") if bytes_per_s >= 1e9 else (bytes_per_s / 1e6, "MB/s")
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    many = count(len(shown), "copy", "copies")
+    return f"{which} reach {metric(reached, 'B/s')}{beside} ({many}, {size(float(shown['bytes'].sum()))})"
 
 
 def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
@@ -149,7 +144,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
         axes.scatter(x, y, s=area, label=label, alpha=0.85, rasterized=len(x) > 500, **each.style)
     if best is not None:
         axes.axhline(best, color=INK, linewidth=1, linestyle="--")
-        words = f"a large pinned copy on this link: {_rate(best)}"
+        words = f"a large pinned copy on this link: {metric(best, 'B/s')}"
         axes.annotate(
             words, (0, best), (4, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=SMALL_PT
         )
@@ -157,7 +152,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], best: float | None) -> None:
     axes.set_xlim(left=max(0.6, axes.get_xlim()[0]))
     axes.xaxis.set_major_locator(LogLocator(base=2, subs=(1.0,), numticks=9))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value).replace(".0 ", " ")))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: metric(value, "B/s")))
     axes.minorticks_off()
     axes.set_xlabel("size of the copy")
     axes.set_ylabel("rate")
@@ -188,13 +183,13 @@ def _words(groups: Sequence[_Group], best: float | None) -> str:
     told = []
     for each in groups:
         reached = rate(each.timed)
-        told.append(f"{each.label}: {counted(len(each.rows), 'copy')}".replace("copys", "copies"))
+        told.append(f"{each.label}: {count(len(each.rows), 'copy', 'copies')}")
         if reached is not None:
-            told[-1] += f", {size(float(each.timed['bytes'].sum()))} at {_rate(reached)} in all"
+            told[-1] += f", {size(float(each.timed['bytes'].sum()))} at {metric(reached, 'B/s')} in all"
         if untold := len(each.rows) - len(each.timed):
             told[-1] += f", {untold:,} of them without a size or a time"
     link = (
-        f"A large pinned copy on this link gets {_rate(best)}"
+        f"A large pinned copy on this link gets {metric(best, 'B/s')}"
         if best is not None
         else "What the link can give is not told"
     )
@@ -209,8 +204,8 @@ def _table(groups: Sequence[_Group]) -> Table:
         rows.append(Row((
             each.label, f"{len(each.rows):,}", size(float(each.timed["bytes"].sum())) if told else UNKNOWN,
             size(float(np.median(each.timed["bytes"]))) if told else UNKNOWN,
-            unit.bare(each.rows["dur_ns"].sum()), UNKNOWN if reached is None else _rate(reached),
-            _rate(float(each.rates.max())) if told else UNKNOWN,
+            unit.number(each.rows["dur_ns"].sum()), UNKNOWN if reached is None else metric(reached, 'B/s'),
+            metric(float(each.rates.max()), "B/s") if told else UNKNOWN,
         )))  # fmt: skip
     header = ("copies", "count", "bytes", "median size", f"time, {unit.unit}", "rate in all", "fastest")
     return Table(header=header, rows=tuple(rows), caption="Bytes and rates of the copies that tell size and time.")

@@ -18,7 +18,7 @@ from gpulab.views.charts.drawing.shades import pale
 from gpulab.views.charts.drawing.style import PAPER, SMALL_PT
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import UNKNOWN, Scale, counted, percent, scale
+from gpulab.wording import UNKNOWN, Scale, count, number, percent, scale
 
 MOST_MARKS, BINS = 600, 240  # more batches than that are drawn as bins
 MOST_WORKERS, MOST_STRETCHES = 32, 400  # drawn; of more, the first, and looks in groups
@@ -67,12 +67,12 @@ def _answer(told: Batches, seen: Sequence[Watched]) -> str:
         return f"{waited[:1].upper()}{waited[1:]}: {unit(float(told.wait_ns.mean()))} for a mean batch"
     each = "One worker computes" if len(seen) == 1 else f"{len(seen)} workers compute"
     if load > 1:
-        return f"{each} on {load:.1f} cores{' each' * (len(seen) > 1)}, and {waited}"
+        return f"{each} on {number(load, 2)} cores{' each' * (len(seen) > 1)}, and {waited}"
     return f"{each} {percent(load)} of the time, and {waited}"
 
 
 def _many(told: Batches) -> str:
-    return f"{len(told):,} batch{'es' * (len(told) != 1)}"
+    return count(len(told), "batch")
 
 
 def _draw(axes: Sequence[Axes], told: Batches, seen: Sequence[Watched]) -> None:
@@ -107,7 +107,7 @@ def _draw_workers(axes: Axes, seen: Sequence[Watched], along: Scale) -> None:
         figure = axes.get_figure(root=True)
         assert figure is not None
         bar = figure.colorbar(
-            mesh, ax=axes, pad=0.01, aspect=8, ticks=[0, 0.5, 1], format=lambda value, _: f"{100 * value:.0f} %"
+            mesh, ax=axes, pad=0.01, aspect=8, ticks=[0, 0.5, 1], format=lambda value, _: percent(value)
         )
         bar.set_label("load of a core", fontsize=SMALL_PT)
         bar.outline.set_visible(False)
@@ -180,7 +180,7 @@ def _words(told: Batches, seen: Sequence[Watched]) -> str:
         storage = f"at {percent(float(np.mean(told_blocked)))} of the looks they waited for storage"
     rest = f" {len(seen) - MOST_WORKERS} more workers are not drawn." if len(seen) > MOST_WORKERS else ""
     load = percent(mean_load(seen))
-    return f"{first}. Above it the load of {counted(len(seen), 'worker')}: {load} in the mean; {storage}.{rest}"
+    return f"{first}. Above it the load of {count(len(seen), 'worker')}: {load} in the mean; {storage}.{rest}"
 
 
 def _table(told: Batches, seen: Sequence[Watched]) -> Table:
@@ -193,7 +193,7 @@ def _table(told: Batches, seen: Sequence[Watched]) -> Table:
         )
     unit = scale(float(max(told.wait_ns.max(), told.kept_ns.max(), 1)))
     rows = [
-        Row((f"{place + 1:,}", unit.bare(wait), unit.bare(kept) if kept >= 0 else UNKNOWN))
+        Row((f"{place + 1:,}", unit.number(wait), unit.number(kept) if kept >= 0 else UNKNOWN))
         for place, (wait, kept) in enumerate(
             zip(told.wait_ns[:MOST_ROWS].tolist(), told.kept_ns.tolist(), strict=False)
         )
@@ -208,4 +208,4 @@ def _table(told: Batches, seen: Sequence[Watched]) -> Table:
 def _worker_row(each: Watched) -> Row:
     load = each.load_frac
     watched_s = (each.at_ns[-1] - each.at_ns[0]) / 1e9
-    return Row((f"{each.number}", f"{watched_s:.1f}", percent(load), percent(each.blocked_frac)))
+    return Row((f"{each.number}", number(watched_s), percent(load), percent(each.blocked_frac)))

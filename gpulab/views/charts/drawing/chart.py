@@ -17,7 +17,7 @@ from gpulab.views.charts.drawing.lettering import LEFT_FRAC, broken, extension
 from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, TITLE_PT, dressed
 from gpulab.views.sheet.html import table_html
 from gpulab.views.sheet.sheet import Table
-from gpulab.views.wording import clean, sentence, shortened
+from gpulab.wording import clean, sentence, shorten
 
 WIDTH_IN, HEIGHT_IN, DPI = 7.2, 3.6, 120
 MOST_TITLE, MOST_ALT, MOST_SOURCE, MOST_NAME, MOST_DEVICE = 200, 1600, 300, 60, 80
@@ -140,7 +140,7 @@ def sources(runs: Run | Sequence[Run]) -> str:
     """Where the numbers of some runs come from; once, where it is the same for all."""
     several = (runs,) if isinstance(runs, Run) else tuple(runs)
     names = [clean(run.name, MOST_NAME) for run in several]
-    whence = [clean(shortened(str(run.source), MOST_DEVICE + 40), MOST_DEVICE + 40) for run in several]
+    whence = [clean(shorten(str(run.source), MOST_DEVICE + 40), MOST_DEVICE + 40) for run in several]
     if len(set(whence)) == 1:
         called = f"run {names[0]}" if len(names) == 1 else f"runs {', '.join(names)}"
         return f"{whence[0]}; {called}"
@@ -166,4 +166,4 @@ def _virtual(source: str) -> str:
     if not parts:
         return ""
     first = parts[0].partition(", estimated")[0]
-    return f"virtual {shortened(first, 24)}, estimated" if len(set(parts)) == 1 else "virtual, estimated"
+    return f"virtual {shorten(first, 24)}, estimated" if len(set(parts)) == 1 else "virtual, estimated"

@@ -16,7 +16,7 @@ from gpulab.rules.engine.needs import without_ledger
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw
 from gpulab.views.charts.drawing.style import INK, Dress
-from gpulab.views.wording import Scale
+from gpulab.wording import Scale
 
 LOOPLESS = "whole run"
 

@@ -20,7 +20,7 @@ from gpulab.views.charts.host.idle_tree import Blamed, Held, blamed
 from gpulab.views.report.ledger_table import DEVICE
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, clean, counted, percent, scale, shortened
+from gpulab.wording import Scale, clean, count, percent, scale, shorten
 
 MOST_ROWS = 40
 LEAST_LABEL_IN, MOST_LINES = 0.42, 3  # a box narrower than this stays empty: its name stands in the table
@@ -60,7 +60,7 @@ def _answer(accounts: Ledger, told: Sequence[Blamed]) -> str:
     unit = scale(idle_ns / count)
     return (
         f"{_subject(accounts)} {percent(accounts.idle_frac)} of {_steps(accounts)}, most of it "
-        f"{first.part.label}: {unit.bare(first.ns / count)} of {unit(idle_ns / count)}{' a step' * (count > 1)}"
+        f"{first.part.label}: {unit.number(first.ns / count)} of {unit(idle_ns / count)}{' a step' * (count > 1)}"
     )
 
 
@@ -165,7 +165,7 @@ def _place(held: Held) -> str:
 
 def _line(held: Held) -> str:
     assert held.frame is not None
-    samples = f" ({counted(held.frame.samples, 'sample')})" if held.frame.samples is not None else ""
+    samples = f" ({count(held.frame.samples, 'sample')})" if held.frame.samples is not None else ""
     return f"{clean(held.frame.name, 80)}{samples}"
 
 
@@ -176,7 +176,7 @@ def _words(run: Run, accounts: Ledger, told: Sequence[Blamed]) -> str:
     first = f"Of {told[0].part.label}, {percent(most.ns / told[0].ns)} is {_holder(run, most)}"
     line = f", mostly at {_line(most)}" if most.frame is not None else ""
     lines = "" if any(held.frame for each in told for held in each.held) else " No Python frames were recorded."
-    return f"A flame of the idle time. Its parts: {parts}. {shortened(first, 300)}{line}.{lines}"
+    return f"A flame of the idle time. Its parts: {parts}. {shorten(first, 300)}{line}.{lines}"
 
 
 def _table(run: Run, told: Sequence[Blamed], unit: Scale) -> Table:
@@ -191,14 +191,14 @@ def _table(run: Run, told: Sequence[Blamed], unit: Scale) -> Table:
     if left_out > 0:
         rows = [row for row in rows if row.kind == "group" or row in rows[:MOST_ROWS]]
     caption = "The parts sum to all idle time exactly, and the operators of each to the part."
-    caption += f" {counted(left_out, 'small operator')} left out." if left_out > 0 else ""
+    caption += f" {count(left_out, 'small operator')} left out." if left_out > 0 else ""
     rows.append(_row("idle", "", total, total, unit, kind="total"))
     header = ("while the host was", "line", unit.unit, "share")
     return Table(header=header, rows=tuple(rows), left=2, caption=caption)
 
 
 def _row(name: str, line: str, ns: int, total: int, unit: Scale, *, key: str | None = None, kind: str = "plain") -> Row:
-    return Row((name, line, unit.bare(ns), percent(ns / total, 1)), key=key, kind=kind)
+    return Row((name, line, unit.number(ns), percent(ns / total, 1)), key=key, kind=kind)
 
 
 def _never_idle(run: Run, accounts: Ledger) -> Chart:

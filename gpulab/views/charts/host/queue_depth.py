@@ -20,7 +20,7 @@ from gpulab.views.charts.drawing.style import SOFT
 from gpulab.views.charts.host.queue_depth_values import Depths, depths
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import counted, percent, scale
+from gpulab.wording import count, percent, scale
 
 MOST_POINTS, BINS = 2000, 400  # more changes than that are drawn as bins
 MOST_ROWS, MOST_LINES = 40, 60
@@ -61,7 +61,7 @@ def _answer(found: Steps, seen: Depths) -> str:
         half = f"half of the time it holds {seen.median:,} pieces of work or more"
         return f"The GPU's queue never runs dry in {steps_of}: {half}"
     unit = scale(seen.window.total_ns / count)
-    each = f"{unit.bare(seen.dry.total_ns / count)} of {unit(seen.window.total_ns / count)}{' a step' * (count > 1)}"
+    each = f"{unit.number(seen.dry.total_ns / count)} of {unit(seen.window.total_ns / count)}{' a step' * (count > 1)}"
     return f"The GPU's queue is empty {percent(seen.dry_frac)} of {steps_of}: {each}"
 
 
@@ -109,14 +109,14 @@ def _edges(first: int, last: int) -> Ints:
 
 def _words(seen: Depths, delays: LaunchDelays) -> str:
     deepest = int(seen.deepest(seen.window.start_ns, seen.window.end_ns).max())
-    stretches = f"{len(seen.dry.start_ns):,} stretch{'es' * (len(seen.dry.start_ns) != 1)}"
+    stretches = count(len(seen.dry.start_ns), "stretch")
     told = (
         f"Two plots over the interior steps. Above, how many pieces of GPU work were called for and not finished: "
         f"{deepest:,} at most, {seen.median:,} in the median of the time. Below, the share of the time in which the "
         f"GPU idles with an empty queue: {percent(seen.dry_frac, 1)} in all, in {stretches}."
     )
     without = (
-        f" {counted(delays.unlinked, 'piece')} of work with no recorded call are not in the curve."
+        f" {count(delays.unlinked, 'piece')} of work with no recorded call are not in the curve."
         if delays.unlinked
         else ""
     )
@@ -130,7 +130,7 @@ def _table(found: Steps, seen: Depths) -> Table:
     unit = scale(float((end - start).max()))
     rows = [
         Row((
-            f"{number[each]:,}", unit.bare(end[each] - start[each]), unit.bare(dry[each]),
+            f"{number[each]:,}", unit.number(end[each] - start[each]), unit.number(dry[each]),
             percent(dry[each] / max(1, end[each] - start[each]), 1), f"{mean[each]:,.1f}", f"{most[each]:,}",
         ))
         for each in range(min(len(number), MOST_ROWS))

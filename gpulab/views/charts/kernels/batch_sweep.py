@@ -18,10 +18,9 @@ from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.views.virtual_gpu.memory_fit import MaxBatchView
-from gpulab.views.virtual_gpu.wording import number
-from gpulab.views.wording import percent, scale
 from gpulab.virtual.memory_fit.fitting import GAINING_FRAC, MaxBatch
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE
+from gpulab.wording import number, percent, scale
 
 MOST_ROWS, MOST_TICKS = 40, 10
 _NEED = (
@@ -207,7 +206,7 @@ def _table(points: Sequence[_Point]) -> Table:
     rows = [
         Row((
             f"{each.batch:,}", number(each.per_s), _span(each),
-            unit.bare(each.step_ns), "" if each.fits else "does not fit",
+            unit.number(each.step_ns), "" if each.fits else "does not fit",
         ))
         for each in points[:MOST_ROWS]
     ]  # fmt: skip

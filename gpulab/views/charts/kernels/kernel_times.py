@@ -21,7 +21,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import beside, in_unit
 from gpulab.views.charts.drawing.style import INK, PAPER, Dress
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, clean, counted, percent, scale, shortened
+from gpulab.wording import Scale, clean, count, percent, scale, shorten
 
 WHAT = "Kernels"
 SHOWN, MOST_ROWS = 12, 38
@@ -114,14 +114,14 @@ def called(name: str) -> str:
         bare = bare.partition(">::type ")[2] or bare
     told = short(bare)
     does = next((each for each in _DOES.findall(bare) if each not in told), "") if told in _GENERAL else ""
-    return clean(shortened(f"{_GENERAL[told]}: {does}" if does else told, 90)) or "?"
+    return clean(shorten(f"{_GENERAL[told]}: {does}" if does else told, 90)) or "?"
 
 
 def _draw(axes: Axes, shown: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> None:
     for place, each in enumerate(shown):
         _, key, hatch = FAMILIES[each.family]
         axes.barh(place, each.total_ns, height=0.74, facecolor=colour(key), edgecolor=PAPER, hatch=hatch, linewidth=0)
-        told = f"{unit(each.total_ns)}  {percent(each.share_frac)}  {counted(each.count, 'run')}"
+        told = f"{unit(each.total_ns)}  {percent(each.share_frac)}  {count(each.count, 'run')}"
         beside(axes, each.total_ns, place, told)
     drawn = 0
     labels = [fitting(called(each.name), NAME_IN, 8.5) for each in shown]
@@ -154,8 +154,8 @@ def _answer(shown: list[_Kernel], total_ns: int, names: int) -> str:
     took = sum(each.total_ns for each in shown) / max(1, total_ns)
     most = f"{fitting(called(first.name), 3.2, 11)} takes {percent(first.share_frac)} of kernel time"
     if names <= len(shown):
-        return f"{most}, the most of {counted(names, 'kernel')}"
-    return f"{most}; the {len(shown)} largest of {counted(names, 'kernel')} take {percent(took)}"
+        return f"{most}, the most of {count(names, 'kernel')}"
+    return f"{most}; the {len(shown)} largest of {count(names, 'kernel')} take {percent(took)}"
 
 
 def _families(shown: list[_Kernel], total_ns: int) -> str:
@@ -168,7 +168,7 @@ def _families(shown: list[_Kernel], total_ns: int) -> str:
 
 def _alt(shown: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> str:
     told = "; ".join(
-        f"{shortened(called(each.name), 50)} {unit(each.total_ns)}, {counted(each.count, 'run')}" for each in shown[:5]
+        f"{shorten(called(each.name), 50)} {unit(each.total_ns)}, {count(each.count, 'run')}" for each in shown[:5]
     )
     rest = f" The other {names - len(shown):,} take {percent(rest_ns / max(1, total_ns))}." if rest_ns > 0 else ""
     by = _families(shown, total_ns)
@@ -181,8 +181,8 @@ def _table(found: list[_Kernel], table: Rows, total_ns: int) -> Table:
     rows = [
         Row(
             (
-                clean(each.name, 160), FAMILIES[each.family][0], f"{each.count:,}", unit.bare(each.total_ns),
-                percent(each.share_frac, 1), each_unit.bare(each.median_ns),
+                clean(each.name, 160), FAMILIES[each.family][0], f"{each.count:,}", unit.number(each.total_ns),
+                percent(each.share_frac, 1), each_unit.number(each.median_ns),
             ),
             key=FAMILIES[each.family][1] or "rest",
         )
@@ -193,10 +193,10 @@ def _table(found: list[_Kernel], table: Rows, total_ns: int) -> Table:
         rest = total_ns - sum(each.total_ns for each in found)
         count = int(table["count"].sum()) - sum(each.count for each in found)
         rows.append(
-            Row((f"{left:,} others", "", f"{count:,}", unit.bare(rest), percent(rest / max(1, total_ns), 1), ""))
+            Row((f"{left:,} others", "", f"{count:,}", unit.number(rest), percent(rest / max(1, total_ns), 1), ""))
         )
     rows.append(
-        Row(("together", "", f"{int(table['count'].sum()):,}", unit.bare(total_ns), "100.0 %", ""), kind="total")
+        Row(("together", "", f"{int(table['count'].sum()):,}", unit.number(total_ns), "100.0 %", ""), kind="total")
     )
     header = ("kernel", "family", "runs", f"{unit.unit}", "share", f"median, {each_unit.unit}")
     return Table(header=header, rows=tuple(rows), left=2)

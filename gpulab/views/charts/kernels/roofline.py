@@ -21,7 +21,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import accounted, without_even
 from gpulab.views.charts.drawing.style import INK, PAPER, SOFT, Dress
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import clean, counted, percent, scale, shortened
+from gpulab.wording import clean, count, metric, number, percent, scale, shorten
 
 WHAT = "Roofline"
 MOST_ROWS, MOST_NAMED = 39, 4
@@ -134,7 +134,7 @@ def _draw(axes: Axes, points: Sequence[_Point], spec: GpuSpec) -> None:
             )  # fmt: skip
     _number(axes, points[:MOST_NAMED])
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _rate(value, "FLOP")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: metric(value, "FLOP/s")))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
     axes.set_xlabel("floating-point operations per byte that must move (log scale)")
@@ -156,7 +156,7 @@ def _draw_roofs(
     axes.plot([low, knee], [memory * low, highest], color=INK, linewidth=1.6)
     at = low ** (1 / 3) * knee ** (2 / 3)
     offset: Dress = {"textcoords": "offset points", "ha": "right", "fontsize": 8.5, "color": INK}
-    axes.annotate(f"memory {_rate(memory, 'B')}", (at, memory * at), xytext=(-8, 2), **offset)
+    axes.annotate(f"memory {metric(memory, 'B/s')}", (at, memory * at), xytext=(-8, 2), **offset)
     above, aside = float("inf"), False
     for peak, precisions in roofs:
         # Two roofs less than half a decade apart leave no room for two labels above one another.
@@ -164,7 +164,7 @@ def _draw_roofs(
         above = peak
         names = ", ".join(PRECISIONS[each][0] for each in precisions)
         axes.plot([peak / memory, high], [peak, peak], color=INK, linewidth=1.6, linestyle=PRECISIONS[precisions[0]][3])
-        axes.annotate(f"{names} {_rate(peak, 'FLOP')}", (high, peak), xytext=(-120 if aside else -4, 3), **offset)
+        axes.annotate(f"{names} {metric(peak, 'FLOP/s')}", (high, peak), xytext=(-120 if aside else -4, 3), **offset)
 
 
 def _number(axes: Axes, largest: Sequence[_Point]) -> None:
@@ -172,7 +172,7 @@ def _number(axes: Axes, largest: Sequence[_Point]) -> None:
     size_pt = [inches * 72 for inches in (5.6, 2.6)]  # about the plot's
     ends = [(np.log10(low), np.log10(high)) for low, high in (axes.get_xlim(), axes.get_ylim())]
     taken: list[tuple[float, float]] = []
-    for number, point in enumerate(largest):
+    for place, point in enumerate(largest, start=1):
         x, y = (
             (np.log10(value) - low) / (high - low) * size
             for value, (low, high), size in zip((point.intensity, point.rate), ends, size_pt, strict=True)
@@ -183,18 +183,10 @@ def _number(axes: Axes, largest: Sequence[_Point]) -> None:
             right += 14
         taken.append((x + right, y + up))
         axes.annotate(
-            f"{number + 1}", (point.intensity, point.rate), xytext=(right, up), textcoords="offset points", ha="center",
+            f"{place}", (point.intensity, point.rate), xytext=(right, up), textcoords="offset points", ha="center",
             va="center", fontsize=8, color=INK, zorder=6,
             bbox={"boxstyle": "circle,pad=0.15", "facecolor": PAPER, "edgecolor": SOFT, "linewidth": 0.6},
         )  # fmt: skip
-
-
-def _rate(value: float, unit: str) -> str:
-    """So many of a unit a second: 15.7 TFLOP/s, 900 GB/s."""
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g} {prefix}{unit}/s"
-    return f"{value:.3g} {unit}/s"
 
 
 def _answer(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
@@ -202,7 +194,7 @@ def _answer(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -
         first = points[0]
         return f"The largest matrix work reaches {percent(first.of_roof)} of what the {spec.name} allows it"
     kind = PRECISIONS[used.precision][0].replace("half", "half precision")
-    reached = f"{percent(used.kernel_frac)} of the {spec.name}'s {_rate(used.peak, 'FLOP')} in {kind}"
+    reached = f"{percent(used.kernel_frac)} of the {spec.name}'s {metric(used.peak, 'FLOP/s')} in {kind}"
     if used.told_frac < MOSTLY_TOLD_FRAC:
         return f"The {percent(used.told_frac)} of matrix work whose sizes are known reaches {reached}"
     return f"Matrix work reaches {reached}; over the whole step that is {percent(used.step_frac)}"
@@ -210,23 +202,22 @@ def _answer(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -
 
 def _named(work: Work) -> str:
     sizes = " x ".join("[" + ", ".join(map(str, shape)) + "]" for shape in work.given.shapes[:2] if shape)
-    return clean(shortened(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
+    return clean(shorten(f"{work.op.removeprefix('aten::')} {sizes}".strip(), 70))
 
 
 def _alt(points: Sequence[_Point], used: Utilisation | None, spec: GpuSpec) -> str:
     bound = sum(point.step_frac for point in points if point.roof < _peak(spec, point.work.precision))
     told = "; ".join(
-        f"{_named(point.work)}: {_rate(point.rate, 'FLOP')}, {percent(point.of_roof)} of its roof, "
+        f"{_named(point.work)}: {metric(point.rate, 'FLOP/s')}, {percent(point.of_roof)} of its roof, "
         f"{percent(point.step_frac)} of kernel time"
         for point in points[:MOST_NAMED]
     )
     all_frac = sum(point.step_frac for point in points)
     share = f" Matrix work whose arithmetic is known: {percent(used.told_frac)}." if used else ""
     return (
-        f"{counted(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
-        f"({_rate(spec.memory_bytes_per_s, 'B')}) and arithmetic. {percent(bound)} of kernel time lies where memory is "
-        "the limit. "
-        f"The largest: {told}.{share} Peaks from {spec.peaks_source}"
+        f"{count(len(points), 'kind')} of matrix work, {percent(all_frac)} of kernel time, below the roof of memory "
+        f"({metric(spec.memory_bytes_per_s, 'B/s')}) and arithmetic. {percent(bound)} of kernel time lies where memory "
+        f"is the limit. The largest: {told}.{share} Peaks from {spec.peaks_source}"
     )
 
 
@@ -236,13 +227,13 @@ def _table(points: Sequence[_Point], spec: GpuSpec) -> Table:
     rows = [
         Row(
             (
-                f"{number + 1}. {_named(point.work)}", PRECISIONS[point.work.precision][0], f"{point.work.count:,}",
-                unit.bare(point.work.total_ns), f"{point.intensity:.3g}", f"{point.rate / 1e12:.3g}",
+                f"{place}. {_named(point.work)}", PRECISIONS[point.work.precision][0], f"{point.work.count:,}",
+                unit.number(point.work.total_ns), number(point.intensity), number(point.rate / 1e12),
                 percent(point.of_roof, 1),
             ),
             key=PRECISIONS[point.work.precision][1] or "rest",
         )
-        for number, point in enumerate(shown)
+        for place, point in enumerate(shown, start=1)
     ]  # fmt: skip
     header = ("work", "precision", "calls", unit.unit, "FLOP/byte", "TFLOP/s", "of its roof")
     caption = f"In the interior steps. Peaks of the {spec.name}: {spec.peaks_source}."

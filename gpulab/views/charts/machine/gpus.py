@@ -15,10 +15,10 @@ from gpulab.views.charts.drawing.style import SMALL_PT, SOFT, dressed
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.views.virtual_gpu.compare_gpus import GpusView
-from gpulab.views.virtual_gpu.wording import number, unit_of_work
-from gpulab.views.wording import UNKNOWN, percent, scale, size
+from gpulab.views.virtual_gpu.phrases import unit_of_work
 from gpulab.virtual.memory_fit.fitting import Candidate, GpuComparison
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE
+from gpulab.wording import UNKNOWN, number, percent, scale, size
 
 MOST_GPUS = 24  # drawn; the table has those beyond, up to forty
 _MOST_ROWS = 40
@@ -194,7 +194,7 @@ def _table(told: GpuComparison, priced: bool) -> Table:
         span = unit.range(*measured.range_ns) if measured.range_ns else UNKNOWN
         memory = f"{measured.verdict}, {percent(measured.used_frac)}"
         rows.append(
-            Row((measured.spec.name, memory, number(measured.per_s), unit.bare(measured.step_ns), span, _span(third)))
+            Row((measured.spec.name, memory, number(measured.per_s), unit.number(measured.step_ns), span, _span(third)))
         )
     work = unit_of_work(told.candidates[0].measured)
     left_out = len(told.candidates) - len(rows)

@@ -33,7 +33,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit
 from gpulab.views.charts.drawing.style import INK, SOFT, Dress
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import counted, percent, quantity, scale, size
+from gpulab.wording import count, number, percent, quantity, scale, size
 
 WHAT = "Sensors"
 MOST_POINTS = 1200
@@ -186,13 +186,13 @@ def _gpu_answer(run: Run, rows: Rows, seen: Clocks | None) -> str:
         for name, counted_frac, sampled_frac in shares:
             share = counted_frac if counted_frac is not None else sampled_frac
             if share and share >= HELD_FRAC:
-                of = f" of {seen.free_mhz:,.0f}" if seen.free_mhz else ""
+                of = f" of {number(seen.free_mhz)}" if seen.free_mhz else ""
                 when = "of the time" if counted_frac is not None else "of the samples under load"
                 held = f"{name[:1].upper()}{name[1:]} holds the clocks down for {percent(share)} {when}"
-                return f"{held}: {seen.clock_mhz:,.0f}{of} MHz"
+                return f"{held}: {number(seen.clock_mhz)}{of} MHz"
         if seen.brake_frac and seen.brake_frac >= HELD_FRAC:
             held = f"The hardware slows its clocks down in {percent(seen.brake_frac)} of the samples under load"
-            return f"{held}: {seen.clock_mhz:,.0f} MHz"
+            return f"{held}: {quantity(seen.clock_mhz, 'MHz')}"
     mine = of_the_loop(run, steps(run), sensed_device(run))
     mine = mine if len(mine) else rows
     told = [f"GPU utilisation {percent(_mean(mine['util_frac']))} in the mean"] if _told_any(mine["util_frac"]) else []
@@ -229,8 +229,8 @@ def _alt(run: Run, drawn: Sequence[_Panel], rows: Rows | None) -> str:
     )
     held = [f"{name} in {percent(float(mask.mean()))} of samples" for (name, _, _), mask in _held(rows)] if rows else []
     windows = len(run.recording.windows_ns)
-    shaded = f" Events were recorded in {counted(windows, 'window')}, shaded." if windows else ""
-    return f"{counted(len(drawn), 'plot')} over the run: {told}{'; clocks ' + ', '.join(held) if held else ''}.{shaded}"
+    shaded = f" Events were recorded in {count(windows, 'window')}, shaded." if windows else ""
+    return f"{count(len(drawn), 'plot')} over the run: {told}{'; clocks ' + ', '.join(held) if held else ''}.{shaded}"
 
 
 def _table(drawn: Sequence[_Panel], rows: Rows | None) -> Table:

@@ -17,7 +17,7 @@ from gpulab.views.charts.memory.memory_over_time import HOST, WHERE, device_of
 from gpulab.views.report.memory_holders import KINDS as HOLDERS
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import percent, size
+from gpulab.wording import percent, size
 
 WHAT = "Memory by category"
 PARAMETERS, STATE = "parameters and buffers", "optimizer state and else, from before"

@@ -21,7 +21,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import beside, in_bytes, in_un
 from gpulab.views.charts.drawing.style import INK, SOFT
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import counted, percent, scale, size
+from gpulab.wording import count, percent, scale, size
 
 HOST = -1
 PHASES_WHAT, TIME_WHAT = "Memory by phase", "Memory over the run"
@@ -48,17 +48,18 @@ def memory_phases(run: Run) -> Chart:
         return nothing_to_draw(run, PHASES_WHAT, "what PyTorch gave out was not recorded event by event", fix)
     lines = [*peaks.items(), *_room(run, device)]
     most = max(peaks, key=lambda phase: peaks[phase])
+    most_bytes = max(held_bytes for _, held_bytes in lines)
 
     def draw(axes: Axes) -> None:
-        for place, (name, count) in enumerate(lines):
+        for place, (name, held_bytes) in enumerate(lines):
             key, hatch = PHASES.get(name, ("", ""))
             outline = {"facecolor": "none", "edgecolor": NEUTRAL, "linewidth": 1.2}
             look = {"facecolor": colour(key), "edgecolor": "white", "hatch": hatch, "linewidth": 0}
-            axes.barh(place, count, height=0.62, **(look if name in PHASES else outline))  # type: ignore[arg-type]
-            beside(axes, count, place, size(count), fontweight="bold" if name == most else "normal")
+            axes.barh(place, held_bytes, height=0.62, **(look if name in PHASES else outline))  # type: ignore[arg-type]
+            beside(axes, held_bytes, place, size(held_bytes), fontweight="bold" if name == most else "normal")
         axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-        _flat(axes, len(lines), max(count for _, count in lines))
-        axes.set_xlabel(f"{in_bytes(axes.xaxis, max(count for _, count in lines))} ({WHERE[device == HOST]})")
+        _flat(axes, len(lines), most_bytes)
+        axes.set_xlabel(f"{in_bytes(axes.xaxis, most_bytes)} ({WHERE[device == HOST]})")
 
     return chart(
         _phase_answer(peaks, most, lines),
@@ -228,7 +229,7 @@ def _time_answer(run: Run, found: Steps, device: int, lines: Sequence[_Curve], h
 def _time_alt(lines: Sequence[_Curve], has: int | None) -> str:
     told = "; ".join(
         f"{name}: {size(float(values[0]))} at first, {size(float(values.max()))} at most, "
-        f"{size(float(values[-1]))} at last ({counted(len(values), 'reading')})"
+        f"{size(float(values[-1]))} at last ({count(len(values), 'reading')})"
         for name, _, _, values in lines
     )
     return f"Memory over the run: {told}" + (f". The GPU has {size(has)}" if has else "")

@@ -15,7 +15,7 @@ from gpulab.views.charts.drawing.shades import pale
 from gpulab.views.charts.drawing.style import INK, SMALL_PT
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, counted, percent, scale
+from gpulab.wording import Scale, count, percent, scale
 
 MOST_ROWS, MOST_SOURCES = 40, 3
 _WORKS, _WAITS = "matmul", "communication"
@@ -76,7 +76,7 @@ def _answer(arrived: Arrivals, steps_ns: Sequence[int]) -> str:
     late = _name(arrived, arrived.late)
     others = "the other waits" if len(arrived.sides) == 2 else f"the other {len(arrived.sides) - 1} wait"
     often = f"all {arrived.steps}" if arrived.late_frac == 1 else f"{percent(arrived.late_frac)} of {arrived.steps}"
-    wait = f"{unit.bare(arrived.wait_ns)} of {unit(steps_ns[arrived.late])}"
+    wait = f"{unit.number(arrived.wait_ns)} of {unit(steps_ns[arrived.late])}"
     return f"Rank {late} comes last in {often} steps: {others} {wait}"
 
 
@@ -130,7 +130,7 @@ def _words(arrived: Arrivals, steps_ns: Sequence[int]) -> str:
     return (
         f"A bar for each of {len(steps_ns)} ranks: its step of {unit.range(min(steps_ns), max(steps_ns))} {unit.unit}, "
         f"and the wait in it. Rank {late} waits {unit(late_ns)}, the others "
-        f"{unit.range(min(others), max(others))} {unit.unit}; {counted(arrived.matched, 'collective')} matched."
+        f"{unit.range(min(others), max(others))} {unit.unit}; {count(arrived.matched, 'collective')} matched."
         f"{_longer(arrived, unit)}"
     )
 
@@ -139,7 +139,7 @@ def _table(arrived: Arrivals, steps_ns: Sequence[int]) -> Table:
     unit = scale(max(steps_ns))
     rows = [
         Row((
-            _name(arrived, place), unit.bare(step), unit.bare(wait), percent(wait / max(1, step), 1),
+            _name(arrived, place), unit.number(step), unit.number(wait), percent(wait / max(1, step), 1),
             "comes last" if place == arrived.late else "",
         ))
         for place, (step, wait) in enumerate(zip(steps_ns, arrived.waits_ns, strict=True))

@@ -22,7 +22,7 @@ from gpulab.views.charts.steps.waterfall import waterfall
 from gpulab.views.report.ledger_table import DEVICE, SLIVER_FRAC
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, percent, scale
+from gpulab.wording import Scale, percent, scale
 
 WHAT = "Where a step goes"
 IDLE_HATCH = "////"
@@ -140,5 +140,5 @@ def _table(accounts: Ledger, unit: Scale) -> Table:
 
 
 def _cells(accounts: Ledger, unit: Scale, label: str, *keys: str, key: str | None = None, kind: str = "plain") -> Row:
-    mean = unit.bare(float(accounts.of(*keys).mean()))
+    mean = unit.number(float(accounts.of(*keys).mean()))
     return Row((label, mean, percent(accounts.frac(*keys), 1), unit.range(*accounts.range_ns(*keys))), key, kind)

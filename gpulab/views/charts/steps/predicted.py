@@ -21,7 +21,7 @@ from gpulab.views.charts.drawing.shades import pale
 from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, dressed
 from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, clean, counted, scale, sentence, times
+from gpulab.wording import Scale, clean, count, ratio, scale, sentence
 
 MOST_PAST = 12
 _KEY = "   (hatched: what is predicted lies here; whisker: 95 % interval)"
@@ -85,14 +85,14 @@ def _answer(compared: Comparison) -> str:
     gain = compared.predicted
     if gain is None:
         unit = scale(max(compared.before_ns, compared.after_ns))
-        span = f"{unit.bare(compared.before_ns)} to {unit(compared.after_ns)} a step"
+        span = f"{unit.number(compared.before_ns)} to {unit(compared.after_ns)} a step"
         return f"Nothing was predicted; measured {span}" + ("" if compared.judged else ", which is not judged")
     unit = scale(gain.step_ns)
     span = f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
     told = f"Predicted {span} a step, {_took(compared)} {unit(compared.measured_ns)}"
     if not compared.judged:
         return f"{told}: not judged"
-    return f"{told}: {'inside' if compared.inside else 'outside'} the range ({times(compared.ratio)} as fast)"
+    return f"{told}: {'inside' if compared.inside else 'outside'} the range ({ratio(compared.ratio)} as fast)"
 
 
 def _took(compared: Comparison) -> str:
@@ -201,7 +201,7 @@ def _words(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
         words += f"{sentence(compared.why)} "
     if past:
         inside = sum(each.best_ns <= each.measured_ns <= each.worst_ns for each in past)
-        words += f"Of {counted(len(past), 'earlier prediction')}, {inside} came out inside the range."
+        words += f"Of {count(len(past), 'earlier prediction')}, {inside} came out inside the range."
     return words
 
 
@@ -210,14 +210,14 @@ def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
     unit = scale(max(compared.before_ns, compared.after_ns, compared.measured_ns))
     low, high = _interval(compared, gain)
     step_ns = gain.step_ns if gain is not None else compared.before_ns
-    rows = [Row((f"before: {clean(compared.sides[0].name, 60)}", unit.bare(step_ns), ""))]
+    rows = [Row((f"before: {clean(compared.sides[0].name, 60)}", unit.number(step_ns), ""))]
     if gain is not None:
         rows.append(
-            Row(("predicted", unit.bare((gain.best_ns + gain.worst_ns) / 2), unit.range(gain.best_ns, gain.worst_ns)))
+            Row(("predicted", unit.number((gain.best_ns + gain.worst_ns) / 2), unit.range(gain.best_ns, gain.worst_ns)))
         )
-        rows.append(Row(("bound", unit.bare(gain.floor_ns), "")))
+        rows.append(Row(("bound", unit.number(gain.floor_ns), "")))
     rows.append(
-        Row((f"after: {clean(compared.sides[1].name, 60)}", unit.bare(compared.measured_ns), unit.range(low, high)))
+        Row((f"after: {clean(compared.sides[1].name, 60)}", unit.number(compared.measured_ns), unit.range(low, high)))
     )
     for each in past:
         span = unit.range(each.best_ns, each.worst_ns)
@@ -225,7 +225,7 @@ def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
             Row(
                 (
                     f"earlier, {clean(each.kind, 40)}, {clean(each.date, 20)}",
-                    unit.bare(each.measured_ns),
+                    unit.number(each.measured_ns),
                     f"predicted {span}",
                 )
             )

@@ -21,7 +21,7 @@ from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, in_unit
 from gpulab.views.charts.drawing.style import INK, PAPER, SOFT, Dress
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, clean, counted, scale, shortened, times
+from gpulab.wording import Scale, clean, count, percent, ratio, scale, shorten
 
 WHAT = "Step times"
 FAR = 2.0  # this many times the median is an outlier
@@ -123,7 +123,7 @@ def _usual_wait_ns(run: Run, found: Steps) -> int:
 
 def _doing(paused: Pauses | None) -> str:
     """What most samples of the pauses found: the call into a library, else the user's line."""
-    return clean(shortened(paused.called or paused.frame or "", 40)) if paused else ""
+    return clean(shorten(paused.called or paused.frame or "", 40)) if paused else ""
 
 
 # How it is drawn.
@@ -212,7 +212,7 @@ def _answer(found: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
         spread = f"{unit.range(low, high)} {unit.unit}"
         return f"No step of {len(found):,} takes more than twice the median ({unit(middle)}): they take {spread}"
     takes = "takes" if len(out.index) == 1 else "take"
-    answer = f"{len(out.index):,} of {counted(len(found), 'step')} {takes} more than twice the median ({unit(middle)})"
+    answer = f"{len(out.index):,} of {count(len(found), 'step')} {takes} more than twice the median ({unit(middle)})"
     often = Counter(out.why).most_common(1)[0]
     cause = out.pause if often[0] == "pause" else often[0]
     if often[0] == UNEXPLAINED:
@@ -224,7 +224,7 @@ def _answer(found: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
 
 def _alt(found: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
     total = int(found.dur_ns.sum())
-    told = f"The time of each of {counted(len(found), 'step')} in order; the median is {unit(middle)}"
+    told = f"The time of each of {count(len(found), 'step')} in order; the median is {unit(middle)}"
     if found.burst > 1:
         told += f", of means over groups of {found.burst}, in which they come"
     if not len(out.index):
@@ -233,8 +233,8 @@ def _alt(found: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
     longest = int(found.dur_ns.argmax())
     told += (
         f". The longest is step {longest + 1:,}, {unit(int(found.dur_ns[longest]))} "
-        f"({times(found.dur_ns[longest] / middle)} the median). Why: {_reasons(out)}. What these steps take beyond the "
-        f"median is {100 * extra / total:.1f} % of all step time"
+        f"({ratio(found.dur_ns[longest] / middle)} the median). Why: {_reasons(out)}. What these steps take beyond the "
+        f"median is {percent(extra / total, 1)} of all step time"
     )
     return told + (f". The pauses: {out.pause}" if out.pause else "")
 
@@ -245,10 +245,10 @@ def _table(found: Steps, out: _Outliers, middle: int, unit: Scale) -> Table:
     chosen = out.index[order] if len(out.index) else np.argsort(-dur, kind="stable")[:10]
     why = [out.why[place] for place in order] if len(out.index) else [""] * len(chosen)
     rows = [
-        Row((f"step {index + 1:,}", reason, unit.bare(int(dur[index])), times(dur[index] / middle)))
+        Row((f"step {index + 1:,}", reason, unit.number(int(dur[index])), ratio(dur[index] / middle)))
         for index, reason in zip(chosen.tolist(), why, strict=True)
     ]
-    rows.append(Row((f"median of {len(found):,}", "", unit.bare(middle), times(1.0)), kind="total"))
+    rows.append(Row((f"median of {len(found):,}", "", unit.number(middle), ratio(1.0)), kind="total"))
     left = len(out.index) - len(order)
     caption = "The steps of more than twice the median, longest first" if len(out.index) else "The ten longest steps"
     caption += f"; {left:,} more are left out." if left > 0 else "."

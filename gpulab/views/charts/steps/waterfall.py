@@ -18,7 +18,7 @@ from gpulab.views.charts.drawing.style import PAPER, Dress
 from gpulab.views.compare.changes import signed
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
-from gpulab.views.wording import Scale, clean, scale, times
+from gpulab.wording import Scale, clean, ratio, scale
 
 WHAT = "What changed from run to run"
 MOST_NAMED = 4  # parts between two runs that have a bar of their own
@@ -138,9 +138,9 @@ def _answer(sides: Sequence[_Side], unit: Scale) -> str:
     first, last = sides[0], sides[-1]
     _, label, moved = max(_changes(first, last), key=lambda each: abs(each[2]))
     if last.step_ns <= first.step_ns:
-        pace = f"{times(first.step_ns / last.step_ns)} as fast"
+        pace = f"{ratio(first.step_ns / last.step_ns)} as fast"
     else:
-        pace = f"{times(last.step_ns / first.step_ns)} the time"
+        pace = f"{ratio(last.step_ns / first.step_ns)} the time"
     steps = f"{unit(first.step_ns)} to {unit(last.step_ns)} a recorded step"
     most = f", most by {label} ({signed(unit, round(moved))} {unit.unit})" if round(moved) else ""
     return f"{last.name} against {first.name}: {pace}, {steps}{most}"
@@ -160,11 +160,11 @@ def _table(sides: Sequence[_Side], unit: Scale, left_out: str) -> Table:
     for side in sides:
         labels |= side.labels
     rows = [
-        Row((label, *(unit.bare(side.part_ns.get(key, 0.0)) for side in sides)), key)
+        Row((label, *(unit.number(side.part_ns.get(key, 0.0)) for side in sides)), key)
         for key, label in labels.items()
         if any(side.part_ns.get(key) for side in sides)
     ]
-    rows.append(Row(("step", *(unit.bare(side.step_ns) for side in sides)), kind="total"))
+    rows.append(Row(("step", *(unit.number(side.step_ns) for side in sides)), kind="total"))
     header = (f"{unit.unit} per step", *(side.name for side in sides))
     caption = f"Means of the recorded interior steps; the parts sum to the step.{left_out}"
     return Table(header=header, rows=tuple(rows), caption=caption)

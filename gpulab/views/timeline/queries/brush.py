@@ -11,7 +11,7 @@ from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, Kind
 from gpulab.views.timeline.scene.colours import KEYS, UNRECORDED
 from gpulab.views.timeline.scene.placed_run import Side
-from gpulab.views.wording import clean, duration, shortened
+from gpulab.wording import clean, duration, shorten
 
 MOST_KERNELS, NAME_LETTERS = 10, 200
 _LABELS = {key.key: key.label for key in KEYS}
@@ -65,7 +65,7 @@ def _kernels(side: Side, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
     order = order[count[order] > 0][:MOST_KERNELS]
     return [
         {
-            "name": shortened(clean(vocabulary[code - 1], NAME_LETTERS), NAME_LETTERS) if code else "(no name)",
+            "name": shorten(clean(vocabulary[code - 1], NAME_LETTERS), NAME_LETTERS) if code else "(no name)",
             "count": int(count[code]),
             "total_ns": int(total[code]),
             "mean_ns": round(float(total[code] / count[code])),

@@ -14,16 +14,15 @@ from gpulab.tables import Kind
 from gpulab.views.timeline.scene.colours import INDEX
 from gpulab.views.timeline.scene.placed_run import Side
 from gpulab.views.timeline.scene.rows import step_name, thread_name
-from gpulab.views.wording import clean, counted, duration, percent, shortened, size
+from gpulab.wording import clean, count, duration, metric, percent, shorten, size
 
 NAME_LETTERS, LINE_LETTERS = 80, 160
 FULL_LETTERS = 1200
-_RATES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def note(side: Side, event: int) -> str:
     """The lines of a card of an event after name and duration; "" where there is nothing to say."""
-    return "\n".join(shortened(line, LINE_LETTERS) for line in lines(side, event))
+    return "\n".join(shorten(line, LINE_LETTERS) for line in lines(side, event))
 
 
 def lines(side: Side, event: int) -> Iterator[str]:
@@ -82,7 +81,7 @@ def _sizes(side: Side, event: int) -> str:
         for shape, dtype in zip(given.shapes, (*given.dtypes, *[""] * len(given.shapes)), strict=False)
         if shape
     ]
-    more = f" and {counted(len(tensors) - 3, 'more tensor')}" if len(tensors) > 3 else ""
+    more = f" and {count(len(tensors) - 3, 'more tensor')}" if len(tensors) > 3 else ""
     return ", ".join(tensors[:3]) + more
 
 
@@ -91,7 +90,7 @@ def _amount(side: Side, event: int, kind: Kind, op: int) -> str:
     rows = side.run.event_rows
     moved, dur = int(rows["bytes"][event]), int(rows["dur_ns"][event])
     if kind in (Kind.MEMCPY, Kind.MEMSET) and moved >= 0:
-        return size(moved) + (f", {_scaled(moved / dur * 1e9, 'B/s')}" if dur > 0 else "")
+        return size(moved) + (f", {metric(moved / dur * 1e9, 'B/s')}" if dur > 0 else "")
     place = _beside(side.run.shape_rows, op) if op >= 0 else -1
     if kind is not Kind.KERNEL or place < 0 or not is_matrix(_word(side, event)):
         return ""
@@ -99,12 +98,7 @@ def _amount(side: Side, event: int, kind: Kind, op: int) -> str:
     done = flops(_word(side, op), inputs(shapes.words("shapes")[place], shapes.words("dtypes")[place]))
     if not done or dur <= 0:
         return ""
-    return f"{_scaled(done, 'FLOP')}, {_scaled(done / dur * 1e9, 'FLOP/s')}"
-
-
-def _scaled(value: float, unit: str) -> str:
-    factor, letter = next(((factor, letter) for factor, letter in _RATES if value >= factor), (1.0, ""))
-    return f"{value / factor:.3g} {letter}{unit}"
+    return f"{metric(done, 'FLOP')}, {metric(done / dur * 1e9, 'FLOP/s')}"
 
 
 def _beside(rows: Rows, event: int) -> int:
@@ -160,7 +154,7 @@ def card(side: Side, row: int, id: int) -> dict[str, Any] | None:
     else:
         return None
     return {
-        "name": shortened(name, FULL_LETTERS),
+        "name": shorten(name, FULL_LETTERS),
         "kind": kind.replace("_", " "),
         "side": side.number,
         "row": row,

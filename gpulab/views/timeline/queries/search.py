@@ -11,7 +11,7 @@ from gpulab.intervals import Ints
 from gpulab.tables import Kind
 from gpulab.views.timeline.scene.groups import Boxes
 from gpulab.views.timeline.scene.placed_run import Side
-from gpulab.views.wording import clean, shortened
+from gpulab.wording import clean, shorten
 
 NAME_LETTERS = 200
 
@@ -63,7 +63,7 @@ def search(
 
 
 def _shown(name: str) -> str:
-    return shortened(clean(name, NAME_LETTERS), NAME_LETTERS)
+    return shorten(clean(name, NAME_LETTERS), NAME_LETTERS)
 
 
 def _found(sides: Sequence[Side], rows: Sequence[Boxes | None], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:

@@ -13,7 +13,7 @@ from gpulab.run import Gpu, Machine
 from gpulab.views import sensor_columns
 from gpulab.views.timeline.scene.groups import Curve, Floats, Group
 from gpulab.views.timeline.scene.rows import MOST_GPUS, Drawn, gpu_name
-from gpulab.views.wording import counted, sentence
+from gpulab.wording import count, sentence
 
 MISSED = 6  # a reading is good for so many of the usual periods; longer without one is a hole
 _HEADROOM = 1.05
@@ -26,7 +26,7 @@ def curves(drawn: Drawn) -> Iterator[Group]:
     used = [float(np.nansum(rows["util_frac"][rows["device"] == each])) for each in found]
     chosen = sorted(found[np.argsort([-each for each in used], kind="stable")][:MOST_GPUS].tolist())
     if len(found) > len(chosen):
-        drawn.notes.append(f"the sensors of {counted(len(found) - len(chosen), 'other GPU')} are not drawn")
+        drawn.notes.append(f"the sensors of {count(len(found) - len(chosen), 'other GPU')} are not drawn")
     several = len(found) > 1 or len(drawn.run.machine.gpus) > 1
     for device in chosen:
         yield from _gpu(drawn, device, rows.where(rows["device"] == device), gpu_name(device, several=several))

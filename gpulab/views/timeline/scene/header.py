@@ -18,7 +18,7 @@ from gpulab.views.sheet.lanes import window
 from gpulab.views.timeline.scene.colours import KEYS, Key
 from gpulab.views.timeline.scene.groups import Group
 from gpulab.views.timeline.scene.placed_run import Placed, Side
-from gpulab.views.wording import clean, counted, duration, sentence, times
+from gpulab.wording import clean, count, duration, ratio, sentence
 
 MOST_SPANS = 200
 MARGIN_FRAC = 0.01  # beside the steps that are shown first
@@ -127,7 +127,7 @@ def _of_side(side: Side) -> Iterator[str]:
     if run.source.how == "predicted":
         yield "sensors and memory are not predicted"
     if steps.inflation is not None and steps.inflation >= INFLATED:
-        yield f"recorded steps took {times(steps.inflation)} the time of the others: recording has its cost"
+        yield f"recorded steps took {ratio(steps.inflation)} the time of the others: recording has its cost"
 
 
 def _which(steps: Steps) -> str:
@@ -143,8 +143,8 @@ def _which(steps: Steps) -> str:
 
 
 def _lost(run: Run) -> Iterator[str]:
-    for cause, count in sorted(run.recording.lost.items()):
-        yield f"lost from the trace: {counted(count, 'event')} ({cause})"
+    for cause, events in sorted(run.recording.lost.items()):
+        yield f"lost from the trace: {count(events, 'event')} ({cause})"
 
 
 def _alignment(first: Side, second: Side) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gpulab.tables import DEVICE_KINDS, Kind, StallKind
 from gpulab.views.timeline.scene.colours import INDEX, OF_KIND, UNRECORDED
 from gpulab.views.timeline.scene.depths import depths
 from gpulab.views.timeline.scene.groups import Boxes, Codes, Group, Keys, Names, boxes
-from gpulab.views.wording import clean, counted
+from gpulab.wording import clean, count
 
 MOST_THREADS, MOST_STREAMS, MOST_GPUS = 6, 6, 4
 MOST_DEPTHS, MOST_DEPTHS_BESIDE = 14, 8  # of the main thread, and of the others
@@ -138,7 +138,7 @@ def _threads(drawn: Drawn) -> Iterator[Group]:
             drawn.notes.append(f"the Python frames of {thread_name(run, each)} are not drawn")
     if len(by_work) > MOST_THREADS:
         left = by_work[MOST_THREADS:]
-        drawn.notes.append(f"{counted(len(left), 'other thread')} with less in them are not drawn")
+        drawn.notes.append(f"{count(len(left), 'other thread')} with less in them are not drawn")
 
 
 def thread_name(run: Run, thread: int) -> str:
@@ -210,10 +210,10 @@ def _gpus(drawn: Drawn) -> Iterator[Group]:
     run, rows = drawn.run, drawn.run.event_rows
     work = np.flatnonzero(np.isin(rows["kind"], DEVICE_KINDS))
     devices = rows["device"][work]
-    found, count = np.unique(devices, return_counts=True)
-    by_work = found[np.argsort(-count, kind="stable")].tolist()
+    found, counts = np.unique(devices, return_counts=True)
+    by_work = found[np.argsort(-counts, kind="stable")].tolist()
     if len(by_work) > MOST_GPUS:
-        drawn.notes.append(f"{counted(len(by_work) - MOST_GPUS, 'other GPU')} with less work are not drawn")
+        drawn.notes.append(f"{count(len(by_work) - MOST_GPUS, 'other GPU')} with less work are not drawn")
     several = len(by_work) > 1 or len(run.machine.gpus) > 1
     for device in sorted(by_work[:MOST_GPUS]):
         yield from _device(drawn, device, work[devices == device], gpu_name(device, several=several))
@@ -255,7 +255,7 @@ def _streams(drawn: Drawn, device: int, kernels: Ints, name: str) -> Iterator[Gr
     others = by_work[MOST_STREAMS:]
     if len(others):
         made = (drawn.row(kernels[np.isin(which, others)]),)
-        label = f"{name}: {counted(len(others), 'other stream')}"
+        label = f"{name}: {count(len(others), 'other stream')}"
         about = "Kernels of the streams with less work, together."
         yield Group(id=f"gpu{device}:others", name=label, about=about, rows=made, events=True)
 

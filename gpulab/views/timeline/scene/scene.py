@@ -20,6 +20,7 @@ from gpulab.views.timeline.scene.groups import Boxes, Curve, Names
 from gpulab.views.timeline.scene.header import heading
 from gpulab.views.timeline.scene.placed_run import Side, side
 from gpulab.views.timeline.tiles.tile import NameTexts, tile
+from gpulab.wording import duration
 
 if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
@@ -45,7 +46,7 @@ class Scene:
 
     def __repr__(self) -> str:
         shown = " beside ".join(repr(each.name) for each in self.sides)
-        return f"Scene({shown}, {self.span_ns / 1e9:.3f} s, {len(self.rows)} rows)"
+        return f"Scene({shown}, {duration(self.span_ns)}, {len(self.rows)} rows)"
 
     @property
     def deepest(self) -> int:

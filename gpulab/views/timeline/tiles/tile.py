@@ -16,7 +16,7 @@ from gpulab.views.timeline.scene.groups import Boxes, Curve, Floats
 from gpulab.views.timeline.scene.placed_run import Side
 from gpulab.views.timeline.tiles.cutting import BINS, Cut, cut, shares
 from gpulab.views.timeline.tiles.encoding import MOST_BYTES, NO_ROW, packed
-from gpulab.views.wording import clean, shortened
+from gpulab.wording import clean, shorten
 
 NAME_LETTERS = 200
 HEAD_BYTES = 900  # of a head without names, notes, layers and curves
@@ -40,7 +40,7 @@ class NameTexts:
     def text(self, name: int) -> str:
         """A name as it is shown."""
         if name not in self._texts:
-            text = shortened(clean(self.names[name], NAME_LETTERS), NAME_LETTERS)
+            text = shorten(clean(self.names[name], NAME_LETTERS), NAME_LETTERS)
             self._texts[name], self._bytes[name] = text, written(text)
         return self._texts[name]
 

@@ -79,7 +79,7 @@ class Finder {
 
   reading(group, at) {
     const value = this.value(group, at);
-    if (!value || Number.isNaN(value.high)) return "not read here";
+    if (!value || Number.isNaN(value.high)) return "not measured here";
     const [low, high] = [reading(value.low, group), reading(value.high, group)];
     return low === high ? high : `${low} to ${high}`;
   }

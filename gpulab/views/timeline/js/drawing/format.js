@@ -24,16 +24,61 @@ function write(node, text) {
 }
 
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "us"], [1, "ns"]];
 const unitOf = (ns) => UNITS.find(([size]) => ns >= size) || UNITS[3];
 const trim = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
+const UNKNOWN = "not measured";
 
-// Three significant digits: "4.56 ms".
+// What follows writes numbers as gpulab/wording does; tests/views/timeline/test_number_formats.py compares the two.
+
+// So many decimals; a tie goes to the even digit, as in Python. "<1": too small for them, but not zero.
+function fixed(value, decimals) {
+  if (value === 0) return "0";
+  const exact = value.toFixed(decimals + 40);
+  const end = exact.indexOf(".") + (decimals ? decimals + 1 : 0);
+  const cut = exact.slice(0, end);
+  const tie = /^\.?50*$/.test(exact.slice(end));
+  const text = tie && "02468".includes(cut.at(-1)) ? cut : value.toFixed(decimals);
+  if (/[1-9]/.test(text)) return text.replace(/\B(?=(\d{3})+(?!\d))(?<!\.\d*)/g, ",");
+  const least = (10 ** -decimals).toFixed(decimals);
+  return value > 0 ? `<${least}` : `>-${least}`;
+}
+
+// Three significant digits, without zeros at the end: "4.56", "12", "1,234".
+function number(value) {
+  if (value === 0) return "0";
+  const exponent = Number(value.toExponential(2).split("e")[1]);
+  return trim(fixed(value, Math.max(0, 2 - exponent)));
+}
+
+// The number in the smallest unit in which it stays below the next.
+function inUnit(value, factor, units) {
+  if (!Number.isFinite(value)) return UNKNOWN;
+  const texts = units.map((unit, power) => number(value / factor ** power));
+  const fits = texts.findIndex((text) => Math.abs(Number(text.replaceAll(",", ""))) < factor);
+  const index = fits < 0 ? units.length - 1 : fits;
+  return `${texts[index]} ${units[index]}`;
+}
+
+const bytes = (value) => inUnit(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
+const quantity = (value, unit) => (Number.isFinite(value) ? `${fixed(value, 0)} ${unit}` : UNKNOWN);
+const share = (part) => quantity(100 * part, "%");
+
+const round = (value) => (value % 1 === 0.5 ? 2 * Math.round(value / 2) : Math.round(value)); // a tie goes to even
+
+// A duration: "4.56 ms", "12 s", "2 min 5 s".
 function span(ns) {
-  if (ns > 0 && ns < 1) return "< 1 ns";
-  const [size, unit] = unitOf(Math.max(ns, 1) * 1.0005);
-  const value = ns / size;
-  return `${value >= 100 || size === 1 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ${unit}`;
+  if (!Number.isFinite(ns)) return UNKNOWN;
+  const seconds = round(ns / 1e9);
+  if (seconds < 120) {
+    const [size, unit] = UNITS.findLast(([size]) => Number((ns / size).toPrecision(3)) < 1000) || UNITS[0];
+    return `${size === 1 ? fixed(ns, 0) : number(ns / size)} ${unit}`;
+  }
+  const minutes = Math.floor(seconds / 60);
+  const rounded = round(seconds / 60);
+  const [whole, unit, rest, part] =
+    minutes < 120 ? [minutes, "min", seconds % 60, "s"] : [Math.floor(rounded / 60), "h", rounded % 60, "min"];
+  return `${fixed(whole, 0)} ${unit}${rest ? ` ${rest} ${part}` : ""}`;
 }
 
 // A point in time, as finely as a window of this width needs.
@@ -43,17 +88,11 @@ function moment(ns, window) {
   return `${(ns / size).toFixed(digits)} ${unit}`;
 }
 
-const share = (part) => (part >= 0.0995 ? `${(100 * part).toFixed(0)} %` : `${(100 * part).toPrecision(1)} %`);
-
 function reading(value, group) {
-  if (Number.isNaN(value)) return "not read";
-  if (group.format === "percent") return `${(100 * value).toFixed(0)} %`;
-  if (group.format === "bytes") {
-    const [size, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([s]) => value >= s) || [1, "B"];
-    return `${trim((value / size).toPrecision(3))} ${unit}${(group.unit || "").endsWith("/s") ? "/s" : ""}`;
-  }
-  const digits = Math.abs(value) >= 100 || Number.isInteger(value) ? 0 : 1;
-  return `${value.toFixed(digits)} ${group.unit || ""}`.trim();
+  if (Number.isNaN(value)) return UNKNOWN;
+  if (group.format === "percent") return share(value);
+  if (group.format === "bytes") return bytes(value) + ((group.unit || "").endsWith("/s") ? "/s" : "");
+  return Number.isFinite(value) ? `${number(value)} ${group.unit || ""}`.trim() : UNKNOWN;
 }
 
 // What a box has room for: without the prefixes that all kernels of a library share.

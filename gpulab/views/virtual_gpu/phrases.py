@@ -1,15 +1,14 @@
-"""What every answer of a virtual GPU says: that it is estimated, how, and its numbers in one spelling."""
+"""Phrases that every answer of a virtual GPU shares: that it is estimated, and how."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulab.views.sheet.sheet import Facts, Line, Section
-from gpulab.views.wording import duration, size
 from gpulab.virtual.memory_fit.cpu_share import NOTABLE_FRAC
 from gpulab.virtual.memory_fit.measuring import TIGHT, Measured
 from gpulab.virtual.memory_fit.memory import allowances
+from gpulab.wording import count, duration, size
 
 _BUILD_ONCE = """def build():
     model = Net().cuda()
@@ -60,34 +59,18 @@ def _allowed(told: Sequence[Measured]) -> list[tuple[str, str]]:
 
 
 def _figures(sizes: Mapping[str, list[str]]) -> Iterator[str]:
-    for count, names in sizes.items():
-        yield count if len(sizes) == 1 else f"{count} ({', '.join(names)})"
-
-
-def an(name: str) -> str:
-    """The name with its article, as its first letter is spoken."""
-    return f"an {name}" if name[:1] in "AEFHILMNORSX" else f"a {name}"
+    for figure, names in sizes.items():
+        yield figure if len(sizes) == 1 else f"{figure} ({', '.join(names)})"
 
 
 def what_runs(told: Measured) -> str:
     """A step, and of how many samples."""
-    return "a step" if told.batch is None else f"a step of {_counted(told.batch)}"
-
-
-def _counted(samples: int) -> str:
-    return f"{samples:,} sample{'s' * (samples != 1)}"
+    return "a step" if told.batch is None else f"a step of {count(told.batch, 'sample')}"
 
 
 def unit_of_work(told: Measured) -> str:
     """What is counted in a second."""
     return "step" if told.batch is None else "sample"
-
-
-def number(value: float) -> str:
-    """Three figures, without an exponent."""
-    if value == 0 or value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.{2 - math.floor(math.log10(value))}f}"
 
 
 def copied(told: Measured) -> tuple[str, ...]:

@@ -1,0 +1,54 @@
+"""The timeline's script writes numbers as gpulab.wording does: one table of values through both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpulab.views.timeline.script import script
+from gpulab.wording import duration, number, percent, quantity, size
+from tests.support.front_end.browser import browser
+
+pytestmark = pytest.mark.browser
+
+FIGURES = (0, 1, 1.5, 2.25, 4.125, 7, 9.995, 9.999, 12, 12.25, 12.345, 99.95, 100, 110.5, 999.4, 999.5, 999.6)
+SIZES = (1, 1.5, 80, 999.5, 1000, 1023.4, 1023.6)
+VALUES = [
+    *(figure * 10.0**power for figure in FIGURES for power in range(-3, 13)),
+    *(figure * 1024.0**power for figure in SIZES for power in range(6)),
+]
+
+# The call in format.js, and its counterpart in Python.
+PAIRS: dict[str, Callable[[float | None], str]] = {
+    "span(value)": duration,
+    "share(value)": percent,
+    'reading(value, { format: "percent" })': percent,
+    'reading(value, { format: "bytes" })': size,
+    'reading(value, { format: "watts" })': lambda value: quantity(value, "W"),
+    'reading(value, { format: "mhz" })': lambda value: quantity(value, "MHz"),
+    'reading(value, { format: "celsius" })': lambda value: quantity(value, "°C"),
+    'reading(value, { format: "number" })': number,
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    with browser() as chromium:
+        yield chromium.new_page()
+
+
+@pytest.mark.parametrize("call", PAIRS)
+def test_the_script_and_python_write_a_number_in_the_same_way(page: Any, call: str) -> None:
+    source = script("drawing/format.js")
+    texts = page.evaluate(f"(values) => {{ {source}\nreturn values.map((value) => {call}); }}", VALUES)
+    expected = list(map(PAIRS[call], VALUES))
+    assert [pair for pair in zip(VALUES, texts, expected, strict=True) if pair[1] != pair[2]] == []
+
+
+@pytest.mark.parametrize("call", PAIRS)
+def test_the_script_and_python_call_an_absent_number_the_same(page: Any, call: str) -> None:
+    source = script("drawing/format.js")
+    assert page.evaluate(f"(value) => {{ {source}\nreturn {call}; }}", math.nan) == PAIRS[call](math.nan)
