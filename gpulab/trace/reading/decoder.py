@@ -14,8 +14,8 @@ from gpulab.trace.columns.categories import CATEGORIES
 from gpulab.trace.columns.side_tables import OF_MEMORY, Reading
 from gpulab.trace.reading.batches import CLOSEST, HEADER_KEYS, Batch, Header, How
 
-# msgspec's errors are ValueErrors, and so is bad UTF-8; Decimal raises ArithmeticError for an absurd exponent.
-REFUSALS = (ValueError, RecursionError, ArithmeticError)
+# Bad UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
+REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
 
 _OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # the Chrome format has more (flows, counters, ...): no row in our tables
 _MEMORY = "[memory]"  # the name of an allocation or a free
