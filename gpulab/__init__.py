@@ -9,10 +9,11 @@ The same without IPython:
 The map of the house; imports point down this list only:
 
     errors, intervals    expected failures; spans of time
+    columns              name, dtype, meaning; label, unit and limit of a reading
     rows, tables, run    columns in memory; what each of them means; what was recorded, frozen
     trace, sensors       PyTorch's trace files; what GPU and host can be asked
     store                a run on disk
-    files                from disk and to disk, whatever lies there
+    files                from disk and to disk, whatever lies there; the recorded datasets
     capture              recording a cell to a run
     analysis             questions with a number for an answer
     replay               what-if
@@ -21,7 +22,7 @@ The map of the house; imports point down this list only:
     questions            why, what if, and what came of it, with what this machine taught
     views                how it looks: text, HTML, pictures, timeline, charts, the live panel
     workloads            small training loops with one planted flaw each
-    datasets             small data, made and kept in a folder
+    synthetic            small data, made and kept in a folder
     lessons              two variants run in turn; what the notebooks of the course call
     magics               %%gpuprofile and its like
     __main__             python -m gpulab: the course, and the file for nbval
@@ -29,19 +30,19 @@ The map of the house; imports point down this list only:
 
 from __future__ import annotations
 
-from functools import partial as _partial
 from typing import TYPE_CHECKING, Any
 
 from gpulab.errors import GpulabError
-from gpulab.run import VIEWS as _VIEWS
-from gpulab.run import Run
 
 if TYPE_CHECKING:
     from gpulab import virtual
-    from gpulab.capture import profile, runs, step
+    from gpulab.capture.active_session import step
+    from gpulab.capture.run_registry import runs
+    from gpulab.capture.session import profile
     from gpulab.files import load, save
     from gpulab.lessons import experiment, lab
     from gpulab.questions import compare, diagnose
+    from gpulab.run import Run
     from gpulab.views import charts
     from gpulab.views.info import info
     from gpulab.views.live.monitor import monitor
@@ -84,11 +85,12 @@ _HOMES = {
     "lab": "gpulab.lessons",
     "load": "gpulab.files",
     "monitor": "gpulab.views.live.monitor",
-    "profile": "gpulab.capture",
+    "profile": "gpulab.capture.session",
+    "Run": "gpulab.run",
     "report": "gpulab.views.report.report",
-    "runs": "gpulab.capture",
+    "runs": "gpulab.capture.run_registry",
     "save": "gpulab.files",
-    "step": "gpulab.capture",
+    "step": "gpulab.capture.active_session",
     "timeline": "gpulab.views.timeline.view",
     "to_perfetto": "gpulab.views.perfetto",
     "virtual_gpu": "gpulab.virtual.session",
@@ -109,13 +111,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-def _view(name: str, *arguments: Any, **options: Any) -> Any:
-    return __getattr__(name)(*arguments, **options)
-
-
-_VIEWS.update({name: _partial(_view, name) for name in ("report", "timeline", "to_perfetto", "whatif")})
 
 
 def __dir__() -> list[str]:

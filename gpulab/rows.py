@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.columns import Column, Display
 from gpulab.errors import RunError
 from gpulab.intervals import Spans, union
 
@@ -21,16 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its name carries the unit; `words` columns hold text."""
-
-    name: str
-    dtype: str  # a numpy dtype, or "words"
-    meaning: str
-    kinds: type[IntEnum] | None = None  # what its numbers stand for; None where they are numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +94,17 @@ class Table:
     def empty(self) -> Rows:
         """No rows."""
         return self.rows({column.name: () for column in self.columns})
+
+    def column(self, name: str) -> Column:
+        """The column of this name. Raises KeyError if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def displayed(self, views: Display) -> tuple[Column, ...]:
+        """The columns that at least one of these views shows, in order."""
+        return tuple(column for column in self.columns if column.display & views)
 
     def describe(self) -> str:
         """The columns as text: name, dtype, meaning."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
@@ -327,8 +328,6 @@ class Run:
         return self.holder_rows.frame()
 
 
-VIEWS: dict[str, Callable[..., Any]] = {}  # what the methods of a Run call; the package root registers them by name
-
-
 def _view(name: str, *arguments: Any, **options: Any) -> Any:
-    return VIEWS[name](*arguments, **options)
+    """Call a function of the package root, which imports what it offers on demand; this module imports no view."""
+    return getattr(sys.modules["gpulab"], name)(*arguments, **options)

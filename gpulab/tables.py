@@ -1,10 +1,14 @@
-"""Every column of every table: name, dtype, meaning; written once. What their rows are in memory: gpulab.rows."""
+"""Every column of every table: name, dtype, meaning; written once. Those of sensors: gpulab.sensor_tables."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-from gpulab.rows import Column, Table
+from gpulab.columns import Column
+from gpulab.rows import Table
+from gpulab.sensor_tables import GPU_SAMPLES as GPU_SAMPLES
+from gpulab.sensor_tables import HOST_SAMPLES as HOST_SAMPLES
+from gpulab.sensor_tables import WORKER_SAMPLES as WORKER_SAMPLES
 
 
 class Kind(IntEnum):
@@ -134,73 +138,6 @@ MARKS = Table(
         Column("thread_cpu_ns", "int64", "CPU time the calling thread used between start and end"),
         Column("process_cpu_ns", "int64", "CPU time of the whole process so far, all threads, at start_ns"),
         Column("process_cpu_end_ns", "int64", "the same at end_ns"),
-    ),
-)
-
-GPU_SAMPLES = Table(
-    "gpu_samples",
-    (
-        Column("at_ns", "int64", "when the GPU was asked, from the start of the run"),
-        Column("late_ns", "int64", "how far behind its schedule the sampler was"),
-        Column("device", "int16", "index into run.machine.gpus"),
-        Column("util_frac", "float64", "share of the driver's last period (1/6-1 s) with a kernel resident"),
-        Column("memory_util_frac", "float64", "share of that period with device memory read or written"),
-        Column("memory_used_bytes", "float64", "device memory in use, all processes"),
-        Column("power_w", "float64", "board power draw"),
-        Column("sm_clock_mhz", "float64", "clock of the multiprocessors"),
-        Column("memory_clock_mhz", "float64", "clock of the device memory"),
-        Column("temperature_c", "float64", "temperature of the GPU"),
-        Column("throttle_bits", "float64", "NVML clocks-event reasons, a bit mask"),
-        Column("energy_j", "float64", "energy since the driver was loaded"),
-        Column("link_generation", "float64", "PCIe generation the link runs at now; it falls when the GPU is idle"),
-        Column("link_width", "float64", "PCIe lanes in use"),
-        Column("power_held_s", "float64", "time its clocks were held down by the power limit, since the driver loaded"),
-        Column("thermal_held_s", "float64", "time its clocks were held down by heat, since the driver was loaded"),
-        Column("others_memory_bytes", "float64", "device memory that other processes hold"),
-        Column("others_util_frac", "float64", "share of the time in which other processes had a kernel resident"),
-    ),
-)
-
-HOST_SAMPLES = Table(
-    "host_samples",
-    (
-        Column("at_ns", "int64", "when the host was asked, from the start of the run"),
-        Column("late_ns", "int64", "how far behind its schedule the sampler was"),
-        Column("cpu_frac", "float64", "mean load of all cores since the sample before, 0-1"),
-        Column("process_cpu_s", "float64", "CPU time of this process so far, all threads, without children"),
-        Column("rss_bytes", "float64", "resident memory of this process"),
-        Column("memory_available_bytes", "float64", "host memory that could still be given out"),
-        Column("read_bytes", "float64", "bytes this process read from storage so far"),
-        Column("workers", "float64", "DataLoader worker processes alive"),
-        Column("worker_cpu_s", "float64", "CPU time of all DataLoader workers so far"),
-        Column("workers_blocked", "float64", "workers waiting for storage (state D)"),
-        Column("frame", "words", "the user's innermost line in the main thread: function (file:line)"),
-        Column("called", "words", "what that line called in a library: torch.serialization.save; absent if nothing"),
-        Column("main_cpu_s", "float64", "CPU time of the recorded thread so far"),
-        Column(
-            "main_delayed_s", "float64", "time so far in which the recorded thread was ready to run and had no core"
-        ),
-        Column("others_cpu_s", "float64", "CPU time so far of this process's other Python threads, without gpulab's"),
-        Column(
-            "others_frame",
-            "words",
-            "the line, or else the name, of the other Python thread that used most CPU since before",
-        ),
-        Column("iowait_frac", "float64", "share of all cores' time spent idle with a read or write outstanding, 0-1"),
-        Column("throttled_s", "float64", "time so far in which the cgroup's CPU quota held this container back"),
-        Column("preempted", "float64", "times so far that a thread of this process was taken off its core"),
-    ),
-)
-
-WORKER_SAMPLES = Table(
-    "worker_samples",
-    (
-        Column("at_ns", "int64", "when the worker was looked at, from the start of the run"),
-        Column("worker", "int32", "which DataLoader worker, counted in the order in which they were first seen"),
-        Column("cpu_s", "float64", "CPU time it used so far"),
-        Column("blocked", "float64", "1 if it was waiting for storage (state D), 0 if not"),
-        Column("read_bytes", "float64", "bytes it read from storage so far; pages in memory do not count"),
-        Column("threads", "float64", "threads it has"),
     ),
 )
 

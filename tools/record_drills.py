@@ -1,54 +1,54 @@
-"""The runs of lesson 20, recorded anew: twelve cases, what each is once mended, and a few beside them.
+"""Record datasets (datasets/README.md): the runs of lesson 20, on the CPU here or on a virtual GPU.
 
-    python tools/record_drills.py             all of them, some three minutes on a quiet machine of two cores
-    python tools/record_drills.py case03      those whose file is named so
+    python tools/record_drills.py case03                 record what datasets/case03/answer.json describes
+    python tools/record_drills.py                        record all, some three minutes on a quiet machine of two cores
+    python tools/record_drills.py case03 --overwrite     replace runs that exist; figures of lessons depend on them
 
-Half are recorded on the CPU here, half computed for a virtual GPU. Each is stripped of what would give the answer
-away: names of files, data sets and models. Look at the diagnosis it prints: it must be the one that was planted.
+Each run is stripped of what would reveal the planted cause: names of files, datasets and threads. The tool writes the
+measured fields of the data card, and prints the diagnosis: it must be the one in answer.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import gpulab
 from gpulab.analysis.steps.detection import steps
+from gpulab.files.datasets import (
+    CARD,
+    MAX_DATASET_BYTES,
+    DataCard,
+    Dataset,
+    Recipe,
+    RunFile,
+    Versions,
+    dataset,
+    datasets,
+    datasets_folder,
+    device_label,
+)
 from gpulab.rows import Rows, Words
 from gpulab.run import FIELDS, Run, Source
 from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
-from gpulab.workloads import workload
+from gpulab.workloads import WORKLOADS
 from gpulab.workloads.training import computing_on, narrow_and_deep
 
-FOLDER = Path(__file__).resolve().parents[1] / "gpulab" / "lessons" / "recorded"
-MOST_BYTES = 60_000
-RECORDED = 16  # steps that the profiler records of most
-KEPT = 7  # recorded steps, of a run on the CPU: enough for a median
-HEALTHY = "products_half"
-_PLACE = re.compile(r"\b\w+\.py\b")  # a file of ours, in "preprocess (audio.py:25)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How one file is made."""
-
-    file: str
-    called: str  # the name the run bears
-    run: Callable[..., object]  # takes `device` and `steps`
-    gpu: str | None = None  # a virtual one; None: this CPU
-    recorded: int | None = None  # steps that the profiler records on the CPU
-    options: Mapping[str, Any] | None = None
+KEPT_STEPS = 7  # profiled steps that a run on the CPU keeps: enough for a median
+_PYTHON_FILE = re.compile(r"\b\w+\.py\b")  # in "preprocess (audio.py:25)"
 
 
 def few_rows(*, device: str = "cuda", steps: int = 4, rows: int = 4) -> None:
@@ -113,85 +113,82 @@ def filled(*, device: str = "cuda", steps: int = 4, width: int = 2048, lengths: 
         optimizer.step()
 
 
-def _on_gpu(number: int, name: str) -> Iterator[Recipe]:
-    """A case and what it is once mended, from one of gpulab's workloads, on a virtual H100."""
-    file, called, flawed, options = f"case{number:02}", f"case {number}", workload(name), {"steps": 8}
-    yield Recipe(file=file, called=called, run=flawed.run, gpu="h100", options=options)
-    if flawed.twin and flawed.twin != HEALTHY:  # which is a case of its own
-        run = workload(flawed.twin).run
-        yield Recipe(file=f"{file}_mended", called=f"{called}, mended", run=run, gpu="h100", options=options)
+LOOPS: Mapping[str, Callable[..., object]] = {
+    **{entry.name: entry.run for entry in WORKLOADS},
+    **{loop.__name__: loop for loop in (called_often, few_rows, filled, many_tensors)},
+}
 
 
-def _on_cpu(number: int, name: str) -> Iterator[Recipe]:
-    """The same, recorded on the CPU."""
-    file, called, flawed = f"case{number:02}", f"case {number}", workload(name)
-    assert flawed.twin is not None
-    yield Recipe(file=file, called=called, run=flawed.run, recorded=RECORDED)
-    yield Recipe(file=f"{file}_mended", called=f"{called}, mended", run=workload(flawed.twin).run, recorded=RECORDED)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Record the named datasets, or all; 1 if a diagnosis is not the known answer or a dataset is too large."""
+    parser = argparse.ArgumentParser(description="Record datasets again, or for the first time.")
+    parser.add_argument("names", nargs="*", help="datasets, by the names of their folders; all by default")
+    parser.add_argument("--overwrite", action="store_true", help="replace runs that exist")
+    parser.add_argument("--folder", type=Path, default=datasets_folder(), help="the folder that holds the datasets")
+    options = parser.parse_args(arguments)
+    selected = [dataset(name, options.folder) for name in options.names] or datasets(options.folder)
+    existing = [entry.name for entry in selected if any(entry.folder.glob("*.gpulab"))]
+    if existing and not options.overwrite:
+        print(f"Nothing was recorded: {', '.join(existing)} hold runs. Pass --overwrite to replace them.")
+        return 2
+    failures = 0
+    for entry in selected:
+        problems = record(entry)
+        failures += bool(problems)
+        print(f"{entry.name}: {'; '.join(problems) or 'recorded'}", flush=True)
+    return 1 if failures else 0
 
 
-RECIPES: tuple[Recipe, ...] = (
-    *_on_cpu(1, "waiting"),
-    *_on_gpu(2, "results_fetched"),
-    *_on_cpu(3, "audio_python"),
-    *_on_gpu(4, "products_float32"),
-    Recipe(file="case05", called="case 5", run=called_often, gpu="h100"),
-    Recipe(
-        file="case05_mended", called="case 5, mended", run=called_often, gpu="h100", options={"steps": 4, "rows": 2**18}
-    ),
-    *_on_cpu(6, "counting_workers"),
-    *_on_gpu(7, "copies_pageable"),
-    Recipe(file="case08", called="case 8", run=many_tensors, recorded=5, options={"steps": 300}),
-    Recipe(
-        file="case08_mended",
-        called="case 8, mended",
-        run=many_tensors,
-        recorded=5,
-        options={"steps": 500, "fused": True},
-    ),
-    Recipe(file="case09", called="case 9", run=few_rows, gpu="h100", options={"steps": 5}),
-    Recipe(file="case09_mended", called="case 9, mended", run=few_rows, gpu="h100", options={"steps": 5, "rows": 512}),
-    *_on_cpu(10, "kept_graphs"),
-    *_on_gpu(11, "products_half"),
-    *_on_gpu(12, "attention_by_hand"),
-    # Beside them: workers that wait instead of computing, and three ways to run out of memory.
-    Recipe(file="beside1", called="beside 1", run=workload("waiting_one_worker").run, recorded=RECORDED),
-    Recipe(file="memory1", called="memory 1", run=filled, gpu="t4", options={"lengths": (512,)}),
-    Recipe(file="memory2", called="memory 2", run=filled, gpu="t4", options={"width": 12288}),
-    Recipe(file="memory3", called="memory 3", run=filled, gpu="t4", options={"steps": 3, "lengths": (16, 16, 512)}),
-)
+def record(entry: Dataset) -> list[str]:
+    """Record the runs of a dataset and update its card; return what is wrong with them, if anything."""
+    answer = entry.answer
+    if answer is None or not answer.recipes:
+        return ["not recorded: no recipe in answer.json"]
+    card = entry.card
+    for file, recipe in answer.recipes.items():
+        run = record_run(recipe, card.runs[file].name)
+        gpulab.save(anonymous(run if recipe.gpu else shortened(run), card.runs[file].name), entry.folder / file)
+    (entry.folder / CARD).write_bytes(encode_card(updated_card(entry, card)))
+    first = gpulab.diagnose(entry.load()).first
+    rule = first.rule if first else None
+    size = sum(path.stat().st_size for path in entry.folder.iterdir())
+    too_large = [f"{size:,} bytes, {MAX_DATASET_BYTES:,} at most"] * (size > MAX_DATASET_BYTES)
+    return too_large + [f"diagnosed as {rule}, planted {answer.finding}"] * (rule != answer.finding)
 
 
-def main(wanted: list[str]) -> int:
-    """Make the files whose name begins with one of these, or all; 1 if one is too large."""
-    problems = 0
-    for recipe in RECIPES:
-        if wanted and not any(recipe.file.startswith(each) for each in wanted):
-            continue
-        run = recorded(recipe)
-        run = run if recipe.gpu else shortened(run)
-        path = gpulab.save(anonymous(run, recipe.called), FOLDER / f"{recipe.file}.gpulab")
-        size = path.stat().st_size
-        first = gpulab.diagnose(gpulab.load(path)).first
-        problems += size > MOST_BYTES
-        told = first.rule if first else "nothing"
-        print(f"{path.name}: {size:,} bytes{' TOO MANY' * (size > MOST_BYTES)}, {told}", flush=True)
-    return 1 if problems else 0
+def updated_card(entry: Dataset, card: DataCard) -> DataCard:
+    """The card with device, date, versions and sizes of the runs that lie in the folder now."""
+    run = entry.load()
+    files = {
+        file: RunFile(name=known.name, bytes=(entry.folder / file).stat().st_size) for file, known in card.runs.items()
+    }
+    return msgspec.structs.replace(
+        card,
+        device=device_label(run),
+        date=date.fromisoformat(run.source.date) if run.source.date else date.today(),
+        versions=Versions(gpulab=gpulab.__version__, torch=run.machine.torch, python=run.machine.python),
+        runs=files,
+    )
 
 
-def recorded(recipe: Recipe) -> Run:
+def encode_card(card: DataCard) -> bytes:
+    """A card as it lies on disk."""
+    return msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n"
+
+
+def record_run(recipe: Recipe, name: str) -> Run:
     """The run of a recipe; running out of memory is no error here."""
-    options = dict(recipe.options or {})
+    loop, options = LOOPS[recipe.workload], dict(recipe.options)
     if recipe.gpu is None:
-        with contextlib.suppress(MemoryError), gpulab.profile(recipe.called, steps=recipe.recorded):
-            recipe.run(**options)
-        run: Run = gpulab.runs[recipe.called]
+        with contextlib.suppress(MemoryError), gpulab.profile(name, steps=recipe.profiled_steps):
+            loop(**options)
+        run: Run = gpulab.runs[name]
         return run
     import torch
 
-    gpu = VirtualGpu(recipe.gpu, recipe.called, host=Host.usual())
+    gpu = VirtualGpu(recipe.gpu, name, host=Host.usual())
     with contextlib.suppress(torch.cuda.OutOfMemoryError), gpu:
-        recipe.run(device="cuda", **options)
+        loop(device="cuda", **options)
     assert gpu.run is not None
     return gpu.run
 
@@ -200,9 +197,9 @@ def shortened(run: Run) -> Run:
     """The run as if the profiler had stopped sooner; marks and sensors stay. For a run on the CPU alone."""
     found = steps(run)
     ends = found.end_ns[found.recorded]
-    if len(ends) <= KEPT or len(run.shape_rows) or len(run.memory_rows):
+    if len(ends) <= KEPT_STEPS or len(run.shape_rows) or len(run.memory_rows):
         return run  # what is beside the events points at their rows
-    until_ns = int(ends[KEPT - 1])
+    until_ns = int(ends[KEPT_STEPS - 1])
     events = run.event_rows
     left = events.where(np.flatnonzero(events["start_ns"] + events["dur_ns"] <= until_ns))
     windows = tuple((start, min(end, until_ns)) for start, end in run.recording.windows_ns if start < until_ns)
@@ -213,7 +210,7 @@ def anonymous(run: Run, called: str) -> Run:
     """The run without what tells whose it was: files, data sets, threads, the moment, the machine's inside."""
     measured = run.source.how == "measured"
     source = Source(how="recorded", device=run.source.device, date=date.today().isoformat()) if measured else run.source
-    failure = run.failure and replace(run.failure, where=_unplaced(run.failure.where))
+    failure = run.failure and replace(run.failure, where=_without_file_names(run.failure.where))
     tables: dict[str, Any] = {field: _anonymous(getattr(run, field)) for field in FIELDS}
     return replace(
         run,
@@ -232,15 +229,15 @@ def _anonymous(rows: Rows) -> Rows:
     """The same rows; file names in their words are all one."""
     words = {name: values for name, values in rows.columns.items() if isinstance(values, Words)}
     told = {
-        name: Words(values.codes, tuple(_unplaced(word) or "" for word in values.vocabulary))
+        name: Words(values.codes, tuple(_without_file_names(word) or "" for word in values.vocabulary))
         for name, values in words.items()
     }
     return Rows(rows.table, {**rows.columns, **told})
 
 
-def _unplaced(word: str | None) -> str | None:
-    return None if word is None else _PLACE.sub("train.py", word)
+def _without_file_names(word: str | None) -> str | None:
+    return None if word is None else _PYTHON_FILE.sub("train.py", word)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

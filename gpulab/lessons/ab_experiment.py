@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpulab.capture import Session
 from gpulab.capture.seeds import begin_anew, chance_kept, settled
+from gpulab.capture.session import Session
 from gpulab.comparison import Comparison
 from gpulab.errors import CaptureError
 from gpulab.lessons.equality import Equality, equality

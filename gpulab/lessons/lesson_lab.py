@@ -92,7 +92,7 @@ class Lab:
         """
         recording: AbstractContextManager[Any]
         if self.device == "cuda":
-            from gpulab.capture import profile
+            from gpulab.capture.session import profile
 
             recording = profile(name, steps=steps)
         else:

@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab import capture
-from gpulab.magics import monitor_output
+from gpulab.magics import monitor_display
 from gpulab.magics.cell_hook import CellHook
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import matcher
@@ -24,12 +23,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     hook = CellHook(shell, magics)
     shell.register_magics(magics)
     hook.install()
-    monitor_output.install(shell)
+    monitor_display.install(shell)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(matcher)
     _hooks[shell] = magics, hook
     if "torch" in sys.modules:  # otherwise the first profiled cell, which imports torch, pays for both
-        capture.warm_up()
+        from gpulab.capture.profiler import warm_up
+
+        warm_up()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
@@ -38,7 +39,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         return
     magics, hook = _hooks.pop(shell)
     magics.abandon()
-    monitor_output.remove(shell)
+    monitor_display.remove(shell)
     hook.remove()
     if shell.Completer is not None and matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(matcher)

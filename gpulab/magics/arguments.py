@@ -16,9 +16,9 @@ from IPython.core.magic_arguments import argument, kwds, magic_arguments
 
 from gpulab.errors import RunError
 from gpulab.virtual.cuda_available import AUTO, USUAL, cuda_here
-from gpulab.virtual.specs import spec
 
 LEVELS = ("sensors", "trace", "deep")
+MONITOR_PERIOD_S = 0.5  # between two readings of the sensors
 SAVED_AS = (".gpulab", ".html")
 _NAME = re.compile(r"[^\W\d][\w.-]*")
 
@@ -51,6 +51,13 @@ WHATIF = (
 TIMELINE = (
     argument("name", nargs="?", metavar="NAME", help="the run; the last one if left out"),
     argument("beside", nargs="*", metavar="OTHER", help="what stands below it: a run, or changes such as workers=6"),
+    _HELP,
+)
+MONITOR = (
+    argument("name", nargs="?", metavar="NAME", help="name of the run; run1, run2, ... if left out"),
+    argument("--stop", action="store_true", help="end the monitor that runs, and report"),
+    argument("--every", type=float, default=MONITOR_PERIOD_S, metavar="SECONDS", help="how often the sensors are read"),
+    argument("--threshold", type=float, default=0.5, metavar="SHARE", help="a GPU under it for 10 s is told: 0.5"),
     _HELP,
 )
 INFO = (_HELP,)
@@ -119,6 +126,8 @@ def _playable(asked: Request) -> Request:
     if asked.virtual == AUTO:
         return Request(**{**vars(asked), "virtual": None if cuda_here() else USUAL})
     try:
+        from gpulab.virtual.specs import spec
+
         spec(asked.virtual or "")
     except RunError as error:
         raise UsageError(f"--virtual {asked.virtual}: {error}") from None

@@ -10,7 +10,7 @@ from typing import Protocol
 from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
 from gpulab.magics.display_slot import Bundle, Place
 from gpulab.magics.panels import HtmlPanel, WidgetPanel
 from gpulab.views import front_end as comm

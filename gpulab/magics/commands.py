@@ -1,9 +1,12 @@
-"""The magics: each parses its line, calls what could be called without IPython, and returns it."""
+"""The magics: each parses its line, calls a function that works without IPython, and returns its view.
+
+What a magic calls is imported when it is called, so that `%load_ext gpulab` stays quick.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -18,14 +21,12 @@ from IPython.core.magic import (
 )
 from traitlets import Bool, Enum, Integer
 
-from gpulab import questions, sensors
-from gpulab.capture import runs
 from gpulab.errors import CaptureError
-from gpulab.magics import monitor_output
 from gpulab.magics.arguments import (
     COMPARE,
     INFO,
     LEVELS,
+    MONITOR,
     PROFILE,
     REPORT,
     TIMELINE,
@@ -38,13 +39,9 @@ from gpulab.magics.arguments import (
     split_statement,
 )
 from gpulab.magics.nested_cell import execute, nested
-from gpulab.magics.recording import Recording, reported
-from gpulab.replay.parsing import is_change
-from gpulab.views.compare.comparison import comparison
-from gpulab.views.info import info
-from gpulab.views.rule_page import page
-from gpulab.views.timeline.view import timeline
-from gpulab.views.whatif.whatif import WhatIf, whatif
+
+if TYPE_CHECKING:
+    from gpulab.magics.recording import Recording
 
 
 @magics_class
@@ -99,6 +96,9 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpureport, line)
         if asked.help:
             return self._help(self.gpureport)
+        from gpulab.capture.run_registry import runs
+        from gpulab.magics.recording import reported
+
         return reported(runs[asked.name] if asked.name else runs.last)
 
     @accepts(*TIMELINE)
@@ -113,6 +113,11 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gputimeline, line)
         if asked.help:
             return self._help(self.gputimeline)
+        from gpulab.capture.run_registry import runs
+        from gpulab.replay.parsing import is_change
+        from gpulab.views.timeline.view import timeline
+        from gpulab.views.whatif.whatif import WhatIf, whatif
+
         words = [word for word in (asked.name, *asked.beside) if word is not None]
         named = bool(words) and (words[0] in runs or not is_change(words[0]))
         run, rest = (runs[words[0]], words[1:]) if named else (runs.last, words)
@@ -133,6 +138,11 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpucompare, line)
         if asked.help:
             return self._help(self.gpucompare)
+        from gpulab import questions
+        from gpulab.capture.run_registry import runs
+        from gpulab.replay.parsing import is_change
+        from gpulab.views.compare.comparison import comparison
+
         if asked.before is None or asked.after is None:
             raise UsageError(
                 f"two runs are needed: %gpucompare BEFORE AFTER. Recorded: {', '.join(runs) or 'none yet'}"
@@ -159,11 +169,15 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpuwhatif, line)
         if asked.help:
             return self._help(self.gpuwhatif)
+        from gpulab.capture.run_registry import runs
+        from gpulab.replay.parsing import is_change
+        from gpulab.views.whatif.whatif import whatif
+
         named = asked.name is not None and (asked.name in runs or not is_change(asked.name))
         changes = asked.changes if named or asked.name is None else [asked.name, *asked.changes]
         return whatif(runs[asked.name] if named else runs.last, " ".join(changes))
 
-    @accepts(*monitor_output.MONITOR)
+    @accepts(*MONITOR)
     @line_magic
     def gpumonitor(self, line: str) -> Any:
         """Watch GPU, CPU, memory and DataLoader workers in the background, across cells.
@@ -176,6 +190,8 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpumonitor, line)
         if asked.help:
             return self._help(self.gpumonitor)
+        from gpulab.magics import monitor_output
+
         if asked.stop:
             report = monitor_output.stop()
             return report if report is not None else self._say("gpulab: no monitor runs; %gpumonitor starts one")
@@ -191,7 +207,10 @@ class GpuProfileMagics(Magics):
         """What this machine is, and what gpulab can and cannot measure on it."""
         if parsed(self.gpuinfo, line).help:
             return self._help(self.gpuinfo)
-        return info(sensors.machine())
+        from gpulab.sensors.machine import machine
+        from gpulab.views.info import info
+
+        return info(machine())
 
     @accepts(*WHY)
     @line_magic
@@ -200,6 +219,8 @@ class GpuProfileMagics(Magics):
         asked = parsed(self.gpuwhy, line)
         if asked.help:
             return self._help(self.gpuwhy)
+        from gpulab.views.rule_page import page
+
         return page(asked.rule)
 
     def request(self, line: str) -> Request:
@@ -211,6 +232,8 @@ class GpuProfileMagics(Magics):
 
     def begin(self, asked: Request) -> None:
         """Record from here on."""
+        from gpulab.magics.recording import Recording
+
         self._recording = Recording(self._shell, asked)
         self._recording.start()
 

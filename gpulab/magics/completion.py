@@ -11,13 +11,9 @@ from IPython.core.completer import (
     completion_matcher,
 )
 
-from gpulab.capture import runs
-from gpulab.magics.arguments import COMPARE, INFO, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
-from gpulab.magics.monitor_output import MONITOR
-from gpulab.replay.rewrites.catalogue import REWRITES
-from gpulab.rules import RULES
+from gpulab.capture.run_registry import runs
+from gpulab.magics.arguments import COMPARE, INFO, MONITOR, PROFILE, REPORT, TIMELINE, WHATIF, WHY, options
 from gpulab.virtual.cuda_available import AUTO
-from gpulab.virtual.specs import SPECS
 
 _LINE = re.compile(r"\s*%{0,2}(gpu(?:profile|monitor|report|timeline|compare|whatif|info|why))\s+(.*)", re.DOTALL)
 _ARGUMENTS = {
@@ -54,6 +50,8 @@ def following(magic: str, before: list[str]) -> list[str]:
     if choices.get(last):
         return list(choices[last])
     if last == "--virtual":
+        from gpulab.virtual.specs import SPECS
+
         return [AUTO, *(each.name.lower().replace(" ", "-") for each in SPECS)]
     if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
@@ -61,8 +59,13 @@ def following(magic: str, before: list[str]) -> list[str]:
     named = [word for word in before if word in runs]
     names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED.get(magic, 0) else []
     if magic == "gpuwhy" and not before:
+        from gpulab.replay.rewrites.catalogue import REWRITES
+        from gpulab.rules import RULES
+
         names = [*(rule.name for rule in RULES), *(rewrite.name for rewrite in REWRITES)]
     if magic == "gpuwhatif" or (magic == "gpucompare" and len(named) == 2):
+        from gpulab.replay.rewrites.catalogue import REWRITES
+
         taken = {word.partition("=")[0] for word in before}
         names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in taken]
     return [*names, *(word for word in choices if word not in used)]

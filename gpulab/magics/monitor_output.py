@@ -6,22 +6,12 @@ import contextvars
 import time
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic_arguments import argument
 
-from gpulab.magics.arguments import INFO
 from gpulab.magics.cell_output import bundle, panel
 from gpulab.magics.display_slot import Bundle, Place
-from gpulab.views.live.monitor import EVERY_S, Monitor, current, monitor
+from gpulab.views.live.monitor import Monitor, current, monitor
 from gpulab.views.live.tiles import Glance
 from gpulab.views.report.report import Report
-
-MONITOR = (
-    argument("name", nargs="?", metavar="NAME", help="name of the run; run1, run2, ... if left out"),
-    argument("--stop", action="store_true", help="end the monitor that runs, and report"),
-    argument("--every", type=float, default=EVERY_S, metavar="SECONDS", help="how often the sensors are read"),
-    argument("--threshold", type=float, default=0.5, metavar="SHARE", help="a GPU under it for 10 s is told: 0.5"),
-    *INFO,
-)
 
 
 class MonitorOutput:
@@ -85,25 +75,3 @@ def show(shell: InteractiveShell, watched: Monitor) -> bool:
     if output.visible:
         watched.show(output)
     return output.visible
-
-
-def install(shell: InteractiveShell) -> None:
-    """A monitor at the end of a cell shows itself where it can be replaced by its report."""
-
-    def display(watched: Monitor) -> None:
-        if watched.run is not None:
-            raise NotImplementedError  # IPython's way to say: as any other object
-        if not show(shell, watched):
-            shell.display_pub.publish(data={"text/plain": repr(watched)}, metadata={})
-
-    if shell.display_formatter is not None:
-        shell.display_formatter.ipython_display_formatter.for_type(Monitor, display)
-
-
-def remove(shell: InteractiveShell) -> None:
-    """Take it back, and end the monitor if one runs."""
-    if shell.display_formatter is not None:
-        shell.display_formatter.ipython_display_formatter.pop(Monitor, None)
-    running = current()
-    if running is not None:
-        running.stop(quietly=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from IPython.core.interactiveshell import InteractiveShell
 
 from gpulab import rules, store
-from gpulab.capture import Live, Session
+from gpulab.capture.live.snapshot import Live
+from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, GpulabError
 from gpulab.magics.arguments import Request
 from gpulab.magics.cell_output import Shown, bundle

@@ -127,7 +127,7 @@ class Nvml:
             try:
                 return reads[0](self._nvml, handle)
             except Hidden:
-                self._troubles.note(HIDDEN, sensor.what, device.gpu.index)
+                self._troubles.note(HIDDEN, sensor.label, device.gpu.index)
                 return ()
             except (self._nvml.NVMLError, AttributeError) as error:
                 cause = self._cause(error, device)
@@ -135,7 +135,7 @@ class Nvml:
                 reads.pop(0)
             if not cause.lasting or not reads:
                 lost = device.gpu.index in self._lost
-                self._troubles.note(cause, "sensors" if lost else sensor.what, device.gpu.index)
+                self._troubles.note(cause, "sensors" if lost else sensor.label, device.gpu.index)
                 return ()
         return ()
 

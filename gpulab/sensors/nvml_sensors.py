@@ -1,5 +1,6 @@
 """One row for each sensor of an NVIDIA GPU: which columns it fills, and how NVML is asked.
 
+To add a sensor, write its column in gpulab.sensor_tables and its question in SENSORS.
 The functions here are given the binding and a handle; they import nothing of NVIDIA's and keep nothing.
 """
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab.sensor_tables import GPU_SAMPLES
 from gpulab.sensors.nvml_errors import NOT_SUPPORTED
 from gpulab.sensors.other_processes import others_memory, others_utilisation
 
@@ -18,17 +20,21 @@ Read = Callable[[Any, Any], tuple[float, ...]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sensor:
-    """One question to a GPU: which columns it fills, its name in words, and how it is asked.
+    """One question to a GPU: which columns of GPU_SAMPLES it fills, and how it is asked.
 
     Each of `reads` takes pynvml and a handle and gives a value per column, in the column's unit. The first is
     preferred; the next is asked where the driver, or this nvidia-ml-py, does not know the one before.
     """
 
     columns: tuple[str, ...]
-    what: str
     reads: tuple[Read, ...]
     of_board: bool = False  # a MIG instance shares it with its whole GPU, so that GPU is asked
     every_ns: int = 0  # asked no more often than this: the driver needs long for it; the answer stands in between
+
+    @property
+    def label(self) -> str:
+        """Its name for people: the label of its first column."""
+        return GPU_SAMPLES.column(self.columns[0]).label
 
 
 def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
@@ -130,34 +136,31 @@ def _told(nvml: Any, value: int) -> float:
 
 # PCIe throughput is missing on purpose: NVML measures it over 20 ms for each call, and the sampler would wait.
 SENSORS = (
-    Sensor(columns=("util_frac", "memory_util_frac"), what="utilisation", reads=(_utilisation,)),
-    Sensor(columns=("memory_used_bytes",), what="memory in use", reads=(_memory_v2, _memory)),
-    Sensor(columns=("power_w",), what="power", reads=(_power_instant, _power)),
-    Sensor(columns=("sm_clock_mhz",), what="SM clock", reads=(_sm_clock,), of_board=True),
-    Sensor(columns=("memory_clock_mhz",), what="memory clock", reads=(_memory_clock,), of_board=True),
-    Sensor(columns=("temperature_c",), what="temperature", reads=(_temperature_v, _temperature), of_board=True),
+    Sensor(columns=("util_frac", "memory_util_frac"), reads=(_utilisation,)),
+    Sensor(columns=("memory_used_bytes",), reads=(_memory_v2, _memory)),
+    Sensor(columns=("power_w",), reads=(_power_instant, _power)),
+    Sensor(columns=("sm_clock_mhz",), reads=(_sm_clock,), of_board=True),
+    Sensor(columns=("memory_clock_mhz",), reads=(_memory_clock,), of_board=True),
+    Sensor(columns=("temperature_c",), reads=(_temperature_v, _temperature), of_board=True),
     Sensor(
         columns=("throttle_bits",),
-        what="throttle reasons",
         reads=(_event_reasons, _throttle_reasons),
         of_board=True,
     ),
-    Sensor(columns=("energy_j",), what="energy", reads=(_energy,)),
-    Sensor(columns=("link_generation",), what="PCIe generation", reads=(_link_generation,), of_board=True),
-    Sensor(columns=("link_width",), what="PCIe width", reads=(_link_width,), of_board=True),
+    Sensor(columns=("energy_j",), reads=(_energy,)),
+    Sensor(columns=("link_generation",), reads=(_link_generation,), of_board=True),
+    Sensor(columns=("link_width",), reads=(_link_width,), of_board=True),
     Sensor(
         columns=("power_held_s",),
-        what="time held down by power",
         reads=(_power_violation, _power_held),
         of_board=True,
     ),
     Sensor(
         columns=("thermal_held_s",),
-        what="time held down by heat",
         reads=(_heat_violation, _heat_held),
         of_board=True,
     ),
-    Sensor(columns=("others_memory_bytes",), what="memory of others", reads=(others_memory,), every_ns=SECOND_NS),
-    Sensor(columns=("others_util_frac",), what="use by others", reads=(others_utilisation,), every_ns=SECOND_NS),
+    Sensor(columns=("others_memory_bytes",), reads=(others_memory,), every_ns=SECOND_NS),
+    Sensor(columns=("others_util_frac",), reads=(others_utilisation,), every_ns=SECOND_NS),
 )
 COLUMNS = tuple(column for sensor in SENSORS for column in sensor.columns)

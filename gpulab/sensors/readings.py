@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,13 +26,19 @@ PERIOD_NS = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """The latest of one GPU; None where it did not tell."""
+    """The latest of one GPU: a value for each column of its sensors."""
 
-    name: str
-    util_frac: float | None
-    memory_used_bytes: float | None
-    memory_bytes: int | None
-    power_w: float | None
+    gpu: Gpu
+    values: Mapping[str, float]
+
+    def value(self, column: str) -> float | None:
+        """The reading of this column; None if the GPU did not tell."""
+        return _or_none(self.values.get(column, math.nan))
+
+    @property
+    def util_frac(self) -> float | None:
+        """Its utilisation, which the live panel watches."""
+        return self.value("util_frac")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,9 @@ class Sensors:
         self._latest = Reading()
         self._gpu_samples = Samples(GPU_SAMPLES)
         self._host_samples = Samples(HOST_SAMPLES)
-        self._words: dict[str, list[str | None]] = {"frame": [], "called": [], "others_frame": []}
+        self._words: dict[str, list[str | None]] = {
+            column.name: [] for column in HOST_SAMPLES.columns if column.dtype == "words"
+        }
         # The host first: a driver that hangs must not make the time of the host's samples untrue.
         readers = [
             Reader(what="CPU, memory and workers", read=self._read_host),
@@ -133,35 +141,29 @@ class Sensors:
         frame, inside = user_line(innermost), called(innermost)
         del innermost  # it would keep what its variables hold
         self._workers.watch(self._worker_pids())
-        told = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
-        self._host_samples.append({**tick._asdict(), **told})
-        for column, word in (("frame", frame), ("called", inside), ("others_frame", self._threads.busiest)):
-            self._words[column].append(sys.intern(word) if word is not None else None)
+        values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
+        self._host_samples.append({**tick._asdict(), **values})
+        words = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
+        for column, texts in self._words.items():
+            text = words.get(column)
+            texts.append(sys.intern(text) if text is not None else None)
         self._latest = Reading(
             gpus=self._latest.gpus,
             core_fracs=self._host.core_fracs,
-            rss_bytes=_or_none(told["rss_bytes"]),
-            workers=int(told["workers"]),
+            rss_bytes=_or_none(values["rss_bytes"]),
+            workers=int(values["workers"]),
             frame=frame,
         )
 
     def _read_gpus(self, tick: Tick) -> None:
         answering = {gpu.index for gpu in self._nvml.answering}
-        now = []
+        readings = []
         for gpu in self._nvml.gpus:
-            told = self._nvml.read(gpu)
+            values = self._nvml.read(gpu)
             if gpu.index in answering:
-                self._gpu_samples.append({**tick._asdict(), "device": gpu.index, **told})
-            now.append(
-                GpuReading(
-                    name=gpu.name,
-                    util_frac=_or_none(told["util_frac"]),
-                    memory_used_bytes=_or_none(told["memory_used_bytes"]),
-                    memory_bytes=gpu.memory_bytes,
-                    power_w=_or_none(told["power_w"]),
-                )
-            )
-        self._latest = replace(self._latest, gpus=tuple(now))
+                self._gpu_samples.append({**tick._asdict(), "device": gpu.index, **values})
+            readings.append(GpuReading(gpu=gpu, values=values))
+        self._latest = replace(self._latest, gpus=tuple(readings))
 
 
 def _or_none(value: float) -> float | None:

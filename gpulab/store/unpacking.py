@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.rows import Array, Column, Rows, Table, Words, absent
+from gpulab.columns import Column
+from gpulab.rows import Array, Rows, Table, Words, absent
 from gpulab.store.footer import Footer, footer, unpacked_bytes
 from gpulab.store.format import TRUST, refusal
 

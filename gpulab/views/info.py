@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpulab.run import Gap, Gpu, Machine
+from gpulab.tables import GPU_SAMPLES
+from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Row, Section, Sheet, Table
 from gpulab.views.sheet.view import View
 from gpulab.views.wording import counted, quantity, size
@@ -52,7 +54,7 @@ def _measured(machine: Machine) -> Iterator[tuple[str, str]]:
     if machine.gpus and "+cpu" not in machine.torch:
         yield "of the GPU's work", "kernels, copies, launches and waits, by CUPTI"
     if machine.gpus and machine.driver:
-        yield "of the GPU", "utilisation, memory, power, clocks, temperature, energy, as far as not named below"
+        yield "of the GPU", f"{', '.join(sensor_columns.labels(GPU_SAMPLES))}, as far as not named below"
 
 
 def _cores(machine: Machine) -> str:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from gpulab.columns import Display
 from gpulab.intervals import Ints, Spans, longest
 from gpulab.questions import diagnose
 from gpulab.rows import Rows
 from gpulab.rules import Diagnosis
 from gpulab.run import Run
 from gpulab.trace.perfetto import Counter, Track, packed, pieces
+from gpulab.views import sensor_columns
 from gpulab.views.report.headline import answer_words
 from gpulab.views.sheet.view import written
 from gpulab.views.wording import clean
 
 MOST_SPANS = 20_000  # of one finding: the longest; beyond that a viewer shows a smear
-_OF_GPUS = (
-    ("util_frac", "utilisation, %", 100.0),
-    ("memory_used_bytes", "memory in use, GiB", 1 / 2**30),
-    ("power_w", "power, W", 1.0),
-    ("sm_clock_mhz", "SM clock, MHz", 1.0),
-    ("temperature_c", "temperature, C", 1.0),
-)
-_OF_HOST = (
-    ("cpu_frac", "CPU, all cores, %", 100.0),
-    ("rss_bytes", "memory of this process, GiB", 1 / 2**30),
-    ("memory_available_bytes", "memory available, GiB", 1 / 2**30),
-    ("workers", "DataLoader workers", 1.0),
-)
 
 
 def to_perfetto(what: Run | Diagnosis, path: str | Path) -> Path:
@@ -83,8 +72,8 @@ def _boxes(spans: Spans) -> tuple[Ints, Ints]:
 def _counters(run: Run) -> Iterator[Counter]:
     for device in np.unique(run.gpu_rows["device"]).tolist():
         samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
-        yield from _curves(samples, f"GPU {device} ", _OF_GPUS)
-    yield from _curves(run.host_rows, "", _OF_HOST)
+        yield from _sensors(samples, f"GPU {device} ")
+    yield from _sensors(run.host_rows)
     memory = run.memory_rows
     for device in np.unique(memory["device"]).tolist():
         rows = memory.where(memory["device"] == device)
@@ -94,6 +83,9 @@ def _counters(run: Run) -> Iterator[Counter]:
             yield Counter(f"{where} memory {name} by PyTorch, MiB", rows["at_ns"], values)
 
 
-def _curves(samples: Rows, prefix: str, columns: Iterable[tuple[str, str, float]]) -> Iterator[Counter]:
-    for column, name, factor in columns:
-        yield Counter(prefix + name, samples["at_ns"], samples[column] * factor)
+def _sensors(samples: Rows, prefix: str = "") -> Iterator[Counter]:
+    """Each sensor that any view shows."""
+    for column in samples.table.displayed(Display.EVERYWHERE):
+        at, values = sensor_columns.readings(samples, column)
+        label = sensor_columns.axis_label(column, column.unit.symbol)
+        yield Counter(prefix + label, at, values * column.unit.scale)

@@ -56,6 +56,8 @@ def _page(rule: Rule) -> View:
     facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Nothing beyond the run itself."))
     if rule.masked_by:
         facts.append(("Explained by", f"{', '.join(rule.masked_by)}, where these are found about the same time."))
+    if rule.lesson:
+        facts.append(("Lesson", f"{rule.lesson}.ipynb of the course (python -m gpulab lessons my-course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), Facts(tuple(facts)))))
 
 

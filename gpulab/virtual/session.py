@@ -13,11 +13,12 @@ from dataclasses import replace
 from types import TracebackType
 
 from gpulab.analysis.steps.detection import steps
-from gpulab.capture import Live, runs
 from gpulab.capture.active_session import claim, release
 from gpulab.capture.assembly import torch_facts
+from gpulab.capture.live.snapshot import Live
 from gpulab.capture.marks import Marks, Timer
 from gpulab.capture.memory.watch import MemoryWatch
+from gpulab.capture.run_registry import runs
 from gpulab.errors import CaptureError, RunError
 from gpulab.replay.graph.dependencies import QUEUE_FACT
 from gpulab.run import Gpu, Machine, Recording, Run, Source

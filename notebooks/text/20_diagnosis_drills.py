@@ -75,7 +75,7 @@ L.claim(
 # The words for all three stand below. Do not learn them: keep them in sight. In JupyterLab, a click on the list with the right mouse button and *Create New View for Output* puts it beside the notebook. Under it is one example, which is no case of the twelve.
 
 # %% tags=["measure"]
-display(evidence.words(), evidence.evidence("beside1"))
+display(evidence.words(), evidence.evidence("worked_example"))
 
 # %% [markdown]
 # Read aloud:
@@ -340,7 +340,7 @@ leaves = [decision_trees.walk(tree, drills.reads(each.number)).leaf.name for eac
 found = sum(leaf == each.cause for leaf, each in zip(leaves, drills.CASES, strict=True))
 L.claim(
     "the tree names all twelve causes, and that of a thirteenth run",
-    found == 12 and decision_trees.walk(tree, drills.reads("beside1")).leaf.name == "few_workers",
+    found == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "few_workers",
     before=found,
     unit="of 12",
     source=COUNTED,

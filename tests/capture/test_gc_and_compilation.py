@@ -41,7 +41,7 @@ def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing,
     whats = rows.words("what").to_list()
     asked = [what for what in whats if what.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
     assert len(asked) == 1
-    assert "(test_stalls.py:" in asked[0]
+    assert "(test_gc_and_compilation.py:" in asked[0]
     assert rows["dur_ns"][whats.index(asked[0])] >= gc_and_compilation.LEAST_NS
     assert (rows["kind"] == StallKind.GC).all()
 
@@ -189,7 +189,7 @@ def test_this_pytorch_tells_of_its_compilations():
     compiled(torch.ones(4))
     made = Stalls()
     rows = rows_since(made, began_ns)
-    whats = [what for what in rows.words("what").to_list() if what.startswith("doubled (test_stalls.py:")]
+    whats = [what for what in rows.words("what").to_list() if what.startswith("doubled (test_gc_and_compilation.py:")]
     assert len(whats) == 2
     assert ", again: tensor 'x' size mismatch" in whats[1]
     assert not made.gaps

@@ -8,10 +8,11 @@ torch = pytest.importorskip("torch", reason="recording needs PyTorch: pip instal
 
 import gpulab  # noqa: E402  (after the check that torch is there)
 from gpulab.analysis.steps.detection import steps  # noqa: E402
-from gpulab.capture import Runs, Session, runs  # noqa: E402
 from gpulab.capture.assembly import missing_gpu_work  # noqa: E402
 from gpulab.capture.plan import Phase  # noqa: E402
-from gpulab.capture.profiler import Stretch  # noqa: E402
+from gpulab.capture.profiler import Stretch, warm_up  # noqa: E402
+from gpulab.capture.run_registry import Runs, runs  # noqa: E402
+from gpulab.capture.session import Session  # noqa: E402
 from gpulab.errors import CaptureError, RunError  # noqa: E402
 from gpulab.tables import Kind, MarkKind  # noqa: E402
 from tests.support.runs.made_runs import event, run_of  # noqa: E402
@@ -246,7 +247,7 @@ def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
 
 def test_warming_up_leaves_nothing_and_records_nothing():
     known = list(runs)
-    gpulab.capture.warm_up()
+    warm_up()
     assert list(runs) == known
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import gpulab
 from gpulab.errors import GpulabError
+from gpulab.files.datasets import dataset
 from gpulab.lessons.course import lesson
 from gpulab.lessons.labs.drills import decision_trees, drills
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES
@@ -16,8 +17,9 @@ from gpulab.lessons.labs.drills.spaced_repetition import Deck, days_asked
 from gpulab.lessons.labs.drills.verdicts import SIGNS, TREATS, contradiction, problem
 from gpulab.lessons.labs.steps import throughput
 
-FILES = sorted(drills.FOLDER.glob("*.gpulab"))
-BESIDE = ("beside1", "memory1", "memory2", "memory3")
+BESIDE = ("worked_example", "memory1", "memory2", "memory3")
+DATASETS = [dataset(name) for name in (*(f"case{each.number:02}" for each in CASES), *BESIDE)]
+FILES = [path for each in DATASETS for path in sorted(each.folder.glob("*.gpulab"))]
 TELLTALE = r"gpulab|workloads|RemoteImages|Documents|/home/|/work|/tmp|\b(?!train\b)\w+\.py\b"
 numbered = pytest.mark.parametrize("each", CASES, ids=lambda each: each.key)
 
@@ -29,17 +31,12 @@ def right_answer(each):
 # What lies in the folder.
 
 
-def test_the_files_are_small_and_each_is_used():
+def test_the_runs_are_small():
     assert all(path.stat().st_size <= 60_000 for path in FILES)
     assert sum(path.stat().st_size for path in FILES) <= 600_000
-    cases = {f"case{each.number:02}" for each in CASES}
-    mended = {f"{name}_mended" for name in cases} - {"case04_mended", "case11_mended"}
-    assert {path.stem for path in FILES} == cases | mended | set(BESIDE)
-    told = (drills.FOLDER / "README.md").read_text(encoding="utf-8")
-    assert all(path.stem.removesuffix("_mended") in told for path in FILES)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_nothing_in_a_file_gives_the_answer_away(path):
     with zipfile.ZipFile(path) as archive:
         said = archive.read("run.json").decode().replace('"gpulab run"', "")  # the name of the format
@@ -69,11 +66,13 @@ def test_twelve_cases_have_twelve_causes_and_twelve_first_actions():
 
 
 @numbered
-def test_the_planted_cause_is_named_first_and_is_gone_in_the_mended_run(each):
-    assert gpulab.diagnose(drills.case(each.number)).first.rule == each.cause
-    if each.cause != "device_bound":
-        left = {finding.rule for finding in gpulab.diagnose(drills.mended(each.number)).findings}
-        assert each.cause not in left
+def test_the_cause_is_the_known_answer_of_the_dataset_and_every_flawed_case_has_a_fixed_twin(each):
+    entry = dataset(
+        f"case{each.number:02}"
+    )  # the diagnosis is held to the known answer in tests/files/test_datasets.py
+    assert entry.answer.finding == each.cause
+    assert (entry.fixed_path is None) == (each.cause == "device_bound")
+    assert drills.mended(each.number).name != drills.case(each.number).name or each.cause == "device_bound"
 
 
 @numbered
@@ -182,7 +181,7 @@ def test_the_tree_of_utilisation_ends_at_what_was_planted():
     walks = {each.number: decision_trees.walk(decision_trees.UTILISATION, drills.reads(each.number)) for each in CASES}
     assert all(walks[each.number].leaf.name == each.cause for each in CASES)
     assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
-    assert decision_trees.walk(decision_trees.UTILISATION, drills.reads("beside1")).leaf.name == "few_workers"
+    assert decision_trees.walk(decision_trees.UTILISATION, drills.reads("worked_example")).leaf.name == "few_workers"
     assert {leaf.name for leaf in decision_trees.leaves(decision_trees.UTILISATION)} == set(CAUSES)
 
 
@@ -307,5 +306,5 @@ def test_lists_hold_every_word():
 
 
 def test_there_is_no_run_of_another_name():
-    with pytest.raises(GpulabError, match="no recorded run 'case13'"):
+    with pytest.raises(GpulabError, match="no dataset 'case13'"):
         drills.case(13)

@@ -32,8 +32,8 @@ def live() -> Iterator[Kernel]:
 @pytest.fixture
 def broken(live: Kernel) -> Iterator[Kernel]:
     """A kernel for cells that break gpulab; mended afterwards."""
-    live.run("from gpulab.capture import Session\nfrom gpulab.magics import recording\nkept = dict(vars(Session))")
-    live.run("kept_report = recording.reported")
+    live.run("from gpulab.capture.session import Session\nfrom gpulab.magics import recording")
+    live.run("kept, kept_report = dict(vars(Session)), recording.reported")
     yield live
     live.run("for name in ('start', 'stop'): setattr(Session, name, kept[name])\nrecording.reported = kept_report")
 

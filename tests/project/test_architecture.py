@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # A module imports from the rows above its own, never from its own row, except inside one folder.
 LAYERS = (
-    ("errors", "intervals", "wording"),
+    ("errors", "intervals", "wording", "columns"),
     ("rows",),
+    ("sensor_tables",),
     ("tables",),
     ("run",),
     ("trace", "sensors", "store"),
@@ -87,7 +88,19 @@ PUBLIC = (
     "whatif",
 )
 HOOKS = ("load_ipython_extension", "unload_ipython_extension")  # IPython's names for what %load_ext calls
-HEAVY = ("torch", "pandas", "IPython", "matplotlib", "pynvml", "anywidget", "ipywidgets", "pyarrow", "PIL", "tqdm")
+HEAVY = (
+    "numpy",
+    "torch",
+    "pandas",
+    "IPython",
+    "matplotlib",
+    "pynvml",
+    "anywidget",
+    "ipywidgets",
+    "pyarrow",
+    "PIL",
+    "tqdm",
+)
 
 
 # The topics; folders of these packages are topics, or the machinery that their files share.
@@ -338,6 +351,26 @@ def test_importing_gpulab_imports_nothing_heavy():
     )
     assert told.stdout.strip() == "[]"
     assert told.stderr == ""
+
+
+def test_loading_the_extension_imports_neither_rules_nor_views_nor_torch():
+    later = (
+        "torch",
+        "pandas",
+        "matplotlib",
+        "anywidget",
+        "gpulab.rules",
+        "gpulab.replay",
+        "gpulab.views",
+        "gpulab.trace",
+    )
+    script = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell as S\n"
+        "S.instance().run_line_magic('load_ext', 'gpulab')\n"
+        f"print([name for name in {later} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
 
 
 # Every check bites: one violation each, planted in a small package of the same shape.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -79,13 +81,53 @@ def test_every_library_the_package_imports_is_one_it_asks_for():
                 assert top in modules or top in COME_WITH, f"{path.relative_to(ROOT)} imports {top}"
 
 
-def test_the_wheel_holds_the_whole_package_with_the_course_and_nothing_else(tmp_path):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
     pytest.importorskip("hatchling", reason="hatchling builds the wheel (pip install -e '.[dev]')")
-    build = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (wheel,) = tmp_path.glob("gpulab-*.whl")
+    return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def built(kind: str, source: Path, target: Path) -> Path:
+    """The wheel or the sdist of a source tree."""
+    build = f"import sys; from hatchling.build import build_{kind}; build_{kind}(sys.argv[1])"
+    command = [sys.executable, "-c", build, str(target)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    (archive,) = target.iterdir()
+    return archive
+
+
+def test_the_wheel_holds_the_whole_package_with_the_course_the_datasets_and_nothing_else(wheel):
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     package = (path for path in (ROOT / "gpulab").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     course = {f"gpulab/lessons/notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
-    assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course
+    datasets = {f"gpulab/{name}" for name in dataset_files(ROOT)}
+    assert inside == {path.relative_to(ROOT).as_posix() for path in package} | course | datasets
     assert {"gpulab/__init__.py", "gpulab/py.typed", "gpulab/views/live/widget.js"} <= inside
+    assert {"gpulab/datasets/README.md", "gpulab/datasets/case01/run.gpulab"} <= inside
+
+
+def test_a_dataset_is_loaded_from_an_installed_wheel(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    script = (
+        "import gpulab; from gpulab.files.datasets import datasets, datasets_folder\n"
+        "print(gpulab.__file__, datasets_folder(), len(datasets()), sep='\\n')\n"
+        "from gpulab.lessons.labs.drills import drills; print(drills.case(3).name)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    package = tmp_path / "gpulab"
+    cards = len(list((ROOT / "datasets").glob("*/card.json")))
+    assert told == [str(package / "__init__.py"), str(package / "datasets"), str(cards), "case 3"]
+
+
+def test_the_sdist_holds_the_datasets(tmp_path):
+    pytest.importorskip("hatchling", reason="hatchling builds the sdist (pip install -e '.[dev]')")
+    with tarfile.open(built("sdist", ROOT, tmp_path)) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert dataset_files(ROOT) <= inside
+
+
+def dataset_files(source: Path) -> set[str]:
+    return {path.relative_to(source).as_posix() for path in (source / "datasets").rglob("*") if path.is_file()}

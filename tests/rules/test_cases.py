@@ -6,20 +6,17 @@ gives a run, or the runs of all ranks; `provoked_*.gpulab` and `spared_*.gpulab`
 
 import ast
 import inspect
+from pathlib import Path
 
 import pytest
 
 from gpulab.rules import RULES
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT
-from tests.support.runs.cases import ALL, diagnosed
+from tests.support.runs.cases import ALL, CASES, diagnosed
 
 NAMES = [rule.name for rule in RULES]
-LESSONS = (
-    *("01_what_is_utilisation", "03_parallel_work_and_batch", "05_data_loading", "06_formats_and_preprocessing"),
-    *("07_host_to_device", "08_mixed_precision", "09_memory_anatomy_and_oom", "10_memory_savers"),
-    *("12_launch_fusion_graphs", "13_access_patterns", "14_attention_kernels", "15_distributed_communication"),
-    *("16_resources_and_scheduling", "17_monitoring_and_profiling"),
-)
+TOPICS = {path.name: path.parent.name for path in CASES.glob("*/*")}
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
 PROVOKED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, make in ALL if verb == "provoked"]
@@ -54,7 +51,8 @@ def test_a_case_provokes_its_rule(rule, make):
     assert "\n" not in finding.claim
     assert finding.evidence
     assert finding.confidence in (CERTAIN, LIKELY, SUSPECT)
-    assert finding.lesson is None or finding.lesson in LESSONS
+    assert not finding.lesson or (NOTEBOOKS / f"{finding.lesson}.ipynb").exists()
+    assert finding.topic == TOPICS[rule]
     assert finding.fix or finding.advice or finding.aside
     if finding.gain is not None:
         gain = finding.gain

@@ -73,7 +73,7 @@ def test_a_mig_instance_is_named_and_what_it_cannot_tell_is_told(standin, opened
     for column in ("util_frac", "memory_util_frac", "power_w", "energy_j", "others_util_frac"):
         assert math.isnan(reading[column])
     (gap,) = nvml.gaps
-    assert gap.what == "GPU utilisation, power, energy and use by others"
+    assert gap.what == "GPU utilisation, power, energy and utilisation by other processes"
     assert "MIG" in gap.why
 
 

@@ -299,7 +299,7 @@ def test_numbers_of_another_namespace_tell_nothing_and_that_is_said_once(standin
     nvml = opened()
     assert all(math.isnan(nvml.read(nvml.gpus[0])[column]) for _ in range(3))
     (gap,) = nvml.gaps
-    assert gap.what == "GPU memory of others and use by others"
+    assert gap.what == "GPU memory of other processes and utilisation by other processes"
     assert "container" in gap.why
     assert "times" not in gap.why
 
@@ -342,7 +342,7 @@ def test_time_held_down_by_heat_is_told_without_that_by_power(standin, opened, q
     reading = nvml.read(nvml.gpus[0])
     assert math.isnan(reading["power_held_s"])
     assert reading["thermal_held_s"] == expected("thermal_held_s", 0, OLDER if question == "field" else EXPECTED)
-    assert [gap.what for gap in nvml.gaps] == ["GPU time held down by power"]
+    assert [gap.what for gap in nvml.gaps] == ["GPU time throttled by power"]
 
 
 # Opening.

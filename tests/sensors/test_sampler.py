@@ -313,9 +313,9 @@ def test_what_a_gpu_does_not_tell_is_nan_in_the_rows_and_none_in_the_panel(stand
     rows = sensors.gpu_rows(0)
     assert np.isnan(rows.where(rows["device"] == 1)["util_frac"]).all()
     told, untold = seen[-1].gpus
-    assert (told.name, told.util_frac, told.power_w) == ("Standin H100", 0.61, 512.345)
-    assert (told.memory_used_bytes, told.memory_bytes) == (39_400_000_000, 150_000_000_000)
-    assert (untold.util_frac, untold.power_w) == (None, pytest.approx(513.456))
+    assert (told.gpu.name, told.util_frac, told.value("power_w")) == ("Standin H100", 0.61, 512.345)
+    assert (told.value("memory_used_bytes"), told.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
+    assert (untold.util_frac, untold.value("power_w")) == (None, pytest.approx(513.456))
     assert not_told(sensors) == ["utilisation of GPU 1 (Standin H200)"]
 
 

@@ -87,7 +87,7 @@ def test_the_place_of_the_thread_that_used_most_since_the_reading_before_is_told
     other()
     asked.read()
     assert threads.busiest is not None
-    assert "run (test_sensors_threads.py:" in threads.busiest
+    assert "run (test_threads.py:" in threads.busiest
     asked.read()
     assert threads.busiest is None, "nobody computed since"
 

@@ -353,6 +353,13 @@ EXPORT int nvmlDeviceGetTemperatureV(Handle *handle, TemperatureV *temperature) 
     return SUCCESS;
 }
 
+/* No sensor of gpulab asks this: tests add one that does. */
+EXPORT int nvmlDeviceGetFanSpeed(Handle *handle, unsigned *percent) {
+    ENTER(nvmlDeviceGetFanSpeed, handle);
+    *percent = number(handle, 37, 5);
+    return SUCCESS;
+}
+
 EXPORT int nvmlDeviceGetTemperature(Handle *handle, unsigned sensor, unsigned *temperature_c) {
     ENTER(nvmlDeviceGetTemperature, handle);
     WHOLE_ONLY(handle);

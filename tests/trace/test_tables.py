@@ -1,14 +1,18 @@
 """Tables: exact columns, absent is not zero, words kept once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import tables
+from gpulab.columns import UNITS, Display, ValueKind
 from gpulab.errors import RunError
 from gpulab.rows import Words, concat
-from gpulab.tables import EVENTS, STEPS, TABLES, Kind
+from gpulab.run import Gpu, Machine
+from gpulab.tables import EVENTS, GPU_SAMPLES, HOST_SAMPLES, STEPS, TABLES, WORKER_SAMPLES, Kind
 from tests.support.runs.made_runs import event, rows, run_of
 
 TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
@@ -52,7 +56,6 @@ def test_wrong_columns_are_named():
         EVENTS.rows({**{column.name: [] for column in EVENTS.columns}, "start_ns": [1]})
 
 
-UNITS = ("_ns", "_bytes", "_w", "_mhz", "_c", "_j", "_s", "_frac", "_bits")
 COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and what joins rows
     *("kind", "name", "frame", "yielded", "bytes", "grid", "block", "workers", "workers_blocked"),
     *("thread", "device", "stream", "correlation", "loader", "epoch"),
@@ -70,7 +73,30 @@ def test_every_column_says_what_it_means_and_its_unit():
         for column in table.columns:
             assert f"  {column.name} " in text
             assert len(column.meaning) > 5
-            assert column.name.endswith(UNITS) != (column.name in COUNTS_AND_NAMES), column.name
+            assert column.name.endswith(tuple(UNITS)) != (column.name in COUNTS_AND_NAMES), column.name
+
+
+def test_each_reading_of_a_sensor_has_a_label_and_a_limit_that_there_is():
+    for table, owner in ((GPU_SAMPLES, Gpu), (HOST_SAMPLES, Machine), (WORKER_SAMPLES, Machine)):
+        fields = {field.name for field in dataclasses.fields(owner)}
+        readings = [column for column in table.columns if column.dtype == "float64"]
+        assert len({column.label for column in readings}) == len(readings)
+        for column in readings:
+            assert column.label
+            assert column.limit is None or column.limit.field in fields
+            assert bool(column.flags) == (column.value_kind is ValueKind.FLAGS)
+            assert not column.flags or column.display is Display.NOWHERE, "no view shows a mask as a number"
+
+
+def test_a_counter_is_displayed_as_its_growth_per_second():
+    units = {column.name: column.unit for column in (*GPU_SAMPLES.columns, *HOST_SAMPLES.columns)}
+    assert (units["power_w"].symbol, units["power_w"].scale) == ("W", 1.0)
+    assert (units["util_frac"].symbol, units["util_frac"].scale) == ("%", 100.0)
+    assert units["energy_j"].symbol == "W"
+    assert units["power_held_s"].symbol == "%"
+    assert units["read_bytes"].symbol == "GiB/s"
+    assert units["preempted"].symbol == "/s"
+    assert units["workers"].symbol == ""
 
 
 def test_a_frame_has_the_columns_of_the_table_and_shares_their_memory():

@@ -9,7 +9,8 @@ import numpy as np
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.events.groups import grouped
 from gpulab.analysis.kernels.table import most_first, named
-from gpulab.rows import Column, Rows, Table, Words
+from gpulab.columns import Column
+from gpulab.rows import Rows, Table, Words
 from gpulab.run import Run
 from gpulab.tables import Kind
 

@@ -19,8 +19,9 @@ from numpy.typing import ArrayLike
 
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.steps.detection import Steps, steps
+from gpulab.columns import Column
 from gpulab.intervals import Coverage, Spans, gaps, merged, subtract
-from gpulab.rows import Column, Rows, Table
+from gpulab.rows import Rows, Table
 from gpulab.run import Run
 from gpulab.tables import Kind
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import Work, device_work
+from gpulab.columns import Column
 from gpulab.intervals import Ints
-from gpulab.rows import Array, Column, Rows, Table
+from gpulab.rows import Array, Rows, Table
 from gpulab.run import Run
 from gpulab.tables import RUNTIME_KINDS, Kind
 

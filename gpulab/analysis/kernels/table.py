@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.events.groups import Groups, grouped
+from gpulab.columns import Column
 from gpulab.intervals import Ints
-from gpulab.rows import Column, Rows, Table, Words
+from gpulab.rows import Rows, Table, Words
 from gpulab.run import Run
 from gpulab.tables import Kind
 

@@ -10,14 +10,15 @@ from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.rows import Array, Rows
 from gpulab.run import Gpu, Run
+from gpulab.sensor_tables import ThrottleReason
 from gpulab.tables import DEVICE_KINDS
 
 LOAD_FRAC = 0.3  # busy in so much of the driver's last period: clocks and link are up then
 SANE_FRAC = 1.1  # a counter that grows faster than time counts in a unit we do not know
 FEW = 5  # fewer samples under load than this tell of no share of time
 
-POWER, HEAT, BRAKE = 0x4, 0x20 | 0x40, 0x80  # NVML's reasons for lower clocks
-SLOWDOWN = 0x8  # the hardware slows down, for heat or for the power supply: which, other bits may say
+POWER, BRAKE, SLOWDOWN = ThrottleReason.POWER_CAP, ThrottleReason.POWER_BRAKE, ThrottleReason.HARDWARE_SLOWDOWN
+HEAT = ThrottleReason.HEAT | ThrottleReason.HARDWARE_HEAT
 
 
 @dataclass(frozen=True, kw_only=True)

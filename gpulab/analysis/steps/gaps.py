@@ -6,8 +6,9 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.steps.detection import Steps, steps
+from gpulab.columns import Column
 from gpulab.intervals import Ints, gaps, longer
-from gpulab.rows import Column, Rows, Table
+from gpulab.rows import Rows, Table
 from gpulab.run import Run
 
 GAPS = Table(

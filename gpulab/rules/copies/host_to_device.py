@@ -37,9 +37,7 @@ def pageable_copies(seen: Evidence) -> Finding | None:
     share = cost_ns / max(1, seen.steps.traced_ns or 1)
     if share < PAGEABLE_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="pageable_copies",
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
         "while batches are copied to it from memory that is not pinned.",
@@ -53,11 +51,9 @@ def pageable_copies(seen: Evidence) -> Finding | None:
         advice=_pin_advice(seen),
         gain=_pinning_gain(seen, copies, cost_ns),
         rewrites=seen.typed("pin_memory"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=copies.spans,
         caveats=("Pinned memory cannot be swapped out: where host memory is short, keep batches small.",),
-        lesson="07_host_to_device",
     )
 
 
@@ -77,9 +73,7 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
     share = hidable_ns / max(1, seen.steps.traced_ns or 1)
     if share < IN_TURN_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="copies_in_turn",
         parts=("copies", "copy_call"),
         claim=f"Copies of batches and computing take turns: the GPU computes nothing {percent(share)} "
         f"{of_each_step(seen)} while it is copied to.",
@@ -101,11 +95,9 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
             ),
         ),
         rewrites=seen.typed("prefetch"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=copies.spans,
         caveats=("The copies made ahead need memory on the GPU for one more batch.",),
-        lesson="07_host_to_device",
     )
 
 
@@ -124,10 +116,8 @@ def built_on_host(seen: Evidence) -> Finding | None:
     share = built.exposed_ns / max(1, seen.steps.traced_ns or 1)
     if share < BUILT_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN if built.shape else LIKELY)
     size = f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
     return Finding(
-        rule="built_on_host",
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
         f"{built.call}) that are then copied to it.",
@@ -151,10 +141,8 @@ def built_on_host(seen: Evidence) -> Finding | None:
             (0.8, 1.0),
             built.spans,
         ),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if built.shape else LIKELY,
         shown_by=built.spans,
-        lesson="07_host_to_device",
     )
 
 

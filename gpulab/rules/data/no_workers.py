@@ -32,9 +32,7 @@ def starving(seen: Evidence) -> Finding | None:
     workers = worth_having(feeding, cores)
     prediction = with_workers(feeding, workers, cores, threads)
     rewrites = f"workers={workers}"
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="starving",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: the main process builds the batches (num_workers=0).",
         evidence=(time_in_loader(seen, feeding), *_what_it_costs(feeding)),
@@ -43,11 +41,9 @@ def starving(seen: Evidence) -> Finding | None:
         advice=_notebook_advice(feeding),
         gain=predicted_for(seen, rewrites, feeding, prediction),
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=seen.ledger.spans["loader"],
         caveats=_caveats(prediction, cores, threads),
-        lesson="05_data_loading",
     )
 
 

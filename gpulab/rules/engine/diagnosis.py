@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import DISPATCHING, Ledger, ledger
@@ -49,10 +50,26 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
 
 def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
     lacking = unmet(rule.needs, seen)
-    if lacking is None:
-        return rule.ask(seen)
-    why, fix = lacking
-    return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
+    if lacking is not None:
+        why, fix = lacking
+        return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
+    answer = rule.ask(seen)
+    if isinstance(answer, Unjudged):
+        return replace(answer, rule=rule.name, about=answer.about or rule.about)
+    return answer and _stamped(rule, answer, seen)
+
+
+def _stamped(rule: Rule, finding: Finding, seen: Evidence) -> Finding:
+    """The finding with the name, topic and lesson of its rule, and with the confidence that the recording allows."""
+    confidence, why = seen.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
+    return replace(
+        finding,
+        rule=rule.name,
+        topic=rule.topic,
+        lesson=rule.lesson,
+        confidence=confidence,
+        why_confidence=why or finding.why_confidence,
+    )
 
 
 def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

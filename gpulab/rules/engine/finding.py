@@ -57,7 +57,8 @@ class Gain:
 class Finding:
     """One cause, with what shows it and what to do about it."""
 
-    rule: str  # the function that found it, as "starving"
+    rule: str = ""  # the name of its rule; the engine sets rule and topic
+    topic: str = ""  # "data", "host" and so on
     claim: str  # one true sentence
     evidence: tuple[str, ...]  # what was measured, one sentence each
     parts: tuple[str, ...] = ()  # the parts of the ledger its fix would shrink
@@ -65,11 +66,12 @@ class Finding:
     fix: str = ""  # code to paste, "" where nothing should be changed
     advice: str = ""  # what to do in words, where code alone is not enough
     gain: Gain | None = None  # None: informs, predicts nothing
-    confidence: str = LIKELY
+    confidence: str = LIKELY  # of the rule by itself; the engine lowers it where the recording gives reason to
     why_confidence: str = ""  # the clause after the word
+    from_steps: bool = True  # judged by interior steps, so that few of them lower the confidence
     shown_by: Spans = field(default_factory=nothing)  # when it happened, for the timeline
     caveats: tuple[str, ...] = ()
-    lesson: str | None = None
+    lesson: str = ""  # the notebook of the course that teaches it, as "05_data_loading"; set by the engine
     rewrites: str = ""  # the what-if that the gain comes from, as typed: "workers=4"; "" where no rewrite is its fix
     explains: tuple[str, ...] = ()  # rules whose findings it tells among its evidence, so that they are not told twice
     urgent: bool = False  # comes before everything, whatever it saves: the run failed, or will
@@ -85,8 +87,8 @@ class Finding:
 class Unjudged:
     """A rule that could not look: why, and what to record so that it can."""
 
-    rule: str
-    about: str  # what it would have judged, as "host synchronisations"
+    rule: str = ""  # set by the engine
+    about: str = ""  # what it would have judged, as "host synchronisations"; set by the engine
     why: str
     fix: str
     open_frac: float = 0.0  # the share of a step whose cause this leaves open

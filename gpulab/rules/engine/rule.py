@@ -31,8 +31,14 @@ class Rule:
     stage: Stage
     needs: tuple[Need, ...] = (LEDGER,)
     masked_by: tuple[str, ...] = ()  # rules whose finding about the same time explains this one's
+    lesson: str = ""  # the notebook of the course that teaches it, as "05_data_loading"; "" while there is none
 
     @property
     def name(self) -> str:
         """The name of the function, which is the name of the rule."""
         return self.ask.__name__
+
+    @property
+    def topic(self) -> str:
+        """The topic of the rule: the folder its function is in."""
+        return self.ask.__module__.split(".")[-2]

@@ -51,9 +51,7 @@ def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
     count = max(1, int(crowd.cores))
     preempted = _preempted(crowd)
     crowded = None if seen.on_gpu else seen.once(crowded_ns)
-    confidence, why = seen.confidence(CERTAIN if preempted else LIKELY)
     return Finding(
-        rule="many_threads",
         parts=("compute",) if crowded else (),
         claim=f"PyTorch computes on {threads} threads where there {_cores(crowd.cores)}: they take turns.",
         evidence=_crowding(seen, crowd, crowded),
@@ -62,9 +60,7 @@ def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
         advice=f"Where the number comes from the environment, set OMP_NUM_THREADS={count} before Python starts.",
         # What a quota takes from bursts of threads was not measured: nothing is predicted for it.
         gain=_gain(seen, crowd, threads, crowded) if crowded and preempted else None,
-        confidence=confidence,
-        why_confidence=why,
-        lesson="16_resources_and_scheduling",
+        confidence=CERTAIN if preempted else LIKELY,
     )
 
 
@@ -74,12 +70,9 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         return None
     share = seen.ledger.share("loader")
     workers, each = feeding.workers or 1, crowd.worker_threads or 1
-    confidence, why = seen.confidence(SUSPECT)
-    why = why or "how many of its threads compute at a time is not seen"
     loader = (feeding.setup.name if feeding.setup else None) or seen.names.loader
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
-        rule="many_threads",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: {workers} workers may compute on {each} threads each where there "
         f"{_cores(crowd.cores)}: they take turns.",
@@ -95,10 +88,9 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
             (0.1, 0.7),
             seen.ledger.spans["loader"],
         ),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=SUSPECT,
+        why_confidence="how many of its threads compute at a time is not seen",
         shown_by=seen.ledger.spans["loader"],
-        lesson="16_resources_and_scheduling",
     )
 
 

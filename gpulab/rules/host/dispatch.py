@@ -36,10 +36,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         return None
     if pieces.median_ns > SMALL_PIECE_NS or pieces.count < MANY_PIECES:
         return None
-    confidence, why = seen.confidence(LIKELY if pieces.graphs else CERTAIN)
     traced_ns = seen.ledger.median_ns(*DISPATCHING)
     return Finding(
-        rule="dispatch_bound",
         parts=DISPATCHING,
         claim=f"{_subject(seen, share)} while Python and PyTorch call {pieces.per_step:,} small "
         f"{pieces.unit}s (median {ms(pieces.median_ns)}).",
@@ -58,10 +56,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         advice="A larger batch gives each call more to do; try it first where memory allows.",
         gain=_compiled(seen, exposed_ns),
         rewrites=_as_typed(seen),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY if pieces.graphs else CERTAIN,
         shown_by=seen.ledger.spans["dispatch"],
-        lesson="12_launch_fusion_graphs",
     )
 
 
@@ -81,9 +77,7 @@ def recompiling(seen: Evidence) -> Finding | None:
         return None
     what, _ = told.whats[0]
     function, _, reason = what.partition(", again: ")
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="recompiling",
         parts=("python",),
         claim=f"{percent(share)} {of_what(seen, told)} goes to compiling "
         f"{function.replace(MODULE, 'the model')} again and again.",
@@ -97,10 +91,8 @@ def recompiling(seen: Evidence) -> Finding | None:
         advice='TORCH_LOGS="recompiles" in the environment names the cause of each. After eight versions of a function '
         "PyTorch stops compiling it and runs it uncompiled.",
         gain=per_step_gain(seen, told, "the compilations, removed by 80 to 100 %", "even no compiling", (0.8, 1.0)),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=told.spans,
-        lesson="12_launch_fusion_graphs",
     )
 
 

@@ -30,10 +30,8 @@ def garbage_collection(seen: Evidence) -> Finding | None:
     what, often = told.whats[0]
     asked = what.startswith(ASKED)
     where = what.removeprefix(ASKED).removeprefix(" in ")
-    confidence, why = seen.confidence(CERTAIN)
     who = f"the loop calls gc.collect(){f' ({where})' if where else ''}" if asked else "Python collects garbage"
     return Finding(
-        rule="garbage_collection",
         parts=("python",),
         claim=f"{percent(share)} {of_what(seen, told)} is lost because {who}.",
         evidence=(
@@ -53,10 +51,8 @@ def garbage_collection(seen: Evidence) -> Finding | None:
         else "Call collect_sometimes(step) in the loop. A collection takes the longer the more objects "
         "there are: fewer small ones (tuples, dicts, lists of lists) help as well.",
         gain=per_step_gain(seen, told, "the collections, removed by 80 to 100 %", "even none", (0.8, 1.0), exposed),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=told.spans,
-        lesson="12_launch_fusion_graphs",
     )
 
 

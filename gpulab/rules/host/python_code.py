@@ -38,11 +38,10 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
     named = _is_known(frame)
     if (doubt := _doubt(seen, told, share, named)) is not None:
         return doubt
-    confidence, why = _sure(seen, told, share, frame)
+    confidence, why = _confidence(seen, told, share, frame)
     where = f": {frame.name}" if frame is not None and named else " outside PyTorch"
     crowded = not seen.on_gpu and (seen.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
     return Finding(
-        rule="host_python",
         parts=("python",),
         claim=f"{who_waits(seen, share)} for Python code of the loop{where}.",
         evidence=(
@@ -65,7 +64,6 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=seen.ledger.spans["python"],
-        lesson="05_data_loading",
     )
 
 
@@ -85,12 +83,11 @@ def gil_contention(seen: Evidence) -> Finding | None:
     if told.threads is None or share < GIL_WORTH_FRAC:
         return None
     who = told.threads
-    confidence, why = seen.confidence(LIKELY)
+    confidence, why = LIKELY, ""
     if who.may_lack_a_core(share):
         confidence, why = SUSPECT, "all cores were busy, so part of it may be want of a core"
     named = f": {who.others_at}" if who.others_at else ""
     return Finding(
-        rule="gil_contention",
         parts=("python",),
         claim=f"{who_waits(seen, share)} while another Python thread runs{named}.",
         evidence=(
@@ -112,7 +109,6 @@ def gil_contention(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=_held_up(seen, told),
-        lesson="12_launch_fusion_graphs",
     )
 
 
@@ -133,13 +129,10 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
     spans = seen.ledger.spans["python"]
     frame, asked = seen.python_frame, library_call(seen.run, spans)
     named = frame is not None and frame.frac >= KNOWN_FRAC  # who waits has let go of the GIL: samples find it there
-    confidence, why = seen.confidence(LIKELY)
-    if not named and not why:
-        confidence, why = SUSPECT, "what it waited for was not recorded"
+    confidence, why = (LIKELY, "") if named else (SUSPECT, "what it waited for was not recorded")
     device = "GPU and CPU idle" if seen.on_gpu else "The CPU is idle"
     where = f", waiting in {frame.name}" if frame is not None and named else ": the loop waits for something"
     return Finding(
-        rule="unexplained_idle",
         parts=("python",),
         claim=f"{device} {percent(share)} of each step{where}.",
         evidence=(
@@ -160,7 +153,6 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
         confidence=confidence,
         why_confidence=why,
         shown_by=spans,
-        lesson="05_data_loading",
     )
 
 
@@ -177,21 +169,18 @@ def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged
     else:
         return None
     return Unjudged(
-        rule="host_python",
-        about="Python code in the loop",
         why=f"{percent(share)} of the time is outside PyTorch, but {why}",
         fix=fix,
         open_frac=share,
     )
 
 
-def _sure(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
-    confidence, why = seen.confidence(CERTAIN if _is_known(frame) else LIKELY)
-    if frame is None and not why:
+def _confidence(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
+    if frame is None:
         return SUSPECT, "what ran there was not recorded"
-    if not why and _cores_were_full(seen, told, share):
+    if _cores_were_full(seen, told, share):
         return LIKELY, FULL
-    return confidence, why
+    return CERTAIN if _is_known(frame) else LIKELY, ""
 
 
 def _is_known(frame: Frame | None) -> bool:

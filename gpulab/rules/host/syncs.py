@@ -35,9 +35,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
     if share < SYNC_WORTH_FRAC:
         return None
     what = _what(waits)
-    confidence, why = seen.confidence(CERTAIN if waits.by_op[0][0] in WHAT else LIKELY)
     return Finding(
-        rule="host_syncs",
         parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} because the loop waits for {what}.",
         evidence=_evidence(seen, waits),
@@ -60,10 +58,8 @@ def host_syncs(seen: Evidence) -> Finding | None:
             ),
         ),
         rewrites=seen.typed("no_syncs"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if waits.by_op[0][0] in WHAT else LIKELY,
         shown_by=waits.spans,
-        lesson="12_launch_fusion_graphs",
     )
 
 

@@ -31,13 +31,11 @@ def device_bound(seen: Evidence) -> Finding | None:
     if busy < BUSY_FRAC:
         return None
     device = "GPU" if seen.on_gpu else "CPU"
-    confidence, why = seen.confidence(CERTAIN)
     what = f"The {device} computes {percent(busy)} {of_each_step(seen)}"
     if talking >= TALKING_FRAC:
         what = f"The {device} works {percent(busy)} {of_each_step(seen)} ({percent(talking)} is exposed communication)"
     used = _used(seen)
     return Finding(
-        rule="device_bound",
         claim=f"{what}: feeding it is not the limit.",
         evidence=(f"{spread(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
         numbers={
@@ -46,8 +44,7 @@ def device_bound(seen: Evidence) -> Finding | None:
             **({"mfu_frac": used.step_frac, "kernel_frac": used.kernel_frac} if used else {}),
         },
         advice=_faster_compute(seen, used),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
     )
 
 

@@ -45,11 +45,8 @@ def unfused(seen: Evidence) -> Finding | None:
     gain = _fewer_passes(seen, found)
     if gain is None:
         return None
-    confidence, why = seen.confidence(LIKELY if found.sized or known else SUSPECT)
-    if not found.sized and not known and not why:
-        why = "sizes were not recorded, so that they work on the same tensors is a guess"
+    guess = "" if found.sized or known else "sizes were not recorded, so that they work on the same tensors is a guess"
     return Finding(
-        rule="unfused",
         parts=("kernels",) if seen.on_gpu else ("compute",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_what(found)}: each {found.unit} reads and writes "
         "the same tensor again.",
@@ -67,10 +64,9 @@ def unfused(seen: Evidence) -> Finding | None:
         fix=_fused(seen, found),
         advice=_advice(seen, found),
         gain=gain,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=SUSPECT if guess else LIKELY,
+        why_confidence=guess,
         shown_by=found.spans,
-        lesson="14_attention_kernels" if _first(found) is Formula.ATTENTION else "12_launch_fusion_graphs",
     )
 
 
@@ -161,10 +157,8 @@ def memory_bound(seen: Evidence) -> Finding | None:
     gain = faster_work(seen, found.cost_ns, left, basis, "even half the traffic", spans=found.spans)
     if gain is None:
         return None
-    confidence, why = seen.confidence(LIKELY)
     rate = found.rate_bytes_per_s
     return Finding(
-        rule="memory_bound",
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that move data at "
         f"{percent(rate / found.peaks.memory)} of what the GPU's memory can: only moving less helps them.",
@@ -177,10 +171,8 @@ def memory_bound(seen: Evidence) -> Finding | None:
         fix=f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})  # fewer passes over memory",
         advice="Half the bytes: bfloat16 in place of float32." if found.float32 else "",
         gain=gain,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY,
         shown_by=found.spans,
-        lesson="12_launch_fusion_graphs",
     )
 
 
@@ -202,7 +194,6 @@ def scattered_access(seen: Evidence) -> Finding | None:
     most = kernels.most(scattered)
     name = short(most[0]) if most else "-"
     return Finding(
-        rule="scattered_access",
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if their "
         "reads are scattered, most of each read is thrown away.",
@@ -216,6 +207,6 @@ def scattered_access(seen: Evidence) -> Finding | None:
         "indices, or call .contiguous() once before repeated use.",
         confidence=SUSPECT,
         why_confidence="names of kernels do not tell how they read",
+        from_steps=False,
         shown_by=kernels.spans(scattered),
-        lesson="13_access_patterns",
     )

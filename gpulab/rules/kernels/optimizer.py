@@ -49,10 +49,8 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     gain = _at_once(seen, cost_ns, rewrites)
     if gain is None:
         return None
-    confidence, why = seen.confidence(CERTAIN if tensors else LIKELY)
     each = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
-        rule="slow_optimizer",
         parts=("compute", "dispatch", "glue") if not seen.on_gpu else ("kernels", "launch", "dispatch", "glue"),
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_named(found)} updating one parameter after the other: "
         f"{found.pieces:,} {found.unit}s{each}.",
@@ -71,10 +69,8 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
         advice=_advice(seen, found),
         gain=gain,
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if tensors else LIKELY,
         shown_by=found.spans,
-        lesson="12_launch_fusion_graphs",
     )
 
 

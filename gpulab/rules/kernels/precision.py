@@ -98,12 +98,10 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     gain = _faster(seen, cost_ns, ratio, "half precision", found.kernels.spans(single), rewrites)
     if gain is None:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     half_ns = found.cost_ns(found.half)
     name = found.kernels.most(single)
     kind = "TF32" if bulk is Precision.TF32 else "float32"
     return Finding(
-        rule="full_precision",
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
         f"this GPU computes them in half precision (16 bits) up to {ratio:.2g} times as fast.",
@@ -118,10 +116,8 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         advice="Watch the loss over the first few hundred steps: what needs float32 stays in it under autocast.",
         gain=gain,
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=found.kernels.spans(single),
-        lesson="08_mixed_precision",
     )
 
 
@@ -139,8 +135,6 @@ def _untold(seen: Evidence, found: Arithmetic) -> Unjudged | None:
     if found.unknown_frac <= UNKNOWN_FRAC or share < PRECISION_WORTH_FRAC:
         return None
     return Unjudged(
-        rule="full_precision",
-        about="the precision of matrix products",
         why=f"the names of {percent(found.unknown_frac)} of the matrix kernels (by time) do not tell their precision",
         fix="look at the dtype of the model's parameters, and whether torch.is_autocast_enabled() in its forward",
     )
@@ -168,13 +162,9 @@ def no_tf32(seen: Evidence) -> Finding | None:
     gain = _faster(seen, cost_ns, ratio, "TF32", found.kernels.spans(found.plain), "tf32")
     if gain is None:
         return None
-    confidence, why = seen.confidence(CERTAIN if setting == "off" else LIKELY)
-    if setting is None and not why:
-        why = "the kernels' names tell; PyTorch's setting was not recorded"
     name = found.kernels.most(found.plain)
     half = times_as_fast(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
-        rule="no_tf32",
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
         f"GPU's tensor cores; in TF32 they would, up to {ratio:.2g} times as fast.",
@@ -188,10 +178,9 @@ def no_tf32(seen: Evidence) -> Finding | None:
         + (f" bfloat16 autocast goes further: up to {half:.2g} times." if half else ""),
         gain=gain,
         rewrites=seen.typed("tf32"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if setting == "off" else LIKELY,
+        why_confidence="the kernels' names tell; PyTorch's setting was not recorded" if setting is None else "",
         shown_by=found.kernels.spans(found.plain),
-        lesson="08_mixed_precision",
     )
 
 

@@ -47,13 +47,11 @@ def misaligned(seen: Evidence) -> Finding | None:
     gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
     if gain is None:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     odd = _odd(seen, poor)
     most = kernels.most(poor)
     precision = maths(most[0]).precision if most else Precision.HALF
     multiple = WANTED_MULTIPLE.get(precision, 8)
     return Finding(
-        rule="misaligned",
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products with a dimension that is no multiple "
         f"of {multiple}" + (f" ({odd[1]})" if odd else "") + ": tensor cores must read them piece by piece.",
@@ -67,10 +65,8 @@ def misaligned(seen: Evidence) -> Finding | None:
         advice=f"Sizes of the model (vocabulary, classes, width): round them up to a multiple of {multiple} where they "
         "are set. Sequences: pad to such a length and mask, or keep the one extra token out of the large product.",
         gain=gain,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=kernels.spans(poor),
-        lesson="13_access_patterns",
     )
 
 
@@ -136,11 +132,9 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
     if amd and kernels.gpu and "Instinct" not in kernels.gpu.name:
         return None  # MIOpen is slower with the channels last on AMD's gaming cards
-    confidence, why = seen.confidence(LIKELY if amd or _old(kernels) else CERTAIN)
     many = round(kernels.per_step(turning))
     most = kernels.most(turning)
     return Finding(
-        rule="layout_conversions",
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to turning images around inside convolutions: "
         "the GPU wants the channels last.",
@@ -153,13 +147,11 @@ def layout_conversions(seen: Evidence) -> Finding | None:
         advice="Convert the batch too, where it is made or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,
         rewrites=seen.typed("channels_last"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY if amd or _old(kernels) else CERTAIN,
         shown_by=kernels.spans(turning),
         caveats=("On this GPU float32 convolutions may be slower with channels last: compare.",)
         if _old(kernels)
         else (),
-        lesson="13_access_patterns",
     )
 
 

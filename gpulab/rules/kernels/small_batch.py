@@ -38,11 +38,7 @@ def small_batch(seen: Evidence) -> Finding | None:
     if used is not None and used > 1 - FREE_FRAC:
         return None
     share = told.small_ns / max(1, seen.steps.traced_ns or 1)
-    confidence, why = seen.confidence(SUSPECT if used is None else LIKELY)
-    if used is None and not why:
-        why = "how full the GPU's memory is was not recorded"
     return Finding(
-        rule="small_batch",
         parts=("matmul", "kernels"),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
         "GPU: the batch is too small for it.",
@@ -62,10 +58,9 @@ def small_batch(seen: Evidence) -> Finding | None:
         fix=_twice(seen),
         advice="Go on doubling while the samples per second rise; then raise the learning rate in step, or keep it "
         "and watch the loss. How much a larger batch gains, only trying tells.",
-        confidence=confidence,
-        why_confidence=why,
+        confidence=SUSPECT if used is None else LIKELY,
+        why_confidence="how full the GPU's memory is was not recorded" if used is None else "",
         shown_by=told.spans,
-        lesson="03_parallel_work_and_batch",
     )
 
 

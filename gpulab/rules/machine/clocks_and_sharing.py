@@ -52,7 +52,6 @@ def throttled(seen: Evidence) -> Finding | None:
     worth = cause != "limit" and (lost is None or lost >= LOSS_WORTH_FRAC)
     counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= HELD_FRAC
     return Finding(
-        rule="throttled",
         claim=_slowed(now, cause),
         evidence=_clock_evidence(now),
         numbers=_clock_numbers(now),
@@ -61,7 +60,7 @@ def throttled(seen: Evidence) -> Finding | None:
         gain=_gain(seen, lost, "the lower clock, made up for by 30 to 100 %", "even a full clock") if worth else None,
         confidence=CERTAIN if counted else LIKELY,
         why_confidence="" if counted else f"by {now.samples} samples; the driver does not count the time",
-        lesson="17_monitoring_and_profiling",
+        from_steps=False,
         aside=not worth,
     )
 
@@ -159,9 +158,7 @@ def shared_gpu(seen: Evidence) -> Finding | None:
     if not busy and held < HELD_BYTES:
         return None
     lost = used * _computing(seen)
-    confidence, why = (CERTAIN, "") if found.listed else (SUSPECT, "by what this process does not account for")
     return Finding(
-        rule="shared_gpu",
         claim=_others_do(found, busy),
         evidence=_of_others(found),
         numbers={"others_util_frac": used, "others_memory_bytes": held},
@@ -171,10 +168,10 @@ def shared_gpu(seen: Evidence) -> Finding | None:
         gain=_gain(seen, lost, "the others' share of the GPU's time, won back by 30 to 100 %", "even a GPU to itself")
         if busy
         else None,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if found.listed else SUSPECT,
+        why_confidence="" if found.listed else "by what this process does not account for",
+        from_steps=False,
         caveats=("With others on it, times vary from run to run: compare again when it is free.",) if busy else (),
-        lesson="16_resources_and_scheduling",
         aside=not busy,
     )
 
@@ -230,7 +227,6 @@ def memory_traffic(seen: Evidence) -> Finding | None:
     much = memory / util >= MUCH_FRAC
     agree = _kernels_agree(seen, much)
     return Finding(
-        rule="memory_traffic",
         claim=f"The GPU's memory is read or written {percent(memory)} of the time: "
         + ("moving data sets the pace, not arithmetic." if much else "moving data does not set the pace."),
         evidence=(
@@ -243,7 +239,7 @@ def memory_traffic(seen: Evidence) -> Finding | None:
         else "Faster arithmetic helps: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",
         confidence=LIKELY if agree else SUSPECT,
         why_confidence="" if agree else "by the sensors alone",
-        lesson="17_monitoring_and_profiling",
+        from_steps=False,
         aside=True,
     )
 

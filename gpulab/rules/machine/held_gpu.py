@@ -41,7 +41,6 @@ def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> F
     minutes = seen.run.span_ns / 60e9
     model = seen.names.model
     return Finding(
-        rule="held_gpu",
         claim=f"GPU {device} was held for {minutes:.0f} min and did nothing for {percent(idle_frac)} of them.",
         evidence=(
             f"{held_bytes / 2**30:.3g} GiB of its memory were in use, and no kernel ran in {percent(idle_frac)} of the "
@@ -56,6 +55,6 @@ def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> F
         advice="Others on this machine could use it meanwhile. Shut the kernel down when you are done, and run long "
         "jobs as a script: a script ends, a notebook stays.",
         confidence=CERTAIN,
+        from_steps=False,
         aside=True,
-        lesson="16_resources_and_scheduling",
     )

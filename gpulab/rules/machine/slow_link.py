@@ -50,7 +50,6 @@ def slow_link(seen: Evidence) -> Finding | None:
     share = exposed_ns / max(1, seen.steps.traced_ns or 1)
     worth = slow and share >= LINK_WORTH_FRAC
     return Finding(
-        rule="slow_link",
         parts=("copies",) if worth else (),
         claim=_claim(now, rate, best),
         evidence=_evidence(seen, now, rate, best, exposed_ns),
@@ -70,8 +69,8 @@ def slow_link(seen: Evidence) -> Finding | None:
         else None,
         confidence=LIKELY if slow and reduced else SUSPECT,
         why_confidence="" if slow and reduced else _doubt(slow),
+        from_steps=False,
         shown_by=moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
-        lesson="07_host_to_device",
         aside=not worth,
     )
 

@@ -42,11 +42,9 @@ def _recorded_gpu(seen: Evidence) -> bool:
 def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool) -> Finding:
     gpu, usable = seen.run.machine.gpus[0].name, seen.run.facts.get("cuda") != "False"
     model = next((each for each in seen.run.models if each.device == "cpu"), None)
-    confidence, why = seen.confidence(CERTAIN if placed else LIKELY)
     where = f"The parameters of {model.name or model.kind} lie on the CPU." if model else None
     spent = f"{of_a_step(seen, math.exposed_ns)} in matrix products and convolutions of the CPU." if math else None
     return Finding(
-        rule="wrong_device",
         claim=f"The model computes on the CPU, though there is a GPU ({gpu})"
         + ("." if usable else ", which this PyTorch cannot use."),
         evidence=tuple(text for text in (where, "No kernel was launched while events were recorded.", spent) if text),
@@ -56,10 +54,8 @@ def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool)
         if usable
         else "Install a PyTorch built for CUDA (pytorch.org/get-started), then restart the kernel; "
         "torch.cuda.is_available() must say True.",
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if placed else LIKELY,
         shown_by=math.spans if math else seen.ledger.spans["compute"],
-        lesson="01_what_is_utilisation",
         urgent=True,
     )
 
@@ -68,11 +64,9 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
     share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
     if math is None or share < CPU_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(LIKELY)
     left = next((each for each in seen.run.models if each.device and "cpu" in each.device), None)
     whose = (f"Some parameters of {left.name or left.kind} lie on the CPU.",) if left else ()
     return Finding(
-        rule="wrong_device",
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while the CPU computes layers of the model.",
         evidence=(
             f"Matrix products or convolutions on the CPU, {math.count} in every step: "
@@ -88,10 +82,8 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
             (0.8, 1.0),
             math.spans,
         ),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY,
         shown_by=math.spans,
-        lesson="01_what_is_utilisation",
         urgent=True,
     )
 

@@ -39,9 +39,7 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
     if (doubt := _who_asks(seen, found)) is not None:
         return doubt
     exposed_ns = seen.ledger.median_ns("alloc")
-    confidence, why = seen.confidence(CERTAIN if found.by_pytorch else LIKELY)
     return Finding(
-        rule="allocator_thrash",
         parts=("alloc",),
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while memory is asked of the driver and given back"
         f"{_although(found)}.",
@@ -65,10 +63,8 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
             ),
         ),
         rewrites=seen.typed("no_alloc"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if found.by_pytorch else LIKELY,
         shown_by=seen.ledger.spans["alloc"],
-        lesson="09_memory_anatomy_and_oom",
     )
 
 
@@ -82,7 +78,7 @@ def _who_asks(seen: Evidence, found: Requests) -> Unjudged | None:
         fix = "look for the call on the timeline of a recording with --level deep"
     else:
         return None
-    return Unjudged(rule="allocator_thrash", about="memory asked for in every step", why=why, fix=fix)
+    return Unjudged(why=why, fix=fix)
 
 
 def _although(found: Requests) -> str:
@@ -126,8 +122,6 @@ def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
             return Unjudged(
-                rule="fragmentation",
-                about="memory in pieces",
                 why="how much memory the GPU has is not known",
                 fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
             )
@@ -149,7 +143,6 @@ def _fragmented(room: Room) -> Finding:
     if retried:
         evidence.append(f"PyTorch emptied its cache {room.retries or 0} times as a request found no room.")
     return Finding(
-        rule="fragmentation",
         claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
         "nothing, and the GPU is nearly full.",
         evidence=tuple(evidence),
@@ -164,8 +157,8 @@ def _fragmented(room: Room) -> Finding:
         "torch.cuda.memory._record_memory_history() before, torch.cuda.memory._dump_snapshot() after.",
         confidence=LIKELY if retried else SUSPECT,
         why_confidence="" if retried else "no request was refused for it yet",
+        from_steps=False,
         caveats=("It gains room for a larger batch, not time.",),
-        lesson="09_memory_anatomy_and_oom",
     )
 
 
@@ -193,14 +186,13 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
             return _hidden(names[0])
         return None if growth else _TOO_SHORT
     if not names and (rival := _inputs_grow(growth)) is not None:
-        return Unjudged(rule="memory_growth", about="memory that grows", why=rival, fix=_SAME_INPUTS)
+        return Unjudged(why=rival, fix=_SAME_INPUTS)
     left = growth.steps_left
     urgent = left is not None and left < URGENT_RUNS * len(seen.steps)
     vague = growth.device is None and not names  # the heap of a process settles for long, and nobody keeps anything
     end = "" if left is None else f", which is full in about {_rounded(left)} more"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
-        rule="memory_growth",
         claim=f"Each step keeps another {size(growth.per_step.slope)} of {memory}{end}"
         f"{f': {names[0].name} keeps graphs' if names else ''}.",
         evidence=(*_growth(growth), *map(_grew, names[:3])),
@@ -214,7 +206,7 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
         advice=_KEEPING,
         confidence=CERTAIN if names else SUSPECT if vague else LIKELY,
         why_confidence="the heap of a process settles for long, and no list was seen to grow" if vague else "",
-        lesson="09_memory_anatomy_and_oom",
+        from_steps=False,
         urgent=urgent,
         aside=vague and not urgent,
     )
@@ -223,7 +215,6 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
 def _hidden(grew: Growing) -> Finding:
     """The process does not show it, as an earlier run has left it room: the collection itself does."""
     return Finding(
-        rule="memory_growth",
         claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes or 0)} each, "
         f"{size(grew.bytes or 0)} by now.",
         evidence=(
@@ -234,7 +225,7 @@ def _hidden(grew: Growing) -> Finding:
         fix=_number(grew.name),
         advice=_KEEPING,
         confidence=CERTAIN,
-        lesson="09_memory_anatomy_and_oom",
+        from_steps=False,
     )
 
 
@@ -244,8 +235,6 @@ def _grew(each: Growing) -> str:
 
 
 _TOO_SHORT = Unjudged(
-    rule="memory_growth",
-    about="memory that grows",
     why=f"it takes {LEAST_STEPS} steps, and a reading of memory in most, after the recorded ones",
     fix="let the loop run on for some seconds under %%gpuprofile",
 )
@@ -318,8 +307,6 @@ def memory_unused(seen: Evidence) -> Finding | Unjudged | None:
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
             return Unjudged(
-                rule="memory_unused",
-                about="free GPU memory",
                 why="how much memory the GPU has is not known",
                 fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
             )
@@ -333,7 +320,6 @@ def _unused(seen: Evidence, room: Room) -> Finding:
     batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
     now = f" from {batch} to {2 * batch}" if batch else ""
     return Finding(
-        rule="memory_unused",
         claim=f"{percent(1 - used / capacity)} of the memory of GPU {room.device} is never used.",
         evidence=(f"At its fullest, {size(used)} of {size(capacity)} is in use, by all processes together.",),
         numbers={"used_bytes": used, "capacity_bytes": float(capacity), "used_frac": used / capacity},
@@ -341,6 +327,6 @@ def _unused(seen: Evidence, room: Room) -> Finding:
         "small for the GPU, and not where it is full of work already. The learning rate may then be raised with it.",
         confidence=LIKELY,
         why_confidence="free memory is no fault by itself",
-        lesson="03_parallel_work_and_batch",
+        from_steps=False,
         aside=True,
     )

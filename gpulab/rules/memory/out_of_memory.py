@@ -41,7 +41,6 @@ def out_of_memory(seen: Evidence) -> Finding | None:
     found = remedies(seen, failure, holders)
     told = (*_where(failure), *_figures(failure, holders), *_by_phase(seen, failure))
     return Finding(
-        rule="out_of_memory",
         claim=_claim(failure, holders),
         evidence=told or (f"The error: {failure.message[:200]}",),
         numbers=_numbers(failure, holders),
@@ -49,8 +48,8 @@ def out_of_memory(seen: Evidence) -> Finding | None:
         advice=_words(found),
         confidence=CERTAIN,
         why_confidence="" if len(holders.holdings) else "but who held it was not seen",
+        from_steps=False,
         caveats=("The GPU is simulated: its memory is counted, its allocator is not.",) if failure.simulated else (),
-        lesson="09_memory_anatomy_and_oom",
         urgent=True,
     )
 

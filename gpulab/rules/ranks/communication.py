@@ -45,9 +45,7 @@ def exposed_communication(seen: Evidence) -> Finding | None:
     kind = told.by_kind[0][0]
     how = parallel(seen, kind)
     fix, advice = overlapped(seen, how, half_bytes=told.float32, bucket_mb=_bucket(told))
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="exposed_communication",
         parts=("communication",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
         evidence=(
@@ -69,11 +67,9 @@ def exposed_communication(seen: Evidence) -> Finding | None:
         advice=advice,
         gain=_hidden(seen, told, exposed_ns),
         rewrites=seen.typed("overlap"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=told.spans,
         caveats=_caveats(seen),
-        lesson="15_distributed_communication",
     )
 
 
@@ -168,9 +164,7 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
     share = told.small_exposed_ns / max(1, seen.steps.traced_ns or 1)
     if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(LIKELY)
     return Finding(
-        rule="small_buckets",
         parts=("communication",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
         f"the other GPUs in {round(told.small_per_step)} small pieces.",
@@ -196,10 +190,8 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
             ),
         ),
         rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY,
         shown_by=told.spans,
-        lesson="15_distributed_communication",
     )
 
 
@@ -208,8 +200,6 @@ def _unknown_sizes(seen: Evidence) -> Unjudged | None:
     if told is None or told.by_kind[0][0] != "all-reduce" or told.per_step < MANY_SMALL:
         return None
     return Unjudged(
-        rule="small_buckets",
-        about="the size of what is communicated at once",
         why=f"there are {round(told.per_step)} collectives a step, but the trace does not tell their sizes",
         fix="record with PyTorch 2.2 or newer, which tells them",
     )

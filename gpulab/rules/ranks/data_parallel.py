@@ -39,14 +39,12 @@ def data_parallel(seen: Evidence) -> Finding | None:
         return None
     share = told.exposed_ns / max(1, seen.steps.traced_ns or 1)
     worth = share >= REPLICAS_WORTH_FRAC
-    confidence, why = seen.confidence(CERTAIN)
     cost = (
         f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
         if worth
         else "which costs little here"
     )
     return Finding(
-        rule="data_parallel",
         parts=("communication", "copies") if worth else (),
         claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
         evidence=(
@@ -66,11 +64,9 @@ def data_parallel(seen: Evidence) -> Finding | None:
         )
         if worth
         else None,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN,
         shown_by=told.spans,
         aside=not worth,
-        lesson="15_distributed_communication",
     )
 
 
@@ -94,10 +90,8 @@ def idle_gpus(seen: Evidence) -> Finding | None:
     most, first = max(busy)
     count = len(shares)
     by_sensors = bool(_sampled(seen.run))
-    confidence, why = (LIKELY, "") if by_sensors else seen.confidence(LIKELY)
     well_fed = most >= WELL_FED_FRAC
     return Finding(
-        rule="idle_gpus",
         claim=f"{len(free)} of {count} GPUs do{'es' * (len(free) == 1)} nothing while GPU {first} works.",
         evidence=(
             _by_device(shares) if count <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
@@ -111,10 +105,9 @@ def idle_gpus(seen: Evidence) -> Finding | None:
             if well_fed
             else f"Mend first what keeps GPU {first} waiting: more GPUs would wait alike."
         ),
-        confidence=confidence,
-        why_confidence=why,
+        confidence=LIKELY,
+        from_steps=not by_sensors,
         aside=not well_fed,
-        lesson="16_resources_and_scheduling",
     )
 
 

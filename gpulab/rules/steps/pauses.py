@@ -81,7 +81,6 @@ def first_step(seen: Evidence) -> Finding | None:
     count = int(slow.sum())
     what = "The first step takes" if count == 1 else f"The first {count} steps take"
     return Finding(
-        rule="first_step",
         claim=f"{what} {ms(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
         evidence=(
             f"A typical step takes {ms(typical)}; the warm-up is {percent(share)} of the {ms(whole_ns)} of all steps.",
@@ -90,8 +89,8 @@ def first_step(seen: Evidence) -> Finding | None:
         advice="It happens once a run: leave the first steps out when you time a loop. "
         "In a real training run it is soon forgotten.",
         confidence=CERTAIN,
+        from_steps=False,
         shown_by=spans,
-        lesson="17_monitoring_and_profiling",
         aside=share < FIRST_MOST_FRAC,
     )
 
@@ -103,7 +102,6 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
     what = {"saving": "a checkpoint is written", "logging": "something is logged"}.get(kind, "something else is done")
     confidence = LIKELY if kind else SUSPECT
     return Finding(
-        rule="periodic_pause",
         claim=f"{when} the loop stops for {ms(found.each_ns)} while {what}{where}: {percent(found.frac)} of the time.",
         evidence=(
             f"{found.count} of {found.steps} steps take {ms(found.each_ns)} more than the ordinary "
@@ -127,8 +125,8 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
         ),
         confidence=confidence,
         why_confidence="" if kind else "what ran in them is not known for certain",
+        from_steps=False,
         shown_by=found.spans,
-        lesson="16_resources_and_scheduling",
     )
 
 
@@ -137,7 +135,6 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
     warm = seen.steps.dur_ns[seen.steps.plain | seen.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
-        rule="periodic_pause",
         claim=f"Each pass over the data begins with a wait of {ms(begun.each_ns)} while its {loader.workers} "
         f"workers are started anew: {percent(begun.frac)} of the time.",
         evidence=(
@@ -154,8 +151,8 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
             step_ns, round(begun.frac * step_ns), "the restarts, removed by 50 to 100 %", "even no restart", (0.5, 1.0)
         ),
         confidence=LIKELY,
+        from_steps=False,
         shown_by=begun.spans,
-        lesson="05_data_loading",
     )
 
 

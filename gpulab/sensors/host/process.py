@@ -1,4 +1,7 @@
-"""What the host can be asked, through psutil: CPU, memory, reads from storage, and who holds this process back."""
+"""The sensors of the host, through psutil: CPU, memory, reads from storage, and who holds this process back.
+
+To add one, write its column in gpulab.sensor_tables and its question in SENSORS.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import psutil
 
 from gpulab.run import Gap
+from gpulab.sensor_tables import HOST_SAMPLES
 from gpulab.sensors.host.cgroup import Throttling, memory_limit_bytes
 
 if sys.platform == "win32":
@@ -39,6 +44,27 @@ def free_bytes() -> int:
     return free if limit is None else max(0, min(free, limit - int(psutil.Process().memory_info().rss)))
 
 
+class Unreadable(Exception):  # noqa: N818  (an answer, not an error)
+    """This system does not answer the question; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HostSensor:
+    """One question to the host: which columns of HOST_SAMPLES it fills, and how it is asked.
+
+    `read` gives a value per column, in the column's unit; NaN if there is none this time. It raises Unreadable if
+    there never will be one: then it is not asked again, and a gap says why.
+    """
+
+    columns: tuple[str, ...]
+    read: Callable[[Host], tuple[float, ...]]
+
+    @property
+    def label(self) -> str:
+        """Its name for people: the label of its first column."""
+        return HOST_SAMPLES.column(self.columns[0]).label
+
+
 class Host:
     """Reads the columns of HOST_SAMPLES that are about the whole process and the machine.
 
@@ -46,12 +72,12 @@ class Host:
     """
 
     def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None) -> None:
-        self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
-        self._process = psutil.Process()
-        self._throttling = Throttling()
-        self._before: list[Spent] = []
-        self._unreadable: dict[str, Gap] = {}
+        self.process = psutil.Process()
+        self.throttling = Throttling()
         self.core_fracs: tuple[float, ...] = ()  # the latest load of each core
+        self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
+        self._before: list[Spent] = []
+        self._unreadable: dict[HostSensor, Gap] = {}
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -60,21 +86,13 @@ class Host:
 
     def read(self) -> dict[str, float]:
         """The columns by name; NaN where the system does not tell."""
-        cores = self._read_cores()
-        self.core_fracs = tuple(core.busy for core in cores) or self.core_fracs
-        return {
-            "cpu_frac": _mean(core.busy for core in cores),
-            "iowait_frac": _mean(core.waiting for core in cores),
-            "process_cpu_s": time.process_time(),
-            "rss_bytes": float(self._process.memory_info().rss),
-            "memory_available_bytes": float(psutil.virtual_memory().available),
-            "read_bytes": self._read_bytes(),
-            "throttled_s": self._throttling.read(),
-            "preempted": self._preempted(),
-        }
+        values: dict[str, float] = {}
+        for sensor in SENSORS:
+            values.update(zip(sensor.columns, self._ask(sensor), strict=True))
+        return values
 
-    def _read_cores(self) -> tuple[Spent, ...]:
-        """The shares of each core since the reading before; () where too little time has passed to tell."""
+    def core_shares(self) -> tuple[Spent, ...]:
+        """The shares of each core since the call before; () if too little time has passed to tell."""
         now = [_spent(times) for times in self._cpu_times()]
         if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
@@ -85,25 +103,66 @@ class Host:
         self._before = now
         return tuple(Spent(_share(core.busy, core.every), _share(core.waiting, core.every), 1.0) for core in passed)
 
-    def _read_bytes(self) -> float:
-        if "read_bytes" in self._unreadable:
-            return math.nan
-        if not hasattr(self._process, "io_counters"):
-            return self._cannot("read_bytes", "bytes read from storage", f"{sys.platform} does not tell psutil")
+    def _ask(self, sensor: HostSensor) -> tuple[float, ...]:
+        nothing = (math.nan,) * len(sensor.columns)
+        if sensor in self._unreadable:
+            return nothing
         try:
-            return float(self._process.io_counters().read_bytes)
-        except (psutil.AccessDenied, NotImplementedError, OSError):
-            return self._cannot("read_bytes", "bytes read from storage", "the system keeps /proc/self/io from us")
+            return sensor.read(self)
+        except Unreadable as error:
+            fix = "run on Linux as the user who owns the processes"
+            self._unreadable[sensor] = Gap(what=sensor.label, why=str(error), fix=fix)
+            return nothing
 
-    def _preempted(self) -> float:
-        """Of all threads: what /proc/self/status tells is of the main one only."""
-        if _usage is None:
-            return self._cannot("preempted", "how often threads were taken off their cores", f"{sys.platform} hides it")
-        return float(_usage().ru_nivcsw)
 
-    def _cannot(self, column: str, what: str, why: str) -> float:
-        self._unreadable[column] = Gap(what=what, why=why, fix="run on Linux as the user who owns the processes")
-        return math.nan
+def _cpu_load(host: Host) -> tuple[float, ...]:
+    cores = host.core_shares()
+    host.core_fracs = tuple(core.busy for core in cores) or host.core_fracs
+    return _mean(core.busy for core in cores), _mean(core.waiting for core in cores)
+
+
+def _process_cpu(host: Host) -> tuple[float, ...]:
+    return (time.process_time(),)
+
+
+def _resident_memory(host: Host) -> tuple[float, ...]:
+    return (float(host.process.memory_info().rss),)
+
+
+def _available_memory(host: Host) -> tuple[float, ...]:
+    return (float(psutil.virtual_memory().available),)
+
+
+def _read_bytes(host: Host) -> tuple[float, ...]:
+    if not hasattr(host.process, "io_counters"):
+        raise Unreadable(f"{sys.platform} does not tell psutil")
+    try:
+        return (float(host.process.io_counters().read_bytes),)
+    except (psutil.AccessDenied, NotImplementedError, OSError):
+        raise Unreadable("the system keeps /proc/self/io from us") from None
+
+
+def _throttled(host: Host) -> tuple[float, ...]:
+    return (host.throttling.read(),)
+
+
+def _preemptions(host: Host) -> tuple[float, ...]:
+    # Of all threads: /proc/self/status counts those of the main thread only.
+    if _usage is None:
+        raise Unreadable(f"{sys.platform} hides it")
+    return (float(_usage().ru_nivcsw),)
+
+
+# Single threads are read by gpulab.sensors.host.threads, DataLoader workers by gpulab.sensors.host.workers.
+SENSORS = (
+    HostSensor(columns=("cpu_frac", "iowait_frac"), read=_cpu_load),
+    HostSensor(columns=("process_cpu_s",), read=_process_cpu),
+    HostSensor(columns=("rss_bytes",), read=_resident_memory),
+    HostSensor(columns=("memory_available_bytes",), read=_available_memory),
+    HostSensor(columns=("read_bytes",), read=_read_bytes),
+    HostSensor(columns=("throttled_s",), read=_throttled),
+    HostSensor(columns=("preempted",), read=_preemptions),
+)
 
 
 def _spent(times: Any) -> Spent:

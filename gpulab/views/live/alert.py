@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
 
 THRESHOLD_FRAC, PATIENCE_S = 0.5, 10.0
 SMOOTH_S = 2.0  # a single reading of the driver covers less than a second: judged is the mean of so long

@@ -8,7 +8,8 @@ import threading
 from types import TracebackType
 from typing import Any, Protocol
 
-from gpulab.capture import Live, Monitoring
+from gpulab.capture.live.monitoring import Monitoring
+from gpulab.capture.live.snapshot import Live
 from gpulab.errors import CaptureError
 from gpulab.run import Run
 from gpulab.views.live.html_panel import markup

@@ -6,14 +6,18 @@ from collections import deque
 from collections.abc import Iterator
 
 from gpulab.capture.live.snapshot import Live, WorkerNow
+from gpulab.columns import Column, Display, ValueKind
 from gpulab.sensors import GpuReading
+from gpulab.tables import GPU_SAMPLES
 from gpulab.views.live.alert import THRESHOLD_FRAC, Watcher
 from gpulab.views.live.phases import legend, letter
-from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile, clock, size, watts
+from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile, clock, size
+from gpulab.views.sensor_columns import formatter
 from gpulab.views.wording import UNKNOWN, percent
 
 TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
 MANY_GPUS = 3  # from here on, one tile a GPU
+UTILISATION, MEMORY = "util_frac", "memory_used_bytes"  # sensors with a tile of their own
 MANY_WORKERS = 16  # more than these share one tile
 
 
@@ -77,11 +81,13 @@ class Glances:
         tiles = []
         for index, gpu in enumerate(live.gpus):
             which = f"GPU {index} " if len(live.gpus) > 1 else "GPU "
-            tiles += [self._busy(which + "busy", gpu), _memory(which + "memory", gpu), self._power(which, gpu)]
+            tiles += [self._busy(which + "busy", gpu), _memory(which + "memory", gpu)]
+            tiles += [self._level(which + column.label, column, gpu) for column in _other_levels()]
         return tuple(tiles)
 
     def _gpu(self, which: str, gpu: GpuReading) -> Tile:
-        note = f"{_memory(which, gpu).value}, {watts(gpu.power_w)}"
+        others = (formatter(column)(gpu.value(column.name)) for column in _other_levels())
+        note = ", ".join((_memory(which, gpu).value, *others))
         return Tile(
             label=which,
             value=percent(gpu.util_frac),
@@ -97,18 +103,20 @@ class Glances:
         return Tile(
             label=label,
             value=percent(gpu.util_frac),
-            note=gpu.name,
+            note=gpu.gpu.name,
             frac=gpu.util_frac,
             trail=trail,
             limit=_whole(self._threshold_frac),
         )
 
-    def _power(self, which: str, gpu: GpuReading) -> Tile:
+    def _level(self, label: str, column: Column, gpu: GpuReading) -> Tile:
+        value = gpu.value(column.name)
         return Tile(
-            label=f"{which}power",
-            value=watts(gpu.power_w),
-            trail=self._trail(f"{which}power", gpu.power_w, top=None),
-            hue="power",
+            label=label,
+            value=formatter(column)(value),
+            frac=value if column.is_share else None,
+            trail=self._trail(label, value, top=1.0 if column.is_share else None),
+            hue="busy" if column.is_share else "power",
         )
 
     def _waiting(self, live: Live) -> Tile:
@@ -190,8 +198,14 @@ class Glances:
         return tuple(None if point is None else _whole(point / highest) for point in past)
 
 
+def _other_levels() -> tuple[Column, ...]:
+    """The sensors that have a tile, without the two that have one of their own."""
+    columns = GPU_SAMPLES.displayed(Display.LIVE)
+    return tuple(c for c in columns if c.name not in (UTILISATION, MEMORY) and c.value_kind is ValueKind.LEVEL)
+
+
 def _memory(label: str, gpu: GpuReading) -> Tile:
-    used, all_of_it = gpu.memory_used_bytes, gpu.memory_bytes
+    used, all_of_it = gpu.value(MEMORY), gpu.gpu.memory_bytes
     if used is None or not all_of_it:
         return Tile(label=label, value=size(used), hue="memory")
     note = f"of {all_of_it / 2**30:.0f} GiB"

@@ -94,11 +94,6 @@ class Glance:
         return f"{words}. {self.alert[0].upper()}{self.alert[1:]}" if self.alert else words
 
 
-def watts(power_w: float | None) -> str:
-    """A power in watts."""
-    return UNKNOWN if power_w is None else f"{power_w:.0f} W"
-
-
 def size(number: float | None) -> str:
     """A size in MiB or GiB."""
     if number is None:

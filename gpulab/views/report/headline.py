@@ -36,6 +36,8 @@ def answer(
     if finding.gain is not None:
         notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
     notes.append(f"Why this is believed: %gpuwhy {finding.rule}")
+    if finding.lesson:
+        notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
     if finding.rewrites:
         notes.append(f"With other changes beside it: %gpuwhatif {finding.rewrites} ...")
     return Answer(

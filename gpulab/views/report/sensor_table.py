@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpulab.columns import Display
 from gpulab.rows import Rows
 from gpulab.run import Run
+from gpulab.views import sensor_columns
 from gpulab.views.sheet.sheet import Block, Line, Row, Table
-from gpulab.views.wording import UNKNOWN, counted, duration, percent, quantity, size
+from gpulab.views.wording import UNKNOWN, counted, duration, percent
 
 Floats = NDArray[np.float64]
-Show = Callable[[float | None], str]
 
-# NVML's clocks-event reasons that hold clocks back; bit 1, idle, is none (nvml.h, nvmlClocksEventReason*).
-HELD_BACK = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat (hardware)", 0x80: "power brake"}
 _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # counters, in seconds
 
 
 def readings(run: Run) -> tuple[Block, ...]:
     """A row for each sensor: mean, smallest, largest."""
-    rows = (*_gpu_rows(run), *_host_rows(run.host_rows, run.machine.cores_allowed))
+    rows = (*_gpu_rows(run), *_sensor_rows(run.host_rows))
     if not rows:
         return (Line("No sensor was read during this run."),)
     table = Table(header=("", "mean", "smallest", "largest"), rows=rows)
@@ -44,29 +43,23 @@ def lateness(run: Run) -> str:
 
 def _gpu_rows(run: Run) -> Iterator[Row]:
     for device in np.unique(run.gpu_rows["device"]).tolist():
-        samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
-        named = f"GPU {device} " if len(run.machine.gpus) > 1 else "GPU "
-        yield _row(named + "utilisation", samples["util_frac"], percent)
-        yield _row(named + "memory in use", samples["memory_used_bytes"], size)
-        yield _row(named + "power", samples["power_w"], lambda value: quantity(value, "W"))
-        yield _row(named + "SM clock", samples["sm_clock_mhz"], lambda value: quantity(value, "MHz"))
-        yield _row(named + "temperature", samples["temperature_c"], lambda value: quantity(value, "C"))
+        prefix = f"GPU {device} " if len(run.machine.gpus) > 1 else "GPU "
+        yield from _sensor_rows(run.gpu_rows.where(run.gpu_rows["device"] == device), prefix)
 
 
-def _host_rows(samples: Rows, cores: float | None) -> Iterator[Row]:
+def _sensor_rows(samples: Rows, prefix: str = "") -> Iterator[Row]:
     if not len(samples):
         return
-    yield _row("CPU, all cores", samples["cpu_frac"], percent)
-    yield _row("memory of this process", samples["rss_bytes"], size)
-    yield _row("memory available", samples["memory_available_bytes"], size)
-    yield _row("DataLoader workers", samples["workers"], lambda value: f"{value:.3g}")
+    for column in samples.table.displayed(Display.TABLE):
+        _, values = sensor_columns.readings(samples, column)
+        yield _row(prefix + column.label, values, sensor_columns.formatter(column))
 
 
-def _row(name: str, values: Floats, show: Show) -> Row:
-    told = values[~np.isnan(values)]
-    if not len(told):
+def _row(name: str, values: Floats, show: sensor_columns.Format) -> Row:
+    known = values[~np.isnan(values)]
+    if not len(known):
         return Row((name, UNKNOWN, "", ""))
-    return Row((name, show(float(told.mean())), show(float(told.min())), show(float(told.max()))))
+    return Row((name, show(float(known.mean())), show(float(known.min())), show(float(known.max()))))
 
 
 def _held_back(samples: Rows) -> tuple[Line, ...]:
@@ -76,7 +69,8 @@ def _held_back(samples: Rows) -> tuple[Line, ...]:
     counted_s = [(name, _longest_s(samples, column)) for name, column in _COUNTED.items()]
     if not len(told) and all(held is None for _, held in counted_s):
         return ()
-    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in HELD_BACK.items() if len(told))
+    names = samples.table.column("throttle_bits").flags
+    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in names if len(told))
     named = [f"{name} in {percent(share)} of samples" for name, share in shares if share > 0]
     named += [f"{name} for {duration(1e9 * held)}" for name, held in counted_s if held]
     return (Line(f"GPU clocks held back: {', '.join(named) or 'never'}."),)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
+from gpulab.run import Gpu
 from gpulab.sensors import GpuReading
 from tests.support.front_end.kernel import Kernel, kernel
 
@@ -30,8 +32,9 @@ def live_state(**changed: Any) -> Live:
 
 
 def gpu(**changed: Any) -> GpuReading:
-    known = {"name": "A GPU", "util_frac": 0.34, "memory_used_bytes": 2.0**34, "memory_bytes": 2**36, "power_w": 312.0}
-    return GpuReading(**{**known, **changed})
+    known = {"util_frac": 0.34, "memory_used_bytes": 2.0**34, "memory_bytes": 2**36, "power_w": 312.0, **changed}
+    card = Gpu(index=0, name=known.pop("name", "A GPU"), memory_bytes=known.pop("memory_bytes"))
+    return GpuReading(gpu=card, values={name: math.nan if value is None else value for name, value in known.items()})
 
 
 @pytest.fixture(scope="module")

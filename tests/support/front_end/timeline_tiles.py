@@ -74,7 +74,7 @@ class Scene:
             for id, name, first, rows in named
         ]
         curve = {"id": "gpu0:power_w", "name": "power", "kind": "curve", "first": POWER, "rows": 1, "folded": False}
-        groups.append({**plain, **curve, "high": 400.0, "format": "watts", "threshold": 350.0})
+        groups.append({**plain, **curve, "high": 400.0, "format": "number", "unit": "W", "threshold": 350.0})
         labels = ("step", "operators", "matrix kernels", "copies")
         return {
             "version": 1,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpulab.capture import Live
+from gpulab.capture.live.snapshot import Live
 from gpulab.views.live.html_panel import markup
 from gpulab.views.live.panel_content import TRAIL, Glances
 from gpulab.views.live.tiles import clock

@@ -17,8 +17,8 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpulab
-from gpulab.capture import WorkerNow
 from gpulab.capture.live.activity import SILENT_NS, Pulse
+from gpulab.capture.live.snapshot import WorkerNow
 from gpulab.capture.live.workers import EVERY_NS, WorkersNow
 from gpulab.errors import CaptureError
 from gpulab.run import Run

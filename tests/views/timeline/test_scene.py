@@ -198,7 +198,7 @@ def test_axes_have_a_unit_a_top_and_a_limit():
     gpu = replace(GPUS["H100"], power_limit_w=700.0)
     shown = scene(undiagnosed(replace(sensed(), machine=Machine(gpus=(gpu,)))))
     power, used = group(shown, "gpu0:power_w"), group(shown, "gpu0:util_frac")
-    assert (power["unit"], power["format"], power["threshold"]) == ("W", "watts", 700.0)
+    assert (power["unit"], power["format"], power["threshold"]) == ("W", "number", 700.0)
     assert power["high"] > 700
     assert (used["low"], used["high"], used["format"], used["threshold"]) == (0.0, 1.0, "percent", None)
 

@@ -50,7 +50,7 @@ class Case:
     cause: str
     action: str
     rival: str  # what it is easily taken for
-    rival_file: str  # a run that has the rival's cause
+    rival_file: str  # a dataset whose run has the rival's cause
     excluded_by: tuple[str, ...]  # counters that tell the two apart, the best first
     because: str
     look: str  # the first hint
@@ -138,7 +138,7 @@ CASES: tuple[Case, ...] = (
         cause="heavy_items",
         action="cheaper items",
         rival="few_workers",
-        rival_file="beside1",
+        rival_file="worked_example",
         excluded_by=("worker_cpu",),
         look="The loop waits for batches although there are workers. What do the workers do meanwhile?",
         because="Each worker keeps most of a core busy, and there are two cores: a third worker would share them. "

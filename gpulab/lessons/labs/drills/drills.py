@@ -2,7 +2,7 @@
 
 `case(n)` and `mended(n)` are the two; `reads(n)` gives all counters of a case. Answers are judged by `CASES`
 (gpulab.lessons.labs.drills.cases), and what there is to look at before anybody says what is wrong is `evidence(n)`
-(gpulab.lessons.labs.drills.evidence). The files lie in gpulab/lessons/recorded; its README says how each was made.
+(gpulab.lessons.labs.drills.evidence). The runs are datasets (gpulab.files.datasets); each has a data card.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from gpulab.errors import GpulabError
-from gpulab.files import load_run
+from gpulab.files.datasets import dataset
 from gpulab.lessons.labs.drills.cases import ACTIONS, CASES, CAUSES, Case
 from gpulab.lessons.labs.drills.counters import COUNTERS, counters
 from gpulab.run import Run
@@ -35,31 +34,34 @@ __all__ = [
     "triaged",
 ]
 
-FOLDER = Path(__file__).resolve().parents[2] / "recorded"
-
 
 def case(number: int) -> Run:
     """The run of a case, 1 to 12."""
-    return _run(f"case{number:02}")
+    return _run(_dataset_name(number))
 
 
 def mended(number: int) -> Run:
-    """The same training without what was planted; the healthy case as it is."""
-    return _run({4: "case11", 11: "case11"}.get(number, f"case{number:02}_mended"))
+    """The same training without the planted cause; the healthy case as it is."""
+    return _fixed_run(_dataset_name(number)) or case(number)
 
 
 def beside(name: str) -> Run:
-    """A run that is no case: "beside1", whose workers are too few, or "memory1" to "memory3", which ran out of it."""
+    """A run that is no case: "worked_example", or "memory1" to "memory3", which ended in an out-of-memory error."""
     return _run(name)
+
+
+def _dataset_name(number: int) -> str:
+    return f"case{number:02}"
 
 
 @cache
 def _run(name: str) -> Run:
-    path = FOLDER / f"{name}.gpulab"
-    if not path.exists():
-        told = ", ".join(sorted(each.stem for each in FOLDER.glob("*.gpulab")))
-        raise GpulabError(f"There is no recorded run {name!r}.", why=f"there are {told}", fix="use one of these names")
-    return load_run(path, progress=False)
+    return dataset(name).load()
+
+
+@cache
+def _fixed_run(name: str) -> Run | None:
+    return dataset(name).load_fixed()
 
 
 @cache
@@ -69,7 +71,7 @@ def _counters(name: str) -> Mapping[str, float | None]:
 
 def reads(which: int | str) -> Mapping[str, float | None]:
     """All counters of a case by its number, or of another recorded run by its name; worked out once."""
-    return _counters(f"case{which:02}" if isinstance(which, int) else which)
+    return _counters(_dataset_name(which) if isinstance(which, int) else which)
 
 
 def told_apart(one: float | None, other: float | None) -> bool:
@@ -94,7 +96,7 @@ class Triaged:
     named: tuple[str, ...]
     right: int
     counters_read: int
-    beside: str = ""  # what it says to "beside1", a run it was not made for
+    beside: str = ""  # what it says to "worked_example", a run it was not made for
 
     def __str__(self) -> str:
         wrong = [
@@ -102,8 +104,8 @@ class Triaged:
             for said, each in zip(self.named, CASES, strict=True)
             if said != each.cause
         ]
-        told = f"{self.right} of {len(CASES)} causes right, {self.counters_read} counters read; beside 1: {self.beside}"
-        return "\n".join([told, *(f"wrong: {each}" for each in wrong)])
+        score = f"{self.right} of {len(CASES)} causes right, {self.counters_read} counters read"
+        return "\n".join([f"{score}; worked example: {self.beside}", *(f"wrong: {each}" for each in wrong)])
 
 
 def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged | None:
@@ -120,7 +122,7 @@ def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged |
         named.append(triage(_reader(reads(each.number), asked)))
         many += len(asked)
     right = sum(cause == each.cause for cause, each in zip(named, CASES, strict=True))
-    beside = triage(_reader(reads("beside1"), set()))
+    beside = triage(_reader(reads("worked_example"), set()))
     return Triaged(named=tuple(named), right=right, counters_read=many, beside=beside)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from gpulab.analysis.host.launches import in_interior, launching
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import GPU_PARTS, ledger
-from gpulab.capture import step
+from gpulab.capture.active_session import step
 from gpulab.errors import RunError
 from gpulab.lessons.labs import tables
 from gpulab.questions import learned, ready

@@ -162,7 +162,7 @@ def anonymous(steps: int = 8) -> None:
     """Somebody else's job, for CUDA: what it does is to be found from its counters."""
     import torch
 
-    from gpulab.capture import step
+    from gpulab.capture.active_session import step
 
     usual = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from gpulab.capture import runs
+from gpulab.capture.run_registry import runs
 from gpulab.lessons.labs.memory.oom_programs import (
     BOTH,
     CASES,

@@ -104,7 +104,7 @@ class Mending:
     def _recorded(self, made: frozenset[str]) -> Run:
         import torch
 
-        from gpulab.capture import runs  # what `lab.gpu` records into
+        from gpulab.capture.run_registry import runs  # what `lab.gpu` records into
 
         name = "+".join(sorted(made)) or "unchanged"
         batches: Any = drawn(self.kept, MANY if "batch" in made else FEW, self.count)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,9 +23,11 @@ from gpulab.analysis.machine.clocks import (
     sensed_device,
 )
 from gpulab.analysis.steps.detection import steps
+from gpulab.columns import Column, Display
 from gpulab.intervals import Ints
 from gpulab.rows import Rows
-from gpulab.run import Run
+from gpulab.run import Gpu, Machine, Run
+from gpulab.views import sensor_columns
 from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, panels
 from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit
 from gpulab.views.charts.drawing.style import INK, SOFT, Dress
@@ -35,25 +38,25 @@ from gpulab.views.wording import counted, percent, quantity, scale, size
 WHAT = "Sensors"
 MOST_POINTS = 1200
 HELD_FRAC = 0.2  # of the samples under load: held down so often is the answer
-MEBIBYTE, GIBIBYTE = 1024.0**2, 1024.0**3
+CLOCK = "sm_clock_mhz"  # its plot has the marks of throttling
 RECORDED = "#59626B"
-Show = Callable[[float | None], str]
-Wanted = tuple[str, float, str, str, Show, float | None, str, float | None]  # as _Panel has it, its column third
+COLOURS = ("matmul", "copies", "loader", "communication", "python", "alloc", "sync", "launch")  # of the lines, in turn
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """One plot: its label, what a unit of its axis is, its line, and the limit drawn beside it."""
+    """One plot: a sensor's column, its readings, and the limit drawn as a line."""
 
-    label: str
-    unit: float
+    column: Column
     at_ns: Ints
     values: NDArray[np.float64]
-    key: str
-    show: Show
-    limit: float | None = None
-    limit_name: str = ""
-    whole: float | None = None  # the axis reaches to this at least
+    key: str  # of its colour
+    limit: float | None
+
+    @property
+    def show(self) -> sensor_columns.Format:
+        """How one of its values is written."""
+        return sensor_columns.formatter(self.column)
 
 
 def sensors(run: Run) -> Chart:
@@ -65,20 +68,21 @@ def sensors(run: Run) -> Chart:
     """
     device = sensed_device(run)
     rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
-    drawn = _gpu_panels(run, rows, device) if len(rows) > 1 else _host_panels(run)
+    on_gpu = len(rows) > 1
+    gpu = run.machine.gpus[device] if 0 <= device < len(run.machine.gpus) else None
+    drawn = _panels(rows, gpu) if on_gpu else _panels(run.host_rows, run.machine) if len(run.host_rows) > 1 else []
     if not drawn:
         why, fix = "no sensor was read during this run", "record it here with %%gpuprofile: a trace has no sensors"
         if run.source.how == "virtual":
             why, fix = "a virtual GPU has no sensors", "a recording on a machine tells them"
         return nothing_to_draw(run, WHAT, why, fix)
-    on_gpu = len(rows) > 1
     seen = clocks(run, steps(run)) if on_gpu else None
     unit = scale(float(run.span_ns))
 
     def draw(plots: Sequence[Axes]) -> None:
         for axes, panel in zip(plots, drawn, strict=True):
             _draw(axes, run, panel)
-            if panel.key == "clock":
+            if panel.column.name == CLOCK:
                 _mark_held(axes, rows)
         _windows_named(plots[0], run)
         in_unit(plots[-1].xaxis, unit)
@@ -99,41 +103,15 @@ def sensors(run: Run) -> Chart:
 # What there is to draw.
 
 
-def _gpu_panels(run: Run, rows: Rows, device: int) -> list[_Panel]:
-    gpu = run.machine.gpus[device] if 0 <= device < len(run.machine.gpus) else None
-    memory, power = (gpu.memory_bytes, gpu.power_limit_w) if gpu else (None, None)
-    clock = gpu.sm_clock_max_mhz if gpu else None
-    told: tuple[Wanted, ...] = (
-        ("utilisation, %", 0.01, "util_frac", "matmul", percent, None, "", 1.0),
-        ("memory in use, GiB", GIBIBYTE, "memory_used_bytes", "copies", size, memory, "the GPU has", None),
-        ("power, W", 1.0, "power_w", "loader", lambda value: quantity(value, "W"), power, "limit", None),
-        ("SM clock, MHz", 1.0, "sm_clock_mhz", "clock", lambda value: quantity(value, "MHz"), clock, "highest", None),
-    )
-    return _told(rows, told)
-
-
-def _host_panels(run: Run) -> list[_Panel]:
-    rows = run.host_rows
-    if len(rows) < 2:
-        return []
-    workers = rows["workers"]
-    told: list[Wanted] = [
-        ("load of all cores, %", 0.01, "cpu_frac", "matmul", percent, None, "", 1.0),
-        ("this process, MiB", MEBIBYTE, "rss_bytes", "copies", size, None, "", None),
-    ]
-    if np.nanmax(workers, initial=0.0) > 0:
-        told.append(("DataLoader workers", 1.0, "workers", "loader", lambda value: f"{value:.3g}", None, "", None))
-    return _told(rows, told)
-
-
-def _told(rows: Rows, wanted: Sequence[Wanted]) -> list[_Panel]:
-    """The panels whose sensor answered; what was not told is left out, and never drawn as zero."""
-    found = []
-    for label, unit, column, key, show, limit, name, whole in wanted:
-        values = np.asarray(rows[column], np.float64)
-        if np.isfinite(values).any():
-            found.append(_Panel(label, unit, rows["at_ns"], values, key, show, limit, name, whole))
-    return found
+def _panels(rows: Rows, owner: Gpu | Machine | None) -> list[_Panel]:
+    """A plot for each sensor that answered; one that did not is left out, and never drawn as zero."""
+    panels = []
+    for column, key in zip(rows.table.displayed(Display.CHART), itertools.cycle(COLOURS), strict=False):
+        at, values = sensor_columns.readings(rows, column)
+        counts_nothing = column.unit.format == "count" and not np.nan_to_num(values).any()
+        if np.isfinite(values).any() and not counts_nothing:
+            panels.append(_Panel(column, at, values, key, sensor_columns.limit(column, owner)))
+    return panels
 
 
 # How it is drawn.
@@ -143,26 +121,26 @@ def _draw(axes: Axes, run: Run, panel: _Panel) -> None:
     for start, end in run.recording.windows_ns:
         axes.axvspan(start, end, facecolor=RECORDED, alpha=0.14, linewidth=0)
     at, values = _thinned(panel.at_ns, panel.values)
-    hue = colour("communication" if panel.key == "clock" else panel.key)
-    axes.plot(at, values, color=hue, linewidth=1.3, rasterized=len(at) > 500)
-    highest = max(float(np.nanmax(values)), panel.whole or 0.0)
+    axes.plot(at, values, color=colour(panel.key), linewidth=1.3, rasterized=len(at) > 500)
+    highest = max(float(np.nanmax(values)), 1.0 if panel.column.is_share else 0.0)
     near = panel.limit is not None and highest >= 0.3 * panel.limit
     if panel.limit is not None and near:
         axes.axhline(panel.limit, color=INK, linewidth=0.9, linestyle=(0, (5, 2)))
         highest = max(highest, panel.limit)
         aside: Dress = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "va": "center"}
-        named = f"{panel.limit_name}\n{panel.show(panel.limit)}"
+        named = f"{panel.column.limit.label if panel.column.limit else ''}\n{panel.show(panel.limit)}"
         axes.annotate(named, (1, panel.limit), xycoords=("axes fraction", "data"), xytext=(4, -3), **aside)
     axes.set_ylim(0, 1.1 * highest or 1.0)
-    by(axes.yaxis, panel.unit, 3)
-    axes.set_title(panel.label, loc="left", fontsize=8.5, color=SOFT, pad=3)
+    unit, symbol = sensor_columns.axis_unit(panel.column, highest)
+    by(axes.yaxis, unit, 3)
+    axes.set_title(sensor_columns.axis_label(panel.column, symbol), loc="left", fontsize=8.5, color=SOFT, pad=3)
 
 
 def _mark_held(axes: Axes, rows: Rows) -> None:
     """Where the driver named a reason for lower clocks."""
     reasons = _held(rows)
     for (name, marker, key), mask in reasons:
-        at, values = rows["at_ns"][mask], rows["sm_clock_mhz"][mask]
+        at, values = rows["at_ns"][mask], rows[CLOCK][mask]
         many = max(1, len(at) // 300)
         look: Dress = {"marker": marker, "linestyle": "none", "markersize": 5, "markeredgecolor": INK}
         axes.plot(at[::many], values[::many], color=colour(key), markeredgewidth=0.4, label=name, zorder=4, **look)
@@ -245,7 +223,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def _alt(run: Run, drawn: Sequence[_Panel], rows: Rows | None) -> str:
     told = "; ".join(
-        f"{panel.label.partition(',')[0]} {panel.show(_mean(panel.values))} in the mean, "
+        f"{panel.column.label.partition(',')[0]} {panel.show(_mean(panel.values))} in the mean, "
         f"{panel.show(float(np.nanmin(panel.values)))} to {panel.show(float(np.nanmax(panel.values)))}"
         for panel in drawn
     )
@@ -259,7 +237,7 @@ def _table(drawn: Sequence[_Panel], rows: Rows | None) -> Table:
     body = [
         Row(
             (
-                panel.label.partition(",")[0], panel.show(_mean(panel.values)),
+                panel.column.label, panel.show(_mean(panel.values)),
                 panel.show(float(np.nanmin(panel.values))), panel.show(float(np.nanmax(panel.values))),
                 panel.show(panel.limit) if panel.limit else "",
             )

@@ -3,48 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
+from gpulab.columns import Column, Display
 from gpulab.intervals import Ints, Spans
 from gpulab.rows import Rows
-from gpulab.views.report.sensor_table import HELD_BACK
+from gpulab.run import Gpu, Machine
+from gpulab.views import sensor_columns
 from gpulab.views.timeline.scene.groups import Curve, Floats, Group
 from gpulab.views.timeline.scene.rows import MOST_GPUS, Drawn, gpu_name
-from gpulab.views.wording import counted
+from gpulab.views.wording import counted, sentence
 
 MISSED = 6  # a reading is good for so many of the usual periods; longer without one is a hole
 _HEADROOM = 1.05
-
-
-class Sensor(NamedTuple):
-    """A column that is drawn as a curve."""
-
-    column: str
-    name: str
-    format: str
-    unit: str
-    about: str
-
-
-GPU_SENSORS = (
-    Sensor("util_frac", "utilisation", "percent", "%", "Share of the time with a kernel resident, by the driver."),
-    Sensor(
-        "memory_used_bytes",
-        "memory used",
-        "bytes",
-        "B",
-        "Device memory in use by all processes; the line is all there is.",
-    ),
-    Sensor("power_w", "power", "watts", "W", "Board power; the line is the limit."),
-    Sensor("sm_clock_mhz", "SM clock", "mhz", "MHz", "Clock of the multiprocessors; the line is the highest there is."),
-    Sensor("temperature_c", "temperature", "celsius", "C", "Temperature of the GPU."),
-)
-HOST_SENSORS = (
-    Sensor("cpu_frac", "CPU, all cores", "percent", "%", "Mean load of all cores of the machine."),
-    Sensor("rss_bytes", "process memory", "bytes", "B", "Resident memory of this process."),
-)
 
 
 def curves(drawn: Drawn) -> Iterator[Group]:
@@ -59,43 +31,44 @@ def curves(drawn: Drawn) -> Iterator[Group]:
     for device in chosen:
         yield from _gpu(drawn, device, rows.where(rows["device"] == device), gpu_name(device, several=several))
     yield from _allocated(drawn)
-    for sensor in HOST_SENSORS:
-        yield from _sensed(drawn, drawn.run.host_rows, sensor, f"host:{sensor.column}", sensor.name)
+    yield from _sensors(drawn, drawn.run.host_rows, "host", owner=drawn.run.machine)
 
 
 def _gpu(drawn: Drawn, device: int, rows: Rows, name: str) -> Iterator[Group]:
     gpus = drawn.run.machine.gpus
     gpu = gpus[device] if 0 <= device < len(gpus) else None
-    limits = {
-        "memory_used_bytes": gpu.memory_bytes if gpu else None,
-        "power_w": gpu.power_limit_w if gpu else None,
-        "sm_clock_mhz": gpu.sm_clock_max_mhz if gpu else None,
-    }
-    for sensor in GPU_SENSORS:
-        limit = limits.get(sensor.column)
-        yield from _sensed(drawn, rows, sensor, f"gpu{device}:{sensor.column}", f"{name} {sensor.name}", limit)
+    yield from _sensors(drawn, rows, f"gpu{device}", f"{name} ", gpu)
     if not np.isnan(rows["throttle_bits"]).all():
         yield _throttled(drawn, device, rows, name)
 
 
-def _sensed(
-    drawn: Drawn, rows: Rows, sensor: Sensor, id: str, name: str, limit: float | None = None
+def _sensors(
+    drawn: Drawn, rows: Rows, source: str, prefix: str = "", owner: Gpu | Machine | None = None
+) -> Iterator[Group]:
+    for column in rows.table.displayed(Display.TIMELINE):
+        yield from _sensor(drawn, rows, column, source, prefix, owner)
+
+
+def _sensor(
+    drawn: Drawn, rows: Rows, column: Column, source: str, prefix: str, owner: Gpu | Machine | None
 ) -> Iterator[Group]:
     """One sensor; nothing where it was never read."""
-    values = rows[sensor.column]
+    at, values = sensor_columns.readings(rows, column)
     if not len(values) or np.isnan(values).all():
         return
-    curve = with_holes(rows["at_ns"] + drawn.shift_ns, values)
-    high = 1.0 if sensor.format == "percent" else _top(float(np.nanmax(values)), limit)
+    unit, limit = column.unit, sensor_columns.limit(column, owner)
+    scale = 1.0 if unit.format in ("percent", "bytes") else unit.scale  # these two are scaled in the browser
+    values, limit = values * scale, None if limit is None else limit * scale
+    line = f" The line is the {column.limit.label}." if column.limit and limit is not None else ""
     yield Group(
-        id=id,
-        name=name,
-        about=sensor.about,
-        curve=curve,
-        unit=sensor.unit,
-        high=high,
-        format=sensor.format,
-        threshold=None if limit is None else float(limit),
+        id=f"{source}:{column.name}",
+        name=prefix + column.label,
+        about=f"{sentence(column.meaning)}{line}",
+        curve=with_holes(at + drawn.shift_ns, values),
+        unit=unit.symbol,
+        high=1.0 if column.is_share else _top(float(np.nanmax(values)), limit),
+        format=unit.format,
+        threshold=limit,
     )
 
 
@@ -126,10 +99,11 @@ def _throttled(drawn: Drawn, device: int, rows: Rows, name: str) -> Group:
     until = np.minimum(np.append(at[1:], at[-1:] + period), at + MISSED * max(1, period))
     spans: dict[tuple[str, str], Spans] = {}
     known = np.zeros(len(at), np.int64)
-    for bit in HELD_BACK:
+    names = rows.table.column("throttle_bits").flags
+    for bit, _ in names:
         known |= reasons & bit
     for each in np.unique(known[known > 0]).tolist():
-        words = " and ".join(word for bit, word in HELD_BACK.items() if each & bit)
+        words = " and ".join(name for bit, name in names if each & bit)
         mine = known == each
         spans["throttle", words] = Spans(at[mine], until[mine])
     never = "" if spans else " It never was in a reading."

@@ -50,11 +50,10 @@ function reading(value, group) {
   if (group.format === "percent") return `${(100 * value).toFixed(0)} %`;
   if (group.format === "bytes") {
     const [size, unit] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]].find(([s]) => value >= s) || [1, "B"];
-    return `${trim((value / size).toPrecision(3))} ${unit}`;
+    return `${trim((value / size).toPrecision(3))} ${unit}${(group.unit || "").endsWith("/s") ? "/s" : ""}`;
   }
-  const units = { watts: "W", mhz: "MHz", celsius: "°C" };
   const digits = Math.abs(value) >= 100 || Number.isInteger(value) ? 0 : 1;
-  return `${value.toFixed(digits)} ${units[group.format] || group.unit || ""}`.trim();
+  return `${value.toFixed(digits)} ${group.unit || ""}`.trim();
 }
 
 // What a box has room for: without the prefixes that all kernels of a library share.

@@ -1,0 +1,96 @@
+"""What a column is: name, dtype and meaning; and for readings of sensors, what every view of them needs.
+
+The name carries the unit in which values are stored; `UNITS` says how each unit is displayed. A view asks a table for
+the columns that it displays and formats them by their unit, so a new sensor column needs no edit in any view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, Flag, IntEnum, auto
+
+
+class ValueKind(Enum):
+    """How values of a column behave over time, and so what views show of them."""
+
+    LEVEL = auto()  # a value at a time: views show it as it is
+    COUNTER = auto()  # it only grows: views show its growth per second
+    FLAGS = auto()  # a bit mask: no number to show; a view of its own names the bits
+
+
+class Display(Flag):
+    """The views that show a column without being asked. Perfetto gets each column that any view shows."""
+
+    NOWHERE = 0
+    TABLE = auto()  # the sensor table of the report
+    TIMELINE = auto()
+    CHART = auto()  # gpulab.charts.sensors
+    LIVE = auto()  # the tiles of the live panel
+    EVERYWHERE = TABLE | TIMELINE | CHART | LIVE
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How stored values are displayed: `value * scale` in `symbol`."""
+
+    symbol: str
+    scale: float = 1.0
+    format: str = "number"  # of a single value: "percent", "bytes", "duration", "count" or "number"
+
+
+NO_UNIT = Unit("", 1.0, "count")
+UNITS: Mapping[str, Unit] = {  # by the suffix of the column's name
+    "_ns": Unit("ms", 1e-6, "duration"),
+    "_s": Unit("s", 1.0, "duration"),
+    "_bytes": Unit("GiB", 2.0**-30, "bytes"),
+    "_frac": Unit("%", 100.0, "percent"),
+    "_w": Unit("W"),
+    "_j": Unit("J"),
+    "_mhz": Unit("MHz"),
+    "_c": Unit("°C"),
+    "_bits": NO_UNIT,
+}
+RATES: Mapping[str, Unit] = {  # the growth of a counter per second
+    "_ns": Unit("%", 1e-7, "percent"),
+    "_s": Unit("%", 100.0, "percent"),  # CPU seconds per second: 100 % is one core
+    "_bytes": Unit("GiB/s", 2.0**-30, "bytes"),
+    "_j": Unit("W"),
+}
+COUNTS_PER_SECOND = Unit("/s", 1.0, "count")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What bounds a column: a field of gpulab.run.Gpu for columns of GPUs, of gpulab.run.Machine for the host's."""
+
+    field: str
+    label: str  # as it stands next to the line: "power limit"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name carries the unit; `words` columns hold text. Readings have a label and what follows it."""
+
+    name: str
+    dtype: str  # a numpy dtype, or "words"
+    meaning: str
+    kinds: type[IntEnum] | None = None  # what its numbers stand for; None where they are numbers
+    label: str = ""  # its name for people, without unit: "SM clock"
+    value_kind: ValueKind = ValueKind.LEVEL
+    limit: Limit | None = None
+    display: Display = Display.NOWHERE
+    flags: tuple[tuple[int, str], ...] = ()  # bits and their names, where it is a mask
+
+    @property
+    def unit(self) -> Unit:
+        """The unit in which views show it, by the suffix of its name; of a counter, that of its growth per second."""
+        suffix = f"_{self.name.rpartition('_')[2]}"
+        if self.value_kind is ValueKind.COUNTER:
+            return RATES.get(suffix, COUNTS_PER_SECOND)
+        return UNITS.get(suffix, NO_UNIT)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1."""
+        return self.value_kind is ValueKind.LEVEL and self.unit.format == "percent"

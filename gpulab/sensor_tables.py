@@ -1,0 +1,212 @@
+"""The columns that sensors fill: to add one, write it here and add the question that fills it.
+
+The questions are in gpulab.sensors.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). Every other place
+reads label, unit, limit and views from the column.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+from gpulab.columns import Column, Display, Limit, ValueKind
+from gpulab.rows import Table
+
+LEVEL, COUNTER, FLAGS = ValueKind.LEVEL, ValueKind.COUNTER, ValueKind.FLAGS
+TABLE, TIMELINE, CHART, EVERYWHERE = Display.TABLE, Display.TIMELINE, Display.CHART, Display.EVERYWHERE
+
+
+class ThrottleReason(IntFlag):
+    """NVML's clocks-event reasons that hold clocks back (nvml.h, nvmlClocksEventReason*); 0x1, idle, is none."""
+
+    POWER_CAP = 0x4
+    HARDWARE_SLOWDOWN = 0x8  # for heat or for the power supply: which, other bits may say
+    HEAT = 0x20
+    HARDWARE_HEAT = 0x40
+    POWER_BRAKE = 0x80
+
+
+_THROTTLE_NAMES = (
+    (ThrottleReason.POWER_CAP, "power cap"),
+    (ThrottleReason.HARDWARE_SLOWDOWN, "hardware slowdown"),
+    (ThrottleReason.HEAT, "heat"),
+    (ThrottleReason.HARDWARE_HEAT, "heat (hardware)"),
+    (ThrottleReason.POWER_BRAKE, "power brake"),
+)
+_GPU_MEMORY = Limit("memory_bytes", "GPU memory")
+
+
+def _reading(
+    name: str,
+    label: str,
+    meaning: str,
+    kind: ValueKind = LEVEL,
+    *,
+    limit: Limit | None = None,
+    display: Display = Display.NOWHERE,
+    flags: tuple[tuple[int, str], ...] = (),
+) -> Column:
+    return Column(name, "float64", meaning, None, label, kind, limit, display, flags)
+
+
+GPU_SAMPLES = Table(
+    "gpu_samples",
+    (
+        Column("at_ns", "int64", "when the GPU was asked, from the start of the run"),
+        Column("late_ns", "int64", "how far behind its schedule the sampler was"),
+        Column("device", "int16", "index into run.machine.gpus"),
+        _reading(
+            "util_frac",
+            "utilisation",
+            "share of the driver's last period (1/6-1 s) with a kernel resident",
+            display=EVERYWHERE,
+        ),
+        _reading("memory_util_frac", "memory utilisation", "share of that period with device memory read or written"),
+        _reading(
+            "memory_used_bytes",
+            "memory in use",
+            "device memory in use, all processes",
+            limit=_GPU_MEMORY,
+            display=EVERYWHERE,
+        ),
+        _reading(
+            "power_w", "power", "board power draw", limit=Limit("power_limit_w", "power limit"), display=EVERYWHERE
+        ),
+        _reading(
+            "sm_clock_mhz",
+            "SM clock",
+            "clock of the multiprocessors",
+            limit=Limit("sm_clock_max_mhz", "highest clock"),
+            display=TABLE | TIMELINE | CHART,
+        ),
+        _reading("memory_clock_mhz", "memory clock", "clock of the device memory"),
+        _reading("temperature_c", "temperature", "temperature of the GPU", display=TABLE | TIMELINE),
+        _reading(
+            "throttle_bits",
+            "throttle reasons",
+            "NVML clocks-event reasons, a bit mask",
+            FLAGS,
+            flags=_THROTTLE_NAMES,
+        ),
+        _reading("energy_j", "energy", "energy since the driver was loaded", COUNTER),
+        _reading(
+            "link_generation",
+            "PCIe generation",
+            "PCIe generation the link runs at now; it falls when the GPU is idle",
+            limit=Limit("link_generation_max", "highest generation"),
+        ),
+        _reading("link_width", "PCIe width", "PCIe lanes in use", limit=Limit("link_width_max", "widest link")),
+        _reading(
+            "power_held_s",
+            "time throttled by power",
+            "time its clocks were held down by the power limit, since the driver loaded",
+            COUNTER,
+        ),
+        _reading(
+            "thermal_held_s",
+            "time throttled by heat",
+            "time its clocks were held down by heat, since the driver was loaded",
+            COUNTER,
+        ),
+        _reading(
+            "others_memory_bytes",
+            "memory of other processes",
+            "device memory that other processes hold",
+            limit=_GPU_MEMORY,
+        ),
+        _reading(
+            "others_util_frac",
+            "utilisation by other processes",
+            "share of the time in which other processes had a kernel resident",
+        ),
+    ),
+)
+
+HOST_SAMPLES = Table(
+    "host_samples",
+    (
+        Column("at_ns", "int64", "when the host was asked, from the start of the run"),
+        Column("late_ns", "int64", "how far behind its schedule the sampler was"),
+        _reading(
+            "cpu_frac",
+            "CPU, all cores",
+            "mean load of all cores since the sample before, 0-1",
+            display=TABLE | TIMELINE | CHART,
+        ),
+        _reading(
+            "process_cpu_s",
+            "CPU time of this process",
+            "CPU time of this process so far, all threads, without children",
+            COUNTER,
+        ),
+        _reading(
+            "rss_bytes",
+            "memory of this process",
+            "resident memory of this process",
+            display=TABLE | TIMELINE | CHART,
+        ),
+        _reading(
+            "memory_available_bytes",
+            "memory available",
+            "host memory that could still be given out",
+            display=TABLE,
+        ),
+        _reading("read_bytes", "bytes read from storage", "bytes this process read from storage so far", COUNTER),
+        _reading("workers", "DataLoader workers", "DataLoader worker processes alive", display=TABLE | CHART),
+        _reading("worker_cpu_s", "CPU time of the workers", "CPU time of all DataLoader workers so far", COUNTER),
+        _reading("workers_blocked", "workers blocked on storage", "workers waiting for storage (state D)"),
+        Column("frame", "words", "the user's innermost line in the main thread: function (file:line)"),
+        Column("called", "words", "what that line called in a library: torch.serialization.save; absent if nothing"),
+        _reading("main_cpu_s", "CPU time of the recorded thread", "CPU time of the recorded thread so far", COUNTER),
+        _reading(
+            "main_delayed_s",
+            "time the recorded thread waited for a core",
+            "time so far in which the recorded thread was ready to run and had no core",
+            COUNTER,
+        ),
+        _reading(
+            "others_cpu_s",
+            "CPU time of the other threads",
+            "CPU time so far of this process's other Python threads, without gpulab's",
+            COUNTER,
+        ),
+        Column(
+            "others_frame",
+            "words",
+            "the line, or else the name, of the other Python thread that used most CPU since before",
+        ),
+        _reading(
+            "iowait_frac",
+            "I/O wait, all cores",
+            "share of all cores' time spent idle with a read or write outstanding, 0-1",
+        ),
+        _reading(
+            "throttled_s",
+            "time held back by the CPU quota",
+            "time so far in which the cgroup's CPU quota held this container back",
+            COUNTER,
+        ),
+        _reading(
+            "preempted",
+            "preemptions of threads",
+            "times so far that a thread of this process was taken off its core",
+            COUNTER,
+        ),
+    ),
+)
+
+WORKER_SAMPLES = Table(
+    "worker_samples",
+    (
+        Column("at_ns", "int64", "when the worker was looked at, from the start of the run"),
+        Column("worker", "int32", "which DataLoader worker, counted in the order in which they were first seen"),
+        _reading("cpu_s", "CPU time", "CPU time it used so far", COUNTER),
+        _reading("blocked", "blocked on storage", "1 if it was waiting for storage (state D), 0 if not"),
+        _reading(
+            "read_bytes",
+            "bytes read from storage",
+            "bytes it read from storage so far; pages in memory do not count",
+            COUNTER,
+        ),
+        _reading("threads", "threads", "threads it has"),
+    ),
+)
