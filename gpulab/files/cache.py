@@ -110,8 +110,8 @@ def _reader() -> str:
     digest = hashlib.sha256(f"{store.MAJOR}.{store.MINOR}".encode())
     for source in [
         *(package / f"{name}.py" for name in ("rows", "run", "tables")),
-        *sorted(package.glob("store/*.py")),
-        *sorted(package.glob("trace/*.py")),
+        *sorted(package.glob("store/**/*.py")),
+        *sorted(package.glob("trace/**/*.py")),
     ]:
         digest.update(source.read_bytes())
     return digest.hexdigest()

@@ -144,10 +144,10 @@ def _name(nvml: Any, handle: Any) -> str:
 
 
 def _or_none(nvml: Any, ask: Callable[[], T]) -> T | None:
-    """The answer, or None where the driver, or this nvidia-ml-py, has none."""
+    """The answer, or None where the driver has none."""
     try:
         return ask()
-    except (nvml.NVMLError, AttributeError):
+    except nvml.NVMLError:
         return None
 
 

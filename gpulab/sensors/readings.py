@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpulab.rows import Rows, Table
+from gpulab.rows import Rows
 from gpulab.run import Gap, Gpu
 from gpulab.sensors.host.frames import called, user_line
 from gpulab.sensors.host.process import Host
@@ -21,6 +18,7 @@ from gpulab.sensors.host.threads import Threads
 from gpulab.sensors.host.workers import Workers
 from gpulab.sensors.nvml import Nvml
 from gpulab.sensors.sampler import Reader, Sampler, Tick
+from gpulab.sensors.samples import Samples
 from gpulab.tables import GPU_SAMPLES, HOST_SAMPLES
 
 PERIOD_NS = 100_000_000
@@ -76,8 +74,8 @@ class Sensors:
         self._threads = Threads(threading.get_ident())
         self._workers = Workers()
         self._latest = Reading()
-        self._gpu_columns = _columns(GPU_SAMPLES)
-        self._host_columns = _columns(HOST_SAMPLES)
+        self._gpu_samples = Samples(GPU_SAMPLES)
+        self._host_samples = Samples(HOST_SAMPLES)
         self._words: dict[str, list[str | None]] = {
             column.name: [] for column in HOST_SAMPLES.columns if column.dtype == "words"
         }
@@ -122,7 +120,7 @@ class Sensors:
 
         `device` is the place in `gpus`, by UUID: give the GPUs of the run's machine. Samples of others are dropped.
         """
-        columns = _on_clock(self._gpu_columns, began_ns)
+        columns = self._gpu_samples.columns(began_ns)
         wanted = {gpu.uuid or gpu.name: place for place, gpu in enumerate(self.gpus if gpus is None else gpus)}
         places = np.array([wanted.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
         columns["device"] = places[columns["device"]]
@@ -131,7 +129,7 @@ class Sensors:
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
-        return HOST_SAMPLES.rows({**_on_clock(self._host_columns, began_ns), **self._words})
+        return HOST_SAMPLES.rows({**self._host_samples.columns(began_ns), **self._words})
 
     def worker_rows(self, began_ns: int) -> Rows:
         """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
@@ -144,7 +142,7 @@ class Sensors:
         del innermost  # it would keep what its variables hold
         self._workers.watch(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
-        _append(self._host_columns, {**tick._asdict(), **values})
+        self._host_samples.append({**tick._asdict(), **values})
         words = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
         for column, texts in self._words.items():
             text = words.get(column)
@@ -163,26 +161,9 @@ class Sensors:
         for gpu in self._nvml.gpus:
             values = self._nvml.read(gpu)
             if gpu.index in answering:
-                _append(self._gpu_columns, {**tick._asdict(), "device": gpu.index, **values})
+                self._gpu_samples.append({**tick._asdict(), "device": gpu.index, **values})
             readings.append(GpuReading(gpu=gpu, values=values))
         self._latest = replace(self._latest, gpus=tuple(readings))
-
-
-def _columns(table: Table) -> dict[str, array[Any]]:
-    """Empty columns that grow by eight bytes a value: a training of a day gives a million samples."""
-    numeric = [column for column in table.columns if column.dtype != "words"]
-    return {column.name: array("d" if column.dtype == "float64" else "q") for column in numeric}
-
-
-def _append(columns: Mapping[str, array[Any]], row: Mapping[str, float]) -> None:
-    for name, column in columns.items():
-        column.append(row.get(name, math.nan))
-
-
-def _on_clock(columns: Mapping[str, array[Any]], began_ns: int) -> dict[str, NDArray[Any]]:
-    # Copied: an array that shares its memory could not grow any more.
-    arrays = {name: np.array(column, column.typecode) for name, column in columns.items()}
-    return {**arrays, "at_ns": arrays["at_ns"] - began_ns}
 
 
 def _or_none(value: float) -> float | None:

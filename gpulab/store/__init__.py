@@ -1,9 +1,9 @@
 """A run on disk, out and in: one `.gpulab` file, a zip of `run.json` and one Parquet file per table that has rows.
 
 Any tool that reads Parquet can read the tables. Nothing in the file is code, and nothing is trusted: sizes are checked
-before they are believed, and each table has its SHA-256 in run.json. A file of a newer minor schema opens, with a note
-of what was passed over; a newer major one is refused with the advice to upgrade; what an older one has elsewhere is
-moved, and what it lacks is absent.
+before they are believed, and each table has its SHA-256 in run.json. A minor schema only adds: a file of a newer one
+opens, with a note of what was passed over, and what an older one lacks is absent. A newer major schema is refused with
+the advice to upgrade.
 
     form         which parts a file has, what a refusal says
     writing      save, whole or not at all
@@ -14,7 +14,6 @@ moved, and what it lacks is absent.
     thrift       the notation it says it in
     unpacking    Parquet -> the columns of a table
     document     run.json, both ways
-    older        what older schemas had elsewhere
     newer        what newer schemas have beyond this one
     consistency  what must hold between the parts of a run
 """

@@ -11,11 +11,8 @@ import numpy as np
 
 from gpulab.run import FIELDS, Run
 from gpulab.store.format import MAJOR, META, MINOR, UPGRADE, Schema, refusal
-from gpulab.tables import TABLES
 
 _FORMAT = "gpulab run"
-_FIRST_TABLES = ("events", "marks", "gpu_samples", "host_samples")
-_MORE_TABLES = "more_tables"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +22,7 @@ class Document:
     schema: Schema
     fields: Mapping[str, Any]
     unknown: tuple[str, ...]
-    sha256: Mapping[str, str] | None  # of each table's part; None before schema 1.1
+    sha256: Mapping[str, str]  # of each table's part
 
 
 class _Head(msgspec.Struct):
@@ -35,14 +32,12 @@ class _Head(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     run: dict[str, msgspec.Raw]
-    sha256: dict[str, str] | None = None
+    sha256: dict[str, str]
 
 
 def encoded(run: Run, sha256: Mapping[str, str]) -> bytes:
     """The run.json of a run whose tables have these checksums. Raises TypeError or ValueError for what has no place."""
     plain = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in FIELDS}
-    # Readers of 1.0 pass over a table without a word, but not over a field of the run: so they note that there is more.
-    plain[_MORE_TABLES] = [table.name for table in TABLES if table.name in sha256 and table.name not in _FIRST_TABLES]
     document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": plain}
     builtins = _as_text(msgspec.to_builtins(document, enc_hook=_encodable))
     text = msgspec.json.format(msgspec.json.encode(builtins), indent=1)
@@ -62,8 +57,6 @@ def _decoded(text: bytes) -> Document:
     head = msgspec.json.decode(text, type=_Head)
     _check(head)
     body = msgspec.json.decode(text, type=_Body)
-    if body.sha256 is None and head.schema >= (1, 1):
-        raise ValueError("it has no checksums")
     fields, unknown = _fields(body.run)
     return Document(schema=head.schema, fields=fields, unknown=unknown, sha256=body.sha256)
 
@@ -92,7 +85,7 @@ def _fields(told: Mapping[str, msgspec.Raw]) -> tuple[dict[str, Any], tuple[str,
             values[name] = msgspec.json.decode(told[name], type=hints[name])
         except msgspec.MsgspecError as error:
             raise ValueError(f"{name}: {error}") from error
-    return values, tuple(sorted(told.keys() - known.keys() - {_MORE_TABLES}))
+    return values, tuple(sorted(told.keys() - known.keys()))
 
 
 def _encodable(value: Any) -> Any:

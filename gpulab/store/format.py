@@ -5,9 +5,7 @@ from __future__ import annotations
 from gpulab.errors import StoreError
 from gpulab.rows import Table
 
-# 1.0: events carried grid, block and occupancy_frac; no side tables, no memory, no checksums.
-# 1.1: no samples of workers, no stalls, allocator or holders; no models, optimizers and failure.
-MAJOR, MINOR = 1, 2
+MAJOR, MINOR = 1, 0
 Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpulab.errors import StoreError
 from gpulab.run import FIELDS, Run
-from gpulab.store import newer, older
+from gpulab.store import newer
 from gpulab.store.archive import Archive
 from gpulab.store.consistency import fault
 from gpulab.store.document import Document, decoded
@@ -60,18 +60,13 @@ def _run(archive: Archive, most_bytes: int) -> Run:
     document = decoded(archive.read(META))
     texts = _tables(archive, document)
     allowance = Allowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
-    tables, passed_over = {}, [*document.unknown]
-    for table in FIELDS.values():
+    fields, passed_over = dict(document.fields), [*document.unknown]
+    for field, table in FIELDS.items():
         if (text := texts.pop(part(table), None)) is not None:
-            tables[table.name] = unpacked(table.name, older.wanted(table, document.schema), text, allowance)
-            passed_over += [f"{table.name}: {name}" for name in tables[table.name].unknown]
+            fields[field], unknown = unpacked(table, text, allowance)
+            passed_over += [f"{table.name}: {name}" for name in unknown]
     known = {META, *map(part, FIELDS.values())}
     passed_over += [name for name in archive.parts if name not in known]
-    older.bring_up(tables, document.schema)
-    fields = dict(document.fields)
-    for field, table in FIELDS.items():
-        if table.name in tables:
-            fields[field] = tables[table.name].rows(table)
     run = Run(**fields)
     if (wrong := fault(run)) is not None:
         raise refusal(f"it is damaged: {wrong}")
@@ -82,8 +77,6 @@ def _run(archive: Archive, most_bytes: int) -> Run:
 def _tables(archive: Archive, document: Document) -> dict[str, bytes]:
     """The parts that hold tables, each as it was written. Raises StoreError where one is missing or was changed."""
     texts = {part(table): archive.read(part(table)) for table in FIELDS.values() if part(table) in archive.parts}
-    if document.sha256 is None:
-        return texts
     for name in sorted({f"{table}.parquet" for table in document.sha256} - set(archive.parts)):
         raise refusal(f"its {name} is missing")
     for name, text in texts.items():

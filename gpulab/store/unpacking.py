@@ -24,8 +24,6 @@ _PHYSICAL = {"b": ("BOOLEAN",), "i": ("INT32", "INT64"), "f": ("FLOAT", "DOUBLE"
 _DTYPES = {f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}  # by Arrow's name of it
 _DTYPES |= {"bool": "bool", "float": "float32", "double": "float64"}
 
-Columns = dict[str, Array | Words]
-
 
 @dataclass
 class Allowance:
@@ -40,36 +38,21 @@ class Allowance:
             raise refusal(f"its {name} would take more memory than a run of its size does", TRUST)
 
 
-@dataclass(frozen=True)
-class Unpacked:
-    """The columns that were wanted and are there; how many rows; which other columns there are."""
+def unpacked(table: Table, text: bytes, allowance: Allowance) -> tuple[Rows, tuple[str, ...]]:
+    """The rows of a table, and the names of columns that it does not have; a column that the file lacks is absent.
 
-    columns: Columns
-    count: int
-    unknown: tuple[str, ...]
-
-    def rows(self, table: Table) -> Rows:
-        """As rows of the table; columns that an older file lacks are absent."""
-        columns = dict(self.columns)
-        for column in table.columns:
-            if column.name not in columns:
-                if column.name in _NEEDED:
-                    raise refusal(f"the table {table.name} lacks its column {column.name}")
-                columns[column.name] = _absent(column, self.count)
-        return table.rows(columns)
-
-
-def unpacked(name: str, wanted: Sequence[Column], text: bytes, allowance: Allowance) -> Unpacked:
-    """The columns that are wanted of a table. Raises StoreError where it is damaged or takes too much."""
+    Raises StoreError where the file is damaged or takes too much.
+    """
     import pyarrow as pa
 
+    name = table.name
     try:
         said = footer(text)
-        found = [column for column in wanted if _fits(column, said)]
+        found = [column for column in table.columns if _fits(column, said)]
         # Whatever its dtype, a number takes 8 bytes at most on its way.
-        allowance.take(8 * len(found) * said.rows, name)
+        allowance.take(8 * len(table.columns) * said.rows, name)
         allowance.take(unpacked_bytes(text, [chunk for column in found for chunk in said.chunks[column.name]]), name)
-        columns = _read(found, text) if said.rows else {column.name: _absent(column, 0) for column in found}
+        columns = _read(found, text) if said.rows else {}
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise refusal(f"the table {name} is damaged: {why}") from error
@@ -78,11 +61,15 @@ def unpacked(name: str, wanted: Sequence[Column], text: bytes, allowance: Allowa
             allowance.take(_WORD_BYTES * len(values.vocabulary), name)
     if any(len(values) != said.rows for values in columns.values()):
         raise refusal(f"the table {name} is damaged: its columns differ in length")
-    known = {column.name for column in wanted}
-    return Unpacked(columns, said.rows, tuple(column for column in said.types if column not in known))
+    for column in table.columns:
+        if column.name not in columns:
+            if column.name in _NEEDED and column not in found:
+                raise refusal(f"the table {name} lacks its column {column.name}")
+            columns[column.name] = _absent(column, said.rows)
+    return table.rows(columns), tuple(column for column in said.types if column not in columns)
 
 
-def _read(found: Sequence[Column], text: bytes) -> Columns:
+def _read(found: Sequence[Column], text: bytes) -> dict[str, Array | Words]:
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -12,8 +12,10 @@ from gpulab.errors import TraceError
 from gpulab.run import Gap, Run
 from gpulab.trace.assembly import as_run
 from gpulab.trace.columns.columns import Columns, Found
-from gpulab.trace.reading.batches import NO_HEADER, Header, How, Times
-from gpulab.trace.reading.decode import CLOSEST, damaged, ending, header, inner, metadata_after
+from gpulab.trace.reading.batches import CLOSEST, NO_HEADER, Batch, Header, How
+from gpulab.trace.reading.damaged import salvage
+from gpulab.trace.reading.decoder import parse_ending, parse_events
+from gpulab.trace.reading.header import header_after, header_around, joined
 from gpulab.trace.reading.limits import EVENT_LIMIT, GIVEN_UP, METADATA, MIB, UNREADABLE, Limits, Losses
 from gpulab.trace.reading.pieces import Piece, Pieces, Place, Start, find_events
 from gpulab.trace.reading.text_blocks import FIX, Progress, blocks, label
@@ -25,7 +27,6 @@ _SHAPES_LEFT = Gap(
     why="they were recorded, and not read, as the file is large and they take a fifth of the time",
     fix="gpulab.load(path, shapes=True)",
 )
-_TRIES = 16  # more than there are ways to read a piece more closely
 Origin = str | os.PathLike[str] | bytes
 
 
@@ -92,10 +93,10 @@ class _Reader:
                 self.left_shapes = b'"Input Dims"' in bytes(piece.text)
             after = self._take(piece, start.bare, pieces)
             if isinstance(after, Mapping):
-                head = _joined(head, after)
+                head = joined(head, after)
                 break
             if after is not None:
-                head = _joined(head, self._metadata_after(after, start.bare, rest))
+                head = joined(head, self._metadata_after(after, start.bare, rest))
                 break
             if self._columns.count > self._limits.events:
                 self.losses.add(EVENT_LIMIT)
@@ -113,7 +114,7 @@ class _Reader:
         for start in find_events(text, self._limits):
             if start.bare:
                 return start, NO_HEADER
-            if (head := header(start.before, b"}")) is not None:
+            if (head := header_around(start.before, b"}")) is not None:
                 return start, head
             first = first or start
         if first is None:
@@ -124,29 +125,22 @@ class _Reader:
     def _take(self, piece: Piece, bare: bool, pieces: Pieces) -> Header | bytes | None:
         """Add a piece's events; the metadata or the text after them once the events have ended."""
         # Arguments are wanted of this piece if they were of the last: events of a kind stand together.
-        how = self._how._replace(args=self._columns.asks)
-        for _ in range(_TRIES):
-            if piece.place is Place.LAST:
-                batch, after = ending(piece.text, how, bare) or (None, None)
-            else:
-                batch, after = inner(piece.array, how), None
-            if batch is None:
-                closer = _closer(how)
-                if closer is None:
-                    break
-                how = closer
+        how = self._how if self._columns.asks else self._how._replace(sides=frozenset())
+        while (read := _read(piece, how, bare)) is not None or how.known:
+            if read is None:
+                how = how._replace(known=False)  # it may hold a category that gpulab does not know
                 continue
+            batch, after = read
             needed = self._columns.add(batch, how)
             if needed == how:
-                self._how = how  # what one piece needs all are likely to
+                self._how = how._replace(sides=how.sides | self._how.sides)  # what one piece needs all are likely to
                 return after
-            how = needed
-        read = damaged(bytes(piece.text), pieces.key, piece.place, self.losses)
-        for batch in read.batches:
-            self._columns.add(batch, CLOSEST)
-        if read.rest:
-            pieces.give_back(read.rest)
-        return read.after
+            how = needed._replace(sides=needed.sides | self._how.sides)
+        salvaged = salvage(bytes(piece.text), pieces.key, piece.place, self.losses)
+        self._columns.add(salvaged.batch, CLOSEST)
+        if salvaged.rest:
+            pieces.give_back(salvaged.rest)
+        return salvaged.after
 
     def _metadata_after(self, after: bytes, bare: bool, rest: Iterator[Piece]) -> Header:
         """The metadata that follow the events, gathered up to the limit."""
@@ -155,7 +149,7 @@ class _Reader:
             if len(after) > self._limits.event_bytes:
                 self.losses.add(METADATA)
                 return NO_HEADER
-        return metadata_after(after, bare, self.losses)
+        return header_after(after, bare, self.losses)
 
     def _nothing(self) -> TraceError:
         lost = ", ".join(f"{cause} ({count})" for cause, count in self.losses.lost.items())
@@ -163,18 +157,12 @@ class _Reader:
         return TraceError(f"{label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
-def _closer(how: How) -> How | None:
-    """The next way to try where an engine refused a piece; None where only damage can be the reason."""
-    if how.known:  # a category that gpulab does not know
-        return how._replace(known=False)
-    if how.times is Times.WHOLE:  # times with a fraction
-        return how._replace(times=Times.FRACTIONS, known=True)
-    return how._replace(times=Times.TEXT) if how.times is Times.FRACTIONS else None
-
-
-def _joined(one: Header, other: Header) -> Header:
-    """The metadata before and after the events; where both tell, the later counts."""
-    return {key: one[key] if told is None else told for key, told in other.items()}
+def _read(piece: Piece, how: How, bare: bool) -> tuple[Batch, Header | None] | None:
+    """The events of a piece, and the metadata if it is the last; None if anything about it is not as expected."""
+    if piece.place is Place.LAST:
+        return parse_ending(piece.text, how, bare)
+    batch = parse_events(piece.array, how)
+    return None if batch is None else (batch, None)
 
 
 def _name(origin: Path | bytes) -> str:

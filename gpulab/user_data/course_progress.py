@@ -7,16 +7,14 @@ kept. It holds counts, dates and the letters of answers, nothing of the code.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from platformdirs import user_data_path
+from gpulab.user_data.locations import user_file
 
 VARIABLE = "GPULAB_PROGRESS"
-OFF = ("off", "0", "no")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +32,7 @@ class Done:
 
 def path() -> Path | None:
     """Where progress is kept; None where the user wants none kept."""
-    asked = os.environ.get(VARIABLE, "").strip()
-    if asked.lower() in OFF:
-        return None
-    return Path(asked).expanduser() if asked else user_data_path("gpulab", appauthor=False) / "progress.json"
+    return user_file(VARIABLE, "progress.json")
 
 
 def known() -> dict[str, Done]:

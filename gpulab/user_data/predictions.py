@@ -7,25 +7,19 @@ and nothing written. It holds times and the names of changes, nothing of the cod
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from platformdirs import user_data_path
-
 from gpulab.replay.history import MeasuredPrediction
+from gpulab.user_data.locations import user_file
 
 VARIABLE = "GPULAB_HISTORY"
-OFF = ("off", "0", "no")
 MOST_LINES = 2000  # older ones are not read: a machine changes
 
 
 def path() -> Path | None:
     """Where predictions are kept; None where the user wants none kept."""
-    asked = os.environ.get(VARIABLE, "").strip()
-    if asked.lower() in OFF:
-        return None
-    return Path(asked).expanduser() if asked else user_data_path("gpulab", appauthor=False) / "predictions.jsonl"
+    return user_file(VARIABLE, "predictions.jsonl")
 
 
 def known(device: str | None = None) -> tuple[MeasuredPrediction, ...]:

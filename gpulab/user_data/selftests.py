@@ -5,20 +5,20 @@ Only what worked is kept: a failure may have been the machine's, and is tried ag
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from gpulab.user_data.predictions import OFF, VARIABLE
+from gpulab.user_data.locations import is_off
+from gpulab.user_data.predictions import VARIABLE
 
 _FOLDER = "virtual_gpu"
 
 
 def folder() -> Path | None:
     """Where it is kept; None where the user wants nothing kept, as with predictions."""
-    if os.environ.get(VARIABLE, "").strip().lower() in OFF:
+    if is_off(VARIABLE):
         return None
     return user_cache_path("gpulab", appauthor=False) / _FOLDER
 

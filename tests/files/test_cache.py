@@ -14,6 +14,7 @@ import pytest
 
 import gpulab
 from gpulab import store, trace
+from gpulab.files import cache
 from tests.support.runs.files_on_disk import BASE_NS, LONG, equal, listing, names, write
 from tests.support.runs.written_traces import x
 
@@ -109,6 +110,16 @@ def test_what_another_reader_made_is_not_used(tmp_path, monkeypatch):
     replant(tmp_path / "a.json.gpulab", name="planted")
     monkeypatch.setattr("gpulab.files.cache._reader", lambda: "of next year")
     assert gpulab.load(path, cache=True).name == "a"
+
+
+def test_a_change_of_any_module_that_reads_traces_makes_another_reader(monkeypatch):
+    package = Path(gpulab.__file__).parent
+    modules = [*package.glob("trace/**/*.py"), *package.glob("store/**/*.py")]
+    assert package / "trace" / "reading" / "damaged.py" in modules
+    before, read_bytes = cache._reader.__wrapped__(), Path.read_bytes
+    for module in modules:
+        monkeypatch.setattr(Path, "read_bytes", lambda path, it=module: read_bytes(path) + b"#" * (path == it))
+        assert cache._reader.__wrapped__() != before, module
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text[:90], lambda _: b"", lambda _: b"{}"])

@@ -26,8 +26,8 @@ import gpulab
 from gpulab import store, trace
 from gpulab.run import FIELDS
 from gpulab.tables import SIDE_TABLES
-from gpulab.trace.reading import decode, json_fast, json_lenient, text_blocks
 from gpulab.trace.reading import pieces as cut_
+from gpulab.trace.reading import text_blocks
 
 MEMORY_BYTES = 2 * 2**30  # of address space beyond what the process has when it begins
 LIMIT_S = 20  # a hang; the slowest honest input takes a twentieth
@@ -115,9 +115,8 @@ class bounded:  # noqa: N801  (used as a function)
 
 
 def opened(number: int, name: str, text: bytes, folder: Path) -> str:
-    """Open one input as a user would, with either engine and any size of block; what came of it."""
+    """Open one input as a user would, with any size of block; what came of it."""
     dice = random.Random(number)
-    decode.engine = dice.choice((json_fast, json_fast, json_lenient))
     text_blocks.BLOCK = cut_.BLOCK = dice.choice((2**20, 4096, 300))
     path = folder / name
     path.write_bytes(text)
@@ -130,7 +129,7 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
         raise
     finally:
         signal.alarm(0)
-        decode.engine, text_blocks.BLOCK, cut_.BLOCK = json_fast, 2**20, 2**20
+        text_blocks.BLOCK = cut_.BLOCK = 2**20
     check(found)
     if dice.random() < 0.3:
         signal.alarm(LIMIT_S)

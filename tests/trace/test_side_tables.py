@@ -1,4 +1,4 @@
-"""What only some events tell, read exactly: shapes, grids, communication, waits and memory; by either engine."""
+"""What only some events tell, read exactly: shapes, grids, communication, waits and memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from gpulab import trace
 from gpulab.rows import Words
 from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, SIDE_TABLES, TABLES, WAITS, Kind
 from gpulab.trace import kineto
-from gpulab.trace.reading import decode, json_fast, json_lenient
-from tests.support.oracle import HOST, KERNEL, SHARED, nanoseconds
+from tests.support.oracle import HOST, KERNEL, nanoseconds
 from tests.support.runs.written_traces import read, x
 
 FIELDS = {
@@ -24,13 +23,6 @@ FIELDS = {
     WAITS: "wait_rows",
     MEMORY: "memory_rows",
 }
-
-
-@pytest.fixture(params=[json_fast, json_lenient], ids=["msgspec", "json"])
-def engine(request, monkeypatch):
-    """Each of the two engines in turn."""
-    monkeypatch.setattr(decode, "engine", request.param)
-    return request.param
 
 
 def listed(rows):
@@ -134,22 +126,6 @@ def test_memory_given_out_and_taken_back_equals_the_file(both):
     assert (np.diff(run.memory_rows["at_ns"]) >= 0).all()
 
 
-@pytest.mark.parametrize("name", SHARED)
-def test_both_engines_read_every_file_alike(name, recorded, monkeypatch):
-    path = recorded(f"{name}.json.gz")
-    quick = trace.read(path)
-    monkeypatch.setattr(decode, "engine", json_lenient)
-    slow = trace.read(path)
-    for field in FIELDS.values():
-        assert repr(listed(getattr(slow, field))) == repr(listed(getattr(quick, field))), field
-    assert (slow.machine, slow.threads, slow.facts, slow.recording) == (
-        quick.machine,
-        quick.threads,
-        quick.facts,
-        quick.recording,
-    )
-
-
 def test_a_run_has_a_field_and_a_frame_for_every_table():
     run = read(x("cpu_op", "aten::add", 1, 1))
     assert set(FIELDS) <= set(TABLES)
@@ -161,7 +137,7 @@ def test_a_run_has_a_field_and_a_frame_for_every_table():
 # By hand, where real files do not reach.
 
 
-def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_file(engine):
+def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_file():
     run = read(
         x("kernel", "late", 9, 1, device=0, stream=7, correlation=2, grid=[2, 1, 1], block=[32, 1, 1]),
         x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3], [3, 4]], "Input type": ["float", "float"]}),
@@ -178,7 +154,7 @@ def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_fil
     assert joined["grid"].isna().tolist() == [True, False, True, False]
 
 
-def test_an_event_that_is_left_out_takes_its_row_along(engine):
+def test_an_event_that_is_left_out_takes_its_row_along():
     run = read(
         x("kernel", "no time", None, 1, device=0, stream=7, correlation=2, grid=[2, 1, 1], block=[32, 1, 1]),
         x("kernel", "timed", 3, 1, device=0, stream=7, correlation=1, grid=[4, 1, 1], block=[64, 1, 1]),
@@ -188,7 +164,7 @@ def test_an_event_that_is_left_out_takes_its_row_along(engine):
     assert len(run.grid_rows) == 1
 
 
-def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name(engine):
+def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
     moved = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
     group = {"Process Group Name": 7, "Group size": 2, "Seq": 4}
     run = read(
@@ -203,7 +179,7 @@ def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name(eng
     ]
 
 
-def test_what_has_no_row_tells_nothing_of_its_neighbour(engine):
+def test_what_has_no_row_tells_nothing_of_its_neighbour():
     moved = {"Collective name": "allreduce", "dtype": "Float"}
     run = read(
         x("cpu_op", "aten::add", 1, 1),
@@ -213,7 +189,7 @@ def test_what_has_no_row_tells_nothing_of_its_neighbour(engine):
     assert run.collective_rows["event"].tolist() == [1]
 
 
-def test_shapes_are_left_unread_where_nobody_wants_them(engine):
+def test_shapes_are_left_unread_where_nobody_wants_them():
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     text = json.dumps({"traceEvents": [event]}).encode()
     assert len(trace.read(text).shape_rows) == 1
@@ -238,12 +214,12 @@ def test_shapes_of_a_large_file_are_read_where_somebody_asks(tmp_path, monkeypat
     assert not trace.read(other).recording.left_out
 
 
-def test_endless_shapes_are_absent_and_the_types_beside_them_are_not(engine):
+def test_endless_shapes_are_absent_and_the_types_beside_them_are_not():
     event = x("cpu_op", "aten::cat", 5, 2, **{"Input Dims": [[1, 2]] * 5000, "Input type": ["TensorList"]})
     assert listed(read(event).shape_rows) == [(0, None, '["TensorList"]')]
 
 
-def test_memory_that_is_taken_back_is_negative_and_what_is_not_told_is_absent(engine):
+def test_memory_that_is_taken_back_is_negative_and_what_is_not_told_is_absent():
     def moment(ts, **args):
         return {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
 
@@ -270,7 +246,7 @@ def test_memory_that_is_taken_back_is_negative_and_what_is_not_told_is_absent(en
         *("In msg nelems", "Process Group Name", "wait_on_stream", "Bytes", "Addr", "Device Id", "Device Type"),
     ],
 )
-def test_any_type_in_any_argument_is_survived(key, value, engine):
+def test_any_type_in_any_argument_is_survived(key, value):
     communication = {"Collective name": "allreduce"} | {key: value}
     run = read(
         x("cpu_op", "record_param_comms", 1, 1, **communication),
@@ -288,7 +264,7 @@ def test_any_type_in_any_argument_is_survived(key, value, engine):
         assert ((events >= 0) & (events < 4)).all()
 
 
-def test_of_a_key_that_stands_twice_the_last_counts(engine):
+def test_of_a_key_that_stands_twice_the_last_counts():
     event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2,'
     args = b'"dur": 3, "args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1]}}'
     run = trace.read(b'{"traceEvents": [%b%b]}' % (event, args))

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -78,13 +79,16 @@ class _Tally:
         storage = tensor.untyped_storage()
         if storage._cdata in self.storages or not self.counts(storage._cdata):
             return
-        size = storage.nbytes()
-        self.storages.add(storage._cdata)
+        self.add(who, kind, storage._cdata, storage.nbytes(), partial(_description, tensor))
+
+    def add(self, who: str, kind: str, address: int, size: int, description: Callable[[], str]) -> None:
+        """Count one tensor, whose storage is at this address, for this holder."""
+        self.storages.add(address)
         holder = self.holders.setdefault((who, kind), _Holder(who, kind))
         holder.bytes += size
         holder.tensors += 1
         if size > holder.largest[0]:
-            holder.largest = size, f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+            holder.largest = size, description()
 
 
 class EarlierError:
@@ -111,9 +115,8 @@ class EarlierError:
                         if storage._cdata not in known:
                             known.add(storage._cdata)
                             where = tensor.device
-                            what = f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
-                            held = StorageWeakRef(storage), storage.nbytes(), where.type, where.index, what
-                            self._held.append(held)
+                            held = StorageWeakRef(storage), storage.nbytes(), where.type, where.index
+                            self._held.append((*held, _description(tensor)))
 
     def count(self, tally: _Tally) -> None:
         """What nobody else holds. Some of it may be gone by now: it went when the recorded cell's own error came."""
@@ -121,11 +124,7 @@ class EarlierError:
             here = device == tally.device and (tally.index is None or index in (None, tally.index))
             new = reference.cdata not in tally.storages or reference.expired()
             if here and new and tally.counts(reference.cdata):
-                tally.storages.add(reference.cdata)
-                holder = tally.holders.setdefault((EARLIER, "traceback"), _Holder(EARLIER, "traceback"))
-                holder.bytes += size
-                holder.tensors += 1
-                holder.largest = max(holder.largest, (size, what))
+                tally.add(EARLIER, "traceback", reference.cdata, size, partial(str, what))
 
 
 def holders(
@@ -256,6 +255,10 @@ def _claim_earlier(tally: _Tally, reach: Reach, error: BaseException) -> None:
                 if not _is_global(frame):
                     for value in variables(frame).values():
                         _claim(tally, reach, EARLIER, "traceback", value)
+
+
+def _description(tensor: Any) -> str:
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _gradient(tensor: Any) -> Any:

@@ -1,6 +1,6 @@
 """What an out-of-memory error tells: how much was wanted, how much there was, in which phase, on whose line.
 
-PyTorch has worded it in several ways since 2.0, and host memory runs out in yet others; here are all of them.
+PyTorch words it in a way for each kind of device, and host memory runs out in yet others; here are all of them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ _UNITS |= {"kb": 2**10, "mb": 2**20, "gb": 2**30}  # MPS writes GB and means GiB
 _SIZE = r"([\d.]+) ([KMGTPE]?i?B|bytes)\b"
 _NEEDED = re.compile(rf"Tried to allocate {_SIZE}", re.I)
 _DEVICE = re.compile(r"\bGPU (\d+)\b")
-_PATTERNS = {  # the words since 2.1, of which 2.1 itself misspelled one, and the words before
-    "capacity": re.compile(rf"total capaci?ty of {_SIZE}|{_SIZE} total capacity|max allowed: {_SIZE}"),
-    "free": re.compile(rf"of which {_SIZE} is free|{_SIZE} free\b"),
+_PATTERNS = {
+    "capacity": re.compile(rf"total capacity of {_SIZE}|max allowed: {_SIZE}"),
+    "free": re.compile(rf"of which {_SIZE} is free"),
     "allowed": re.compile(rf"{_SIZE} allowed;"),
-    "allocated": re.compile(
-        rf"allocated memory {_SIZE} is allocated by PyTorch|{_SIZE} already allocated|MPS allocated: {_SIZE}"
-    ),
-    "reserved": re.compile(rf"{_SIZE} reserved in total by PyTorch|{_SIZE} cached"),
+    "allocated": re.compile(rf"allocated memory {_SIZE} is allocated by PyTorch|MPS allocated: {_SIZE}"),
     "unallocated": re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated"),
     "ours": re.compile(rf"this process has {_SIZE} memory in use"),
     "others": re.compile(rf"other allocations: {_SIZE}"),
@@ -96,15 +93,14 @@ def _message(error: BaseException) -> str:
 
 def _is_device_error(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
-    kind = getattr(torch, "OutOfMemoryError", None) or getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
+    kind = getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)  # absent while torch is being imported
     return kind is not None and issubclass(type(error), kind)
 
 
 def _on_device(message: str, error: BaseException) -> Failure:
     figures = {name: _size(pattern.search(message)) for name, pattern in _PATTERNS.items()}
-    reserved, unallocated, allocated = figures["reserved"], figures["unallocated"], figures["allocated"]
-    if reserved is None and unallocated is not None and allocated is not None:
-        reserved = allocated + unallocated
+    unallocated, allocated = figures["unallocated"], figures["allocated"]
+    reserved = None if unallocated is None or allocated is None else allocated + unallocated
     device = _DEVICE.search(message)
     return Failure(
         message=message,

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -39,9 +38,9 @@ class Spent(NamedTuple):
     every: float
 
 
-def free_bytes(root: Path = Path("/")) -> int:
+def free_bytes() -> int:
     """How much memory this process can still take: of what is free, and of what its container leaves it."""
-    limit, free = memory_limit_bytes(root), int(psutil.virtual_memory().available)
+    limit, free = memory_limit_bytes(), int(psutil.virtual_memory().available)
     return free if limit is None else max(0, min(free, limit - int(psutil.Process().memory_info().rss)))
 
 
@@ -69,13 +68,12 @@ class HostSensor:
 class Host:
     """Reads the columns of HOST_SAMPLES that are about the whole process and the machine.
 
-    The first reading has no load: a share needs a time to be of. `root` stands for `/`, so that tests can lay out
-    another system's files.
+    The first reading has no load: a share needs a time to be of.
     """
 
-    def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None, root: Path = Path("/")) -> None:
+    def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None) -> None:
         self.process = psutil.Process()
-        self.throttling = Throttling(root)
+        self.throttling = Throttling()
         self.core_fracs: tuple[float, ...] = ()  # the latest load of each core
         self._cpu_times = cpu_times or (lambda: psutil.cpu_times(percpu=True))
         self._before: list[Spent] = []

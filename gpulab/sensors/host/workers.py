@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from array import array
 from collections.abc import Iterable
-from typing import Any
 
-import numpy as np
 import psutil
 
 from gpulab.rows import Rows
 from gpulab.run import Gap
 from gpulab.sensors.host.cpu_clocks import process_cpu_s
+from gpulab.sensors.samples import Samples
 from gpulab.tables import WORKER_SAMPLES
 
 # Looking at one costs 0.1 ms of the GIL; of a hundred workers each is looked at every second then.
@@ -32,9 +30,7 @@ class Workers:
         self._cpu_s: dict[int, float] = {}
         self._blocked: dict[int, bool] = {}
         self._turn = 0
-        self._columns = {
-            column.name: array("d" if column.dtype == "float64" else "q") for column in WORKER_SAMPLES.columns
-        }
+        self._samples = Samples(WORKER_SAMPLES)
 
     def watch(self, pids: Iterable[int]) -> None:
         """The worker processes there are now; those that were known before and are gone keep their CPU time."""
@@ -63,8 +59,7 @@ class Workers:
 
     def rows(self, began_ns: int) -> Rows:
         """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
-        arrays = {name: np.array(column, column.typecode) for name, column in self._columns.items()}
-        return WORKER_SAMPLES.rows({**arrays, "at_ns": arrays["at_ns"] - began_ns})
+        return WORKER_SAMPLES.rows(self._samples.columns(began_ns))
 
     def _next_in_turn(self) -> set[int]:
         pids = list(self._alive)
@@ -94,19 +89,17 @@ class Workers:
         # The process's own clock where there is one: psutil's counts in ticks of 10 ms.
         self._cpu_s[pid] = times.user + times.system if math.isnan(cpu_s) else cpu_s
         self._blocked[pid] = status == psutil.STATUS_DISK_SLEEP
-        self._append(
-            at_ns=at_ns,
-            worker=self._numbers[pid],
-            cpu_s=self._cpu_s[pid],
-            blocked=float(self._blocked[pid]) if _TELLS_BLOCKED else math.nan,
-            read_bytes=_read_bytes(worker),
-            threads=threads,
+        self._samples.append(
+            {
+                "at_ns": at_ns,
+                "worker": self._numbers[pid],
+                "cpu_s": self._cpu_s[pid],
+                "blocked": float(self._blocked[pid]) if _TELLS_BLOCKED else math.nan,
+                "read_bytes": _read_bytes(worker),
+                "threads": threads,
+            }
         )
         return True
-
-    def _append(self, **row: Any) -> None:
-        for name, column in self._columns.items():
-            column.append(row[name])
 
     def _hidden(self) -> float:
         fix = "run on Linux as the user who owns the processes"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,19 +26,18 @@ from gpulab.trace.columns.side_tables import (
     OF_WAITS,
     SIDES,
     Gathered,
+    Side,
 )
 from gpulab.trace.columns.times import (
     MISSING,
     UNPADDED,
     are_unpadded,
+    by_text,
     by_unpadded_text,
-    of_anything,
-    of_fractions,
-    of_whole,
-    of_whole_or_missing,
+    of_numbers,
 )
 from gpulab.trace.columns.vocabulary import Vocabulary, plain, printable
-from gpulab.trace.reading.batches import Batch, How, Times
+from gpulab.trace.reading.batches import Batch, How, arguments_of
 from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
 
 Part = dict[str, NDArray[Any]]  # the columns of the rows of one piece
@@ -87,69 +87,72 @@ class Columns:
 
         Where that was not close enough nothing is taken, and what is given back says how to read it.
         """
-        start, dur = (self._nanoseconds(batch, field) for field in ("ts", "dur"))
-        if start is None or dur is None:
-            return how._replace(times=Times.TEXT)
+        times = {
+            "start_ns": self._nanoseconds(batch.work, "ts", how),
+            "dur_ns": self._nanoseconds(batch.work, "dur", how),
+            "at_ns": self._nanoseconds(batch.memory, "ts", how),
+        }
+        start, dur, at = times.values()
+        if start is None or dur is None or at is None:
+            return how._replace(exact=True)
         families = self._families_of(batch)
         names = self._codes_of_names(batch)
-        moves = self._communicate(names)
-        self.asks = bool(moves.any()) or self._asks(families)
-        needed = how._replace(
-            args=how.args or self.asks,
-            shapes=how.shapes or (self._shapes and bool(_TAKES_INPUTS[families].any())),
-            waits=how.waits or bool((families == Family.SYNC_RECORD).any()),
-            collectives=how.collectives or bool(moves.any()),
-        )
+        masks = self._masks(families, names, how)
+        self.asks = bool(masks)
+        needed = how._replace(sides=how.sides.union(masks))
         if needed == how:
-            self._note(batch, families)
+            self._note(batch, families, at)
             rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
-            if self.asks:
-                self._gather(batch, families, moves, rows)
+            self._gather(batch, masks, rows)
         return needed
 
-    def _asks(self, families: NDArray[np.int8]) -> bool:
-        """Whether the arguments of any of these events are looked at, whatever they are called."""
-        of_gpu = (families == Family.RUNTIME) | (families >= Family.SYNC_RECORD)
-        return bool(of_gpu.any() or (self._shapes and _TAKES_INPUTS[families].any()))
-
-    def _nanoseconds(self, batch: Batch, field: str) -> Ints | None:
-        values = map(batch.get[field], batch.work)
-        if batch.times is not Times.TEXT:
-            read = of_whole if batch.times is Times.WHOLE else of_fractions
-            found = read(values, len(batch.work))
-            if found is None and batch.times is Times.WHOLE:
-                found = of_whole_or_missing(list(map(batch.get[field], batch.work)))
-            return found
-        if self._unpadded is None:  # the first piece tells of all
-            self._unpadded = are_unpadded([batch.get["ts"](event) for event in batch.work])
-        return by_unpadded_text(list(values)) if self._unpadded else of_anything(list(values))
+    def _nanoseconds(self, events: Sequence[Any], field: str, how: How) -> Ints | None:
+        values = list(map(attrgetter(field), events))
+        if not how.exact:
+            return of_numbers(values)
+        if self._unpadded is None and field == "ts":  # the first piece tells of all
+            self._unpadded = are_unpadded(values)
+        return (by_unpadded_text if self._unpadded else by_text)(values)
 
     def _families_of(self, batch: Batch) -> NDArray[np.int8]:
         known = len(self._categories)
-        codes = self._categories.codes_of_any(batch.work, batch.get["cat"])
+        codes = self._categories.codes_of_any(batch.work, attrgetter("cat"))
         self._families += [family_of(plain(category)) for category in self._categories.since(known)]
         return np.array(self._families, np.int8)[codes]
 
     def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
         known = len(self._names)
-        codes = self._names.codes_of_any(batch.work, batch.get["name"])
+        codes = self._names.codes_of_any(batch.work, attrgetter("name"))
         for code, name in enumerate(self._names.since(known), known):
             if name == _COMMUNICATES or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
                 self._communicating.append(code)
         return codes
 
-    def _communicate(self, names: NDArray[np.int32]) -> NDArray[np.bool_]:
-        return np.isin(names, self._communicating) if self._communicating else np.zeros(len(names), bool)
+    def _masks(self, families: NDArray[np.int8], names: NDArray[np.int32], how: How) -> dict[Side, NDArray[np.bool_]]:
+        """For each side the events that may have its arguments; sides that no event has are left out."""
+        kernels = families == Family.KERNEL
+        masks = {
+            OF_CALLS: families == Family.RUNTIME,
+            OF_DEVICE_WORK: families >= Family.SYNC_RECORD,
+            OF_KERNELS: kernels,
+            OF_WAITS: families == Family.SYNC_RECORD,
+        }
+        if self._shapes:
+            masks[OF_OPERATORS] = _TAKES_INPUTS[families]
+        communicates = np.isin(names, self._communicating)
+        if communicates.any() or OF_COMMUNICATION in how.sides:  # then any kernel may
+            masks[OF_COMMUNICATION] = kernels | (communicates & (families > Family.DROPPED))
+        return {side: mask for side, mask in masks.items() if mask.any()}
 
-    def _note(self, batch: Batch, families: NDArray[np.int8]) -> None:
+    def _note(self, batch: Batch, families: NDArray[np.int8], at_ns: Ints) -> None:
         """What is said beside the events that have rows."""
         self.seen += len(families)
-        for pid, tid, name in batch.labels:
-            self._labels[plain(pid), plain(tid)] = plain(name).strip()
+        for label in batch.labels:
+            self._labels[plain(label.pid), plain(label.tid)] = plain(label.args.name).strip()
         for event in _picked(batch.work, families == Family.UNKNOWN):
-            self._unknown[plain(batch.get["cat"](event))[:100]] += 1
+            self._unknown[plain(event.cat)[:100]] += 1
         if batch.memory:
-            self._memory.take(batch, self._threads_of(batch, batch.memory))
+            self._memory.take(batch, at_ns, self._threads_of(batch.memory))
 
     def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
         """What every event tells; gives the row of each."""
@@ -157,7 +160,7 @@ class Columns:
         device = families >= Family.SYNC_RECORD
         host = kept & ~device
         part["thread"] = np.full(len(families), -1, np.int32)
-        part["thread"][host] = self._threads_of(batch, _picked(batch.work, host))
+        part["thread"][host] = self._threads_of(_picked(batch.work, host))
         whole = bool(kept.all())
         for name, values in part.items():
             self._columns[name].add(values if whole else values[kept])
@@ -165,38 +168,26 @@ class Columns:
         self.count += int(kept.sum())
         return rows
 
-    def _gather(self, batch: Batch, families: NDArray[np.int8], moves: NDArray[np.bool_], rows: Ints) -> None:
-        """The side tables' share of these events, whose rows these are; `moves`: by its name it communicates."""
-        kernels = families == Family.KERNEL
-        told = {
-            OF_CALLS: families == Family.RUNTIME,
-            OF_DEVICE_WORK: families >= Family.SYNC_RECORD,
-            OF_KERNELS: kernels,
-            OF_WAITS: families == Family.SYNC_RECORD,
-            OF_OPERATORS: _TAKES_INPUTS[families] if self._shapes else None,
-            OF_COMMUNICATION: kernels | (moves & (families > Family.DROPPED)),
-        }
-        for side, mask in told.items():
-            if mask is not None and mask.any():
-                events = _picked(batch.work, mask)
-                numbers = rows[mask]
-                if side.mark:
-                    (marks,) = batch.told(events, (side.mark,))
-                    marked = np.array([mark is not None for mark in marks or ()], bool)
-                    if not marked.any():
-                        continue
-                    events, numbers = _picked(events, marked), numbers[marked]
-                self._sides[side].take(numbers, batch.told(events, side.keys))
+    def _gather(self, batch: Batch, masks: Mapping[Side, NDArray[np.bool_]], rows: Ints) -> None:
+        """The side tables' share of these events, whose rows these are."""
+        for side, mask in masks.items():
+            events, numbers = _picked(batch.work, mask), rows[mask]
+            if side.mark:
+                marked = np.array([mark is not None for mark in map(attrgetter(f"args.{side.mark}"), events)])
+                events, numbers = _picked(events, marked), numbers[marked]
+            if len(numbers):
+                self._sides[side].take(numbers, arguments_of(events, side))
 
-    def _threads_of(self, batch: Batch, events: Sequence[Any]) -> NDArray[np.int32]:
-        pid_of, tid_of = batch.get["pid"], batch.get["tid"]
+    def _threads_of(self, events: Sequence[Any]) -> NDArray[np.int32]:
         try:
-            pids, tids = (np.fromiter(map(get, events), np.int64, len(events)) for get in (pid_of, tid_of))
+            pids, tids = (
+                np.fromiter(map(attrgetter(field), events), np.int64, len(events)) for field in ("pid", "tid")
+            )
             begins = _changes(pids, tids)
         except (ValueError, TypeError, OverflowError):  # words, or endless numbers
             begins = np.arange(len(events))
         # Events of one thread stand in long runs: one question a run.
-        pairs = [(pid_of(events[at]), tid_of(events[at])) for at in begins.tolist()]
+        pairs = [(events[at].pid, events[at].tid) for at in begins.tolist()]
         try:
             codes = self._threads.codes(pairs, len(pairs))
         except TypeError:  # a list or an object where a number should be

@@ -11,11 +11,12 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.tables import MEMORY
 from gpulab.trace.columns import arguments
-from gpulab.trace.columns.times import MISSING, of_anything
-from gpulab.trace.reading.batches import Batch
+from gpulab.trace.columns.growing_array import Growing
+from gpulab.trace.columns.side_tables import OF_MEMORY
+from gpulab.trace.columns.times import MISSING
+from gpulab.trace.reading.batches import Batch, arguments_of
 from gpulab.trace.reading.limits import NO_TIME, Losses
 
-_KEYS = ("Bytes", "Addr", "Device Id", "Device Type", "Total Allocated", "Total Reserved")
 _HOST = 0  # as PyTorch numbers the types of devices
 
 
@@ -23,33 +24,21 @@ class Moments:
     """The memory events so far."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, list[NDArray[Any]]] = {column.name: [] for column in MEMORY.columns}
+        self._columns = {column.name: Growing(np.dtype(column.dtype)) for column in MEMORY.columns}
 
-    def take(self, batch: Batch, threads: NDArray[np.int32]) -> None:
+    def take(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
         """Add the memory events of a piece; `threads` has the code of each one's thread."""
-        nothing = [None] * len(batch.memory)
-        sizes, places, devices, kinds, allocated, reserved = (
-            each or nothing for each in batch.told(batch.memory, _KEYS)
-        )
-        on_host = arguments.wholes(kinds) == _HOST
-        part: dict[str, NDArray[Any]] = {
-            "at_ns": of_anything(list(map(batch.get["ts"], batch.memory))),
-            "thread": threads,
-            "device": np.where(on_host, -1, arguments.fitting(arguments.wholes(devices), np.dtype(np.int16))),
-            "bytes": arguments.amounts(sizes),
-            "address": arguments.addresses(places),
-            "allocated_bytes": arguments.addresses(allocated),
-            "reserved_bytes": arguments.addresses(reserved),
-        }
-        for name, values in part.items():
-            self._parts[name].append(values)
+        values = zip(OF_MEMORY.readings.items(), arguments_of(batch.memory, OF_MEMORY), strict=True)
+        part = {name: reading.read(given) for (name, reading), given in values if reading.read is not None}
+        on_host = part.pop("device_type") == _HOST
+        part["device"] = np.where(on_host, -1, arguments.fitting(part["device"], np.dtype(np.int16)))
+        part |= {"at_ns": at_ns, "thread": threads}
+        for name, column in self._columns.items():
+            column.add(part[name])
 
     def rows(self, zero_ns: int, threads: NDArray[np.int32], losses: Losses) -> Rows:
         """All rows in order of time; `threads` has the final code of each thread."""
-        if not self._parts["at_ns"]:
-            return MEMORY.empty()
-        columns: dict[str, NDArray[Any]] = {name: np.concatenate(parts) for name, parts in self._parts.items()}
-        self._parts.clear()
+        columns: dict[str, NDArray[Any]] = {name: column.taken() for name, column in self._columns.items()}
         at: Ints = columns["at_ns"]
         losses.add(NO_TIME, int((at == MISSING).sum()))
         order = np.argsort(at, kind="stable")

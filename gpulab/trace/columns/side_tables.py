@@ -5,65 +5,66 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpulab.intervals import Ints
 from gpulab.rows import Rows, Table, Words, absent
-from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, SHAPES, WAITS
+from gpulab.tables import COLLECTIVES, EVENTS, GRIDS, MEMORY, SHAPES, WAITS
 from gpulab.trace.columns import arguments
 from gpulab.trace.columns.growing_array import Growing
 from gpulab.trace.columns.vocabulary import LONGEST, Vocabulary
 
-Reading = tuple[str, Callable[[Sequence[Any]], NDArray[Any]] | None]  # key of the argument; None: text
+
+class Reading(NamedTuple):
+    """Which argument a column is, and how its values become an array."""
+
+    key: str
+    read: Callable[[Sequence[Any]], NDArray[Any]] | None = None  # None: text
+    json: bool = False  # the JSON text as it was written: long, seldom looked into, and mostly the same
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A side table: which argument each column is, and how it is read."""
+    """A side table: which argument each column is, and how it is read. Sides with a column in common read it alike."""
 
     table: Table
     readings: Mapping[str, Reading]
-    mark: str = ""  # the argument without which an event has none of the others
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The arguments it asks for."""
-        return tuple(key for key, _ in self.readings.values())
+    mark: str = ""  # the column without which an event has none of the others
 
 
 OF_KERNELS = Side(
     GRIDS,
     {
-        "grid": ("grid", arguments.products),
-        "block": ("block", arguments.products),
-        "registers": ("registers per thread", arguments.wholes),
-        "shared_bytes": ("shared memory", arguments.wholes),
-        "occupancy_frac": ("est. achieved occupancy %", arguments.occupancies),
+        "grid": Reading("grid", arguments.products),
+        "block": Reading("block", arguments.products),
+        "registers": Reading("registers per thread", arguments.wholes),
+        "shared_bytes": Reading("shared memory", arguments.wholes),
+        "occupancy_frac": Reading("est. achieved occupancy %", arguments.occupancies),
     },
 )
 OF_WAITS = Side(
     WAITS,
     {
-        "wait_on_stream": ("wait_on_stream", arguments.wholes),
-        "wait_on_correlation": ("wait_on_cuda_event_record_corr_id", arguments.correlations),
+        "wait_on_stream": Reading("wait_on_stream", arguments.wholes),
+        "wait_on_correlation": Reading("wait_on_cuda_event_record_corr_id", arguments.correlations),
     },
 )
-OF_OPERATORS = Side(SHAPES, {"shapes": ("Input Dims", None), "dtypes": ("Input type", None)})
+OF_OPERATORS = Side(SHAPES, {"shapes": Reading("Input Dims", json=True), "dtypes": Reading("Input type", json=True)})
 OF_COMMUNICATION = Side(
     COLLECTIVES,
     {
-        "collective": ("Collective name", None),
-        "dtype": ("dtype", None),
-        "elements_in": ("In msg nelems", arguments.addresses),
-        "elements_out": ("Out msg nelems", arguments.addresses),
-        "group": ("Process Group Name", None),
-        "group_size": ("Group size", arguments.wholes),
-        "sequence": ("Seq", arguments.wholes),
+        "collective": Reading("Collective name"),
+        "dtype": Reading("dtype"),
+        "elements_in": Reading("In msg nelems", arguments.addresses),
+        "elements_out": Reading("Out msg nelems", arguments.addresses),
+        "group": Reading("Process Group Name"),
+        "group_size": Reading("Group size", arguments.wholes),
+        "sequence": Reading("Seq", arguments.wholes),
     },
-    mark="Collective name",
+    mark="collective",
 )
 
 
@@ -74,13 +75,24 @@ def _some_of_the_events(*names: str) -> Table:
 
 # Columns of the events table that most events leave empty are kept aside as well, and put in at the end.
 _OF_CALLS: dict[str, Reading] = {
-    "correlation": ("correlation", arguments.correlations),
-    "bytes": ("bytes", arguments.wholes),
+    "correlation": Reading("correlation", arguments.correlations),
+    "bytes": Reading("bytes", arguments.wholes),
 }
 OF_CALLS = Side(_some_of_the_events("correlation", "bytes"), _OF_CALLS)
 OF_DEVICE_WORK = Side(
     _some_of_the_events("correlation", "bytes", "device", "stream"),
-    {**_OF_CALLS, "device": ("device", arguments.wholes), "stream": ("stream", arguments.wholes)},
+    {**_OF_CALLS, "device": Reading("device", arguments.wholes), "stream": Reading("stream", arguments.wholes)},
+)
+OF_MEMORY = Side(
+    MEMORY,
+    {
+        "device": Reading("Device Id", arguments.wholes),
+        "device_type": Reading("Device Type", arguments.wholes),  # no column, but tells whose device it is
+        "bytes": Reading("Bytes", arguments.amounts),
+        "address": Reading("Addr", arguments.addresses),
+        "allocated_bytes": Reading("Total Allocated", arguments.addresses),
+        "reserved_bytes": Reading("Total Reserved", arguments.addresses),
+    },
 )
 SIDES = (OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, OF_WAITS)
 
@@ -95,21 +107,18 @@ class Gathered:
         self._dtypes = {name: np.dtype("int32" if name in self._words else dtype) for name, dtype in dtypes.items()}
         self._columns = {name: Growing(dtype) for name, dtype in self._dtypes.items()}
 
-    def take(self, events: Ints, values: Sequence[Sequence[Any] | None]) -> None:
-        """Add what these events tell, for each key of the side one value per event; who tells nothing gets no row."""
-        if not any(values):
-            return
+    def take(self, events: Ints, values: Sequence[Sequence[Any]]) -> None:
+        """Add one value per event for each column of the side; an event without any gets no row."""
         part: dict[str, NDArray[Any]] = {}
         told = np.zeros(len(events), bool)
-        for (name, (_, read)), given in zip(self._side.readings.items(), values, strict=True):
+        for (name, reading), given in zip(self._side.readings.items(), values, strict=True):
             dtype = self._dtypes[name]
-            if given is None or _is_absent(given):
-                part[name] = np.full(len(events), absent(dtype), dtype)
-                continue
-            if read is None:
+            if reading.read is None:
                 part[name] = self._words[name].codes_of_any(given)
+            elif _is_absent(given):
+                part[name] = np.full(len(events), absent(dtype), dtype)
             else:
-                part[name] = arguments.fitting(read(given), dtype)
+                part[name] = arguments.fitting(reading.read(given), dtype)
             told |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
         part["event"] = events.astype(np.int32)
         for name, column in part.items():

@@ -7,7 +7,8 @@ they need the text. Half a nanosecond rounds to even; Kineto writes three decima
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
@@ -24,53 +25,23 @@ _TELLING = 200  # so many fractions without a leading zero are no accident
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN, traps=[])
 
 
-def of_whole(values: Iterable[int], count: int) -> Ints | None:
-    """From ints; None where they are not all that, or too large."""
+def of_numbers(values: Sequence[float]) -> Ints | None:
+    """From ints and floats; NaN becomes MISSING. None if float64 may not be exact to the ns."""
+    with contextlib.suppress(TypeError, OverflowError):  # one is a float, or too large
+        whole = np.asarray(array("q", values))
+        return whole * 1000 if (abs(whole) < _LARGEST_NS // 1000).all() else None
     try:
-        array = np.fromiter(values, np.int64, count)
-    except (ValueError, TypeError, OverflowError):  # NaN stands for a missing one
+        numbers = np.fromiter(values, np.float64, len(values))
+    except OverflowError:
         return None
-    most = _LARGEST_NS // 1000
-    return array * 1000 if not count or -most < array.min() <= array.max() < most else None
-
-
-def of_whole_or_missing(values: Sequence[Any]) -> Ints | None:
-    """The same, where NaN stands for a missing one and becomes MISSING."""
-    known = np.fromiter((type(value) is int for value in values), bool, len(values))
-    found = of_whole([value for value in values if type(value) is int], int(known.sum()))
-    if found is None:
+    missing: NDArray[np.bool_] = np.isnan(numbers)
+    numbers[missing] = 0.0
+    if not (abs(numbers) < _EXACT_BELOW_US).all():
         return None
-    result = np.full(len(values), MISSING)
-    result[known] = found
-    return result
-
-
-def of_fractions(values: Iterable[float], count: int) -> Ints | None:
-    """From floats; NaN becomes MISSING. None where float64 is not exact enough to the ns."""
-    array = np.fromiter(values, np.float64, count)
-    missing: NDArray[np.bool_] = np.isnan(array)
-    array[missing] = 0.0
-    if not (abs(array) < _EXACT_BELOW_US).all():
-        return None
-    whole = np.floor(array)
-    result: Ints = whole.astype(np.int64) * 1000 + np.rint((array - whole) * 1000).astype(np.int64)
+    floor = np.floor(numbers)
+    result: Ints = floor.astype(np.int64) * 1000 + np.rint((numbers - floor) * 1000).astype(np.int64)
     result[missing] = MISSING
     return result
-
-
-def of_anything(values: Sequence[Any]) -> Ints:
-    """From whatever stands there: Decimals, ints, text; MISSING for what is no time."""
-    try:
-        array = np.array(values)
-    except (ValueError, TypeError, OverflowError):
-        return by_text(values)
-    if array.dtype == np.int64 and array.ndim == 1:
-        quick = of_whole(array, len(array))
-    elif array.dtype == np.float64 and array.ndim == 1:
-        quick = of_fractions(array, len(array))
-    else:
-        quick = None
-    return by_text(values) if quick is None else quick
 
 
 def by_text(values: Sequence[Any]) -> Ints:

@@ -45,8 +45,3 @@ class Losses:
         """So many more were lost to this cause."""
         if count:
             self.lost[cause] += count
-
-    def merge(self, other: Losses) -> None:
-        """What the other counted, too."""
-        self.lost.update(other.lost)
-        self.mended |= other.mended

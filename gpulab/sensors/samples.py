@@ -1,0 +1,34 @@
+"""Samples of a table while they are taken: one growing array a column, eight bytes a value."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpulab.rows import Table
+
+
+class Samples:
+    """The numeric columns of a table, row by row; a training of a day gives a million rows."""
+
+    def __init__(self, table: Table) -> None:
+        numeric = [column for column in table.columns if column.dtype != "words"]
+        self._columns: dict[str, array[Any]] = {
+            column.name: array("d" if column.dtype == "float64" else "q") for column in numeric
+        }
+
+    def append(self, row: Mapping[str, float]) -> None:
+        """Add a row; a column that it lacks is NaN."""
+        for name, column in self._columns.items():
+            column.append(row.get(name, math.nan))
+
+    def columns(self, began_ns: int) -> dict[str, NDArray[Any]]:
+        """All columns on the clock of a run that began at this UNIX time."""
+        # Copied: an array that shares its memory could not grow any more.
+        arrays = {name: np.array(column, column.typecode) for name, column in self._columns.items()}
+        return {**arrays, "at_ns": arrays["at_ns"] - began_ns}

@@ -1,0 +1,141 @@
+"""The JSON of a trace -> events. msgspec builds only the fields that are wanted and skips the rest."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from gpulab.trace.columns.categories import CATEGORIES
+from gpulab.trace.columns.side_tables import OF_MEMORY, Reading
+from gpulab.trace.reading.batches import CLOSEST, HEADER_KEYS, Batch, Header, How
+
+# Bad UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
+REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
+
+_OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # the Chrome format has more (flows, counters, ...): no row in our tables
+_MEMORY = "[memory]"  # the name of an allocation or a free
+_NAN = float("nan")  # no time
+_Metadata = msgspec.defstruct("_Metadata", [(key, Any, None) for key in HEADER_KEYS])
+
+
+class _Phase(NamedTuple):
+    """The type of the events of a phase, and that of their arguments."""
+
+    tag: str
+    event: Any
+    args: Any
+    readings: Mapping[str, Reading]  # of the arguments, by field
+
+
+class _Types(NamedTuple):
+    """The types of events for one way of reading, and the decoders that build them."""
+
+    work: _Phase
+    instant: _Phase
+    label: _Phase
+    events: msgspec.json.Decoder[Any]
+    ending: msgspec.json.Decoder[Any]
+
+
+def parse_events(array: bytes | memoryview, how: How) -> Batch | None:
+    """The events in a JSON array; None if anything about it is not as expected."""
+    types = _types(how)
+    try:
+        return _batch(types.events.decode(array), types)
+    except REFUSALS:
+        return None
+
+
+def parse_ending(text: bytes | memoryview, how: How, bare: bool) -> tuple[Batch, Header] | None:
+    """The events and the metadata of a last piece; None if anything about it is not as expected."""
+    types = _types(how)
+    try:
+        document = types.ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if bare else b"")))
+    except REFUSALS:
+        return None
+    return _batch(document.traceEvents, types), _header(document)
+
+
+def parse_header(text: bytes) -> Header | None:
+    """The metadata in a JSON object; None if it is not JSON."""
+    try:
+        return _header(msgspec.json.decode(text, type=_Metadata))
+    except REFUSALS:
+        return None
+
+
+def batch_of(values: Iterable[Mapping[str, Any]]) -> Batch:
+    """The batch of events that another parser read, whatever their fields hold."""
+    types = _types(CLOSEST)
+    phases = (types.work, types.instant, types.label)
+    return _batch([_event(phase, value) for value in values for phase in phases if value["ph"] == phase.tag], types)
+
+
+def _event(phase: _Phase, value: Mapping[str, Any]) -> Any:
+    fields = {name: value[name] for name in phase.event.__struct_fields__ if name in value}
+    args = fields.pop("args", None)
+    if isinstance(args, dict):
+        fields["args"] = phase.args(
+            **{
+                field: msgspec.Raw(json.dumps(args[key], default=str)) if is_json else args[key]
+                for field, (key, _, is_json) in phase.readings.items()
+                if key in args
+            }
+        )
+    return phase.event(**fields)
+
+
+@functools.cache
+def _types(how: How) -> _Types:
+    time: Any = (Decimal if how.exact else int | float, _NAN)
+    category: Any = (Literal[("", *CATEGORIES)] if how.known else Any, "")
+    texts: dict[str, Any] = dict.fromkeys(("name", "pid", "tid"), (Any, ""))
+    wanted = {field: reading for side in how.sides for field, reading in side.readings.items()}
+    work = _phase("X", {**texts, "ts": time, "dur": time, "cat": category}, wanted)
+    instant = _phase("i", {**texts, "ts": time}, OF_MEMORY.readings)
+    label = _phase("M", texts, {"name": Reading("name")})
+    event: Any = work.event | instant.event | label.event
+    for tag in _OTHER_PHASES:
+        event |= msgspec.defstruct(f"Phase{ord(tag)}", [], tag_field="ph", tag=tag, gc=False)
+    ending = msgspec.defstruct("Ending", [("traceEvents", list[event])], bases=(_Metadata,), kw_only=True)
+    return _Types(work, instant, label, msgspec.json.Decoder(list[event]), msgspec.json.Decoder(ending))
+
+
+def _phase(tag: str, fields: Mapping[str, tuple[Any, Any]], readings: Mapping[str, Reading]) -> _Phase:
+    columns = [(field, kind, default) for field, (kind, default) in fields.items()]
+    args = _arguments(readings)
+    if readings:
+        columns.append(("args", args, args()))
+    event = msgspec.defstruct(f"Phase{ord(tag)}", columns, tag_field="ph", tag=tag, gc=False)
+    return _Phase(tag, event, args, readings)
+
+
+def _arguments(readings: Mapping[str, Reading]) -> Any:
+    """The type of arguments: each is a field, with -1, None or an empty text as default."""
+    # A column of integers alone becomes an array at once; one with None in it does not.
+    fields: list[Any] = [
+        (field, msgspec.Raw, msgspec.Raw()) if reading.json else (field, Any, None if reading.read is None else -1)
+        for field, reading in readings.items()
+    ]
+    rename = {field: reading.key for field, reading in readings.items()}
+    return msgspec.defstruct("Arguments", fields, rename=rename, gc=False, frozen=True)
+
+
+def _batch(events: Sequence[Any], types: _Types) -> Batch:
+    kind, instant, label = types.work.event, types.instant.event, types.label.event
+    work = [event for event in events if type(event) is kind]
+    others = [] if len(work) == len(events) else [event for event in events if type(event) is not kind]
+    return Batch(
+        work,
+        [event for event in others if type(event) is instant and event.name == _MEMORY],
+        [event for event in others if type(event) is label and event.name == "thread_name"],
+    )
+
+
+def _header(metadata: Any) -> Header:
+    return {key: getattr(metadata, key) for key in HEADER_KEYS}

@@ -1,0 +1,36 @@
+"""The metadata before and after the events of a trace."""
+
+from __future__ import annotations
+
+from gpulab.trace.reading.batches import NO_HEADER, Header
+from gpulab.trace.reading.decoder import parse_header
+from gpulab.trace.reading.limits import CUT_OFF, METADATA, Losses
+from gpulab.trace.reading.repair import mended
+
+
+def header_around(before: bytes, after: bytes) -> Header | None:
+    """The metadata around the events; None if they are not JSON even after a repair."""
+    text = before + b'"traceEvents":[]' + after
+    header = parse_header(text)
+    return parse_header(mended(text)[0]) if header is None else header
+
+
+def header_after(after: bytes, bare: bool, losses: Losses) -> Header:
+    """The metadata in the text that follows the events, from the bracket that ends them."""
+    inside = after.strip().removeprefix(b"]").strip()
+    if bare or inside == b"}":
+        return NO_HEADER
+    if inside.endswith(b"}"):
+        inside = inside.removesuffix(b"}")
+    else:  # the last of it may be half a number
+        losses.lost[CUT_OFF] = 1
+        inside = inside.rpartition(b",")[0]
+    inside = inside.strip(b" \t\r\n,")
+    header = header_around(b"{", (b"," + inside if inside else b"") + b"}")
+    losses.add(METADATA, 1 if header is None else 0)
+    return header or NO_HEADER
+
+
+def joined(before: Header, after: Header) -> Header:
+    """Both in one; if both hold a value, the later one counts."""
+    return {key: before[key] if value is None else value for key, value in after.items()}
