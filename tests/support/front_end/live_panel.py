@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from gpulab.capture import Live
 from gpulab.sensors import GpuReading
-from tests.support.front_end.kernel import Kernel, kernel
+from tests.support.front_end.kernel import Kernel
 
 
 def live_state(**changed: Any) -> Live:
@@ -35,9 +35,8 @@ def gpu(**changed: Any) -> GpuReading:
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
-    with kernel("import torch, gpulab, sys, os; torch.set_num_threads(1)", "%load_ext gpulab") as running:
-        yield running
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
+    return shared_kernel("import torch, gpulab, sys, os; torch.set_num_threads(1)", "%load_ext gpulab")
 
 
 class Front:
