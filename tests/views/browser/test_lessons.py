@@ -63,6 +63,7 @@ def test_a_question_is_answered_with_keys_alone_and_the_answer_stands_beside_wha
     assert "time: c) next to nothing" in told.inner_text()
 
 
+@pytest.mark.full
 def test_a_blank_that_is_not_filled_is_said_and_nothing_stops(opened, places):
     count = opened.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").count()
     for index in range(places["reveal"] + 1, count):
