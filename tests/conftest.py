@@ -15,8 +15,11 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.oracle import SHARED, Oracle
+from tests.support.retry import Retries
+from tests.support.tiers import DEFAULT_EXAMPLES
 from tests.support.virtual.frozen_garbage import old_is_frozen
 
 __all__ = ["old_is_frozen"]  # a fixture
@@ -27,45 +30,60 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["GPULAB_HISTORY"] = "off"
 
 
-# What records this machine, or waits for a kernel or a browser: beside other tests it would measure those.
-ALONE = {
-    "browser/test_lessons",
-    "capture/test_session",
-    "comparison/test_experiment",
-    "live/test_live",
-    "magics/test_magics",
-    "live/test_monitor",
-    "rules/test_planted",
-    "magics/test_transparency",
-    "sensors/test_sampler",
-    "capture/test_gc_and_compilation",
-    "sensors/test_host",
-    "sensors/test_storage",
-    "sensors/test_threads",
-    "sensors/test_workers",
-    "virtual/test_core_waits",
-    "virtual/test_few_steps",
-    "virtual/test_host",
-    "virtual/test_loading",
-    "replay/test_ceilings",
-    "replay/test_replay",
-    "rewrites/test_batch_size",
-    "virtual/test_session",
-    "lessons/test_workloads",
-}
+# Examples of property tests: few and always the same ones in the first tier, many and new ones in the second. Neither
+# has a deadline: how long an example takes depends on what else the machine does.
+_PATIENT: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=25, derandomize=True, database=None, **_PATIENT)
+settings.register_profile("full", max_examples=DEFAULT_EXAMPLES, **_PATIENT)
+settings.load_profile("quick")
+
+# Tests with these fixtures run in one worker of pytest-xdist, one after the other, and begin first: they are the
+# longest queues. All other tests of a file form a group.
+GROUPS = {"jupyterlab": "browser", "chromium": "browser", "shared_kernel": "kernel", "both": "oracle"}
+FIRST = ("browser", "kernel", "oracle")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Repeat the tests that time this machine."""
+    config.pluginmanager.register(Retries())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what must run alone; skip, with the reason, what this machine cannot run."""
+    """Group and sort the tests; skip, with the reason, what this machine cannot run."""
     for item in items:
-        if f"{item.path.parent.name}/{item.path.stem}" in ALONE:
-            item.add_marker(pytest.mark.alone)
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+        alone = item.get_closest_marker("alone")
+        if alone is not None and not alone.args:
+            raise pytest.UsageError(f"{item.nodeid}: alone(...) says what of this machine the test measures")
+    items.sort(key=lambda item: FIRST.index(_group(item)) if _group(item) in FIRST else len(FIRST))
     for marker, reason in (("gpu", _no_gpu), ("browser", _no_browser)):
         marked = [item for item in items if item.get_closest_marker(marker)]
         why = reason() if marked else None
         for item in marked:
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _group(item: pytest.Item) -> str:
+    fixtures = getattr(item, "fixturenames", ())
+    return next((group for name, group in GROUPS.items() if name in fixtures), item.nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop a browser, a JupyterLab or a kernel when the next test does not use it."""
+    _stop_services(list(getattr(nextitem, "fixturenames", ())))
+
+
+def pytest_unconfigure() -> None:
+    """Stop what a test run that broke off left running."""
+    _stop_services([])
+
+
+def _stop_services(needed: list[str]) -> None:
+    if services := sys.modules.get("tests.support.front_end.services"):
+        services.stop_unused(needed)
 
 
 def _no_gpu() -> str | None:
@@ -86,12 +104,27 @@ def _no_browser() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """A Chromium for the tests of a file."""
-    from tests.support.front_end.browser import browser
+def chromium() -> Any:
+    """The Chromium of this test run."""
+    from tests.support.front_end.services import CHROMIUM
 
-    with browser() as opened:
-        yield opened
+    return CHROMIUM.get()
+
+
+@pytest.fixture(scope="module")
+def jupyterlab() -> Any:
+    """The JupyterLab of this test run, with a page and a kernel that its notebooks share."""
+    from tests.support.front_end.services import JUPYTERLAB
+
+    return JUPYTERLAB.get()
+
+
+@pytest.fixture(scope="module")
+def shared_kernel() -> Callable[..., Any]:
+    """Cleans the kernel of this test run, runs the given cells in it, and returns it."""
+    from tests.support.front_end.services import clean_kernel
+
+    return clean_kernel
 
 
 @pytest.fixture(

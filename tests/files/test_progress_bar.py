@@ -131,16 +131,14 @@ NOTEBOOK = """
 import warnings; warnings.simplefilter("always")
 import gpulab
 from gpulab.files import progress_bar
-progress_bar.DELAY_S = 0.0
+delay_s, progress_bar.DELAY_S = progress_bar.DELAY_S, 0.0
 """
 
 
-def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path):
-    pytest.importorskip("ipykernel")
-    from tests.support.front_end.kernel import kernel
-
+def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path, shared_kernel):
     hostile = write(tmp_path / "<img src=x onerror=alert(1)>.json", events=LONG)
-    with kernel(NOTEBOOK) as live:
+    live = shared_kernel(NOTEBOOK)
+    try:
         reply = live.run(f"print(1)\nrun = gpulab.load({str(hostile)!r})\nprint(2)")
         assert reply.status == "ok", reply.traceback
         bars = [message["content"]["data"] for message in reply.of("display_data")]
@@ -158,8 +156,11 @@ def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path):
         assert [error["ename"] for error in broken.errors] == ["KeyboardInterrupt"]
         assert all(bundle == {"text/plain": ""} for bundle in broken.bundles)
         assert live.run(f"gpulab.load({str(hostile)!r}, progress=False)").value.startswith("Run(")
+    finally:
+        live.run("progress_bar.DELAY_S = delay_s; warnings.resetwarnings()")
 
 
+@pytest.mark.full
 def test_a_notebook_without_widgets_sees_no_bar_and_no_warning(tmp_path):
     pytest.importorskip("ipykernel")
     from tests.support.front_end.kernel import kernel

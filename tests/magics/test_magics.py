@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from IPython.core.error import UsageError
@@ -12,7 +12,7 @@ from gpulab.hardware.lookup import resolve
 from gpulab.magics.arguments import PROFILE, options, split_statement
 from gpulab.magics.commands import GpuProfileMagics
 from gpulab.magics.completion import following
-from tests.support.front_end.kernel import Kernel, Reply, kernel
+from tests.support.front_end.kernel import Kernel, Reply
 
 LOOP = """
 model = torch.nn.Linear(4, 4)
@@ -25,9 +25,8 @@ for _ in range(40):
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
-    with kernel("import torch, gpulab; torch.set_num_threads(1)", "%load_ext gpulab") as running:
-        yield running
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
+    return shared_kernel("import torch, gpulab; torch.set_num_threads(1)", "%load_ext gpulab")
 
 
 @pytest.fixture

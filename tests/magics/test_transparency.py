@@ -6,20 +6,19 @@ These are the probes that other cell magics fail: see what a cell is for, then s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.front_end.kernel import Kernel, Reply, kernel
+from tests.support.front_end.kernel import Kernel, Reply
 
 MAGIC = "%%gpuprofile probe\n"
 REPORT = "gpulab"
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
-    with kernel("import torch; torch.set_num_threads(1)", "%load_ext gpulab") as running:
-        yield running
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
+    return shared_kernel("import torch; torch.set_num_threads(1)", "%load_ext gpulab")
 
 
 def both(live: Kernel, cell: str) -> tuple[Reply, Reply]:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gpulab.capture.memory.watch import MemoryWatch  # noqa: E402
 from gpulab.rules import diagnose  # noqa: E402
 from gpulab.views.report.report import report  # noqa: E402
 from gpulab.workloads.memory import leaks_and_oom, simulated_card  # noqa: E402
-from tests.support.front_end.kernel import Kernel, Reply, kernel  # noqa: E402
+from tests.support.front_end.kernel import Kernel, Reply  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -299,7 +299,7 @@ def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
     setup = (
         "import gc, sys, weakref, torch, gpulab\n"
         "from gpulab.workloads.memory.simulated_card import memory_card\n"
@@ -312,8 +312,7 @@ def live() -> Iterator[Kernel]:
         "    with card:\n"
         "        return torch.ones(2**24)\n"
     )
-    with kernel(setup, "%load_ext gpulab") as running:
-        yield running
+    return shared_kernel(setup, "%load_ext gpulab")
 
 
 def said(reply: Reply) -> str:

@@ -287,11 +287,10 @@ def test_in_a_trace_for_perfetto_every_name_is_the_one_it_was(runs, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    from tests.support.front_end.browser import browser
-
-    with browser() as chromium:
-        yield chromium.new_page(viewport={"width": 900, "height": 800})
+def page(chromium: Any) -> Iterator[Any]:
+    opened = chromium.new_page(viewport={"width": 900, "height": 800})
+    yield opened
+    opened.close()
 
 
 @pytest.mark.browser

@@ -23,7 +23,8 @@ from tests.support.front_end.kernel import ROOT
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
 FLAGS += ("--disable-sync", "--no-first-run", "--disable-dev-shm-usage")
-START_S = 90
+START_S = 180
+OPEN_MS = 120_000
 
 _READY = """async () => {
   const app = window.jupyterapp;
@@ -35,6 +36,21 @@ _READY = """async () => {
   await kernel.info;
   while (kernel.connectionStatus !== 'connected' || kernel.status !== 'idle')
     await new Promise(resolve => setTimeout(resolve, 50));
+}"""
+_EXECUTE = """async code => {
+  const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+  const reply = await kernel.requestExecute({ code, silent: true }).done;
+  if (reply.content.status !== 'ok') throw new Error(reply.content.evalue);
+}"""
+_INTERRUPT = """async () => {
+  const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel;
+  if (kernel?.status === 'busy') await kernel.interrupt();
+  while (kernel && kernel.status !== 'idle') await new Promise(resolve => setTimeout(resolve, 50));
+}"""
+_CLOSE = """() => {
+  const panel = window.jupyterapp.shell.currentWidget;
+  panel.context.model.dirty = false;
+  panel.close();
 }"""
 _RUN = """index => {
   const app = window.jupyterapp, notebook = app.shell.currentWidget.content;
@@ -50,6 +66,13 @@ class Lab:
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url, token
+
+    def start_kernel(self) -> str:
+        """Start a Python kernel that belongs to no notebook; return its id."""
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{self.url}/api/kernels", b'{"name": "python3"}', headers)
+        with urllib.request.urlopen(asked, timeout=START_S) as answer:
+            return str(json.load(answer)["id"])
 
 
 @contextlib.contextmanager
@@ -121,29 +144,47 @@ def browser() -> Iterator[Any]:
 
 
 class Notebook:
-    """A notebook open in JupyterLab, with an idle kernel or with none."""
+    """A notebook open in JupyterLab, with an idle kernel: one of its own, the one of this id, or none."""
 
-    def __init__(self, page: Any, lab: Lab, name: str, *, kernel: bool = True) -> None:
+    def __init__(self, page: Any, lab: Lab, name: str, *, kernel: bool | str = True) -> None:
         self.page = page
-        # A workspace of its own: one that another page has open makes JupyterLab move on to a new one while we wait.
-        page.goto(f"{lab.url}/lab/workspaces/{secrets.token_hex(4)}?token={lab.token}")
-        page.wait_for_function("window.jupyterapp !== undefined", timeout=60_000)
-        page.evaluate("async () => { await window.jupyterapp.restored }")
-        start = {"shouldStart": kernel, "canStart": kernel, "autoStartDefault": kernel}
+        if not page.url.startswith(lab.url):
+            # A workspace of its own: JupyterLab leaves one that another page has open while we wait.
+            page.goto(f"{lab.url}/lab/workspaces/{secrets.token_hex(4)}?token={lab.token}", timeout=OPEN_MS)
+            page.wait_for_function("window.jupyterapp !== undefined", timeout=OPEN_MS)
+            page.evaluate("async () => { await window.jupyterapp.restored }")
+        start: dict[str, Any] = {
+            "shouldStart": bool(kernel),
+            "canStart": bool(kernel),
+            "autoStartDefault": bool(kernel),
+        }
+        if isinstance(kernel, str):
+            start["id"] = kernel
         self.command("docmanager:open", {"path": name, "factory": "Notebook", "kernelPreference": start})
-        page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell", timeout=60_000)
+        label = json.dumps(name.rpartition("/")[2])
+        page.wait_for_function(f"window.jupyterapp.shell.currentWidget?.title.label === {label}", timeout=OPEN_MS)
+        page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell", timeout=OPEN_MS)
         if kernel:
             page.evaluate(_READY)
         if page.locator("#jp-left-stack").is_visible():
             self.command("application:toggle-left-area")
 
+    def execute(self, code: str) -> None:
+        """Execute code in the kernel, outside of any cell."""
+        self.page.evaluate(_EXECUTE, code)
+
+    def interrupt(self) -> None:
+        """Interrupt what the kernel runs, and wait until it is idle."""
+        self.page.evaluate(_INTERRUPT)
+
     def close(self) -> None:
-        """End the kernel, and with it whatever it still runs."""
-        self.page.evaluate("async () => { await window.jupyterapp.shell.currentWidget.sessionContext.shutdown() }")
+        """Close the notebook; the kernel goes on."""
+        self.page.evaluate(_CLOSE)
 
     def command(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         """Run one of JupyterLab's commands."""
-        self.page.evaluate("([name, args]) => window.jupyterapp.commands.execute(name, args)", [name, arguments or {}])
+        run = "async ([name, args]) => { await window.jupyterapp.commands.execute(name, args) }"
+        self.page.evaluate(run, [name, arguments or {}])
 
     def cell(self, index: int) -> Any:
         """The code cell of this number."""

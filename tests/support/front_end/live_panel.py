@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from gpulab.capture.live.snapshot import Live
 from gpulab.run import Gpu
 from gpulab.sensors import GpuReading
-from tests.support.front_end.kernel import Kernel, kernel
+from tests.support.front_end.kernel import Kernel
 
 
 def live_state(**changed: Any) -> Live:
@@ -38,9 +38,8 @@ def gpu(**changed: Any) -> GpuReading:
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
-    with kernel("import torch, gpulab, sys, os; torch.set_num_threads(1)", "%load_ext gpulab") as running:
-        yield running
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
+    return shared_kernel("import torch, gpulab, sys, os; torch.set_num_threads(1)", "%load_ext gpulab")
 
 
 class Front:

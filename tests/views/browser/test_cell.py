@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.front_end.browser import Lab, Notebook, lab
 from tests.support.front_end.kernel import ROOT
-from tests.support.front_end.profiled_cell import contrast
+from tests.support.front_end.legibility import wait_until_legible
+from tests.support.front_end.services import JupyterLab
+from tests.support.tiers import first_tier
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 TRAINING = """%%gpuprofile before
 import time
@@ -41,58 +42,39 @@ NOTEBOOKS = {"small": None, "00_start_here": ROOT / "notebooks" / "00_start_here
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lab")
+def folder(jupyterlab: JupyterLab) -> Path:
+    return jupyterlab.subfolder("cell")
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Lab]:
-    with lab(folder) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def window(chromium: Any) -> Any:
-    return chromium.new_context(viewport={"width": 1200, "height": 900})
-
-
-@pytest.fixture
-def page(window: Any) -> Iterator[Any]:
-    opened = window.new_page()
-    yield opened
-    opened.close()
-
-
-@pytest.fixture(scope="module", params=NOTEBOOKS)
-def stopped(request: pytest.FixtureRequest, server: Lab, window: Any, folder: Path) -> Iterator[Stopped]:
+@pytest.fixture(scope="module", params=first_tier(NOTEBOOKS, {"small"}))
+def stopped(request: pytest.FixtureRequest, jupyterlab: JupyterLab, folder: Path) -> Stopped:
     """A notebook whose first profiled cell was run, watched, and stopped by the button; then saved."""
     source = NOTEBOOKS[request.param]
     if source is not None and not source.exists():
         pytest.skip(f"{source.name} is not there")
-    name = f"{request.param}.ipynb"
-    made(folder / name, source)
-    page = window.new_page()
-    yield Stopped(page, server, folder / name)
-    page.close()
+    path = folder / f"{request.param}.ipynb"
+    made(path, source)
+    return Stopped(jupyterlab, path)
 
 
 class Stopped:
     """What was seen while a profiled cell ran, and the notebook that was saved after it was stopped."""
 
-    def __init__(self, page: Any, server: Lab, path: Path) -> None:
+    def __init__(self, jupyterlab: JupyterLab, path: Path) -> None:
         self.path, self.errors = path, []
+        notebook = jupyterlab.open(path)
+        page = notebook.page
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        notebook = Notebook(page, server, path.name)
         self.index = profiled(path)
         for index in range(self.index):
             notebook.run(index, timeout_s=240)
         cell = notebook.start(self.index)
         panel = cell.locator(".gpulab-live")
-        panel.wait_for(timeout=10_000)
+        panel.wait_for(timeout=60_000)
         button = panel.get_by_role("button", name="Stop the cell")
-        button.wait_for(timeout=30_000)
+        button.wait_for(timeout=60_000)
         self.seen = []
-        for _ in range(20):
+        for _ in range(150):
             told = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
             self.seen.append((notebook.prompt(self.index), told))
             if len({told for _, told in self.seen}) >= 5:
@@ -100,14 +82,14 @@ class Stopped:
             page.wait_for_timeout(200)
         self.meters = panel.get_by_role("meter").count()
         button.click()
-        notebook.wait(self.index, timeout_s=60)
+        notebook.wait(self.index, timeout_s=120)
         self.cell_text = cell.text_content()
         self.panels_left = cell.locator(".gpulab-live").count()
         offer = cell.get_by_role("button", name="Zoom into it")
-        offer.wait_for(timeout=20_000)
+        offer.wait_for(timeout=60_000)
         offer.click()
         timeline = cell.locator(".gpulab-tl[data-painted]")
-        timeline.wait_for(timeout=30_000)
+        timeline.wait_for(timeout=60_000)
         self.zoomed = timeline.inner_text()
         self.focused = timeline.evaluate("root => root.contains(document.activeElement)")
         self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
@@ -193,7 +175,7 @@ def test_the_saved_notebook_holds_html_and_text_and_no_widget(stopped):
 
 
 @pytest.mark.parametrize("trusted", [True, False])
-def test_reopened_without_running_anything_it_shows_the_report(stopped, server, page, folder, trusted):
+def test_reopened_without_running_anything_it_shows_the_report(stopped, jupyterlab, folder, trusted):
     import nbformat
 
     copy = folder / f"{stopped.path.stem}_{'trusted' if trusted else 'stranger'}.ipynb"
@@ -201,9 +183,9 @@ def test_reopened_without_running_anything_it_shows_the_report(stopped, server, 
     if not trusted:
         saved.metadata["from"] = "somebody else"  # another content: the signature is no longer known here
     nbformat.write(saved, copy)
-    Notebook(page, server, copy.name, kernel=False)
-    assert "No Kernel" in page.locator(".jp-NotebookPanel-toolbar").inner_text()
-    cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").nth(stopped.index)
+    notebook = jupyterlab.read(copy)
+    assert "No Kernel" in notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar").first.inner_text()
+    cell = notebook.cell(stopped.index)
     cell.scroll_into_view_if_needed()
     cell.locator(".jp-RenderedHTMLCommon").first.wait_for()
     wait_until_shown(cell, sentence(stopped.path))
@@ -220,39 +202,42 @@ def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped,
     wait_until_shown(opened.locator("body"), sentence(stopped.path))
 
 
-def test_the_stop_button_works_from_the_keyboard(server, page, folder):
-    made(folder / "keys.ipynb", None)
-    notebook = Notebook(page, server, "keys.ipynb")
-    index = profiled(folder / "keys.ipynb")
+@pytest.fixture(scope="module")
+def running(jupyterlab: JupyterLab, folder: Path) -> Iterator[Any]:
+    """A notebook whose profiled cell runs until the notebook is closed, and that cell."""
+    path = folder / "running.ipynb"
+    made(path, None)
+    notebook = jupyterlab.open(path)
+    index = profiled(path)
     for before in range(index):
         notebook.run(before)
     cell = notebook.start(index)
-    button = cell.get_by_role("button", name="Stop the cell")
-    button.wait_for(timeout=30_000)
-    button.focus()
-    page.keyboard.press("Enter")
-    notebook.wait(index, timeout_s=60)
-    assert "KeyboardInterrupt" in cell.text_content()
+    cell.get_by_role("button", name="Stop the cell").wait_for(timeout=60_000)
+    yield notebook, cell
     notebook.close()
+    notebook.command("apputils:change-theme", {"theme": "JupyterLab Light"})
+    notebook.page.set_viewport_size({"width": 1200, "height": 1000})
 
 
 @pytest.mark.parametrize(("width", "theme"), [(360, "JupyterLab Light"), (1200, "JupyterLab Dark")])
-def test_the_panel_fits_and_is_readable(server, page, folder, width, theme):
-    made(folder / "look.ipynb", None)
-    page.set_viewport_size({"width": width, "height": 900})
-    notebook = Notebook(page, server, "look.ipynb")
+def test_the_panel_fits_and_is_readable(running, width, theme):
+    notebook, cell = running
+    notebook.page.set_viewport_size({"width": width, "height": 900})
     notebook.command("apputils:change-theme", {"theme": theme})
-    index = profiled(folder / "look.ipynb")
-    for before in range(index):
-        notebook.run(before)
-    panel = notebook.start(index).locator(".gpulab-live")
-    panel.get_by_role("button").wait_for(timeout=30_000)
+    panel = cell.locator(".gpulab-live")
     panel.locator(".gpulab-tile").first.wait_for()
     overflowing = panel.evaluate(
         "root => [...root.querySelectorAll('*')].filter(node => node.getBoundingClientRect().right"
         " > root.getBoundingClientRect().right + 1).map(node => node.className)"
     )
     assert overflowing == []
-    assert contrast(panel.locator(".gpulab-value").first) >= 4.5
-    assert contrast(panel.locator(".gpulab-label").first) >= 4.5
-    notebook.close()
+    wait_until_legible(panel.locator(".gpulab-value").first)
+    wait_until_legible(panel.locator(".gpulab-label").first)
+
+
+def test_the_stop_button_works_from_the_keyboard(running, folder):
+    notebook, cell = running
+    cell.get_by_role("button", name="Stop the cell").focus()
+    notebook.page.keyboard.press("Enter")
+    notebook.wait(profiled(folder / "running.ipynb"))
+    assert "KeyboardInterrupt" in cell.text_content()

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.front_end.browser import Lab, Notebook, browser, lab
+from tests.support.front_end.browser import Notebook
+from tests.support.front_end.services import JupyterLab
 from tests.support.runs.large_run import RARE
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.browser
 
 MOST_MESSAGE, MOST_GROWTH = 150_000, 300_000
 SETUP = """
@@ -50,42 +51,31 @@ SETUP_CELL, VIEW_CELL, BUSY_CELL, LEDGER_CELL, SELECTED_CELL, SHOW_CELL = range(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(jupyterlab: JupyterLab) -> Path:
     import nbformat
 
-    made = tmp_path_factory.mktemp("lab")
+    made = jupyterlab.subfolder("timeline")
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells = [nbformat.v4.new_code_cell(text) for text in CELLS]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), made / "timeline.ipynb")
     return made
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[Lab]:
-    with lab(folder) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def window(server: Lab) -> Iterator[Any]:
-    with browser() as opened:
-        yield opened.new_context(viewport={"width": 1200, "height": 1000})
-
-
 class Shown:
     """A notebook in which the timeline stands; what the page received, and what went wrong in it."""
 
-    def __init__(self, page: Any, server: Lab, folder: Path) -> None:
-        self.page, self.folder = page, folder
+    def __init__(self, jupyterlab: JupyterLab, folder: Path) -> None:
+        self.page = page = jupyterlab.page
+        self.folder = folder
         self.errors: list[str] = []
         self.frames: list[int] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("websocket", lambda socket: socket.on("framereceived", lambda data: self.frames.append(len(data))))
-        self.notebook = Notebook(page, server, "timeline.ipynb")
+        self.notebook = jupyterlab.open(folder / "timeline.ipynb")
         self.notebook.run(SETUP_CELL, timeout_s=120)
         self.notebook.run(VIEW_CELL)
         self.root = self.notebook.cell(VIEW_CELL).locator(".gpulab-tl")
-        self.root.wait_for(timeout=20_000)
+        self.root.wait_for(timeout=60_000)
         self.painted()
 
     def stat(self, name: str) -> Any:
@@ -93,7 +83,7 @@ class Shown:
 
     def painted(self, more_than: int = 0) -> int:
         """Until everything wanted is on screen, more often than so many times."""
-        for _ in range(200):
+        for _ in range(1000):
             count = int(self.stat("painted") or 0)
             if count > more_than:
                 return count
@@ -126,12 +116,10 @@ class Shown:
 
 
 @pytest.fixture(scope="module")
-def shown(window: Any, server: Lab, folder: Path) -> Iterator[Shown]:
-    page = window.new_page()
-    made = Shown(page, server, folder)
+def shown(jupyterlab: JupyterLab, folder: Path) -> Iterator[Shown]:
+    made = Shown(jupyterlab, folder)
     yield made
     made.notebook.close()
-    page.close()
 
 
 @pytest.fixture
@@ -273,7 +261,7 @@ def test_the_saved_notebook_holds_the_picture_and_little_more(shown, tell):
     tell(f"the notebook grows by {grown / 1e3:.0f} kB for a timeline of a million events")
 
 
-def test_reopened_without_a_kernel_it_shows_the_picture_trusted_or_not(shown, window, server):
+def test_reopened_without_a_kernel_it_shows_the_picture_trusted_or_not(shown, jupyterlab):
     import nbformat
 
     shown.notebook.save()
@@ -281,16 +269,9 @@ def test_reopened_without_a_kernel_it_shows_the_picture_trusted_or_not(shown, wi
     nbformat.write(saved, shown.folder / "trusted.ipynb")
     saved.metadata["from"] = "somebody else"  # another content: the signature is no longer known here
     nbformat.write(saved, shown.folder / "stranger.ipynb")
-    page = window.new_page()  # of its own: in the first one, the model would find its place in the copy as well
-    notebook = Notebook(page, server, "trusted.ipynb", kernel=False)
-    assert reopened(notebook) is True
-    no_kernel = {"shouldStart": False, "canStart": False, "autoStartDefault": False}
-    notebook.command(
-        "docmanager:open", {"path": "stranger.ipynb", "factory": "Notebook", "kernelPreference": no_kernel}
-    )
-    page.wait_for_function("window.jupyterapp.shell.currentWidget.title.label === 'stranger.ipynb'")
-    assert reopened(notebook) is False
-    page.close()
+    # Not in the page of the timeline: there its model would find its place in the copy as well.
+    assert reopened(jupyterlab.read(shown.folder / "trusted.ipynb")) is True
+    assert reopened(jupyterlab.read(shown.folder / "stranger.ipynb")) is False
 
 
 def reopened(notebook: Notebook) -> bool:
@@ -306,9 +287,9 @@ def reopened(notebook: Notebook) -> bool:
     return bool(notebook.page.evaluate("window.jupyterapp.shell.currentWidget.content.widgets[1].model.trusted"))
 
 
-def test_a_reloaded_page_gets_the_timeline_back_from_the_living_kernel(shown, window, server):
+def test_a_reloaded_page_gets_the_timeline_back_from_the_living_kernel(shown, jupyterlab):
     shown.notebook.save()
-    page = window.new_page()
-    notebook = Notebook(page, server, "timeline.ipynb")
-    notebook.cell(VIEW_CELL).locator(".gpulab-tl[data-painted]").wait_for(timeout=20_000)
+    page = jupyterlab.context.new_page()
+    notebook = Notebook(page, jupyterlab.server, jupyterlab.name(shown.folder / "timeline.ipynb"))
+    notebook.cell(VIEW_CELL).locator(".gpulab-tl[data-painted]").wait_for(timeout=60_000)
     page.close()

@@ -27,7 +27,7 @@ from gpulab.views.live.alert import Watcher
 from gpulab.views.live.html_panel import markup, sparkline
 from gpulab.views.live.monitor import Monitor, current, monitor
 from gpulab.views.live.panel_content import MANY_WORKERS, Glances
-from tests.support.front_end.kernel import ROOT, Kernel, Reply, kernel
+from tests.support.front_end.kernel import ROOT, Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
 from tests.support.nvml_standin import build, installed
 
@@ -560,11 +560,10 @@ def test_the_html_panel_carries_bars_alert_workers_phases_and_how_to_stop():
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Kernel]:
+def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
     setup = "import torch, gpulab, sys, time, threading; torch.set_num_threads(1)\n"
     setup += "from gpulab.views.live.monitor import monitor, current"
-    with kernel(setup, "%load_ext gpulab") as running:
-        yield running
+    return shared_kernel(setup, "%load_ext gpulab")
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpulab.views.timeline.script import script, style
-from tests.support.front_end.browser import browser
 from tests.support.front_end.timeline_tiles import COPIES, KERNELS, OPS, QUARTER_NS, SHORT_NS, SPAN_NS, Box, Scene
 
 pytestmark = pytest.mark.browser
@@ -139,9 +138,10 @@ def answers(scene: Scene) -> Callable[[Any], None]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Any]:
-    with browser() as opened:
-        yield opened.new_page()
+def page(chromium: Any) -> Iterator[Any]:
+    opened = chromium.new_page()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gpulab.views.timeline import script as scripts
 from gpulab.views.timeline.queries.answers import answer
 from gpulab.views.timeline.scene.scene import Scene, scene
 from gpulab.views.timeline.view import TimelineView, timeline
-from tests.support.front_end.kernel import Kernel, kernel
+from tests.support.front_end.kernel import Kernel
 from tests.support.runs.large_run import HOSTILE, RARE, judged, large_run
 
 EVENTS = 24_000
@@ -40,9 +41,8 @@ def view(made: Scene) -> TimelineView:
 
 
 @pytest.fixture(scope="module")
-def living() -> Any:
-    with kernel(SETUP) as running:
-        yield running
+def living(shared_kernel: Callable[..., Kernel]) -> Kernel:
+    return shared_kernel(SETUP)
 
 
 def asked(made: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]:

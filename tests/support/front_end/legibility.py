@@ -1,8 +1,20 @@
-"""Shared by several tests: from test_browser."""
+"""Whether text in a page can be read: its contrast with what is painted behind it."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+LEAST_CONTRAST = 4.5  # WCAG 2, level AA
+PATIENCE_S = 30.0  # for a theme to be loaded
+
+
+def wait_until_legible(element: Any) -> None:
+    """Wait until an element's text stands out as WCAG asks; fail if it does not in the end."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (found := contrast(element)) < LEAST_CONTRAST:
+        assert time.monotonic() < deadline_s, f"contrast {found:.2f}: {element}"
+        element.page.wait_for_timeout(100)
 
 
 def contrast(element: Any) -> float:

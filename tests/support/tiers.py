@@ -1,0 +1,71 @@
+"""Two tiers of tests: helpers that choose which parameters `make test` runs and which only `make test-all` adds.
+
+A parameter outside the first tier carries the mark `full`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+DEFAULT_EXAMPLES = 100  # hypothesis' own, and that of the profile "full"
+
+
+def examples(count: int, **more: Any) -> settings:
+    """Return hypothesis settings with `count` examples in the profile "full" and proportionally fewer in "quick"."""
+    scaled = round(count * settings().max_examples / DEFAULT_EXAMPLES)
+    return settings(max_examples=max(scaled, min(count, 5)), deadline=None, **more)
+
+
+def first_tier(values: Iterable[Any], keep: Collection[Any] | Callable[[Any], bool]) -> list[Any]:
+    """Return parameters for every value; those that `keep` does not hold or accept are marked `full`."""
+    accepts = keep if callable(keep) else keep.__contains__
+    return [value if accepts(value) else pytest.param(value, marks=pytest.mark.full) for value in values]
+
+
+def every_nth(values: Iterable[Any], step: int) -> list[Any]:
+    """Return parameters for every value; all but the first of each `step` are marked `full`."""
+    return [
+        value if index % step == 0 else pytest.param(value, marks=pytest.mark.full)
+        for index, value in enumerate(values)
+    ]
+
+
+def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:
+    """Return parameter sets for the product of the axes; those outside a covering array are marked `full`.
+
+    In the covering array every combination of values of any `strength` axes occurs. With `strength=1` each value
+    occurs at least once.
+    """
+    lists = [list(axis) for axis in axes]
+    covered = set(covering_array([len(values) for values in lists], strength))
+    return [
+        pytest.param(
+            *(values[index] for values, index in zip(lists, row, strict=True)),
+            marks=() if row in covered else pytest.mark.full,
+        )
+        for row in itertools.product(*(range(len(values)) for values in lists))
+    ]
+
+
+def covering_array(sizes: Sequence[int], strength: int = 2) -> list[tuple[int, ...]]:
+    """Return few rows of indices in which any `strength` columns hold every combination of their values. Greedy."""
+    columns = list(itertools.combinations(range(len(sizes)), min(strength, len(sizes))))
+    missing = {
+        (chosen, values) for chosen in columns for values in itertools.product(*(range(sizes[at]) for at in chosen))
+    }
+    rows = []
+    candidates = list(itertools.product(*map(range, sizes)))
+    while missing:
+        row = max(candidates, key=lambda each: sum((at, _values(each, at)) in missing for at in columns))
+        missing -= {(at, _values(row, at)) for at in columns}
+        rows.append(row)
+    return rows
+
+
+def _values(row: tuple[int, ...], columns: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(row[at] for at in columns)
