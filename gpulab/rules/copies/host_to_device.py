@@ -9,7 +9,7 @@ from gpulab.analysis.host.syncs import FILLING
 from gpulab.analysis.machine.link import practical_bytes_per_s
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
 from gpulab.run import Loader
 
@@ -34,12 +34,10 @@ def pageable_copies(seen: Evidence) -> Finding | None:
     if copies is None:
         return None
     cost_ns = copies.exposed_ns + copies.refill_ns
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if share < PAGEABLE_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="pageable_copies",
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
         "while batches are copied to it from memory that is not pinned.",
@@ -53,8 +51,7 @@ def pageable_copies(seen: Evidence) -> Finding | None:
         advice=_pin_advice(seen),
         gain=_pinning_gain(seen, copies, cost_ns),
         rewrites=seen.typed("pin_memory"),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=copies.spans,
         caveats=("Pinned memory cannot be swapped out: where host memory is short, keep batches small.",),
         lesson="07_host_to_device",
@@ -74,12 +71,10 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
         return None
     working_ns = seen.ledger.median_ns("matmul", "kernels")
     hidable_ns = min(copies.exposed_ns, working_ns)  # a copy hides behind kernels: no more than there are
-    share = hidable_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(hidable_ns)
     if share < IN_TURN_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="copies_in_turn",
         parts=("copies", "copy_call"),
         claim=f"Copies of batches and computing take turns: the GPU computes nothing {percent(share)} "
         f"{of_each_step(seen)} while it is copied to.",
@@ -101,8 +96,7 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
             ),
         ),
         rewrites=seen.typed("prefetch"),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=copies.spans,
         caveats=("The copies made ahead need memory on the GPU for one more batch.",),
         lesson="07_host_to_device",
@@ -121,13 +115,11 @@ def built_on_host(seen: Evidence) -> Finding | None:
     built = seen.once(built_tensors)
     if built is None:
         return None
-    share = built.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(built.exposed_ns)
     if share < BUILT_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(CERTAIN if built.shape else LIKELY)
     size = f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
     return Finding(
-        rule="built_on_host",
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
         f"{built.call}) that are then copied to it.",
@@ -136,12 +128,9 @@ def built_on_host(seen: Evidence) -> Finding | None:
             "on the CPU, then a copy.",
             f"{of_a_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(built.exposed_ns),
-            "filling_ns": float(built.filling_ns),
-            "per_step": float(built.count),
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=built.exposed_ns, filling_ns=built.filling_ns, per_step=built.count
+        ),
         fix=_made_there(built),
         advice="The GPU draws other random numbers than the CPU does from the same seed.",
         gain=seen.bounded(
@@ -151,8 +140,7 @@ def built_on_host(seen: Evidence) -> Finding | None:
             (0.8, 1.0),
             built.spans,
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if built.shape else LIKELY),
         shown_by=built.spans,
         lesson="07_host_to_device",
     )
@@ -166,15 +154,14 @@ def _how_many(copies: Copies) -> str:
 
 
 def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
-    told = {
-        "exposed_frac": share,
-        "exposed_ns": float(cost_ns),
-        "per_step": float(copies.count),
-        "call_ns": float(copies.call_ns),
-        "bytes": None if copies.bytes is None else float(copies.bytes),
-        "rate_bytes_per_s": copies.rate_bytes_per_s,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    return figures(
+        exposed_frac=share,
+        exposed_ns=cost_ns,
+        per_step=copies.count,
+        call_ns=copies.call_ns,
+        bytes=copies.bytes,
+        rate_bytes_per_s=copies.rate_bytes_per_s,
+    )
 
 
 def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:

@@ -40,9 +40,7 @@ def slow_storage(seen: Evidence) -> Finding | None:
     kind = feeding.setup.location if feeding.setup else None
     where = f"storage ({kind})" if kind else "storage"
     blocked = (feeding.blocked_frac or 0) > BLOCKED_FRAC
-    confidence, why = seen.confidence(LIKELY if blocked or not feeding.workers else SUSPECT)
     return Finding(
-        rule="slow_storage",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: {who} for {where}.",
         evidence=(time_in_loader(seen, feeding), *_waits(seen, feeding)),
@@ -52,8 +50,7 @@ def slow_storage(seen: Evidence) -> Finding | None:
         "small files into few large ones. More workers help as far as the storage keeps up. In the first epoch after a "
         "start all files are cold: if a second one is fast, nothing is wrong.",
         gain=_freed(seen, feeding, "reads that are not waited for: 50 to 100 % of the exposed wait", 0.5),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY if blocked or not feeding.workers else SUSPECT),
         shown_by=seen.ledger.spans["loader"],
         caveats=memory_caveat(feeding),
         lesson="06_formats_and_preprocessing",
@@ -73,9 +70,7 @@ def heavy_items(seen: Evidence) -> Finding | None:
         return None
     share, cores = seen.ledger.share("loader"), seen.run.machine.cores_allowed
     full = "all cores are busy" if cores is None else f"all {cores:g} core{'s are' if cores != 1 else ' is'} busy"
-    confidence, why = seen.confidence(LIKELY)
     return Finding(
-        rule="heavy_items",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: the items need more CPU time than there is; {full}.",
         evidence=(time_in_loader(seen, feeding), *_cpu_of_a_batch(feeding, cores)),
@@ -83,8 +78,7 @@ def heavy_items(seen: Evidence) -> Finding | None:
         fix=kept_in_memory(seen, feeding),
         advice=f"More workers cannot help. {CHEAPER}",
         gain=cheaper(seen, feeding),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=seen.ledger.spans["loader"],
         caveats=memory_caveat(feeding),
         lesson="06_formats_and_preprocessing",

@@ -9,7 +9,7 @@ from gpulab.replay.worker_queue import WorkersPrediction, needed, with_workers, 
 from gpulab.rules.data.late_batches import Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
 from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
@@ -32,9 +32,7 @@ def starving(seen: Evidence) -> Finding | None:
     workers = worth_having(feeding, cores)
     prediction = with_workers(feeding, workers, cores, threads)
     rewrites = f"workers={workers}"
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="starving",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: the main process builds the batches (num_workers=0).",
         evidence=(time_in_loader(seen, feeding), *_what_it_costs(feeding)),
@@ -43,8 +41,7 @@ def starving(seen: Evidence) -> Finding | None:
         advice=_notebook_advice(feeding),
         gain=predicted_for(seen, rewrites, feeding, prediction),
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=seen.ledger.spans["loader"],
         caveats=_caveats(prediction, cores, threads),
         lesson="05_data_loading",
@@ -130,14 +127,13 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
 
 def loader_numbers(feeding: Feeding, share: float) -> dict[str, float]:
     """The figures of a finding about feeding, as data."""
-    told = {
-        "exposed_frac": share,
-        "fetch_ns": feeding.fetch_ns,
-        "exposed_ns": feeding.exposed_ns,
-        "fetch_cpu_ns": feeding.fetch_cpu_ns,
-        "worker_cpu_ns": feeding.worker_cpu_ns,
-        "workers": feeding.workers,
-        "needed_workers": needed(feeding) if feeding.workers else None,
-        "blocked_frac": feeding.blocked_frac,
-    }
-    return {name: float(value) for name, value in told.items() if value is not None}
+    return figures(
+        exposed_frac=share,
+        fetch_ns=feeding.fetch_ns,
+        exposed_ns=feeding.exposed_ns,
+        fetch_cpu_ns=feeding.fetch_cpu_ns,
+        worker_cpu_ns=feeding.worker_cpu_ns,
+        workers=feeding.workers,
+        needed_workers=needed(feeding) if feeding.workers else None,
+        blocked_frac=feeding.blocked_frac,
+    )

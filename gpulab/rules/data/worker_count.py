@@ -12,7 +12,7 @@ from gpulab.rules.data.late_batches import WAITING_FRAC, Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, figures
 from gpulab.rules.phrases import ms, percent, who_waits
 
 FREE_WAIT_FRAC = 0.05  # of a core: workers that compute less than this are not counted against the cores
@@ -35,7 +35,6 @@ def few_workers(seen: Evidence) -> Finding | None:
     if feeding is None or why_late(seen) is not Cause.FEW:
         return None
     share = seen.ledger.share("loader")
-    confidence, why = seen.confidence(LIKELY)
     if not feeding.workers:
         return _unknown_number(seen, feeding, share)
     cores = seen.run.machine.cores_allowed
@@ -46,7 +45,6 @@ def few_workers(seen: Evidence) -> Finding | None:
     many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
     none_left = "" if more else ", and the cores carry no more"
     return Finding(
-        rule="few_workers",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: {many}{none_left}; a batch takes one of them {ms(batch_ns(feeding))}, and "
         f"the model could take one every {ms(feeding.rest_ns)}.",
@@ -55,15 +53,14 @@ def few_workers(seen: Evidence) -> Finding | None:
             *_worker_cost(seen, feeding),
             _against_cores(seen, feeding, cores, wanted),
         ),
-        numbers={**loader_numbers(feeding, share), **({"proposed_workers": float(wanted)} if more else {})},
+        numbers=loader_numbers(feeding, share) | figures(proposed_workers=wanted if more else None),
         fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
         if more
         else kept_in_memory(seen, feeding),
         advice=CHEAPER if wanted < needed(feeding) else "",
         gain=predicted_for(seen, rewrites, feeding, prediction) if more else cheaper(seen, feeding),
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=seen.ledger.spans["loader"],
         caveats=() if more else memory_caveat(feeding),
         lesson="05_data_loading" if more else "06_formats_and_preprocessing",
@@ -88,9 +85,7 @@ def many_workers(seen: Evidence) -> Finding | None:
     if again is None and not idle:
         return None
     wanted = min(feeding.workers, max(FEW_ENOUGH, enough or feeding.workers))
-    confidence, why = seen.confidence(LIKELY)
     return Finding(
-        rule="many_workers",
         parts=("loader",),
         claim=_costs(feeding, again) if again else _too_many(feeding, wanted),
         evidence=_why_too_many(seen, feeding, enough, again),
@@ -100,8 +95,7 @@ def many_workers(seen: Evidence) -> Finding | None:
         if again
         else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
         gain=_without_starts(again, feeding) if again else None,
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=again.spans if again else seen.ledger.spans["loader"],
         aside=again is None,
         lesson="05_data_loading",
@@ -110,10 +104,8 @@ def many_workers(seen: Evidence) -> Finding | None:
 
 def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
     """A trace tells that there are workers and not how many, nor what they do."""
-    confidence, why = seen.confidence(LIKELY)
     exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
     return Finding(
-        rule="few_workers",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: the DataLoader's workers are late; too few, or held up.",
         evidence=(time_in_loader(seen, feeding),),
@@ -126,8 +118,7 @@ def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
             "even free data",
             spans=seen.ledger.spans["loader"],
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=seen.ledger.spans["loader"],
         lesson="05_data_loading",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from gpulab.analysis.steps.detection import steps
 from gpulab.analysis.steps.ledger import DISPATCHING, Ledger, ledger
@@ -49,10 +50,10 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
 
 def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
     lacking = unmet(rule.needs, seen)
-    if lacking is None:
-        return rule.ask(seen)
-    why, fix = lacking
-    return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
+    answer = rule.ask(seen) if lacking is None else Unjudged(why=lacking[0], fix=lacking[1])
+    if isinstance(answer, Unjudged):
+        return replace(answer, rule=rule.name, about=rule.about)
+    return None if answer is None else replace(answer, rule=rule.name)
 
 
 def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:

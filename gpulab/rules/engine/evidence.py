@@ -22,7 +22,7 @@ from gpulab.replay.removal import without
 from gpulab.replay.rewrite import MIDDLE, Chosen
 from gpulab.replay.sweep import swept
 from gpulab.replay.worker_queue import REALISED_FRAC
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Diagnosis, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Confidence, Diagnosis, Gain
 from gpulab.rules.engine.user_names import Names, names
 from gpulab.run import Run
 
@@ -127,6 +127,12 @@ class Evidence:
         """Why the GPU's work is not in the run although there was some; the CPU is judged in its place."""
         return missing_work(self.run)
 
+    @cached_property
+    def trains(self) -> bool:
+        """Whether an optimizer ran."""
+        names = self.run.event_rows.words("name").vocabulary
+        return bool(self.run.optimizers) or any(name.startswith("Optimizer.step") for name in names)
+
     @property
     def on_gpu(self) -> bool:
         """Whether a GPU is the device; otherwise the CPU is. Without events, whether there is one."""
@@ -207,17 +213,22 @@ class Evidence:
             return otherwise
         return gain_of(self._told(chosen(rewrites)))
 
-    def confidence(self, best: str) -> tuple[str, str]:
-        """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""
+    def step_share(self, dur_ns: float) -> float:
+        """A duration as a share of the traced step."""
+        return dur_ns / max(1, self.steps.traced_ns or 1)
+
+    def confidence(self, best: str, why: str = "") -> Confidence:
+        """The confidence a rule claims and its reason, lowered where there are too few interior steps for a median."""
         lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
         inflation = self.steps.inflation or 1.0
         if self.missing_work:
-            return SUSPECT, self.missing_work
+            return Confidence(confidence=SUSPECT, why_confidence=self.missing_work)
         if inflation > HEAVY_INFLATION:
-            return SUSPECT, f"recording made a step {inflation:.1f} times as long"
+            why = f"recording made a step {inflation:.1f} times as long"
+            return Confidence(confidence=SUSPECT, why_confidence=why)
         if self.steps.found_by == "whole run":
-            return lower, "no loop was found, so all that was recorded is judged as one step"
-        if self.steps.few:
+            best, why = lower, "no loop was found, so all that was recorded is judged as one step"
+        elif self.steps.few:
             count = int(self.steps.interior.sum())
-            return lower, f"only {count} interior step{'s' * (count != 1)} recorded"
-        return best, ""
+            best, why = lower, f"only {count} interior step{'s' * (count != 1)} recorded"
+        return Confidence(confidence=best, why_confidence=why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
@@ -11,6 +12,18 @@ from gpulab.intervals import Spans, nothing
 from gpulab.run import Run
 
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
+
+
+class Confidence(TypedDict):
+    """Two fields of a finding: how sure it is, and the clause that says why it is no surer."""
+
+    confidence: str
+    why_confidence: str
+
+
+def figures(**values: float | None) -> dict[str, float]:
+    """Return the numbers of a finding, without those that are not known."""
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +70,7 @@ class Gain:
 class Finding:
     """One cause, with what shows it and what to do about it."""
 
-    rule: str  # the function that found it, as "starving"
+    rule: str = ""  # the function that found it, as "starving"; `diagnose` fills it in
     claim: str  # one true sentence
     evidence: tuple[str, ...]  # what was measured, one sentence each
     parts: tuple[str, ...] = ()  # the parts of the ledger its fix would shrink
@@ -85,8 +98,8 @@ class Finding:
 class Unjudged:
     """A rule that could not look: why, and what to record so that it can."""
 
-    rule: str
-    about: str  # what it would have judged, as "host synchronisations"
+    rule: str = ""  # `diagnose` fills in this and `about`
+    about: str = ""  # what it would have judged, as "host synchronisations"
     why: str
     fix: str
     open_frac: float = 0.0  # the share of a step whose cause this leaves open

@@ -10,7 +10,7 @@ from gpulab.rules.data.late_batches import Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, time_in_loader
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.phrases import ms, of_each_step, percent, who_waits
 
 # Threads that have a core each lost it 25 times in a second of running on a quiet machine, and 300 to 400 times among
@@ -51,9 +51,7 @@ def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
     count = max(1, int(crowd.cores))
     preempted = _preempted(crowd)
     crowded = None if seen.on_gpu else seen.once(crowded_ns)
-    confidence, why = seen.confidence(CERTAIN if preempted else LIKELY)
     return Finding(
-        rule="many_threads",
         parts=("compute",) if crowded else (),
         claim=f"PyTorch computes on {threads} threads where there {_cores(crowd.cores)}: they take turns.",
         evidence=_crowding(seen, crowd, crowded),
@@ -62,8 +60,7 @@ def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
         advice=f"Where the number comes from the environment, set OMP_NUM_THREADS={count} before Python starts.",
         # What a quota takes from bursts of threads was not measured: nothing is predicted for it.
         gain=_gain(seen, crowd, threads, crowded) if crowded and preempted else None,
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if preempted else LIKELY),
         lesson="16_resources_and_scheduling",
     )
 
@@ -74,12 +71,9 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         return None
     share = seen.ledger.share("loader")
     workers, each = feeding.workers or 1, crowd.worker_threads or 1
-    confidence, why = seen.confidence(SUSPECT)
-    why = why or "how many of its threads compute at a time is not seen"
     loader = (feeding.setup.name if feeding.setup else None) or seen.names.loader
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
-        rule="many_threads",
         parts=("loader",),
         claim=f"{who_waits(seen, share)}: {workers} workers may compute on {each} threads each where there "
         f"{_cores(crowd.cores)}: they take turns.",
@@ -95,8 +89,7 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
             (0.1, 0.7),
             seen.ledger.spans["loader"],
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(SUSPECT, "how many of its threads compute at a time is not seen"),
         shown_by=seen.ledger.spans["loader"],
         lesson="16_resources_and_scheduling",
     )
@@ -143,7 +136,7 @@ def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[s
     told = []
     if crowded:
         told.append(
-            f"{percent(crowded / (seen.steps.traced_ns or 1))} {of_each_step(seen)} ({ms(crowded)}) is in operators "
+            f"{percent(seen.step_share(crowded))} {of_each_step(seen)} ({ms(crowded)}) is in operators "
             "that use all of these threads."
         )
     if crowd.preempted_per_cpu_s is not None:
@@ -161,11 +154,10 @@ def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[s
 
 
 def _numbers(crowd: Contention) -> dict[str, float]:
-    told = {
-        "threads": crowd.threads,
-        "cores": crowd.cores,
-        "worker_threads": crowd.worker_threads,
-        "preempted_per_cpu_s": crowd.preempted_per_cpu_s,
-        "throttled_frac": crowd.throttled_frac,
-    }
-    return {name: float(value) for name, value in told.items() if value is not None}
+    return figures(
+        threads=crowd.threads,
+        cores=crowd.cores,
+        worker_threads=crowd.worker_threads,
+        preempted_per_cpu_s=crowd.preempted_per_cpu_s,
+        throttled_frac=crowd.throttled_frac,
+    )

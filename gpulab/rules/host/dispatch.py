@@ -7,7 +7,7 @@ from gpulab.analysis.host.launches import Launching
 from gpulab.analysis.steps.ledger import DISPATCHING
 from gpulab.intervals import merged
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.host.garbage_collection import of_what, per_step_gain, share_of
 from gpulab.rules.phrases import an, ms, of_a_step, of_each_step, percent, spread
 
@@ -36,10 +36,8 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
         return None
     if pieces.median_ns > SMALL_PIECE_NS or pieces.count < MANY_PIECES:
         return None
-    confidence, why = seen.confidence(LIKELY if pieces.graphs else CERTAIN)
     traced_ns = seen.ledger.median_ns(*DISPATCHING)
     return Finding(
-        rule="dispatch_bound",
         parts=DISPATCHING,
         claim=f"{_subject(seen, share)} while Python and PyTorch call {pieces.per_step:,} small "
         f"{pieces.unit}s (median {ms(pieces.median_ns)}).",
@@ -48,18 +46,14 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
             *_less_recording(seen, exposed_ns),
             _pieces(pieces),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "per_step": float(pieces.per_step),
-            "median_ns": float(pieces.median_ns),
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=exposed_ns, per_step=pieces.per_step, median_ns=pieces.median_ns
+        ),
         fix=_fewer_pieces(seen),
         advice="A larger batch gives each call more to do; try it first where memory allows.",
         gain=_compiled(seen, exposed_ns),
         rewrites=_as_typed(seen),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY if pieces.graphs else CERTAIN),
         shown_by=seen.ledger.spans["dispatch"],
         lesson="12_launch_fusion_graphs",
     )
@@ -81,9 +75,7 @@ def recompiling(seen: Evidence) -> Finding | None:
         return None
     what, _ = told.whats[0]
     function, _, reason = what.partition(", again: ")
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="recompiling",
         parts=("python",),
         claim=f"{percent(share)} {of_what(seen, told)} goes to compiling "
         f"{function.replace(MODULE, 'the model')} again and again.",
@@ -92,13 +84,12 @@ def recompiling(seen: Evidence) -> Finding | None:
             f"{ms(told.mean_ns)} of an average step; the longest takes {ms(told.longest_ns)}.",
             *((f"What PyTorch says of the latest kind: {reason}.",) if reason else ()),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.per_step_ns), "compilations": float(told.count)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns, compilations=told.count),
         fix=_for_any_size(seen, function, reason),
         advice='TORCH_LOGS="recompiles" in the environment names the cause of each. After eight versions of a function '
         "PyTorch stops compiling it and runs it uncompiled.",
         gain=per_step_gain(seen, told, "the compilations, removed by 80 to 100 %", "even no compiling", (0.8, 1.0)),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=told.spans,
         lesson="12_launch_fusion_graphs",
     )

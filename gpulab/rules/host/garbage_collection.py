@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.gc_and_compilation import Stalling, collecting
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
 from gpulab.rules.phrases import ms, of_each_step, percent
 
 GC_WORTH_FRAC = 0.05  # as for the rest of the loop's Python: a twentieth of a step
@@ -30,10 +30,8 @@ def garbage_collection(seen: Evidence) -> Finding | None:
     what, often = told.whats[0]
     asked = what.startswith(ASKED)
     where = what.removeprefix(ASKED).removeprefix(" in ")
-    confidence, why = seen.confidence(CERTAIN)
     who = f"the loop calls gc.collect(){f' ({where})' if where else ''}" if asked else "Python collects garbage"
     return Finding(
-        rule="garbage_collection",
         parts=("python",),
         claim=f"{percent(share)} {of_what(seen, told)} is lost because {who}.",
         evidence=(
@@ -41,11 +39,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
             f"{ms(told.step_mean_ns)}; the longest takes {ms(told.longest_ns)}.",
             f"Most of that time goes to {often} {_kind(what, asked)}.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.per_step_ns * exposed),
-            "collections": float(told.count),
-        },
+        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns * exposed, collections=told.count),
         fix=_taken_out(where) if asked else _frozen(),
         advice="PyTorch gives tensors back at once without it; only objects that refer to one another in a circle need "
         "it."
@@ -53,8 +47,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
         else "Call collect_sometimes(step) in the loop. A collection takes the longer the more objects "
         "there are: fewer small ones (tuples, dicts, lists of lists) help as well.",
         gain=per_step_gain(seen, told, "the collections, removed by 80 to 100 %", "even none", (0.8, 1.0), exposed),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=told.spans,
         lesson="12_launch_fusion_graphs",
     )

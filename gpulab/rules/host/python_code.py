@@ -7,7 +7,7 @@ from gpulab.analysis.host.python_time import Outside, outside
 from gpulab.analysis.host.threads import FULL_FRAC
 from gpulab.intervals import Spans, merged
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Confidence, Finding, Gain, Unjudged, figures
 from gpulab.rules.host.garbage_collection import undisturbed
 from gpulab.rules.phrases import ms, of_a_step, percent, spread, who_waits
 
@@ -31,18 +31,16 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
     Dataset, so that workers do it, or do it once before.
     """
     told = seen.once(outside)
-    share = told.own_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(told.own_ns)
     if share < PYTHON_WORTH_FRAC:
         return None
     frame = seen.python_frame
     named = _is_known(frame)
     if (doubt := _doubt(seen, told, share, named)) is not None:
         return doubt
-    confidence, why = _sure(seen, told, share, frame)
     where = f": {frame.name}" if frame is not None and named else " outside PyTorch"
     crowded = not seen.on_gpu and (seen.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
     return Finding(
-        rule="host_python",
         parts=("python",),
         claim=f"{who_waits(seen, share)} for Python code of the loop{where}.",
         evidence=(
@@ -51,7 +49,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
             *_who(frame),
             *_computing(told),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.own_ns)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.own_ns),
         fix=_into_the_dataset(seen, frame if named else None),
         advice="Work that depends only on the sample belongs in the Dataset, where workers do it beside the model. "
         "What cannot move: do it with NumPy or torch on the whole batch at once, or once before training.",
@@ -62,8 +60,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
             (0.35 if crowded else 0.7, 1.0),
             seen.ledger.spans["python"],
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **_sure(seen, told, share, frame),
         shown_by=seen.ledger.spans["python"],
         lesson="05_data_loading",
     )
@@ -81,16 +78,12 @@ def gil_contention(seen: Evidence) -> Finding | None:
     """
     told = seen.once(outside)
     lost_ns = told.gil_ns + told.other_gil_ns
-    share = lost_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(lost_ns)
     if told.threads is None or share < GIL_WORTH_FRAC:
         return None
     who = told.threads
-    confidence, why = seen.confidence(LIKELY)
-    if who.may_lack_a_core(share):
-        confidence, why = SUSPECT, "all cores were busy, so part of it may be want of a core"
     named = f": {who.others_at}" if who.others_at else ""
     return Finding(
-        rule="gil_contention",
         parts=("python",),
         claim=f"{who_waits(seen, share)} while another Python thread runs{named}.",
         evidence=(
@@ -99,18 +92,18 @@ def gil_contention(seen: Evidence) -> Finding | None:
             f"{percent(who.main_frac)}.",
             f"For {of_a_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(lost_ns),
-            "others_frac": who.others_frac or 0.0,
-            "main_frac": who.main_frac,
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=lost_ns, others_frac=who.others_frac or 0.0, main_frac=who.main_frac
+        ),
         fix=_in_a_process(_function(who.others_at or "")),
         advice="A process has a lock of its own; what it shall work on goes through a multiprocessing.Queue. On macOS "
         "and Windows its function must be in a .py file. What must stay in a thread: let it sleep between rounds.",
         gain=_undisturbed(seen, lost_ns),
-        confidence=confidence,
-        why_confidence=why,
+        **(
+            Confidence(confidence=SUSPECT, why_confidence="all cores were busy, so part of it may be want of a core")
+            if who.may_lack_a_core(share)
+            else seen.confidence(LIKELY)
+        ),
         shown_by=_held_up(seen, told),
         lesson="12_launch_fusion_graphs",
     )
@@ -127,19 +120,15 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
     there when the loop needs it; or not in every step.
     """
     told = seen.once(outside)
-    share = told.absent_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(told.absent_ns)
     if told.threads is None or share < IDLE_WORTH_FRAC:
         return None
     spans = seen.ledger.spans["python"]
     frame, asked = seen.python_frame, library_call(seen.run, spans)
     named = frame is not None and frame.frac >= KNOWN_FRAC  # who waits has let go of the GIL: samples find it there
-    confidence, why = seen.confidence(LIKELY)
-    if not named and not why:
-        confidence, why = SUSPECT, "what it waited for was not recorded"
     device = "GPU and CPU idle" if seen.on_gpu else "The CPU is idle"
     where = f", waiting in {frame.name}" if frame is not None and named else ": the loop waits for something"
     return Finding(
-        rule="unexplained_idle",
         parts=("python",),
         claim=f"{device} {percent(share)} of each step{where}.",
         evidence=(
@@ -148,17 +137,12 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
             *_who(frame),
             *((f"There it calls {asked}.",) if asked else ()),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.absent_ns),
-            "main_frac": told.threads.main_frac,
-        },
+        numbers=figures(exposed_frac=share, exposed_ns=told.absent_ns, main_frac=told.threads.main_frac),
         fix=_ahead((_function(frame.name) if frame is not None and named else None) or "ask"),
         advice="It waits for a lock, the network, a file or another program. Take the wait out of the loop, or ask for "
         "the next answer while the model works on this one.",
         gain=_hidden(seen, seen.plain_ns(told.absent_ns)),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY if named else SUSPECT, "" if named else "what it waited for was not recorded"),
         shown_by=spans,
         lesson="05_data_loading",
     )
@@ -177,21 +161,19 @@ def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged
     else:
         return None
     return Unjudged(
-        rule="host_python",
-        about="Python code in the loop",
         why=f"{percent(share)} of the time is outside PyTorch, but {why}",
         fix=fix,
         open_frac=share,
     )
 
 
-def _sure(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
-    confidence, why = seen.confidence(CERTAIN if _is_known(frame) else LIKELY)
-    if frame is None and not why:
-        return SUSPECT, "what ran there was not recorded"
-    if not why and _cores_were_full(seen, told, share):
-        return LIKELY, FULL
-    return confidence, why
+def _sure(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> Confidence:
+    if frame is None:
+        return seen.confidence(SUSPECT, "what ran there was not recorded")
+    sure = seen.confidence(CERTAIN if _is_known(frame) else LIKELY)
+    if not sure["why_confidence"] and _cores_were_full(seen, told, share):
+        return Confidence(confidence=LIKELY, why_confidence=FULL)
+    return sure
 
 
 def _is_known(frame: Frame | None) -> bool:

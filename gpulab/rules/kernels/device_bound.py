@@ -6,7 +6,7 @@ from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.roofline import Utilisation, sized, utilisation
 from gpulab.analysis.kernels.tensor_cores import Precision
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding
+from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.rules.phrases import of_each_step, percent, spread
 
 WORKING = ("matmul", "kernels", "communication", "compute")
@@ -31,23 +31,21 @@ def device_bound(seen: Evidence) -> Finding | None:
     if busy < BUSY_FRAC:
         return None
     device = "GPU" if seen.on_gpu else "CPU"
-    confidence, why = seen.confidence(CERTAIN)
     what = f"The {device} computes {percent(busy)} {of_each_step(seen)}"
     if talking >= TALKING_FRAC:
         what = f"The {device} works {percent(busy)} {of_each_step(seen)} ({percent(talking)} is exposed communication)"
     used = _used(seen)
     return Finding(
-        rule="device_bound",
         claim=f"{what}: feeding it is not the limit.",
         evidence=(f"{spread(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
-        numbers={
-            "busy_frac": busy,
-            "communication_frac": talking,
-            **({"mfu_frac": used.step_frac, "kernel_frac": used.kernel_frac} if used else {}),
-        },
+        numbers=figures(
+            busy_frac=busy,
+            communication_frac=talking,
+            mfu_frac=used.step_frac if used else None,
+            kernel_frac=used.kernel_frac if used else None,
+        ),
         advice=_faster_compute(seen, used),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
     )
 
 

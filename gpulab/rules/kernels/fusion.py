@@ -8,9 +8,9 @@ from gpulab.analysis.kernels.fusion_patterns import Formula
 from gpulab.analysis.kernels.interior import interior, short
 from gpulab.analysis.kernels.roofline import sized, traffic
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.kernels.small_batch import small_batch
-from gpulab.rules.kernels.speedup import faster_work
+from gpulab.rules.kernels.speedup import faster_work, kernel_group
 from gpulab.rules.phrases import about, counted, ms, of_a_step, of_each_step, percent
 
 # A fifth: in any eager model some activations and additions follow one another, and a compiler is a large tool.
@@ -37,7 +37,7 @@ def unfused(seen: Evidence) -> Finding | None:
     found = _chains(seen)
     if found is None or (found.repeated and small_batch(seen) is not None):
         return None
-    share = found.cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(found.cost_ns)
     known_ns = sum(cost_ns for _, cost_ns in found.formulas)
     known = known_ns >= KNOWN_WORTH_FRAC * (seen.steps.traced_ns or 1)
     if share < CHAINS_WORTH_FRAC and not (known and share >= KNOWN_WORTH_FRAC):
@@ -45,11 +45,8 @@ def unfused(seen: Evidence) -> Finding | None:
     gain = _fewer_passes(seen, found)
     if gain is None:
         return None
-    confidence, why = seen.confidence(LIKELY if found.sized or known else SUSPECT)
-    if not found.sized and not known and not why:
-        why = "sizes were not recorded, so that they work on the same tensors is a guess"
+    sure = found.sized or known
     return Finding(
-        rule="unfused",
         parts=("kernels",) if seen.on_gpu else ("compute",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_what(found)}: each {found.unit} reads and writes "
         "the same tensor again.",
@@ -58,17 +55,14 @@ def unfused(seen: Evidence) -> Finding | None:
             f"{found.unit}s on average.",
             *(f"{ms(cost_ns)} of it looks like {each.value} written by hand." for each, cost_ns in found.formulas[:3]),
         ),
-        numbers={
-            "share_frac": share,
-            "cost_ns": float(found.cost_ns),
-            "chains": float(found.count),
-            "pieces": found.pieces,
-        },
+        numbers=figures(share_frac=share, cost_ns=found.cost_ns, chains=found.count, pieces=found.pieces),
         fix=_fused(seen, found),
         advice=_advice(seen, found),
         gain=gain,
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(
+            LIKELY if sure else SUSPECT,
+            "" if sure else "sizes were not recorded, so that they work on the same tensors is a guess",
+        ),
         shown_by=found.spans,
         lesson="14_attention_kernels" if _first(found) is Formula.ATTENTION else "12_launch_fusion_graphs",
     )
@@ -152,7 +146,7 @@ def memory_bound(seen: Evidence) -> Finding | None:
     found = traffic(kernels, seen.once(sized), NEAR_PEAK_FRAC) if kernels is not None else None
     if kernels is None or found is None:
         return None
-    share = found.cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(found.cost_ns)
     if share < MEMORY_WORTH_FRAC:
         return None
     # Half the bytes take half the time; numbers that are narrow already are moved less often only by fewer passes.
@@ -161,10 +155,8 @@ def memory_bound(seen: Evidence) -> Finding | None:
     gain = faster_work(seen, found.cost_ns, left, basis, "even half the traffic", spans=found.spans)
     if gain is None:
         return None
-    confidence, why = seen.confidence(LIKELY)
     rate = found.rate_bytes_per_s
     return Finding(
-        rule="memory_bound",
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that move data at "
         f"{percent(rate / found.peaks.memory)} of what the GPU's memory can: only moving less helps them.",
@@ -173,12 +165,11 @@ def memory_bound(seen: Evidence) -> Finding | None:
             f"{found.peaks.memory / 1e9:.4g} GB/s at most ({found.peaks.source}).",
             "By operator: " + ", ".join(f"{op} {ms(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(found.cost_ns), "rate_bytes_per_s": rate},
+        numbers=figures(share_frac=share, cost_ns=found.cost_ns, rate_bytes_per_s=rate),
         fix=f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})  # fewer passes over memory",
         advice="Half the bytes: bfloat16 in place of float32." if found.float32 else "",
         gain=gain,
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=found.spans,
         lesson="12_launch_fusion_graphs",
     )
@@ -191,31 +182,24 @@ def scattered_access(seen: Evidence) -> Finding | None:
     scattered, counters tell (Nsight Compute: sectors per request). Confused with: latency, atomics, a large table
     that simply must be read. What to do: measure; sort the indices, keep rows contiguous, gather once.
     """
-    kernels = seen.once(interior)
-    if kernels is None:
+    scattered = kernel_group(seen, is_scattered, SCATTERED_WORTH_FRAC)
+    if scattered is None:
         return None
-    scattered = kernels.which(is_scattered)
-    cost_ns = kernels.cost_ns(scattered) if scattered.any() else 0
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
-    if share < SCATTERED_WORTH_FRAC:
-        return None
-    most = kernels.most(scattered)
-    name = short(most[0]) if most else "-"
+    name = short(scattered.largest)
     return Finding(
-        rule="scattered_access",
         parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if their "
-        "reads are scattered, most of each read is thrown away.",
+        claim=f"{percent(scattered.share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if "
+        "their reads are scattered, most of each read is thrown away.",
         evidence=(
-            f"{of_a_step(seen, cost_ns)} in gather, scatter and embedding kernels.",
+            f"{of_a_step(seen, scattered.cost_ns)} in gather, scatter and embedding kernels.",
             "A trace does not tell how they read: this is a suspicion until counters are asked.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns)},
+        numbers=figures(share_frac=scattered.share, cost_ns=scattered.cost_ns),
         advice="Count before you change anything, in a terminal: ncu --section MemoryWorkloadAnalysis "
         f"-k regex:{name} python train.py. More than 4 sectors a request, of 4-byte loads, is scattered: sort the "
         "indices, or call .contiguous() once before repeated use.",
         confidence=SUSPECT,
         why_confidence="names of kernels do not tell how they read",
-        shown_by=kernels.spans(scattered),
+        shown_by=scattered.kernels.spans(scattered.mask),
         lesson="13_access_patterns",
     )

@@ -8,7 +8,7 @@ from gpulab.analysis.kernels.optimizers import Updating, updating_on_cpu, updati
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.kernels.speedup import faster_work, worth_having
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
 from gpulab.run import Optimizer, Run
@@ -42,17 +42,15 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     if tensors and found.pieces < EACH_PIECES * tensors and found.median_ns > SMALL_PIECE_NS:
         return None
     cost_ns = _cost_ns(seen, found)
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if share < OPTIMIZER_WORTH_FRAC or (told is not None and told.fused):
         return None
     rewrites = _as_typed(seen, found, told)
     gain = _at_once(seen, cost_ns, rewrites)
     if gain is None:
         return None
-    confidence, why = seen.confidence(CERTAIN if tensors else LIKELY)
     each = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
-        rule="slow_optimizer",
         parts=("compute", "dispatch", "glue") if not seen.on_gpu else ("kernels", "launch", "dispatch", "glue"),
         claim=f"{percent(share)} {of_each_step(seen)} goes to {_named(found)} updating one parameter after the other: "
         f"{found.pieces:,} {found.unit}s{each}.",
@@ -61,18 +59,12 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
             "there (median).",
             *((f"The host is inside it for {ms(found.host_ns)}.",) if seen.on_gpu and found.host_ns != cost_ns else ()),
         ),
-        numbers={
-            "share_frac": share,
-            "cost_ns": float(cost_ns),
-            "per_step": float(found.pieces),
-            **({"tensors": float(tensors)} if tensors else {}),
-        },
+        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=found.pieces, tensors=tensors or None),
         fix=_fused(seen, found, told),
         advice=_advice(seen, found),
         gain=gain,
         rewrites=seen.typed(rewrites),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if tensors else LIKELY),
         shown_by=found.spans,
         lesson="12_launch_fusion_graphs",
     )

@@ -7,7 +7,7 @@ import numpy as np
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.occupancy import Filling, filling
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, figures
 from gpulab.rules.kernels.device_bound import WORKING
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
 
@@ -37,12 +37,8 @@ def small_batch(seen: Evidence) -> Finding | None:
     used = _used_frac(seen)
     if used is not None and used > 1 - FREE_FRAC:
         return None
-    share = told.small_ns / max(1, seen.steps.traced_ns or 1)
-    confidence, why = seen.confidence(SUSPECT if used is None else LIKELY)
-    if used is None and not why:
-        why = "how full the GPU's memory is was not recorded"
+    share = seen.step_share(told.small_ns)
     return Finding(
-        rule="small_batch",
         parts=("matmul", "kernels"),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
         "GPU: the batch is too small for it.",
@@ -53,17 +49,16 @@ def small_batch(seen: Evidence) -> Finding | None:
             *_alike(told),
             *_tail(told),
         ),
-        numbers={
-            "small_frac": told.small_frac,
-            "filled_frac": told.filled_frac,
-            "cost_ns": float(told.small_ns),
-            **({"memory_frac": used} if used is not None else {}),
-        },
+        numbers=figures(
+            small_frac=told.small_frac, filled_frac=told.filled_frac, cost_ns=told.small_ns, memory_frac=used
+        ),
         fix=_twice(seen),
         advice="Go on doubling while the samples per second rise; then raise the learning rate in step, or keep it "
         "and watch the loss. How much a larger batch gains, only trying tells.",
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(
+            SUSPECT if used is None else LIKELY,
+            "how full the GPU's memory is was not recorded" if used is None else "",
+        ),
         shown_by=told.spans,
         lesson="03_parallel_work_and_batch",
     )

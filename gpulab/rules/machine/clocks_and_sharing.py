@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.machine.clocks import Clocks, clocks, loaded, median, sensed_device
 from gpulab.analysis.machine.gpu_sharing import Sharing, sharing
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.phrases import percent
 
@@ -52,7 +52,6 @@ def throttled(seen: Evidence) -> Finding | None:
     worth = cause != "limit" and (lost is None or lost >= LOSS_WORTH_FRAC)
     counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= HELD_FRAC
     return Finding(
-        rule="throttled",
         claim=_slowed(now, cause),
         evidence=_clock_evidence(now),
         numbers=_clock_numbers(now),
@@ -124,14 +123,13 @@ def _clock_evidence(now: Clocks) -> tuple[str, ...]:
 
 
 def _clock_numbers(now: Clocks) -> dict[str, float]:
-    told = {
-        "held_by_heat_frac": now.held_by_heat,
-        "held_by_power_frac": now.held_by_power,
-        "clock_mhz": now.clock_mhz,
-        "free_clock_mhz": now.free_mhz,
-        "temperature_c": now.temperature_c,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    return figures(
+        held_by_heat_frac=now.held_by_heat,
+        held_by_power_frac=now.held_by_power,
+        clock_mhz=now.clock_mhz,
+        free_clock_mhz=now.free_mhz,
+        temperature_c=now.temperature_c,
+    )
 
 
 def _raise_limit(now: Clocks) -> str:
@@ -159,20 +157,18 @@ def shared_gpu(seen: Evidence) -> Finding | None:
     if not busy and held < HELD_BYTES:
         return None
     lost = used * _computing(seen)
-    confidence, why = (CERTAIN, "") if found.listed else (SUSPECT, "by what this process does not account for")
     return Finding(
-        rule="shared_gpu",
         claim=_others_do(found, busy),
         evidence=_of_others(found),
-        numbers={"others_util_frac": used, "others_memory_bytes": held},
+        numbers=figures(others_util_frac=used, others_memory_bytes=held),
         fix=_another_gpu(seen, found),
         advice="See who it is with nvidia-smi. Notebooks that were left open keep their memory until their kernel is "
         "shut down (jupyter server list; Running Terminals and Kernels).",
         gain=_gain(seen, lost, "the others' share of the GPU's time, won back by 30 to 100 %", "even a GPU to itself")
         if busy
         else None,
-        confidence=confidence,
-        why_confidence=why,
+        confidence=CERTAIN if found.listed else SUSPECT,
+        why_confidence="" if found.listed else "by what this process does not account for",
         caveats=("With others on it, times vary from run to run: compare again when it is free.",) if busy else (),
         lesson="16_resources_and_scheduling",
         aside=not busy,
@@ -230,14 +226,13 @@ def memory_traffic(seen: Evidence) -> Finding | None:
     much = memory / util >= MUCH_FRAC
     agree = _kernels_agree(seen, much)
     return Finding(
-        rule="memory_traffic",
         claim=f"The GPU's memory is read or written {percent(memory)} of the time: "
         + ("moving data sets the pace, not arithmetic." if much else "moving data does not set the pace."),
         evidence=(
             f"Memory controller {percent(memory)}, kernels {percent(util)}: medians of {len(rows)} samples under load.",
             *((agree,) if agree else ()),
         ),
-        numbers={"memory_util_frac": memory, "util_frac": util},
+        numbers=figures(memory_util_frac=memory, util_frac=util),
         advice="Do more with each byte that is read: torch.compile fuses operators, bfloat16 halves what is moved."
         if much
         else "Faster arithmetic helps: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
 
 CPU_WORTH_FRAC = 0.20  # small heads and metrics are computed on the CPU on purpose; from a fifth on it is a mistake
@@ -29,7 +29,7 @@ def wrong_device(seen: Evidence) -> Finding | None:
     here = seen.run.source.how in ("measured", "virtual")
     if placed - {"cpu"} or not here or (not placed and not _recorded_gpu(seen)):
         return None
-    share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
+    share = seen.step_share(math.exposed_ns) if math else 0.0
     if not placed and share < CPU_WORTH_FRAC:
         return None
     return _all_of_it(seen, math, share, bool(placed))
@@ -42,11 +42,9 @@ def _recorded_gpu(seen: Evidence) -> bool:
 def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool) -> Finding:
     gpu, usable = seen.run.machine.gpus[0].name, seen.run.facts.get("cuda") != "False"
     model = next((each for each in seen.run.models if each.device == "cpu"), None)
-    confidence, why = seen.confidence(CERTAIN if placed else LIKELY)
     where = f"The parameters of {model.name or model.kind} lie on the CPU." if model else None
     spent = f"{of_a_step(seen, math.exposed_ns)} in matrix products and convolutions of the CPU." if math else None
     return Finding(
-        rule="wrong_device",
         claim=f"The model computes on the CPU, though there is a GPU ({gpu})"
         + ("." if usable else ", which this PyTorch cannot use."),
         evidence=tuple(text for text in (where, "No kernel was launched while events were recorded.", spent) if text),
@@ -56,8 +54,7 @@ def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool)
         if usable
         else "Install a PyTorch built for CUDA (pytorch.org/get-started), then restart the kernel; "
         "torch.cuda.is_available() must say True.",
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if placed else LIKELY),
         shown_by=math.spans if math else seen.ledger.spans["compute"],
         lesson="01_what_is_utilisation",
         urgent=True,
@@ -65,21 +62,19 @@ def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool)
 
 
 def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
-    share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
+    share = seen.step_share(math.exposed_ns) if math else 0.0
     if math is None or share < CPU_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(LIKELY)
     left = next((each for each in seen.run.models if each.device and "cpu" in each.device), None)
     whose = (f"Some parameters of {left.name or left.kind} lie on the CPU.",) if left else ()
     return Finding(
-        rule="wrong_device",
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while the CPU computes layers of the model.",
         evidence=(
             f"Matrix products or convolutions on the CPU, {math.count} in every step: "
             f"{of_a_step(seen, math.exposed_ns)} with the GPU idle.",
             *whose,
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(math.exposed_ns), "per_step": float(math.count)},
+        numbers=figures(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),
         fix=_move(seen),
         gain=seen.bounded(
             seen.plain_ns(math.exposed_ns),
@@ -88,8 +83,7 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
             (0.8, 1.0),
             math.spans,
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=math.spans,
         lesson="01_what_is_utilisation",
         urgent=True,

@@ -6,7 +6,7 @@ from gpulab.analysis.memory.allocator import Requests, Room, requests, rooms
 from gpulab.analysis.memory.growth import LEAST_STEPS, Growth, growths
 from gpulab.analysis.memory.holders import Growing, growing
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, figures
 from gpulab.rules.memory.oom_remedies import EXPANDABLE, size
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent
 
@@ -19,6 +19,10 @@ PEAK_FOLLOWS = 1.5  # the peak rises by what is left between steps if that leaks
 LONGER_FRAC = 0.3  # steps that get longer by this much over the run have more to do in each
 URGENT_RUNS = 20  # memory that is gone before so many runs of this length are over is gone before training is
 UNUSED_FRAC = 0.5  # the articles say "mostly free": more than half
+SIZE_UNKNOWN = Unjudged(
+    why="how much memory the GPU has is not known",
+    fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
+)
 
 
 def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
@@ -39,20 +43,18 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
     if (doubt := _who_asks(seen, found)) is not None:
         return doubt
     exposed_ns = seen.ledger.median_ns("alloc")
-    confidence, why = seen.confidence(CERTAIN if found.by_pytorch else LIKELY)
     return Finding(
-        rule="allocator_thrash",
         parts=("alloc",),
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while memory is asked of the driver and given back"
         f"{_although(found)}.",
         evidence=_requests(seen, found, exposed_ns),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "asked_per_step": float(found.asked),
-            "freed_per_step": float(found.freed),
-            **({} if found.retries is None else {"retries": float(found.retries)}),
-        },
+        numbers=figures(
+            exposed_frac=share,
+            exposed_ns=exposed_ns,
+            asked_per_step=found.asked,
+            freed_per_step=found.freed,
+            retries=found.retries,
+        ),
         fix=_expandable() if found.retries else "",
         advice=" ".join(_keeping(found)),
         gain=seen.predicted(
@@ -65,8 +67,7 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
             ),
         ),
         rewrites=seen.typed("no_alloc"),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if found.by_pytorch else LIKELY),
         shown_by=seen.ledger.spans["alloc"],
         lesson="09_memory_anatomy_and_oom",
     )
@@ -82,7 +83,7 @@ def _who_asks(seen: Evidence, found: Requests) -> Unjudged | None:
         fix = "look for the call on the timeline of a recording with --level deep"
     else:
         return None
-    return Unjudged(rule="allocator_thrash", about="memory asked for in every step", why=why, fix=fix)
+    return Unjudged(why=why, fix=fix)
 
 
 def _although(found: Requests) -> str:
@@ -125,12 +126,7 @@ def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
     """
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
-            return Unjudged(
-                rule="fragmentation",
-                about="memory in pieces",
-                why="how much memory the GPU has is not known",
-                fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
-            )
+            return SIZE_UNKNOWN
         stranded = room.stranded_bytes / max(1, room.reserved_bytes)
         pieces = (room.split_frac or 0.0) >= STRANDED_FRAC
         if stranded >= STRANDED_FRAC and pieces and room.used_frac >= PRESSURE_FRAC:
@@ -149,16 +145,15 @@ def _fragmented(room: Room) -> Finding:
     if retried:
         evidence.append(f"PyTorch emptied its cache {room.retries or 0} times as a request found no room.")
     return Finding(
-        rule="fragmentation",
         claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
         "nothing, and the GPU is nearly full.",
         evidence=tuple(evidence),
-        numbers={
-            "stranded_bytes": float(room.stranded_bytes),
-            "reserved_bytes": float(room.reserved_bytes),
-            "split_frac": room.split_frac or 0.0,
-            "used_frac": room.used_frac or 0.0,
-        },
+        numbers=figures(
+            stranded_bytes=room.stranded_bytes,
+            reserved_bytes=room.reserved_bytes,
+            split_frac=room.split_frac or 0.0,
+            used_frac=room.used_frac or 0.0,
+        ),
         fix=_expandable(),
         advice="Batches of one shape (pad or bucket them) leave fewer pieces. To see every block: "
         "torch.cuda.memory._record_memory_history() before, torch.cuda.memory._dump_snapshot() after.",
@@ -193,23 +188,22 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
             return _hidden(names[0])
         return None if growth else _TOO_SHORT
     if not names and (rival := _inputs_grow(growth)) is not None:
-        return Unjudged(rule="memory_growth", about="memory that grows", why=rival, fix=_SAME_INPUTS)
+        return Unjudged(why=rival, fix=_SAME_INPUTS)
     left = growth.steps_left
     urgent = left is not None and left < URGENT_RUNS * len(seen.steps)
     vague = growth.device is None and not names  # the heap of a process settles for long, and nobody keeps anything
     end = "" if left is None else f", which is full in about {_rounded(left)} more"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
-        rule="memory_growth",
         claim=f"Each step keeps another {size(growth.per_step.slope)} of {memory}{end}"
         f"{f': {names[0].name} keeps graphs' if names else ''}.",
         evidence=(*_growth(growth), *map(_grew, names[:3])),
-        numbers={
-            "per_step_bytes": growth.per_step.slope,
-            "low_bytes": growth.per_step.low,
-            "high_bytes": growth.per_step.high,
-            **({} if left is None else {"steps_left": left}),
-        },
+        numbers=figures(
+            per_step_bytes=growth.per_step.slope,
+            low_bytes=growth.per_step.low,
+            high_bytes=growth.per_step.high,
+            steps_left=left,
+        ),
         fix=_number(names[0].name) if names else _WHAT_GROWS,
         advice=_KEEPING,
         confidence=CERTAIN if names else SUSPECT if vague else LIKELY,
@@ -223,14 +217,13 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
 def _hidden(grew: Growing) -> Finding:
     """The process does not show it, as an earlier run has left it room: the collection itself does."""
     return Finding(
-        rule="memory_growth",
         claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes or 0)} each, "
         f"{size(grew.bytes or 0)} by now.",
         evidence=(
             _grew(grew),
             "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",
         ),
-        numbers={"kept_bytes": float(grew.bytes or 0), "entries": float(grew.entries)},
+        numbers=figures(kept_bytes=grew.bytes or 0, entries=grew.entries),
         fix=_number(grew.name),
         advice=_KEEPING,
         confidence=CERTAIN,
@@ -244,8 +237,6 @@ def _grew(each: Growing) -> str:
 
 
 _TOO_SHORT = Unjudged(
-    rule="memory_growth",
-    about="memory that grows",
     why=f"it takes {LEAST_STEPS} steps, and a reading of memory in most, after the recorded ones",
     fix="let the loop run on for some seconds under %%gpuprofile",
 )
@@ -317,12 +308,7 @@ def memory_unused(seen: Evidence) -> Finding | Unjudged | None:
     """
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
-            return Unjudged(
-                rule="memory_unused",
-                about="free GPU memory",
-                why="how much memory the GPU has is not known",
-                fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
-            )
+            return SIZE_UNKNOWN
         if room.used_frac < UNUSED_FRAC:
             return _unused(seen, room)
     return None
@@ -333,10 +319,9 @@ def _unused(seen: Evidence, room: Room) -> Finding:
     batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
     now = f" from {batch} to {2 * batch}" if batch else ""
     return Finding(
-        rule="memory_unused",
         claim=f"{percent(1 - used / capacity)} of the memory of GPU {room.device} is never used.",
         evidence=(f"At its fullest, {size(used)} of {size(capacity)} is in use, by all processes together.",),
-        numbers={"used_bytes": used, "capacity_bytes": float(capacity), "used_frac": used / capacity},
+        numbers=figures(used_bytes=used, capacity_bytes=capacity, used_frac=used / capacity),
         advice=f"Double the batch size{now}, and look whether samples per second rise: they do where kernels are too "
         "small for the GPU, and not where it is full of work already. The learning rate may then be raised with it.",
         confidence=LIKELY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.ranks.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
 from gpulab.rules.phrases import ms, of_a_step, of_each_step, percent, spread
 from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
 
@@ -45,9 +45,7 @@ def exposed_communication(seen: Evidence) -> Finding | None:
     kind = told.by_kind[0][0]
     how = parallel(seen, kind)
     fix, advice = overlapped(seen, how, half_bytes=told.float32, bucket_mb=_bucket(told))
-    confidence, why = seen.confidence(CERTAIN)
     return Finding(
-        rule="exposed_communication",
         parts=("communication",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
         evidence=(
@@ -59,18 +57,14 @@ def exposed_communication(seen: Evidence) -> Finding | None:
             *_tail(told, how),
             *_waiting(seen),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "hidden_frac": told.hidden_frac,
-            "per_step": told.per_step,
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=exposed_ns, hidden_frac=told.hidden_frac, per_step=told.per_step
+        ),
         fix=fix,
         advice=advice,
         gain=_hidden(seen, told, exposed_ns),
         rewrites=seen.typed("overlap"),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=told.spans,
         caveats=_caveats(seen),
         lesson="15_distributed_communication",
@@ -165,22 +159,20 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
     told = seen.once(buckets)
     if told is None:
         return _unknown_sizes(seen)
-    share = told.small_exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(told.small_exposed_ns)
     if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
         return None
-    confidence, why = seen.confidence(LIKELY)
     return Finding(
-        rule="small_buckets",
         parts=("communication",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
         f"the other GPUs in {round(told.small_per_step)} small pieces.",
         evidence=_pieces(seen, told),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.small_exposed_ns),
-            "per_step": told.small_per_step,
-            "median_bytes": float(told.median_bytes),
-        },
+        numbers=figures(
+            exposed_frac=share,
+            exposed_ns=told.small_exposed_ns,
+            per_step=told.small_per_step,
+            median_bytes=told.median_bytes,
+        ),
         fix=rewrapped(seen, bucket_mb=_larger(told), ddp=how.ddp),
         advice=""
         if how.ddp
@@ -196,8 +188,7 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
             ),
         ),
         rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(LIKELY),
         shown_by=told.spans,
         lesson="15_distributed_communication",
     )
@@ -208,8 +199,6 @@ def _unknown_sizes(seen: Evidence) -> Unjudged | None:
     if told is None or told.by_kind[0][0] != "all-reduce" or told.per_step < MANY_SMALL:
         return None
     return Unjudged(
-        rule="small_buckets",
-        about="the size of what is communicated at once",
         why=f"there are {round(told.per_step)} collectives a step, but the trace does not tell their sizes",
         fix="record with PyTorch 2.2 or newer, which tells them",
     )

@@ -7,7 +7,7 @@ import numpy as np
 from gpulab.analysis.events.device_work import devices
 from gpulab.analysis.ranks.data_parallel import Shares, replicated, worked
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Confidence, Finding, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.phrases import of_a_step, of_each_step, percent
 from gpulab.rules.ranks.parallelism import spread_over
@@ -37,16 +37,14 @@ def data_parallel(seen: Evidence) -> Finding | None:
     told = seen.once(replicated)
     if told is None:
         return None
-    share = told.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(told.exposed_ns)
     worth = share >= REPLICAS_WORTH_FRAC
-    confidence, why = seen.confidence(CERTAIN)
     cost = (
         f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
         if worth
         else "which costs little here"
     )
     return Finding(
-        rule="data_parallel",
         parts=("communication", "copies") if worth else (),
         claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
         evidence=(
@@ -54,7 +52,7 @@ def data_parallel(seen: Evidence) -> Finding | None:
             "kernel beside it on the GPU that works most.",
             _by_device(told.shares),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.exposed_ns), "gpus": float(told.gpus)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.exposed_ns, gpus=told.gpus),
         fix=spread_over(seen, told.gpus, from_one=True),
         advice="DistributedDataParallel needs a script and one process a GPU: it does not run in a notebook cell.",
         gain=seen.bounded(
@@ -66,8 +64,7 @@ def data_parallel(seen: Evidence) -> Finding | None:
         )
         if worth
         else None,
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN),
         shown_by=told.spans,
         aside=not worth,
         lesson="15_distributed_communication",
@@ -94,16 +91,14 @@ def idle_gpus(seen: Evidence) -> Finding | None:
     most, first = max(busy)
     count = len(shares)
     by_sensors = bool(_sampled(seen.run))
-    confidence, why = (LIKELY, "") if by_sensors else seen.confidence(LIKELY)
     well_fed = most >= WELL_FED_FRAC
     return Finding(
-        rule="idle_gpus",
         claim=f"{len(free)} of {count} GPUs do{'es' * (len(free) == 1)} nothing while GPU {first} works.",
         evidence=(
             _by_device(shares) if count <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
             "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
         ),
-        numbers={"idle_gpus": float(len(free)), "gpus": float(count), "busiest_frac": most},
+        numbers=figures(idle_gpus=len(free), gpus=count, busiest_frac=most),
         fix=spread_over(seen, len(free) + len(busy), from_one=False),
         advice="One process a GPU needs a script: it does not run in a notebook cell. "
         + (
@@ -111,8 +106,7 @@ def idle_gpus(seen: Evidence) -> Finding | None:
             if well_fed
             else f"Mend first what keeps GPU {first} waiting: more GPUs would wait alike."
         ),
-        confidence=confidence,
-        why_confidence=why,
+        **(Confidence(confidence=LIKELY, why_confidence="") if by_sensors else seen.confidence(LIKELY)),
         aside=not well_fed,
         lesson="16_resources_and_scheduling",
     )

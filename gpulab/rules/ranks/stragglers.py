@@ -11,7 +11,7 @@ from gpulab.analysis.ranks.stragglers import Arrivals, arrivals, excess
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
 from gpulab.rules.phrases import ms, percent
 from gpulab.run import Run
 
@@ -37,11 +37,9 @@ def stragglers(seen: Evidence) -> Finding | Unjudged | None:
     if not _worth(arrived, step_ns):
         return None
     cause = _cause(seen, arrived)
-    confidence, why = seen.confidence(CERTAIN if arrived.late_frac >= 0.9 else LIKELY)
     name = _rank(arrived)
     others = len(arrived.sides) - 1
     return Finding(
-        rule="stragglers",
         parts=cause.parts if arrived.sides[arrived.late].run is seen.run else ("communication",),
         claim=f"{'The other GPU waits' if others == 1 else f'The other {others} GPUs wait'} {ms(arrived.wait_ns)} "
         f"of each {ms(step_ns)} step for that of rank {name}{cause.clause}.",
@@ -50,17 +48,13 @@ def stragglers(seen: Evidence) -> Finding | Unjudged | None:
             f"({arrived.matched} collectives, matched across {others + 1} ranks).",
             *cause.evidence,
         ),
-        numbers={
-            "rank": float(name),
-            "late_frac": arrived.late_frac,
-            "exposed_ns": float(arrived.wait_ns),
-            "exposed_frac": arrived.wait_ns / step_ns,
-        },
+        numbers=figures(
+            rank=name, late_frac=arrived.late_frac, exposed_ns=arrived.wait_ns, exposed_frac=arrived.wait_ns / step_ns
+        ),
         fix=cause.fix,
         advice=cause.advice,
         gain=_mended(seen, arrived),
-        confidence=confidence,
-        why_confidence=why,
+        **seen.confidence(CERTAIN if arrived.late_frac >= 0.9 else LIKELY),
         shown_by=next(
             (spans for side, spans in zip(arrived.sides, arrived.spans, strict=True) if side.run is seen.run),
             seen.ledger.spans["communication"],
@@ -99,8 +93,6 @@ def _not_comparable(seen: Evidence) -> Unjudged | None:
     if not seen.ledger.part_ns["communication"].any():
         return None  # these runs are not parts of one job, or do not communicate: nobody waits
     return Unjudged(
-        rule="stragglers",
-        about="ranks that the others wait for",
         why="the collectives of the ranks cannot be matched: no three steps were recorded by all of them",
         fix="record the same steps on every rank: torch.profiler.schedule(wait=5, warmup=2, active=6)",
     )

@@ -11,7 +11,7 @@ from gpulab.analysis.steps.pauses import Passes, Pauses, passes, pauses
 from gpulab.intervals import Spans, clip
 from gpulab.replay.rewrites.steps.async_checkpoint import SAVING
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, figures
 from gpulab.rules.host.garbage_collection import averaged
 from gpulab.rules.phrases import ms, percent
 from gpulab.run import Loader
@@ -81,12 +81,11 @@ def first_step(seen: Evidence) -> Finding | None:
     count = int(slow.sum())
     what = "The first step takes" if count == 1 else f"The first {count} steps take"
     return Finding(
-        rule="first_step",
         claim=f"{what} {ms(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
         evidence=(
             f"A typical step takes {ms(typical)}; the warm-up is {percent(share)} of the {ms(whole_ns)} of all steps.",
         ),
-        numbers={"extra_ns": float(extra_ns), "typical_ns": typical, "frac": share},
+        numbers=figures(extra_ns=extra_ns, typical_ns=typical, frac=share),
         advice="It happens once a run: leave the first steps out when you time a loop. "
         "In a real training run it is soon forgotten.",
         confidence=CERTAIN,
@@ -101,21 +100,14 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
     when = f"Every {found.every} steps" if found.every else f"{found.count} times in {found.steps} steps"
     where = f" ({found.frame})" if found.frame else ""
     what = {"saving": "a checkpoint is written", "logging": "something is logged"}.get(kind, "something else is done")
-    confidence = LIKELY if kind else SUSPECT
     return Finding(
-        rule="periodic_pause",
         claim=f"{when} the loop stops for {ms(found.each_ns)} while {what}{where}: {percent(found.frac)} of the time.",
         evidence=(
             f"{found.count} of {found.steps} steps take {ms(found.each_ns)} more than the ordinary "
             f"{ms(found.ordinary_ns)}, without waits for data; that is {ms(found.total_ns / found.steps)} a step.",
             *_sampled(found),
         ),
-        numbers={
-            "frac": found.frac,
-            "each_ns": float(found.each_ns),
-            "count": float(found.count),
-            **({"every": float(found.every)} if found.every else {}),
-        },
+        numbers=figures(frac=found.frac, each_ns=found.each_ns, count=found.count, every=found.every or None),
         fix=_fix(seen, kind, found),
         advice=ADVICE.get(kind, "Do it less often, or in a thread beside the loop."),
         gain=averaged(
@@ -125,7 +117,7 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
             "even no such pause",
             (0.7, 1.0),
         ),
-        confidence=confidence,
+        confidence=LIKELY if kind else SUSPECT,
         why_confidence="" if kind else "what ran in them is not known for certain",
         shown_by=found.spans,
         lesson="16_resources_and_scheduling",
@@ -137,14 +129,13 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
     warm = seen.steps.dur_ns[seen.steps.plain | seen.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
-        rule="periodic_pause",
         claim=f"Each pass over the data begins with a wait of {ms(begun.each_ns)} while its {loader.workers} "
         f"workers are started anew: {percent(begun.frac)} of the time.",
         evidence=(
             f"In {begun.count} passes after the first, the first batch took {ms(begun.each_ns)} longer than others.",
             "persistent_workers is off, so the workers end with every pass.",
         ),
-        numbers={"frac": begun.frac, "each_ns": float(begun.each_ns), "count": float(begun.count)},
+        numbers=figures(frac=begun.frac, each_ns=begun.each_ns, count=begun.count),
         fix="from torch.utils.data import DataLoader\n\n"
         f"{name} = DataLoader({seen.names.dataset}, batch_size={batch}, shuffle=True,\n"
         f"    num_workers={loader.workers}, persistent_workers=True)  # they stay between passes",
