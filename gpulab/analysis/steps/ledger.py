@@ -119,7 +119,7 @@ class Ledger:
 
 def ledger(run: Run, steps: Steps) -> Ledger | None:
     """The ledger of a run's interior steps; None where no step was recorded with events."""
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    start, end = steps.interior_bounds_ns
     real = end > start
     start, end = start[real], end[real]
     if not len(start) or not len(run.event_rows):
@@ -168,7 +168,7 @@ def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     work = _inside(run.event_rows.of_kind(*DEVICE_KINDS), window)
     work = work.where(work["device"] == main_device(run))
     kernel = work["kind"] == Kind.KERNEL
-    matrix = kernel & work.words("name").matching(map(is_matrix, work.words("name").vocabulary))
+    matrix = kernel & work.matching(is_matrix)
     busy = [
         ("matmul", work.where(matrix).spans()),
         ("kernels", work.where(kernel & ~matrix).spans()),

@@ -96,7 +96,6 @@ class Usual:
 
     latency_ns: float
     turn_ns: float
-    launch_ns: float  # of a launch call
 
 
 @dataclass(frozen=True, eq=False)
