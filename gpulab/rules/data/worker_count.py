@@ -50,7 +50,7 @@ def few_workers(seen: Evidence) -> Finding | None:
         f"the model could take one every {ms(feeding.rest_ns)}.",
         evidence=(
             time_in_loader(seen, feeding),
-            *_worker_cost(seen, feeding),
+            *_worker_cost(feeding),
             _against_cores(seen, feeding, cores, wanted),
         ),
         numbers=loader_numbers(feeding, share) | figures(proposed_workers=wanted if more else None),
@@ -160,7 +160,7 @@ def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted
     return f"{each}: it would take {needs} workers to keep up; {why}."
 
 
-def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
+def _worker_cost(feeding: Feeding) -> tuple[str, ...]:
     if feeding.worker_cpu_ns is None:
         return ()
     return (f"Of that, {ms(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)

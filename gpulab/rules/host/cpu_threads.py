@@ -71,7 +71,6 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         return None
     share = seen.ledger.share("loader")
     workers, each = feeding.workers or 1, crowd.worker_threads or 1
-    loader = (feeding.setup.name if feeding.setup else None) or seen.names.loader
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
         parts=("loader",),
@@ -79,7 +78,7 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         f"{_cores(crowd.cores)}: they take turns.",
         evidence=(time_in_loader(seen, feeding), *_crowding(seen, crowd, None)),
         numbers={**loader_numbers(feeding, share), **_numbers(crowd)},
-        fix=_one_thread_each(loader, rebuilt(seen, alone, _same_workers(workers))),
+        fix=_one_thread_each(rebuilt(seen, alone, _same_workers(workers))),
         advice="Libraries that a worker uses have threads of their own: pip install threadpoolctl for NumPy's; for "
         "OpenCV call cv2.setNumThreads(0) in one_thread.",
         gain=seen.bounded(
@@ -99,7 +98,7 @@ def _same_workers(workers: int) -> dict[str, object]:
     return {"num_workers": workers, "worker_init_fn": "one_thread"}
 
 
-def _one_thread_each(loader: str, code: str) -> str:
+def _one_thread_each(code: str) -> str:
     return (
         "import torch\n\n"
         "def one_thread(worker):\n"

@@ -22,7 +22,7 @@ _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # coun
 
 def readings(run: Run) -> tuple[Block, ...]:
     """A row for each sensor: mean, smallest, largest."""
-    rows = (*_gpu_rows(run), *_host_rows(run.host_rows, run.machine.cores_allowed))
+    rows = (*_gpu_rows(run), *_host_rows(run.host_rows))
     if not rows:
         return (Line("No sensor was read during this run."),)
     table = Table(header=("", "mean", "smallest", "largest"), rows=rows)
@@ -53,7 +53,7 @@ def _gpu_rows(run: Run) -> Iterator[Row]:
         yield _row(named + "temperature", samples["temperature_c"], lambda value: quantity(value, "C"))
 
 
-def _host_rows(samples: Rows, cores: float | None) -> Iterator[Row]:
+def _host_rows(samples: Rows) -> Iterator[Row]:
     if not len(samples):
         return
     yield _row("CPU, all cores", samples["cpu_frac"], percent)

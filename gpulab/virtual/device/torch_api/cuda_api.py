@@ -92,7 +92,7 @@ def install(stack: ExitStack, spec: Spec, recorder: Recorder, streams: Streams) 
     swap(
         stack,
         torch.cuda,
-        **{f"{name}Tensor": _typed(name) for name in ("Float", "Double", "Half", "Long", "Int", "Byte")},
+        **{f"{name}Tensor": _typed(name) for name in _OLD_TYPES},
     )
     swap(stack, torch.cuda, **told, **running, **_random())
     swap(stack, torch.cuda._utils, _get_device_index=index_of)
