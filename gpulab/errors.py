@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+
 
 class GpulabError(Exception):
     """What happened, why, and the next step; a notebook shows it without a traceback."""
@@ -33,6 +36,15 @@ class CaptureError(GpulabError):
 
 class RunError(GpulabError):
     """A question was asked of a run that it, or its absence, cannot answer."""
+
+
+def problem_text(problem: Exception) -> str:
+    """An expected failure in its own words; a fault of gpulab with its place, and a request to report it."""
+    if isinstance(problem, GpulabError):
+        return str(problem)
+    frame = traceback.extract_tb(problem.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({where})"
 
 
 def _rebuilt(kind: type[GpulabError], what: str, why: str, fix: str) -> GpulabError:

@@ -6,7 +6,7 @@ integer columns -1 means absent, in float columns NaN does: absent is never zero
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,11 @@ class Rows:
         values = self.columns[column]
         assert isinstance(values, Words), f"{column} is not text"
         return values
+
+    def matching(self, wanted: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
+        """A mask over rows: those whose text satisfies this (absent: False); each distinct text is asked once."""
+        words = self.words(column)
+        return words.matching(bool(wanted(word)) for word in words.vocabulary)
 
     def where(self, mask: Array) -> Rows:
         """The rows a mask or an index picks."""

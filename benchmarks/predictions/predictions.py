@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 
 import gpulab  # noqa: E402
 from benchmarks.predictions.pairs import PAIRS, Pair  # noqa: E402
-from gpulab.analysis.host.other_programs import bystanders  # noqa: E402
+from gpulab.analysis.host.other_programs import other_cores  # noqa: E402
 from gpulab.analysis.steps.detection import steps  # noqa: E402
 from gpulab.analysis.steps.ledger import ledger  # noqa: E402
 from gpulab.errors import RunError  # noqa: E402
@@ -274,7 +274,7 @@ def _why(made: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
 
 def _others(run: Run) -> float:
     found = steps(run)
-    return bystanders(run, found, found.plain | found.interior).cores or 0.0
+    return other_cores(run, found, found.plain | found.interior) or 0.0
 
 
 def _part_ns(run: Run, part: str) -> float:

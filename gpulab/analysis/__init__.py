@@ -16,46 +16,6 @@ A table has numpy columns, `kernel_table(run)["total_ns"]`; `.frame()` makes a p
 `describe()` explains every column. What a run does not tell is None, -1 or NaN, never zero: without device work there
 is no busy time to speak of. Figures are of all devices together unless one is named: busy_table(run, device=0);
 `devices(run)` lists those that worked.
-
-The files, each a topic:
-
-    work        device work in order of time
-    activity    when a device worked, and on what
-    idle        when it did not
-    kernels     kernels by name
-    interior    the kernels of the interior steps, and what a part of them costs
-    tensor_cores, families   what the names of kernels tell
-    chains, formulas         elementwise work in a row, and what it computes
-    grids       how kernels fill a GPU
-    roofline, sizes          arithmetic and traffic, against what the GPU can do (gpulab.hardware)
-    optimizers  what the optimizer's step costs
-    pace        how fast the host alone could go
-    launchers   which operator a call was made in
-    copies      copies and fills by kind
-    transfers   copies to the device: what they hold up, what hides them
-    built       tensors that the CPU fills, to be copied
-    delays      from a call to the work it started
-    steps       where the steps are, and which are evidence
-    ledger      where each step's time went, exactly
-    loader      what feeding the model costs
-    launches    how much work each call starts
-    syncs       waits for the device, and what follows them
-    collectives communication between GPUs, and what of it nothing hides
-    ranks       several ranks side by side: who comes last
-    gpus        several GPUs in one process
-    cpu_math    layers that the CPU computes
-    sensed      the GPU's clocks under load, and what held them down
-    sharing     who else used the GPU
-    link        how fast the way to the device could be, and is
-    frames      which of the user's lines ran meanwhile
-    threads     who used the CPU meanwhile, and who waited
-    stalls      what garbage collections and compilations cost
-    outside     what the time outside PyTorch was
-    pauses      steps that take far longer than their neighbours
-    bystanders  what other programs had of the cores
-    matched     kernels of two sides, matched
-    usage       memory and energy
-    pieces      each piece of device work: its family, precision, operator and sizes
 """
 
 from gpulab.analysis.copies.table import COPIES, copy_table

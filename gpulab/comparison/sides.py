@@ -11,7 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
-from gpulab.analysis.host.other_programs import bystanders, calm
+from gpulab.analysis.host.other_programs import calm, other_cores
 from gpulab.analysis.kernels.matching import Recorded
 from gpulab.analysis.steps.detection import Mask, grouped
 from gpulab.analysis.steps.ledger import Ledger
@@ -86,8 +86,7 @@ class Side:
 
     def crowd(self, basis: Basis) -> float:
         """How many cores other programs used in the mean during the steps compared; 0 where it is not told."""
-        seen = [bystanders(each.run, each.steps, _compared(each, basis)) for each in self.used(basis)]
-        return fmean(each.cores or 0.0 for each in seen)
+        return fmean(other_cores(each.run, each.steps, _compared(each, basis)) or 0.0 for each in self.used(basis))
 
     def left_out(self, basis: Basis) -> tuple[int, int]:
         """How many steps are not compared, as others disturbed them, and of how many."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from gpulab import rules, store
 from gpulab.capture.live.snapshot import Live
 from gpulab.capture.session import Session
-from gpulab.errors import CaptureError, GpulabError
+from gpulab.errors import CaptureError, problem_text
 from gpulab.magics.arguments import Request
 from gpulab.magics.cell_output import Shown, bundle
 from gpulab.magics.display_slot import Bundle
@@ -53,7 +52,7 @@ class Recording:
             interrupt_soon()  # it was meant for the cell, and an event before the cell cannot hold the cell back
         except Exception as problem:
             self._drop()
-            self._show(_plain(_told(problem, "The cell runs without being recorded.")))
+            self._show(_plain(f"gpulab: {problem_text(problem)}\nThe cell runs without being recorded."))
 
     def _session_asked(self) -> Session | VirtualGpu:
         asked = self._request
@@ -76,7 +75,7 @@ class Recording:
         except KeyboardInterrupt:
             self._show(_plain("gpulab: interrupted before the recording was read; there is no run"))
         except Exception as problem:
-            self._show(_plain(_told(problem, "The cell itself ran as it would have without gpulab.")))
+            self._show(_plain(f"gpulab: {problem_text(problem)}\nThe cell itself ran as it would have without gpulab."))
         else:
             self._show(self._report(run))
 
@@ -104,7 +103,7 @@ class Recording:
         except KeyboardInterrupt:
             return _plain(f"gpulab: interrupted while the report was made. {again}")
         except Exception as problem:
-            return _plain(_told(problem, again))
+            return _plain(f"gpulab: {problem_text(problem)}\n{again}")
 
     def _save(self, run: Run, view: Report, path: Path) -> None:
         if path.suffix == ".gpulab":
@@ -128,13 +127,3 @@ def reported(run: Run) -> Report:
 
 def _plain(text: str) -> Bundle:
     return {"text/plain": text}
-
-
-def _told(problem: Exception, comfort: str) -> str:
-    """A problem in words: an expected one says what to do, a fault of gpulab says where it lies."""
-    if isinstance(problem, GpulabError):
-        return f"gpulab: {problem}\n{comfort}"
-    frame = traceback.extract_tb(problem.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    fault = f"{type(problem).__name__}: {problem} ({where})"
-    return f"gpulab: a fault in gpulab itself, please report it: {fault}\n{comfort}"

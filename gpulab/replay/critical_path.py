@@ -82,11 +82,6 @@ class CriticalPath:
         ]
         return union([each.start_ns for each in mine], [each.end_ns for each in mine])
 
-    @property
-    def device_frac(self) -> float:
-        """The share of the step that work of the device decided."""
-        return sum(each.dur_ns for each in self.segments if each.on_device) / max(1, self.step_ns)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Lever:

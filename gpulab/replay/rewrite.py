@@ -48,7 +48,6 @@ class Draw:
 
 
 MIDDLE = Draw()
-BEST, WORST = Draw(otherwise=0.1), Draw(otherwise=0.9)
 
 # What a rewrite is set to: a number, a word, or True where it takes nothing.
 Value = float | str | bool

@@ -236,15 +236,12 @@ class Clock:
 
     def _wait(self, wait: Wait) -> None:
         thread = AUTOGRAD if wait.phase is Phase.BACKWARD else MAIN
-        row = self.log.open(Kind.OP, wait.name, self._now, thread=thread) if wait.name else None
         done = self._all_done_ns()
         if wait.event is not None:
             done = self._events[wait.event][0] if wait.event in self._events else self._now
         elif wait.stream is not None:
             done = self._free_ns[wait.stream]
         self._synchronize(wait.call, done, thread)
-        if row is not None:
-            self.log.close(row, self._now)
 
     def _synchronize(self, call: str, done_ns: float, thread: int) -> None:
         start = self._now

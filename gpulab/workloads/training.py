@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader
+
+Batch = TypeVar("Batch")
 
 
 def convolutional(channels: int, classes: int = 10) -> nn.Module:
@@ -66,15 +70,49 @@ def classify(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device:
 
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for inputs, labels in batches:
-        inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, labels = (tensor.to(device, non_blocking=True) for tensor in batch)
+        return nn.functional.cross_entropy(model(inputs), labels)
+
+    return listed(optimizer_steps(optimizer, loss_of, batches))
+
+
+def optimizer_steps(
+    optimizer: Optimizer, loss_of: Callable[[Batch], Tensor], batches: Iterable[Batch]
+) -> Iterator[Tensor]:
+    """Take one optimizer step per batch; yield the detached loss of each step, which stays on the device."""
+    for batch in batches:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss = loss_of(batch)
         loss.backward()
         optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+        yield loss.detach()
+
+
+def batch_loader(
+    dataset: Any, batch_size: int, device: str, *, workers: int = 0, persistent: bool = False
+) -> DataLoader[Any]:
+    """A DataLoader that shuffles in the same order every time; a dataset need not subclass torch's Dataset."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=persistent,
+        pin_memory=device != "cpu",
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def noise(*sizes: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers, the same every time."""
+    import torch
+
+    return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
 def number_on(device: str) -> dtype:
@@ -84,11 +122,11 @@ def number_on(device: str) -> dtype:
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
-def listed(losses: list[Tensor]) -> list[float]:
+def listed(losses: Iterable[Tensor]) -> list[float]:
     """The losses as numbers, fetched from the device at once."""
     import torch
 
-    return [float(loss) for loss in torch.stack(losses).tolist()]
+    return [float(loss) for loss in torch.stack(list(losses)).tolist()]
 
 
 @contextlib.contextmanager

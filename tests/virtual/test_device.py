@@ -147,13 +147,6 @@ def test_ranges_are_balanced_and_name_the_optimizer():
     assert "Optimizer.step#AdamW.step" in {each.name for each in records if isinstance(each, Range)}
 
 
-def test_an_operator_names_the_module_in_whose_forward_it_ran():
-    records, _, _ = played(perceptron)
-    by_module = {each.module: each.name for each in work(records) if each.phase is Phase.FORWARD}
-    assert by_module["Sequential.0"] == "aten::addmm"
-    assert by_module["Sequential.1"] == "aten::relu"
-
-
 def test_reading_a_value_is_a_copy_that_the_host_waits_for():
     records, _, assumptions = played(lambda: torch.ones(3, device="cuda").sum().item())
     copy = records[-1]

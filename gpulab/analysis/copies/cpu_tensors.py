@@ -12,10 +12,10 @@ import numpy as np
 from gpulab.analysis.copies.host_to_device import calls_of
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.host.syncs import copied, holds_call, picked
-from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.host.syncs import copied, holds_call
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import DISPATCHING, Ledger
-from gpulab.intervals import Ints, Spans, covered_ns, intersect, merged, union
+from gpulab.intervals import Ints, Spans, covered_ns, intersect, merged
 from gpulab.rows import Array, Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
@@ -67,16 +67,15 @@ def built_on_host(run: Run, steps: Steps, ledger: Ledger) -> Built | None:
     waits = merged(*(ledger.spans[key] for key in ("copy_call", *DISPATCHING)))
     copying = intersect(ledger.spans["copies"], copies.spans())
     spans = merged(intersect(waits, merged(fills.spans(), calls.spans())), copying)
-    window = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    many, told = len(window[0]), copies["bytes"][copies["bytes"] >= 0]
+    many, told = int(steps.interior.sum()), copies["bytes"][copies["bytes"] >= 0]
     most = np.flatnonzero(fill)[fills["dur_ns"].argmax()]
     return Built(
         count=max(1, round(len(fills) / many)),
         call=_usual(fills),
         shape=shapes[most],
         bytes=int(told.sum()) // many if len(told) else None,
-        filling_ns=typical_ns(covered_ns(fills.spans(), *window), steps.burst),
-        exposed_ns=typical_ns(covered_ns(spans, *window), steps.burst),
+        filling_ns=steps.typical_covered_ns(fills.spans()),
+        exposed_ns=steps.typical_covered_ns(spans),
         spans=spans,
     )
 
@@ -84,14 +83,12 @@ def built_on_host(run: Run, steps: Steps, ledger: Ledger) -> Built | None:
 def _fills(run: Run, steps: Steps) -> tuple[Rows, Ints]:
     """Fills by the CPU in interior steps and their events: no call to the device is in them, and no DataLoader."""
     events = run.event_rows
-    names = events.words("name")
-    wanted = names.matching(word in FILLS for word in names.vocabulary)
+    wanted = events.matching(FILLS.__contains__)
     index = np.flatnonzero(wanted & (events["kind"] == Kind.OP) & (events["dur_ns"] >= WORK_NS))
     rows = events.where(index)
     start = rows["start_ns"]
-    elsewhere = covered_ns(picked(run, Kind.LOADER).spans(), start, start + 1) == 0
-    interior = union(steps.start_ns[steps.interior], steps.end_ns[steps.interior])
-    keep = outermost(rows) & elsewhere & (covered_ns(interior, start, start + 1) > 0)
+    elsewhere = covered_ns(events.of_kind(Kind.LOADER).spans(), start, start + 1) == 0
+    keep = outermost(rows) & elsewhere & (covered_ns(steps.interior_spans, start, start + 1) > 0)
     rows, index = rows.where(keep), index[keep]
     by_cpu = ~holds_call(run, rows)
     return rows.where(by_cpu), index[by_cpu]

@@ -8,10 +8,10 @@ import numpy as np
 
 from gpulab.analysis.copies.table import host_memory
 from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.host.syncs import copied, picked, waiting_cost
-from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.host.syncs import copied, waiting_cost
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
-from gpulab.intervals import Spans, covered_ns, intersect, merged, nothing
+from gpulab.intervals import Spans, intersect, merged, nothing
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
@@ -25,7 +25,6 @@ class Copies:
 
     count: int
     bytes: int | None  # None where the trace does not tell
-    device_ns: int  # the copies themselves
     call_ns: int  # the host inside the calls that started them
     exposed_ns: int  # copies with no kernel beside them, and idle time inside the calls
     copying_ns: int  # of that, the copies
@@ -51,12 +50,11 @@ def transfers(run: Run, steps: Steps, ledger: Ledger) -> Transfers | None:
         copies = in_interior(copies.where(copies["device"] == main_device(run)), steps)
     if ledger.device != "gpu" or not len(copies):
         return None
-    names = copies.words("name")
-    memory = [host_memory(word) for word in names.vocabulary]
-    pageable, pinned = (names.matching(told == kind for told in memory) for kind in ("pageable", "pinned"))
+    pageable = copies.where(copies.matching(lambda name: host_memory(name) == "pageable"))
+    pinned = copies.where(copies.matching(lambda name: host_memory(name) == "pinned"))
     return Transfers(
-        pageable=_copies(run, steps, ledger, copies.where(pageable), waiting=True),
-        pinned=_copies(run, steps, ledger, copies.where(pinned), waiting=False),
+        pageable=_copies(run, steps, ledger, pageable, waiting=True),
+        pinned=_copies(run, steps, ledger, pinned, waiting=False),
     )
 
 
@@ -70,17 +68,12 @@ def _copies(run: Run, steps: Steps, ledger: Ledger, copies: Rows, *, waiting: bo
     after = nothing()
     if waiting:
         _, after = waiting_cost(ledger, calls["start_ns"], calls["start_ns"] + calls["dur_ns"])
-
-    def typical(spans: Spans) -> int:
-        window = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-        return typical_ns(covered_ns(spans, *window), steps.burst)
-
+    typical = steps.typical_covered_ns
     exposed = merged(copying, calling)
     many = int(steps.interior.sum())
     return Copies(
         count=max(1, round(len(copies) / many)),
         bytes=_known_sum(copies, many),
-        device_ns=typical(moving),
         call_ns=typical(calls.spans()),
         exposed_ns=typical(exposed),
         copying_ns=typical(copying),
@@ -94,7 +87,7 @@ def _copies(run: Run, steps: Steps, ledger: Ledger, copies: Rows, *, waiting: bo
 
 def calls_of(run: Run, copies: Rows) -> Rows:
     """The calls that started these copies, by correlation."""
-    calls = picked(run, Kind.COPY_CALL)
+    calls = run.event_rows.of_kind(Kind.COPY_CALL)
     wanted = copies["correlation"][copies["correlation"] >= 0]
     return calls.where(np.isin(calls["correlation"], wanted))
 

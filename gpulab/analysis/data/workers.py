@@ -10,7 +10,7 @@ from gpulab.analysis.data.loader import leading_loader
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.intervals import Ints, Spans, union
-from gpulab.rows import Array, Rows
+from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
@@ -22,9 +22,7 @@ _LEAST_S = 0.25  # watched for less time than this, a worker tells of its start 
 class Crew:
     """The workers of a run, each watched by itself; None: not told."""
 
-    count: int  # different ones, over all epochs
     busy_frac: float  # CPU time of a worker over the time it lived; above one where it computes on several threads
-    blocked_frac: float | None  # share of the looks at which it was waiting for storage
     read_bytes_per_s: float | None  # from storage, all workers that run at once together
     threads: int | None  # of one worker, all it has
 
@@ -57,9 +55,7 @@ def crew(run: Run, steps: Steps, ledger: Ledger) -> Crew | None:
     if not (told := ~np.isnan(used_s)).any():
         return None
     return Crew(
-        count=len(np.unique(rows["worker"])),
         busy_frac=float(used_s[told].sum() / lived_s[told].sum()),
-        blocked_frac=_mean(rows["blocked"]),
         read_bytes_per_s=_read_rate(rows, first, last),
         threads=None if np.isnan(rows["threads"]).all() else int(np.nanmedian(rows["threads"])),
     )
@@ -128,8 +124,7 @@ def _starting_ns(run: Run, after_ns: int) -> int:
     samples = run.host_rows.where(run.host_rows["at_ns"] > after_ns)
     if len(samples) < 2:
         return 0
-    called = samples.words("called")
-    there = called.matching(word.endswith(_STARTING) for word in called.vocabulary)
+    there = samples.matching(lambda word: word.endswith(_STARTING), "called")
     return int(there.sum()) * int(np.median(np.diff(samples["at_ns"])))
 
 
@@ -141,8 +136,3 @@ def _read_rate(rows: Rows, first: Ints, last: Ints) -> float | None:
         return None
     seconds = (rows["at_ns"].max() - rows["at_ns"].min()) / 1e9
     return float(read[told].sum() / seconds)
-
-
-def _mean(values: Array) -> float | None:
-    told = values[~np.isnan(values)]
-    return float(told.mean()) if len(told) else None

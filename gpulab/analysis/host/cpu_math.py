@@ -9,9 +9,9 @@ import numpy as np
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import in_interior
 from gpulab.analysis.host.syncs import holds_call
-from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Spans, covered_ns, intersect, merged
+from gpulab.intervals import Spans, intersect, merged
 from gpulab.run import Run
 from gpulab.tables import Kind
 
@@ -37,9 +37,9 @@ class CpuMath:
 def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     """What layers cost that the CPU computes; None where there are none. What a DataLoader does is not counted."""
     events = run.event_rows
-    names = events.words("name")
-    wanted = names.matching(word in MATH for word in names.vocabulary)
-    index = np.flatnonzero(wanted & (events["kind"] == Kind.OP) & (events["dur_ns"] >= LONG_NS))
+    index = np.flatnonzero(
+        events.matching(MATH.__contains__) & (events["kind"] == Kind.OP) & (events["dur_ns"] >= LONG_NS)
+    )
     ops = in_interior(events.where(index), steps)
     ops = ops.where(outermost(ops))
     if len(ops):
@@ -49,9 +49,8 @@ def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     idle = merged(*(ledger.spans[part.key] for part in ledger.parts if not part.busy and part.key != "loader"))
     alone = merged(idle, ledger.spans["compute"]) if ledger.device == "cpu" else idle
     spans = intersect(alone, ops.spans())
-    window = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
     return CpuMath(
-        count=max(1, round(len(ops) / len(window[0]))),
-        exposed_ns=typical_ns(covered_ns(spans, *window), steps.burst),
+        count=max(1, round(len(ops) / int(steps.interior.sum()))),
+        exposed_ns=steps.typical_covered_ns(spans),
         spans=spans,
     )

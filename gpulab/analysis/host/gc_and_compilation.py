@@ -93,7 +93,7 @@ def _begun_in(rows: Rows, start: np.ndarray, end: np.ndarray) -> Rows:
 
 
 def _exposed(spans: Spans, steps: Steps, ledger: Ledger) -> float | None:
-    within = intersect(spans, union(steps.start_ns[steps.interior], steps.end_ns[steps.interior]))
+    within = intersect(spans, steps.interior_spans)
     if not within.total_ns:
         return None
     hidden = sum(intersect(within, ledger.spans[part.key]).total_ns for part in ledger.parts if part.busy)

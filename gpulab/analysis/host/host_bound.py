@@ -34,7 +34,7 @@ def pace(run: Run, steps: Steps, ledger: Ledger) -> Pace:
     waits &= np.isin(events["thread"], host_threads(run))
     held = in_interior(events.where(np.flatnonzero(waits)), steps).spans()
     busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    start, end = steps.interior_bounds_ns
     real = end > start
     start, end = start[real], end[real]
     needed = (end - start) - covered_ns(intersect(held, busy), start, end)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import covered_ns, subtract
+from gpulab.intervals import subtract
 from gpulab.run import Run
 from gpulab.tables import Kind
 
@@ -17,8 +17,5 @@ def crowded_ns(run: Run, steps: Steps, ledger: Ledger) -> int:
     if ledger.device != "cpu":
         return 0
     ops = run.event_rows.of_kind(Kind.OP)
-    names = ops.words("name")
-    modest = ops.where(names.matching(name in _MODEST for name in names.vocabulary)).spans()
-    crowded = subtract(ledger.spans["compute"], modest)
-    inside = covered_ns(crowded, steps.start_ns[steps.interior], steps.end_ns[steps.interior])
-    return typical_ns(inside, steps.burst)
+    modest = ops.where(ops.matching(_MODEST.__contains__)).spans()
+    return steps.typical_covered_ns(subtract(ledger.spans["compute"], modest))

@@ -50,17 +50,6 @@ class LaunchDelays:
         """The median delay, rounded down; None where no work is joined to a call."""
         return int(np.floor(np.median(self.rows["delay_ns"]))) if len(self.rows) else None
 
-    @property
-    def deepest(self) -> int | None:
-        """The fullest the queue of a device was, in pieces of work; None where no work is joined to a call."""
-        return int(self.rows["queued"].max()) if len(self.rows) else None
-
-    def percentile_ns(self, percent: float) -> int | None:
-        """The smallest delay that this share of all delays, in percent, does not exceed."""
-        if not len(self.rows):
-            return None
-        return int(np.percentile(self.rows["delay_ns"], percent, method="inverted_cdf"))
-
 
 def launch_delays(run: Run, device: int | None = None) -> LaunchDelays | None:
     """How long the work of a device, or of all, waited after it was called for; None where there is no work."""

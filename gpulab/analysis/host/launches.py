@@ -34,8 +34,7 @@ def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
     if not len(pieces):
         return None
     calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), steps)
-    names = calls.words("name")
-    graphs = names.matching("GraphLaunch" in word for word in names.vocabulary)
+    graphs = calls.matching(lambda word: "GraphLaunch" in word)
     return Launching(
         unit="kernel" if ledger.device == "gpu" else "operator",
         count=len(pieces),
@@ -49,12 +48,7 @@ def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
 
 def in_interior(rows: Rows, steps: Steps) -> Rows:
     """The rows that begin inside an interior step."""
-    start = steps.start_ns[steps.interior]
-    if not len(start) or not len(rows):
-        return rows.where(np.zeros(len(rows), bool))
-    index = np.searchsorted(start, rows["start_ns"], side="right") - 1
-    inside = (index >= 0) & (rows["start_ns"] < steps.end_ns[steps.interior][np.maximum(index, 0)])
-    return rows.where(inside)
+    return rows.where(steps.in_interior(rows["start_ns"]))
 
 
 def _kernels(run: Run, steps: Steps) -> Ints:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.analysis.host.cpu_contention import in_the_loop, rate
 from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.intervals import Ints
 from gpulab.run import Run
@@ -19,25 +16,11 @@ CROWDED = 0.2  # so many cores' worth of others make steps longer; an idle machi
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bystanders:
-    """Over some steps; None: not told."""
-
-    cores: float | None  # so many cores' time went to other programs, while none was free
-    cores_here: float | None  # cores of this machine
-    delayed_frac: float | None  # share of the loop's time in which the recorded thread was ready and had no core
-
-
-def bystanders(run: Run, steps: Steps, which: Mask) -> Bystanders:
-    """What others had of the cores during these steps."""
+def other_cores(run: Run, steps: Steps, which: Mask) -> float | None:
+    """How many cores' time other programs took in these steps while no core was free; None if unknown."""
     crowd = crowding(run, steps)
     lasted = steps.dur_ns[which]
-    told = crowd is not None and lasted.sum() > 0
-    return Bystanders(
-        cores=float(np.average(crowd[which], weights=lasted)) if crowd is not None and told else None,
-        cores_here=_cores(run),
-        delayed_frac=rate(in_the_loop(run, steps), "main_delayed_s"),
-    )
+    return float(np.average(crowd[which], weights=lasted)) if crowd is not None and lasted.sum() > 0 else None
 
 
 def crowding(run: Run, steps: Steps) -> Floats | None:

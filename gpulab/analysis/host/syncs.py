@@ -16,7 +16,7 @@ import numpy as np
 from gpulab.analysis.copies.table import direction
 from gpulab.analysis.events.nesting import outermost
 from gpulab.analysis.host.launches import in_interior
-from gpulab.analysis.steps.detection import Mask, Steps, typical_ns
+from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.analysis.steps.ledger import DISPATCHING, Ledger
 from gpulab.intervals import Ints, Spans, covered_ns, gaps, intersect, merged, nothing, union
 from gpulab.rows import Array, Rows, Words
@@ -52,7 +52,7 @@ class Syncs:
 
 def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
     """What the host's waits for the device cost in interior steps; None where there were none."""
-    calls = in_interior(picked(run, Kind.SYNC, Kind.COPY_CALL), steps)
+    calls = in_interior(run.event_rows.of_kind(Kind.SYNC, Kind.COPY_CALL), steps)
     ops = _holding(run)
     holder = holders(ops, calls)
     calls, holder = _waiting(run, calls, holder)
@@ -68,16 +68,15 @@ def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
     reads = reads.where(np.isin(reads["correlation"], calls["correlation"][calls["correlation"] >= 0]))
     reading = intersect(ledger.spans["copies"], reads.spans())
     spans = merged(inside, refill, reading)
-    window = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    many = len(window[0])
+    many = int(steps.interior.sum())
     named = np.append(ops["name"], -1)[holder[first]]  # both name by the vocabulary of the run
     whose = Words(np.where(holder[first] >= 0, named, calls["name"][first]), calls.words("name").vocabulary).to_list()
     return Syncs(
         count=max(1, round(len(first) / many)),
         by_op=_ranked(whose, covered_ns(spans, start, end + REACH_NS), many),
-        blocked_ns=typical_ns(covered_ns(union(start, end), *window), steps.burst),
-        idle_ns=typical_ns(covered_ns(spans, *window), steps.burst),
-        copying_ns=typical_ns(covered_ns(reading, *window), steps.burst),
+        blocked_ns=steps.typical_covered_ns(union(start, end)),
+        idle_ns=steps.typical_covered_ns(spans),
+        copying_ns=steps.typical_covered_ns(reading),
         longest_ns=int((end - start).max()),
         spans=spans,
     )
@@ -120,18 +119,9 @@ def holders(ops: Rows, calls: Rows) -> Ints:
     return found
 
 
-def picked(run: Run, *kinds: Kind) -> Rows:
-    """The events of these kinds, where they are few among many."""
-    kind = run.event_rows["kind"]
-    mask = kind == kinds[0]
-    for other in kinds[1:]:
-        mask |= kind == other
-    return run.event_rows.where(np.flatnonzero(mask))
-
-
 def copied(run: Run, way: str) -> Rows:
     """The copies in this direction, as HtoD."""
-    copies = picked(run, Kind.MEMCPY)
+    copies = run.event_rows.of_kind(Kind.MEMCPY)
     words, codes = copies.words("name"), np.unique(copies["name"])
     wanted = [code for code in codes.tolist() if code >= 0 and direction(words.vocabulary[code]) == way]
     return copies.where(np.isin(copies["name"], wanted))
@@ -153,10 +143,8 @@ def holds_call(run: Run, rows: Rows) -> Mask:
 def _holding(run: Run) -> Rows:
     """The outermost operators that may wait, whoever calls them."""
     events = run.event_rows
-    names = events.words("name")
     wanted = {*VALUES, *SHAPES, *MOVES}
-    named = names.matching(word in wanted for word in names.vocabulary)
-    ops = events.where(np.flatnonzero(named & (events["kind"] == Kind.OP)))
+    ops = events.where(np.flatnonzero(events.matching(wanted.__contains__) & (events["kind"] == Kind.OP)))
     return ops.where(outermost(ops))
 
 

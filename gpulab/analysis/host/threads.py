@@ -144,7 +144,7 @@ def _fetches(run: Run, seen: Spans) -> tuple[int, int]:
 
 def _device_waits(run: Run, steps: Steps) -> float:
     """The share of the interior steps in which the recorded thread waited for the device, or for its helper."""
-    window = union(steps.start_ns[steps.interior], steps.end_ns[steps.interior])
+    window = steps.interior_spans
     if not window.total_ns:
         return 0.0
     return float(covered_ns(_for_device(run), window.start_ns, window.end_ns).sum() / window.total_ns)

@@ -165,8 +165,7 @@ def _convolves(name: str) -> bool:
 
 def _of_convolutions(run: Run, op: Ints) -> Mask:
     """Which of these operators, rows of the events, belong to a convolution."""
-    words = run.event_rows.words("name")
-    return np.asarray((op >= 0) & words.matching("conv" in word.lower() for word in words.vocabulary)[op], bool)
+    return np.asarray((op >= 0) & run.event_rows.matching(lambda word: "conv" in word.lower())[op], bool)
 
 
 def _waves(run: Run, event: Ints, blocks: Ints, gpu: Gpu | None) -> NDArray[np.float64]:

@@ -19,10 +19,9 @@ from gpulab.analysis.kernels.interior import Interior
 from gpulab.analysis.kernels.optimizers import ranges, within
 from gpulab.analysis.kernels.repeats import Repeats, keyed, repeats
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.steps.detection import Steps, typical_ns
+from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Ints, Spans, covered_ns, union
-from gpulab.rows import Rows
+from gpulab.intervals import Ints, Spans
 from gpulab.run import Run
 from gpulab.tables import Kind
 
@@ -62,23 +61,21 @@ def chains_on_gpu(kernels: Interior) -> Chains | None:
     again = repeats(keyed(names, known, stream, step, part=pointwise), _alone(names, words))
     joined = pointwise[1:] & pointwise[:-1] & (stream[1:] == stream[:-1]) & _alike(size, grid)
     joined &= (step[1:] == step[:-1]) & ~again.begins[1:]
-    runs = _runs(pointwise, joined)
     matrix, softmax = kernels.which(is_matrix)[order], kernels.which(is_softmax)[order]
-    attention = _between(runs, matrix, pointwise) & _holds(runs, softmax)
-    kept = (runs[:, 1] - runs[:, 0] >= LEAST) | attention
-    if not kept.any():
+    runs, attention = _chains(pointwise, joined, matrix, softmax)
+    if not len(runs):
         return None
     chosen = np.zeros(len(kernels), bool)
-    chosen[order[_members(runs[kept], len(kernels))]] = True
+    chosen[order[_members(runs, len(kernels))]] = True
     spans = kernels.exposed(chosen)
     return Chains(
         unit="kernel",
-        count=max(1, round(int(kernels.begun[order][runs[kept, 0]].sum()) / kernels.many)),
-        pieces=float((runs[kept, 1] - runs[kept, 0]).mean()),
+        count=max(1, round(int(kernels.begun[order][runs[:, 0]].sum()) / kernels.many)),
+        pieces=float((runs[:, 1] - runs[:, 0]).mean()),
         cost_ns=kernels.typical_ns(spans),
-        formulas=_formulas(runs[kept], attention[kept], names, words, time, kernels.many),
+        formulas=_formulas(runs, attention, names, words, time, kernels.many),
         sized=True,
-        repeated=_mostly(again, runs[kept], time),
+        repeated=_mostly(again, runs, time),
         compiled=bool(kernels.which(is_compiled).any()),
         spans=spans,
     )
@@ -133,6 +130,14 @@ def _elements(run: Run, ops: Ints) -> Ints:
     for each in used[used >= 0].tolist():
         sizes[each] = inputs(vocabulary[each], None).elements
     return np.where((ops >= 0) & (code >= 0), sizes[code], 0)
+
+
+def _chains(member: Mask, joined: Mask, matrix: Mask, softmax: Mask) -> tuple[Ints, Mask]:
+    """Runs of members that are long enough, or attention: a softmax between two products; and which are attention."""
+    runs = _runs(member, joined)
+    attention = _between(runs, matrix, member) & _holds(runs, softmax)
+    kept = (runs[:, 1] - runs[:, 0] >= LEAST) | attention
+    return runs[kept], attention[kept]
 
 
 def _runs(member: Mask, joined: Mask) -> Ints:
@@ -190,17 +195,15 @@ def _formulas(
 def chains_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Chains | None:
     """Elementwise operators in a row on equally many elements, where the CPU is the device; None without."""
     events = run.event_rows
-    names = events.words("name")
-    vocabulary = names.vocabulary
-    wraps = names.matching(map(_wraps, vocabulary))
+    wraps = events.matching(_wraps)
     rows = np.flatnonzero((events["kind"] == Kind.OP) & (events["thread"] == run.main_thread) & ~wraps)
     rows = rows[~within(events, rows, ranges(run))]
-    ops = in_interior_rows(events, rows, steps)
+    ops = rows[steps.in_interior(events["start_ns"][rows])]
     ops = ops[outermost(events.where(ops))]
     ops = ops[events["dur_ns"][ops] >= REAL_NS]
     if len(ops) < LEAST:
         return None
-    words = parts_of(vocabulary, np.unique(events["name"][ops]))
+    words = parts_of(events.words("name").vocabulary, np.unique(events["name"][ops]))
     code = events["name"][ops]
     primitive = np.isin(code, [each for each, told in words.items() if told])
     size = _elements(run, ops)
@@ -209,40 +212,25 @@ def chains_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Chains | None:
     again = repeats(keyed(code, size, step, part=primitive), _alone(code, words))
     joined = primitive[1:] & primitive[:-1] & (size[1:] == size[:-1])
     joined &= (step[1:] == step[:-1]) & ~again.begins[1:]
-    runs = _runs(primitive, joined)
-    products = names.matching(map(_multiplies, vocabulary))[ops]
+    products = events.matching(_multiplies)[ops]
     softmax = np.isin(code, [each for each, told in words.items() if "softmax" in told])
-    attention = _between(runs, products, primitive) & _holds(runs, softmax)
-    kept = (runs[:, 1] - runs[:, 0] >= LEAST) | attention
-    if not kept.any():
+    runs, attention = _chains(primitive, joined, products, softmax)
+    if not len(runs):
         return None
     time = events["dur_ns"][ops]
-    members = ops[_members(runs[kept], len(ops))]
-    spans = union(events["start_ns"][members], events["start_ns"][members] + events["dur_ns"][members])
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    spans = events.where(ops[_members(runs, len(ops))]).spans()
     many = max(1, int(steps.interior.sum()))
     return Chains(
         unit="operator",
-        count=max(1, round(int(kept.sum()) / many)),
-        pieces=float((runs[kept, 1] - runs[kept, 0]).mean()),
-        cost_ns=typical_ns(covered_ns(spans, start, end), steps.burst),
-        formulas=_formulas(runs[kept], attention[kept], code, words, time, many),
+        count=max(1, round(len(runs) / many)),
+        pieces=float((runs[:, 1] - runs[:, 0]).mean()),
+        cost_ns=steps.typical_covered_ns(spans),
+        formulas=_formulas(runs, attention, code, words, time, many),
         sized=bool(size.any()),
-        repeated=_mostly(again, runs[kept], time),
+        repeated=_mostly(again, runs, time),
         compiled=False,
         spans=spans,
     )
-
-
-def in_interior_rows(events: Rows, rows: Ints, steps: Steps) -> Ints:
-    """The rows of the events that begin inside an interior step, as numbers."""
-    numbered = events.where(rows)
-    start = steps.start_ns[steps.interior]
-    if not len(start) or not len(rows):
-        return rows[:0]
-    index = np.searchsorted(start, numbered["start_ns"], side="right") - 1
-    inside = (index >= 0) & (numbered["start_ns"] < steps.end_ns[steps.interior][np.maximum(index, 0)])
-    return rows[inside]
 
 
 def _wraps(name: str) -> bool:

@@ -53,7 +53,7 @@ class Interior:
     @cached_property
     def begun(self) -> Mask:
         """Which of them began in these steps: who counts them, or their work, counts each in one step only."""
-        opens, closes = self.steps.start_ns[self.steps.interior], self.steps.end_ns[self.steps.interior]
+        opens, closes = self.steps.interior_bounds_ns
         return np.asarray((self.start_ns >= opens.min()) & (self.start_ns < closes.max()), bool)
 
     def per_step(self, mask: Mask) -> float:
@@ -90,7 +90,7 @@ class Interior:
     @cached_property
     def window(self) -> Spans:
         """The interior steps."""
-        return union(self.steps.start_ns[self.steps.interior], self.steps.end_ns[self.steps.interior])
+        return self.steps.interior_spans
 
     def spans(self, mask: Mask) -> Spans:
         """When at least one of these kernels ran, within the interior steps."""
@@ -108,7 +108,7 @@ class Interior:
 
     def typical_ns(self, spans: Spans) -> int:
         """So much of these spans lies in a typical step."""
-        start, end = self.steps.start_ns[self.steps.interior], self.steps.end_ns[self.steps.interior]
+        start, end = self.steps.interior_bounds_ns
         real = end > start
         return typical_ns(covered_ns(spans, start[real], end[real]), self.steps.burst)
 
@@ -151,7 +151,7 @@ def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
     kernel = np.flatnonzero(events["kind"] == Kind.KERNEL)
     kernel = kernel[np.maximum(events["device"][kernel], 0) == device]
     start = events["start_ns"][kernel]
-    opens, closes = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    opens, closes = steps.interior_bounds_ns
     if not len(opens):
         return None
     # Steps follow one another: a kernel reaches into one of them if it does into their extent and into no gap.

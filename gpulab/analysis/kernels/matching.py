@@ -134,7 +134,7 @@ def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     work = device_work(run, main_device(run))
     call = calls_of(work)
     asked_ns = np.where(call >= 0, run.event_rows["start_ns"][call], work.start_ns)
-    work = work.where(_interior(asked_ns, steps.by_host))
+    work = work.where(steps.by_host.in_interior(asked_ns))
     op = holders(run.event_rows, calls_of(work))
     sizes = _sizes(run, op) if len(run.shape_rows) else _grids(run, work.event)
     return work["name"], sizes, np.asarray(work["dur_ns"], np.int64)
@@ -142,7 +142,7 @@ def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
 
 def _on_cpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     index = np.flatnonzero(run.event_rows["kind"] == Kind.OP)
-    index = index[_interior(run.event_rows["start_ns"][index], steps)]
+    index = index[steps.in_interior(run.event_rows["start_ns"][index])]
     ops = run.event_rows.where(index)
     return ops["name"], _sizes(run, index), innermost(ops).per_row_ns(len(ops))
 
@@ -151,13 +151,6 @@ def _seen(steps: Steps, ledger: Ledger) -> int:
     """In how many steps things are counted."""
     counted = steps.by_host if ledger.device == "gpu" else steps
     return max(1, int(counted.interior.sum()))
-
-
-def _interior(start_ns: Ints, steps: Steps) -> Array:
-    opens, closes = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    place = np.searchsorted(opens, start_ns, side="right") - 1
-    inside: Array = (place >= 0) & (start_ns < closes[np.maximum(place, 0)]) if len(opens) else start_ns < 0
-    return inside
 
 
 def _sizes(run: Run, event: Ints) -> Ints:

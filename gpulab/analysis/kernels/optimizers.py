@@ -9,8 +9,8 @@ import numpy as np
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.host.launches import in_interior
 from gpulab.analysis.kernels.interior import Interior
-from gpulab.analysis.steps.detection import Steps, typical_ns
-from gpulab.intervals import Ints, Spans, covered_ns, union
+from gpulab.analysis.steps.detection import Steps
+from gpulab.intervals import Ints, Spans, union
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
@@ -36,8 +36,7 @@ class Updating:
 def ranges(run: Run) -> Rows:
     """Each call of an optimizer's step."""
     events = run.event_rows
-    names = events.words("name")
-    inside = names.matching(word.startswith(_STEP) for word in names.vocabulary)
+    inside = events.matching(lambda word: word.startswith(_STEP))
     return events.where(np.flatnonzero(inside & (events["kind"] == Kind.ANNOTATION)))
 
 
@@ -96,16 +95,13 @@ def updating_on_cpu(run: Run, steps: Steps) -> Updating | None:
     ops = ops[within(events, ops, calls)]
     if not len(ops):
         return None
-    names = events.words("name")
     many = max(1, int(steps.interior.sum()))
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    cost_ns = typical_ns(covered_ns(calls.spans(), start, end), steps.burst)
-    answers = names.matching(map(_updates_many, names.vocabulary))
+    cost_ns = steps.typical_covered_ns(calls.spans())
     return Updating(
         kind=_kind(calls),
         unit="operator",
         pieces=round(len(ops) / many),
-        whole=round(int(answers[ops].sum()) / many),
+        whole=round(int(events.matching(_updates_many)[ops].sum()) / many),
         median_ns=int(np.median(events["dur_ns"][ops])),
         host_ns=cost_ns,
         cost_ns=cost_ns,

@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from gpulab.hardware.precision import Precision
+from gpulab.run import Run
 
 
 class Cores(IntEnum):
@@ -94,3 +95,12 @@ def alignment(name: str) -> int | None:
     """How many elements a CUTLASS kernel reads at once, as its name says; the least where it says several."""
     told = [int(number) for number in _ALIGNED.findall(name.lower())]
     return min(told) if told else None
+
+
+def tf32_setting(run: Run) -> str | None:
+    """Whether TF32 was "on" or "off" for matrix products; None if it was not recorded."""
+    new = run.facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
+    if new != "none":
+        return "off" if new == "ieee" else "on"
+    old = run.facts.get("float32_matmul_precision")
+    return None if old is None else "off" if old == "highest" else "on"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpulab.analysis.events.device_work import device_work
-from gpulab.analysis.machine.clocks import FEW, of_the_loop, sensed_device
+from gpulab.analysis.machine.clocks import FEW, median, of_the_loop, sensed_device
 from gpulab.analysis.steps.detection import Steps
 from gpulab.intervals import Coverage
 from gpulab.rows import Rows
@@ -35,16 +35,12 @@ def sharing(run: Run, steps: Steps) -> Sharing | None:
     gpu = next((each for place, each in enumerate(run.machine.gpus) if place == device), None)
     if gpu is None or not len(rows):
         return None
-    memory, util = (rows[column][~np.isnan(rows[column])] for column in ("others_memory_bytes", "others_util_frac"))
-    if len(memory) or len(util):
-        return Sharing(
-            gpu=gpu,
-            memory_bytes=float(np.median(memory)) if len(memory) else None,
-            util_frac=float(util.mean()) if len(util) else None,
-            listed=True,
-        )
-    held, used = _unaccounted_bytes(run, rows, gpu), _used_meanwhile(run, rows, device)
-    return None if held is None and used is None else Sharing(gpu=gpu, memory_bytes=held, util_frac=used, listed=False)
+    util = rows["others_util_frac"][~np.isnan(rows["others_util_frac"])]
+    held, used = median(rows["others_memory_bytes"]), float(util.mean()) if len(util) else None
+    listed = held is not None or used is not None
+    if not listed:
+        held, used = _unaccounted_bytes(run, rows, gpu), _used_meanwhile(run, rows, device)
+    return None if held is None and used is None else Sharing(gpu=gpu, memory_bytes=held, util_frac=used, listed=listed)
 
 
 def _unaccounted_bytes(run: Run, rows: Rows, gpu: Gpu) -> float | None:

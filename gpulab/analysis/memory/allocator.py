@@ -9,7 +9,7 @@ import numpy as np
 from gpulab.analysis.host.launches import in_interior
 from gpulab.analysis.steps.detection import WARM_UP, Steps
 from gpulab.analysis.steps.ledger import Ledger
-from gpulab.intervals import Ints, Spans, covered_ns
+from gpulab.intervals import Ints, covered_ns
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
@@ -25,7 +25,6 @@ class Requests:
     asked: int  # in the typical step
     freed: int
     blocked_ns: int  # the host inside them, in the typical step
-    spans: Spans  # that time, over all interior steps
     by_pytorch: bool | None  # whether PyTorch's allocator made them; None where it was not asked
     retries: int | None  # times its cache was emptied as the GPU was full, over the settled steps
 
@@ -57,20 +56,17 @@ class Room:
 def requests(run: Run, steps: Steps, ledger: Ledger) -> Requests | None:
     """The driver's part in giving out memory; None where it had none in the interior steps."""
     calls = in_interior(run.event_rows.of_kind(Kind.ALLOC), steps)
-    names = calls.words("name")
-    calls = calls.where(~names.matching(any(part in word for part in _OTHERS) for word in names.vocabulary))
+    calls = calls.where(~calls.matching(lambda word: any(part in word for part in _OTHERS)))
     if not len(calls):
         return None
-    names = calls.words("name")
-    frees = names.matching("Free" in word for word in names.vocabulary)
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    spans = calls.spans()
+    frees = calls.matching(lambda word: "Free" in word)
+    start, end = steps.interior_bounds_ns
+    grown = _rise(settled(run, steps), "device_allocs")
     return Requests(
         asked=_per_step(calls.where(~frees)["start_ns"], start),
         freed=_per_step(calls.where(frees)["start_ns"], start),
-        blocked_ns=int(np.median(covered_ns(spans, start, end))),
-        spans=spans,
-        by_pytorch=_risen(run, steps, "device_allocs"),
+        blocked_ns=int(np.median(covered_ns(calls.spans(), start, end))),
+        by_pytorch=None if grown is None else grown > 0,
         retries=_rise(settled(run, steps), "retries"),
     )
 
@@ -115,11 +111,6 @@ def _room(run: Run, rows: Rows, device: int) -> Room:
 def _per_step(at_ns: Ints, starts: Ints) -> int:
     counts = np.bincount(np.searchsorted(starts, at_ns, side="right") - 1, minlength=len(starts))
     return int(np.median(counts))
-
-
-def _risen(run: Run, steps: Steps, column: str) -> bool | None:
-    rise = _rise(settled(run, steps), column)
-    return None if rise is None else rise > 0
 
 
 def _rise(rows: Rows, column: str) -> int | None:

@@ -25,7 +25,6 @@ KINDS = (BEFORE, KEPT, LEFT, MADE, PASSING)
 class Peak:
     """What was given out at the moment of the interior steps when most was; the kinds sum to all of it."""
 
-    at_ns: int
     step: int  # which step, from 0
     phase: int
     total_bytes: int
@@ -54,9 +53,7 @@ def at_peak(run: Run, found: Steps, device: int) -> Peak | None:
     kinds = _kinds(run, rows["at_ns"][born][mine], ended_ns, int(found.end_ns[index]))
     by = {name: int(count[mine][kinds == number].sum()) for number, name in enumerate(KINDS)}
     by[BEFORE] = max(0, total - sum(by.values()))
-    return Peak(
-        at_ns, index, int(phase_of(run, np.array([at_ns]))[0]), total, {name: by[name] for name in KINDS if by[name]}
-    )
+    return Peak(index, int(phase_of(run, np.array([at_ns]))[0]), total, {name: by[name] for name in KINDS if by[name]})
 
 
 def _pieces(rows: Rows) -> tuple[Ints, Ints, Ints]:

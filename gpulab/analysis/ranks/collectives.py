@@ -103,15 +103,8 @@ def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
         group=beside["group"],
         groups=told.words("group").vocabulary,
         float32=float32,
-        interior=_interior(start, steps),
+        interior=steps.in_interior(start),
     )
-
-
-def _interior(start_ns: Ints, steps: Steps) -> Mask:
-    opens, closes = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
-    at = np.searchsorted(opens, start_ns, side="right") - 1
-    inside: Mask = (at >= 0) & (start_ns < closes[np.maximum(at, 0)])
-    return inside
 
 
 def _kinds(run: Run, names: Array, told: Array) -> Ints:
@@ -153,7 +146,6 @@ def _sizes(run: Run, beside: dict[str, Array]) -> tuple[Ints, bool]:
 class Exposed:
     """Communication that nothing hides, per interior step."""
 
-    step_ns: int  # the mean interior step
     exposed_ns: int  # per step, mean
     hidden_frac: float  # share of all communication that a kernel ran beside
     by_kind: tuple[tuple[str, int], ...]  # kind -> exposed ns per step, most first
@@ -181,7 +173,6 @@ def exposed(run: Run, steps: Steps, ledger: Ledger) -> Exposed | None:
     inside = all_of_them.interior
     whole_ns = max(1, union(start[inside], end[inside]).total_ns)
     return Exposed(
-        step_ns=int(ledger.step_ns.mean()),
         exposed_ns=spans.total_ns // many,
         hidden_frac=max(0.0, 1 - int(all_of_them.exposed_ns[inside].sum()) / whole_ns),
         by_kind=ranked,

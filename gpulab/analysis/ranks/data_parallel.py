@@ -10,7 +10,7 @@ from gpulab.analysis.copies.table import direction
 from gpulab.analysis.events.device_work import device_work
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger, main_device
-from gpulab.intervals import Spans, intersect, merged, subtract, union
+from gpulab.intervals import Spans, intersect, merged, subtract
 from gpulab.run import Run
 from gpulab.tables import Kind
 
@@ -21,7 +21,7 @@ _SPREADS = ("Broadcast", "Scatter", "Gather", "ReduceAddCoalesced", "comm::", "a
 
 def worked(run: Run, steps: Steps, ledger: Ledger) -> Shares:
     """The GPUs that worked in this run, and the share of the interior steps in which each did."""
-    window = _window(steps)
+    window = steps.interior_spans
     if ledger.device != "gpu":
         return ()
     found = np.unique(run.event_rows["device"][run.event_rows["kind"] >= Kind.KERNEL]).tolist()
@@ -44,21 +44,20 @@ class Replicated:
 
 def replicated(run: Run, steps: Steps, ledger: Ledger) -> Replicated | None:
     """What DataParallel costs; None where it does not run, or has one GPU only."""
-    names = run.event_rows.words("name")
-    if "DataParallel.forward" not in names.vocabulary:
+    events = run.event_rows
+    if "DataParallel.forward" not in events.words("name").vocabulary:
         return None
     shares = worked(run, steps, ledger)
     if sum(share > 0 for _, share in shares) < 2:
         return None
-    events = run.event_rows
-    spreads = events.where(names.matching(word.startswith(_SPREADS) for word in names.vocabulary))
+    spreads = events.where(events.matching(lambda word: word.startswith(_SPREADS)))
     work = device_work(run, main_device(run))
     moved = work.where(_between(run)[work["name"]] & work.is_kind(Kind.MEMCPY))
     doing = merged(
         spreads.of_kind(Kind.OP, Kind.ANNOTATION).spans(), moved.spans(), work.of_kind(Kind.COLLECTIVE).spans()
     )
     computing = merged(ledger.spans["matmul"], ledger.spans["kernels"])
-    spans = subtract(intersect(doing, _window(steps)), computing)
+    spans = subtract(intersect(doing, steps.interior_spans), computing)
     return Replicated(
         gpus=sum(share > 0 for _, share in shares),
         exposed_ns=spans.total_ns // len(ledger.step_ns),
@@ -71,7 +70,3 @@ def _between(run: Run) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """For each name, whether it is a copy from one GPU to another; the last answer is for no name."""
     vocabulary = run.event_rows.words("name").vocabulary
     return np.array([*(direction(word) == "PtoP" for word in vocabulary), False], bool)
-
-
-def _window(steps: Steps) -> Spans:
-    return union(steps.start_ns[steps.interior], steps.end_ns[steps.interior])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpulab.analysis.data.prefetch_bias import capacity, queued_ns
 from gpulab.analysis.steps.repetition import repeated_starts
 from gpulab.analysis.steps.run_ahead import done_ns, filling, paced
-from gpulab.intervals import Ints
+from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind
@@ -55,6 +55,29 @@ class Steps:
     def dur_ns(self) -> Ints:
         """How long each step took."""
         return self.end_ns - self.start_ns
+
+    @property
+    def interior_bounds_ns(self) -> tuple[Ints, Ints]:
+        """Start and end of each interior step."""
+        return self.start_ns[self.interior], self.end_ns[self.interior]
+
+    @property
+    def interior_spans(self) -> Spans:
+        """The time of the interior steps."""
+        return union(*self.interior_bounds_ns)
+
+    def in_interior(self, at_ns: Ints) -> Mask:
+        """Which of these times lie in an interior step."""
+        start, end = self.interior_bounds_ns
+        if not len(start):
+            return np.zeros(len(at_ns), bool)
+        index = np.searchsorted(start, at_ns, side="right") - 1
+        inside: Mask = (index >= 0) & (at_ns < end[np.maximum(index, 0)])
+        return inside
+
+    def typical_covered_ns(self, spans: Spans) -> int:
+        """How much of these spans lies in a typical interior step."""
+        return typical_ns(covered_ns(spans, *self.interior_bounds_ns), self.burst)
 
     @property
     def traced_ns(self) -> int | None:
@@ -239,8 +262,7 @@ def _whole(run: Run) -> tuple[Ints, Ints]:
 
 def _optimizer_ranges(run: Run) -> Rows:
     events = run.event_rows
-    names = events.words("name")
-    return events.where(names.matching(word.startswith("Optimizer.step#") for word in names.vocabulary))
+    return events.where(events.matching(lambda word: word.startswith("Optimizer.step#")))
 
 
 def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:

@@ -119,7 +119,7 @@ class Ledger:
 
 def ledger(run: Run, steps: Steps) -> Ledger | None:
     """The ledger of a run's interior steps; None where no step was recorded with events."""
-    start, end = steps.start_ns[steps.interior], steps.end_ns[steps.interior]
+    start, end = steps.interior_bounds_ns
     real = end > start
     start, end = start[real], end[real]
     if not len(start) or not len(run.event_rows):
@@ -167,15 +167,19 @@ def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
     work = _inside(run.event_rows.of_kind(*DEVICE_KINDS), window)
     work = work.where(work["device"] == main_device(run))
+    return [*device_layers(work), *host_layers(_host_events(run, window), window)]
+
+
+def device_layers(work: Rows) -> list[tuple[str, Spans]]:
+    """Device work by part, in order of priority."""
     kernel = work["kind"] == Kind.KERNEL
-    matrix = kernel & work.words("name").matching(map(is_matrix, work.words("name").vocabulary))
-    busy = [
+    matrix = kernel & work.matching(is_matrix)
+    return [
         ("matmul", work.where(matrix).spans()),
         ("kernels", work.where(kernel & ~matrix).spans()),
         ("communication", work.of_kind(Kind.COLLECTIVE).spans()),
         ("copies", work.of_kind(Kind.MEMCPY, Kind.MEMSET).spans()),
     ]
-    return [*busy, *host_layers(_host_events(run, window), window)]
 
 
 def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:

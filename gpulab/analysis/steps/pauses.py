@@ -166,6 +166,6 @@ def _doing(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:
     if not lines:
         return None, None, 0
     frame = lines.most_common(1)[0][0]
-    there = inside.where(inside.words("frame").matching(word == frame for word in inside.words("frame").vocabulary))
+    there = inside.where(inside.matching(lambda word: word == frame, "frame"))
     calls = Counter(text for text in there.words("called").to_list() if text is not None)
     return (calls.most_common(1)[0][0] if calls else None), frame, len(there)

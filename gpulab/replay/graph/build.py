@@ -73,11 +73,9 @@ def _usual(track: Track, before: Ints) -> Usual:
     at = np.where(called, track.at_ns[track.call], 0)
     alone = called & (at > free)
     turns = (start - free)[(before >= 0) & (start - free > 0) & (start - free < TURN_AT_MOST_NS)]
-    launches = track.dur_ns[track.stop == Stop.LAUNCH]
     return Usual(
         latency_ns=float(np.median((start - at)[alone])) if alone.any() else LATENCY_NS,
         turn_ns=float(np.median(turns)) if len(turns) else TURN_NS,
-        launch_ns=float(np.median(launches)) if len(launches) else CALL_NS,
     )
 
 

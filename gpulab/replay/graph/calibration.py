@@ -26,7 +26,6 @@ class Calibrated:
     graph: Graph
     calling: float  # what is left of the recorded cost of calls, 0-1
     known: bool  # False: the device hides what calls cost, so it lies somewhere in UNKNOWN
-    rest: float  # by which all other host work was multiplied, as calls alone did not explain the difference
 
 
 def calibrated(graph: Graph, feeding: Feeding | None = None) -> Calibrated:
@@ -38,18 +37,18 @@ def calibrated(graph: Graph, feeding: Feeding | None = None) -> Calibrated:
     recorded_ns = swept(graph).step_ns
     if target is None or traced is None:
         # Only recorded steps were seen: what-ifs are about those, as another recording of the changed loop shows them.
-        return Calibrated(graph, 1.0, True, 1.0)
+        return Calibrated(graph, 1.0, True)
     least = _least(graph)
     least_ns = swept(with_calling(graph, least)).step_ns
     if recorded_ns - least_ns < FELT_FRAC * recorded_ns and abs(target / recorded_ns - 1) < 2 * FELT_FRAC:
-        return Calibrated(graph, 1.0, False, 1.0)
+        return Calibrated(graph, 1.0, False)
     if least_ns <= target <= recorded_ns:
         share = _solved(lambda share: swept(with_calling(graph, share)).step_ns, target, least, MOST)
-        return Calibrated(with_calling(graph, share), share, True, 1.0)
+        return Calibrated(with_calling(graph, share), share, True)
     share = least if target < least_ns else MOST
     called = with_calling(graph, share)
     rest = _solved(lambda factor: swept(with_all(called, factor)).step_ns, target, 0.3, 3.0)
-    return Calibrated(with_all(called, rest), share, True, rest)
+    return Calibrated(with_all(called, rest), share, True)
 
 
 def _least(graph: Graph) -> float:

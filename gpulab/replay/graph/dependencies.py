@@ -111,8 +111,7 @@ def _recorded(run: Run, track: Track, named: str) -> list[tuple[int, int]]:
         return []
     events = run.event_rows
     records = events.where(rows["event"])
-    names = records.words("name")
-    picked = np.flatnonzero(names.matching(word.endswith(named) for word in names.vocabulary))
+    picked = np.flatnonzero(records.matching(lambda word: word.endswith(named)))
     calls = _by_correlation(events)
     stop_of = {int(event): place for place, event in enumerate(track.event.tolist()) if event >= 0}
     told = []

@@ -14,7 +14,7 @@ nanoseconds: a model's times need not be whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -96,7 +96,6 @@ class Usual:
 
     latency_ns: float
     turn_ns: float
-    launch_ns: float  # of a launch call
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +159,17 @@ class Graph:
         changed = {part: ns * factors[part] if part in factors else ns for part, ns in self.host.before_ns.items()}
         return self.with_host(before_ns=changed)
 
+    def scaled_inside(self, spans: Spans, factor: float, *parts: str) -> Graph:
+        """The same graph with the host work of these parts (of all) that lay inside these spans multiplied."""
+        return self.scaled_before(
+            {part: 1 - share * (1 - factor) for part, share in self.within(spans, *parts).items()}
+        )
+
+    def with_more_before(self, part: str, added_ns: NDArray[np.floating[Any]]) -> Graph:
+        """The same graph with more host work of this part before each stop."""
+        before = self.host.before_ns
+        return self.with_host(before_ns={**before, part: before.get(part, 0.0) + added_ns})
+
     def within(self, spans: Spans, *parts: str) -> dict[str, Floats]:
         """Of the host work before each stop, the share that lay inside these spans in the recording, by part, 0-1."""
         told = {}
@@ -172,6 +182,3 @@ class Graph:
             whole = Coverage.of(self.part_spans[part]).within(start, end)
             told[part] = np.divide(inside, whole, out=np.zeros(len(start)), where=whole > 0)
         return told
-
-
-Edit = Callable[[Graph], Graph]

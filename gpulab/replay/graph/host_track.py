@@ -50,7 +50,7 @@ def track_of(run: Run, steps: Steps, device: str) -> Track:
     calls = _calls(run, caller) if device == "gpu" else np.empty(0, np.int64)
     marks = _marks(run, steps, calls)
     spans = host_parts(run, _window(run, calls, marks), device)
-    points = _points(run, spans, device)
+    points = _points(spans, device)
     events = run.event_rows
     event = np.concatenate([np.full(len(marks) + len(points), NONE), calls])
     stop = np.concatenate([np.full(len(marks), Stop.MARK), np.full(len(points), Stop.POINT), _stops(run, calls)])
@@ -118,7 +118,7 @@ def _window(run: Run, calls: Ints, marks: Ints) -> Spans:
     return union([start], [max(end, start + 1)])
 
 
-def _points(run: Run, spans: Mapping[str, Spans], device: str) -> Ints:
+def _points(spans: Mapping[str, Spans], device: str) -> Ints:
     """Where one part ends and the next begins: on a GPU only for loading, whose calls hold no stop of their own."""
     chosen = [spans["loader"]] if device == "gpu" else list(spans.values())
     return np.unique(np.concatenate([edge for each in chosen for edge in each]))

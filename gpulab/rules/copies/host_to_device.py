@@ -9,7 +9,7 @@ from gpulab.analysis.host.syncs import FILLING
 from gpulab.analysis.machine.link import practical_bytes_per_s
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.run import Loader
 from gpulab.wording import count, duration, metric, percent, size
@@ -35,7 +35,7 @@ def pageable_copies(seen: Evidence) -> Finding | None:
     if copies is None:
         return None
     cost_ns = copies.exposed_ns + copies.refill_ns
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if share < PAGEABLE_WORTH_FRAC:
         return None
     return Finding(
@@ -71,7 +71,7 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
         return None
     working_ns = seen.ledger.median_ns("matmul", "kernels")
     hidable_ns = min(copies.exposed_ns, working_ns)  # a copy hides behind kernels: no more than there are
-    share = hidable_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(hidable_ns)
     if share < IN_TURN_WORTH_FRAC:
         return None
     return Finding(
@@ -114,10 +114,9 @@ def built_on_host(seen: Evidence) -> Finding | None:
     built = seen.once(built_tensors)
     if built is None:
         return None
-    share = built.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(built.exposed_ns)
     if share < BUILT_WORTH_FRAC:
         return None
-    f"{built.bytes / 1e6:.3g} MB" if built.bytes is not None else "tensors"
     return Finding(
         parts=("copies", "copy_call"),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
@@ -127,12 +126,9 @@ def built_on_host(seen: Evidence) -> Finding | None:
             f"{duration(built.filling_ns)} to fill on the CPU, then a copy.",
             f"{duration_in_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(built.exposed_ns),
-            "filling_ns": float(built.filling_ns),
-            "per_step": float(built.count),
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=built.exposed_ns, filling_ns=built.filling_ns, per_step=built.count
+        ),
         fix=_made_there(built),
         advice="The GPU draws other random numbers than the CPU does from the same seed.",
         gain=seen.bounded(
@@ -158,15 +154,14 @@ def _of_size(bytes_: float | None) -> str:
 
 
 def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
-    told = {
-        "exposed_frac": share,
-        "exposed_ns": float(cost_ns),
-        "per_step": float(copies.count),
-        "call_ns": float(copies.call_ns),
-        "bytes": None if copies.bytes is None else float(copies.bytes),
-        "rate_bytes_per_s": copies.rate_bytes_per_s,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    return figures(
+        exposed_frac=share,
+        exposed_ns=cost_ns,
+        per_step=copies.count,
+        call_ns=copies.call_ns,
+        bytes=copies.bytes,
+        rate_bytes_per_s=copies.rate_bytes_per_s,
+    )
 
 
 def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:

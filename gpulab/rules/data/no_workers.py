@@ -9,7 +9,7 @@ from gpulab.replay.worker_queue import WorkersPrediction, needed, with_workers, 
 from gpulab.rules.data.late_batches import Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
 from gpulab.wording import duration, number, percent
 
@@ -129,14 +129,13 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
 
 def loader_numbers(feeding: Feeding, share: float) -> dict[str, float]:
     """The figures of a finding about feeding, as data."""
-    told = {
-        "exposed_frac": share,
-        "fetch_ns": feeding.fetch_ns,
-        "exposed_ns": feeding.exposed_ns,
-        "fetch_cpu_ns": feeding.fetch_cpu_ns,
-        "worker_cpu_ns": feeding.worker_cpu_ns,
-        "workers": feeding.workers,
-        "needed_workers": needed(feeding) if feeding.workers else None,
-        "blocked_frac": feeding.blocked_frac,
-    }
-    return {name: float(value) for name, value in told.items() if value is not None}
+    return figures(
+        exposed_frac=share,
+        fetch_ns=feeding.fetch_ns,
+        exposed_ns=feeding.exposed_ns,
+        fetch_cpu_ns=feeding.fetch_cpu_ns,
+        worker_cpu_ns=feeding.worker_cpu_ns,
+        workers=feeding.workers,
+        needed_workers=needed(feeding) if feeding.workers else None,
+        blocked_frac=feeding.blocked_frac,
+    )

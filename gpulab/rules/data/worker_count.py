@@ -12,7 +12,7 @@ from gpulab.rules.data.late_batches import WAITING_FRAC, Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, model_threads, predicted_for, time_in_loader, worker_arguments
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import LIKELY, Finding, Gain, figures
 from gpulab.rules.engine.phrases import idle_share
 from gpulab.wording import count, duration, percent
 
@@ -51,10 +51,10 @@ def few_workers(seen: Evidence) -> Finding | None:
         f"{duration(batch_ns(feeding))}, and the model could take one every {duration(feeding.rest_ns)}.",
         evidence=(
             time_in_loader(seen, feeding),
-            *_worker_cost(seen, feeding),
+            *_worker_cost(feeding),
             _against_cores(seen, feeding, cores, wanted),
         ),
-        numbers={**loader_numbers(feeding, share), **({"proposed_workers": float(wanted)} if more else {})},
+        numbers=loader_numbers(feeding, share) | figures(proposed_workers=wanted if more else None),
         fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
         if more
         else kept_in_memory(seen, feeding),
@@ -158,7 +158,7 @@ def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted
     return f"{each}: it would take {needs} workers to keep up; {why}."
 
 
-def _worker_cost(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
+def _worker_cost(feeding: Feeding) -> tuple[str, ...]:
     if feeding.worker_cpu_ns is None:
         return ()
     return (f"Of that, {duration(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)

@@ -50,10 +50,7 @@ def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY)
 
 def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
     lacking = unmet(rule.needs, seen)
-    if lacking is not None:
-        why, fix = lacking
-        return Unjudged(rule=rule.name, about=rule.about, why=why, fix=fix)
-    answer = rule.ask(seen)
+    answer = rule.ask(seen) if lacking is None else Unjudged(why=lacking[0], fix=lacking[1])
     if isinstance(answer, Unjudged):
         return replace(answer, rule=rule.name, about=answer.about or rule.about)
     return answer and _stamped(rule, answer, seen)

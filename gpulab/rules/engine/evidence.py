@@ -128,6 +128,12 @@ class Evidence:
         """Why the GPU's work is not in the run although there was some; the CPU is judged in its place."""
         return missing_work(self.run)
 
+    @cached_property
+    def trains(self) -> bool:
+        """Whether an optimizer ran."""
+        names = self.run.event_rows.words("name").vocabulary
+        return bool(self.run.optimizers) or any(name.startswith("Optimizer.step") for name in names)
+
     @property
     def on_gpu(self) -> bool:
         """Whether a GPU is the device; otherwise the CPU is. Without events, whether there is one."""
@@ -208,8 +214,12 @@ class Evidence:
             return otherwise
         return gain_of(self._told(chosen(rewrites)))
 
+    def step_share(self, dur_ns: float) -> float:
+        """A duration as a share of the traced step."""
+        return dur_ns / max(1, self.steps.traced_ns or 1)
+
     def confidence(self, best: str) -> tuple[str, str]:
-        """The confidence a rule claims, lowered where there are too few interior steps to speak of a median."""
+        """The confidence a rule claims and its reason, lowered where there are too few interior steps for a median."""
         lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
         inflation = self.steps.inflation or 1.0
         if self.missing_work:

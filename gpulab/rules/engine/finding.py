@@ -13,6 +13,11 @@ from gpulab.run import Run
 CERTAIN, LIKELY, SUSPECT = "certain", "likely", "suspect"
 
 
+def figures(**values: float | None) -> dict[str, float]:
+    """Return the numbers of a finding, without those that are not known."""
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gain:
     """What a fix is predicted to do to the typical un-profiled step, as a range and a hard bound, in ns.

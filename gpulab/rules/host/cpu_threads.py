@@ -10,7 +10,7 @@ from gpulab.rules.data.late_batches import Cause, why_late
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.data.no_workers import loader_numbers, time_in_loader
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.engine.phrases import idle_share, of_each_step
 from gpulab.wording import count, duration, number, percent, plural
 
@@ -71,7 +71,6 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         return None
     share = seen.ledger.share("loader")
     workers, each = feeding.workers or 1, crowd.worker_threads or 1
-    loader = (feeding.setup.name if feeding.setup else None) or seen.names.loader
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
         parts=("loader",),
@@ -79,7 +78,7 @@ def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
         f"{_cores(crowd.cores)}: they take turns.",
         evidence=(time_in_loader(seen, feeding), *_crowding(seen, crowd, None)),
         numbers={**loader_numbers(feeding, share), **_numbers(crowd)},
-        fix=_one_thread_each(loader, rebuilt(seen, alone, _same_workers(workers))),
+        fix=_one_thread_each(rebuilt(seen, alone, _same_workers(workers))),
         advice="Libraries that a worker uses have threads of their own: pip install threadpoolctl for NumPy's; for "
         "OpenCV call cv2.setNumThreads(0) in one_thread.",
         gain=seen.bounded(
@@ -99,7 +98,7 @@ def _same_workers(workers: int) -> dict[str, object]:
     return {"num_workers": workers, "worker_init_fn": "one_thread"}
 
 
-def _one_thread_each(loader: str, code: str) -> str:
+def _one_thread_each(code: str) -> str:
     return (
         "import torch\n\n"
         "def one_thread(worker):\n"
@@ -136,8 +135,8 @@ def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[s
     told = []
     if crowded:
         told.append(
-            f"{percent(crowded / (seen.steps.traced_ns or 1))} {of_each_step(seen)} ({duration(crowded)}) is in "
-            "operators that use all of these threads."
+            f"{percent(seen.step_share(crowded))} {of_each_step(seen)} ({duration(crowded)}) is in operators "
+            "that use all of these threads."
         )
     if crowd.preempted_per_cpu_s is not None:
         told.append(
@@ -154,11 +153,10 @@ def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[s
 
 
 def _numbers(crowd: Contention) -> dict[str, float]:
-    told = {
-        "threads": crowd.threads,
-        "cores": crowd.cores,
-        "worker_threads": crowd.worker_threads,
-        "preempted_per_cpu_s": crowd.preempted_per_cpu_s,
-        "throttled_frac": crowd.throttled_frac,
-    }
-    return {name: float(value) for name, value in told.items() if value is not None}
+    return figures(
+        threads=crowd.threads,
+        cores=crowd.cores,
+        worker_threads=crowd.worker_threads,
+        preempted_per_cpu_s=crowd.preempted_per_cpu_s,
+        throttled_frac=crowd.throttled_frac,
+    )

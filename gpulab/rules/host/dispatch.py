@@ -7,7 +7,7 @@ from gpulab.analysis.host.launches import Launching
 from gpulab.analysis.steps.ledger import DISPATCHING
 from gpulab.intervals import merged
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
 from gpulab.rules.host.garbage_collection import of_what, per_step_gain, share_of
 from gpulab.wording import article, duration, percent
@@ -47,12 +47,9 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
             *_less_recording(seen, exposed_ns),
             _pieces(pieces),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "per_step": float(pieces.per_step),
-            "median_ns": float(pieces.median_ns),
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=exposed_ns, per_step=pieces.per_step, median_ns=pieces.median_ns
+        ),
         fix=_fewer_pieces(seen),
         advice="A larger batch gives each call more to do; try it first where memory allows.",
         gain=_compiled(seen, exposed_ns),
@@ -87,7 +84,7 @@ def recompiling(seen: Evidence) -> Finding | None:
             f"{duration(told.mean_ns)} of an average step; the longest takes {duration(told.longest_ns)}.",
             *((f"What PyTorch says of the latest kind: {reason}.",) if reason else ()),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.per_step_ns), "compilations": float(told.count)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns, compilations=told.count),
         fix=_for_any_size(seen, function, reason),
         advice='TORCH_LOGS="recompiles" in the environment names the cause of each. After eight versions of a function '
         "PyTorch stops compiling it and runs it uncompiled.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.gc_and_compilation import Stalling, collecting
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
 from gpulab.rules.engine.phrases import of_each_step
 from gpulab.wording import duration, percent
 
@@ -40,11 +40,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
             f"step of {duration(told.step_mean_ns)}; the longest takes {duration(told.longest_ns)}.",
             f"Most of that time goes to {often} {_kind(what, asked)}.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.per_step_ns * exposed),
-            "collections": float(told.count),
-        },
+        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns * exposed, collections=told.count),
         fix=_taken_out(where) if asked else _frozen(),
         advice="PyTorch gives tensors back at once without it; only objects that refer to one another in a circle need "
         "it."

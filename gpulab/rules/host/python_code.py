@@ -7,7 +7,7 @@ from gpulab.analysis.host.python_time import Outside, outside
 from gpulab.analysis.host.threads import FULL_FRAC
 from gpulab.intervals import Spans, merged
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, Unjudged, figures
 from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over_steps
 from gpulab.rules.host.garbage_collection import undisturbed
 from gpulab.wording import duration, percent
@@ -32,7 +32,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
     Dataset, so that workers do it, or do it once before.
     """
     told = seen.once(outside)
-    share = told.own_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(told.own_ns)
     if share < PYTHON_WORTH_FRAC:
         return None
     frame = seen.python_frame
@@ -51,7 +51,7 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
             *_who(frame),
             *_computing(told),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.own_ns)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.own_ns),
         fix=_into_the_dataset(seen, frame if named else None),
         advice="Work that depends only on the sample belongs in the Dataset, where workers do it beside the model. "
         "What cannot move: do it with NumPy or torch on the whole batch at once, or once before training.",
@@ -80,7 +80,7 @@ def gil_contention(seen: Evidence) -> Finding | None:
     """
     told = seen.once(outside)
     lost_ns = told.gil_ns + told.other_gil_ns
-    share = lost_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(lost_ns)
     if told.threads is None or share < GIL_WORTH_FRAC:
         return None
     who = told.threads
@@ -97,12 +97,9 @@ def gil_contention(seen: Evidence) -> Finding | None:
             f"{percent(who.main_frac)}.",
             f"For {duration_in_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(lost_ns),
-            "others_frac": who.others_frac or 0.0,
-            "main_frac": who.main_frac,
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=lost_ns, others_frac=who.others_frac or 0.0, main_frac=who.main_frac
+        ),
         fix=_in_a_process(_function(who.others_at or "")),
         advice="A process has a lock of its own; what it shall work on goes through a multiprocessing.Queue. On macOS "
         "and Windows its function must be in a .py file. What must stay in a thread: let it sleep between rounds.",
@@ -124,7 +121,7 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
     there when the loop needs it; or not in every step.
     """
     told = seen.once(outside)
-    share = told.absent_ns / (seen.steps.traced_ns or 1)
+    share = seen.step_share(told.absent_ns)
     if told.threads is None or share < IDLE_WORTH_FRAC:
         return None
     spans = seen.ledger.spans["python"]
@@ -142,11 +139,7 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
             *_who(frame),
             *((f"There it calls {asked}.",) if asked else ()),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.absent_ns),
-            "main_frac": told.threads.main_frac,
-        },
+        numbers=figures(exposed_frac=share, exposed_ns=told.absent_ns, main_frac=told.threads.main_frac),
         fix=_ahead((_function(frame.name) if frame is not None and named else None) or "ask"),
         advice="It waits for a lock, the network, a file or another program. Take the wait out of the loop, or ask for "
         "the next answer while the model works on this one.",

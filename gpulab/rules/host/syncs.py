@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.syncs import FILLING, MOVES, SHAPES, VALUES, Syncs, host_waits
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.wording import count, duration, percent
 
@@ -32,7 +32,7 @@ def host_syncs(seen: Evidence) -> Finding | None:
     waits = seen.once(host_waits)
     if waits is None:
         return None
-    share = waits.idle_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(waits.idle_ns)
     if share < SYNC_WORTH_FRAC:
         return None
     what = _what(waits)
@@ -40,12 +40,9 @@ def host_syncs(seen: Evidence) -> Finding | None:
         parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} because the loop waits for {what}.",
         evidence=_evidence(seen, waits),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(waits.idle_ns),
-            "blocked_ns": float(waits.blocked_ns),
-            "per_step": float(waits.count),
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
+        ),
         fix=_fix(waits.by_op[0][0]),
         advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
         gain=seen.predicted(

@@ -6,7 +6,7 @@ from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.roofline import Utilisation, sized, utilisation
 from gpulab.hardware.precision import Precision
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding
+from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.rules.engine.phrases import of_each_step, range_over_steps
 from gpulab.wording import metric, percent
 
@@ -39,11 +39,12 @@ def device_bound(seen: Evidence) -> Finding | None:
     return Finding(
         claim=f"{what}: feeding it is not the limit.",
         evidence=(f"{range_over_steps(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
-        numbers={
-            "busy_frac": busy,
-            "communication_frac": talking,
-            **({"mfu_frac": used.step_frac, "kernel_frac": used.kernel_frac} if used else {}),
-        },
+        numbers=figures(
+            busy_frac=busy,
+            communication_frac=talking,
+            mfu_frac=used.step_frac if used else None,
+            kernel_frac=used.kernel_frac if used else None,
+        ),
         advice=_faster_compute(seen, used),
         confidence=CERTAIN,
     )

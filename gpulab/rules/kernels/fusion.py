@@ -8,10 +8,10 @@ from gpulab.analysis.kernels.fusion_patterns import Formula
 from gpulab.analysis.kernels.interior import interior, short
 from gpulab.analysis.kernels.roofline import sized, traffic
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.small_batch import small_batch
-from gpulab.rules.kernels.speedup import faster_work
+from gpulab.rules.kernels.speedup import faster_work, kernel_group
 from gpulab.wording import count, duration, metric, number, percent
 
 # A fifth: in any eager model some activations and additions follow one another, and a compiler is a large tool.
@@ -38,7 +38,7 @@ def unfused(seen: Evidence) -> Finding | None:
     found = _chains(seen)
     if found is None or (found.repeated and small_batch(seen) is not None):
         return None
-    share = found.cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(found.cost_ns)
     known_ns = sum(cost_ns for _, cost_ns in found.formulas)
     known = known_ns >= KNOWN_WORTH_FRAC * (seen.steps.traced_ns or 1)
     if share < CHAINS_WORTH_FRAC and not (known and share >= KNOWN_WORTH_FRAC):
@@ -56,12 +56,7 @@ def unfused(seen: Evidence) -> Finding | None:
             f"elementwise {found.unit}s on average.",
             *(f"{duration(cost)} of it looks like {op.value} written by hand." for op, cost in found.formulas[:3]),
         ),
-        numbers={
-            "share_frac": share,
-            "cost_ns": float(found.cost_ns),
-            "chains": float(found.count),
-            "pieces": found.pieces,
-        },
+        numbers=figures(share_frac=share, cost_ns=found.cost_ns, chains=found.count, pieces=found.pieces),
         fix=_fused(seen, found),
         advice=_advice(seen, found),
         gain=gain,
@@ -149,7 +144,7 @@ def memory_bound(seen: Evidence) -> Finding | None:
     found = traffic(kernels, seen.once(sized), NEAR_PEAK_FRAC) if kernels is not None else None
     if kernels is None or found is None:
         return None
-    share = found.cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(found.cost_ns)
     if share < MEMORY_WORTH_FRAC:
         return None
     # Half the bytes take half the time; numbers that are narrow already are moved less often only by fewer passes.
@@ -168,7 +163,7 @@ def memory_bound(seen: Evidence) -> Finding | None:
             f"{metric(found.spec.memory_bytes_per_s, 'B/s')} at most ({found.spec.peaks_source}).",
             "By operator: " + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(found.cost_ns), "rate_bytes_per_s": rate},
+        numbers=figures(share_frac=share, cost_ns=found.cost_ns, rate_bytes_per_s=rate),
         fix=f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})  # fewer passes over memory",
         advice="Half the bytes: bfloat16 in place of float32." if found.float32 else "",
         gain=gain,
@@ -184,30 +179,24 @@ def scattered_access(seen: Evidence) -> Finding | None:
     scattered, counters tell (Nsight Compute: sectors per request). Confused with: latency, atomics, a large table
     that simply must be read. What to do: measure; sort the indices, keep rows contiguous, gather once.
     """
-    kernels = seen.once(interior)
-    if kernels is None:
+    scattered = kernel_group(seen, is_scattered, SCATTERED_WORTH_FRAC)
+    if scattered is None:
         return None
-    scattered = kernels.which(is_scattered)
-    cost_ns = kernels.cost_ns(scattered) if scattered.any() else 0
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
-    if share < SCATTERED_WORTH_FRAC:
-        return None
-    most = kernels.most(scattered)
-    name = short(most[0]) if most else "-"
+    name = short(scattered.largest)
     return Finding(
         parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if their "
-        "reads are scattered, most of each read is thrown away.",
+        claim=f"{percent(scattered.share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if "
+        "their reads are scattered, most of each read is thrown away.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in gather, scatter and embedding kernels.",
+            f"{duration_in_step(seen, scattered.cost_ns)} in gather, scatter and embedding kernels.",
             "A trace does not tell how they read: this is a suspicion until counters are asked.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns)},
+        numbers=figures(share_frac=scattered.share, cost_ns=scattered.cost_ns),
         advice="Count before you change anything, in a terminal: ncu --section MemoryWorkloadAnalysis "
         f"-k regex:{name} python train.py. More than 4 sectors a request, of 4-byte loads, is scattered: sort the "
         "indices, or call .contiguous() once before repeated use.",
         confidence=SUSPECT,
         why_confidence="names of kernels do not tell how they read",
         from_steps=False,
-        shown_by=kernels.spans(scattered),
+        shown_by=scattered.kernels.spans(scattered.mask),
     )

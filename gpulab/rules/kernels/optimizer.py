@@ -8,7 +8,7 @@ from gpulab.analysis.kernels.optimizers import Updating, updating_on_cpu, updati
 from gpulab.analysis.steps.detection import Steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import faster_work, worth_having
 from gpulab.run import Optimizer, Run
@@ -43,7 +43,7 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
     if tensors and found.pieces < EACH_PIECES * tensors and found.median_ns > SMALL_PIECE_NS:
         return None
     cost_ns = _cost_ns(seen, found)
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if share < OPTIMIZER_WORTH_FRAC or (told is not None and told.fused):
         return None
     rewrites = _as_typed(seen, found, told)
@@ -60,12 +60,7 @@ def slow_optimizer(seen: Evidence) -> Finding | None:
             f"{duration(found.median_ns)} there (median).",
             *_host_time(seen, found, cost_ns),
         ),
-        numbers={
-            "share_frac": share,
-            "cost_ns": float(cost_ns),
-            "per_step": float(found.pieces),
-            **({"tensors": float(tensors)} if tensors else {}),
-        },
+        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=found.pieces, tensors=tensors or None),
         fix=_fused(seen, found, told),
         advice=_advice(seen, found),
         gain=gain,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpulab.analysis.events.device_work import Mask
-from gpulab.analysis.kernels.interior import Interior, interior, short
+from gpulab.analysis.kernels.interior import Interior, interior
 from gpulab.analysis.kernels.table import is_matrix
-from gpulab.analysis.kernels.tensor_cores import Cores, Maths, maths
+from gpulab.analysis.kernels.tensor_cores import Cores, Maths, maths, tf32_setting
 from gpulab.hardware.architectures import has_bfloat16
 from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.hardware.vendor import is_amd
 from gpulab.intervals import Spans
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
+from gpulab.rules.kernels.speedup import by_ratio, faster_work, largest_kernel, worth_having
 from gpulab.wording import number, percent
 
 PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
@@ -88,7 +88,7 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         return None
     single = found.plain | found.tf32
     cost_ns = found.cost_ns(single)
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if share < PRECISION_WORTH_FRAC:
         return _untold(seen, found)
     bulk = Precision.TF32 if found.cost_ns(found.tf32) > cost_ns / 2 else Precision.FLOAT32
@@ -100,19 +100,19 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
     if gain is None:
         return None
     half_ns = found.cost_ns(found.half)
-    largest = _largest(found.kernels.most(single))
     kind = "TF32" if bulk is Precision.TF32 else "float32"
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
         f"this GPU computes them in half precision (16 bits) up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is {largest}.",
+            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is "
+            f"{largest_kernel(found.kernels, single)}.",
             f"{duration_in_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
             if half_ns
             else "No kernel of half precision ran: autocast is off.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns), "half_ns": float(half_ns), "peak_ratio": ratio},
+        numbers=figures(share_frac=share, cost_ns=cost_ns, half_ns=half_ns, peak_ratio=ratio),
         fix=_autocast(seen, found.kernels),
         advice="Watch the loss over the first few hundred steps: what needs float32 stays in it under autocast.",
         gain=gain,
@@ -120,10 +120,6 @@ def full_precision(seen: Evidence) -> Finding | Unjudged | None:
         confidence=CERTAIN,
         shown_by=found.kernels.spans(single),
     )
-
-
-def _largest(kernel: tuple[str, int] | None) -> str:
-    return "-" if kernel is None else short(kernel[0])
 
 
 def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
@@ -136,7 +132,7 @@ def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, r
 def _untold(seen: Evidence, found: Arithmetic) -> Unjudged | None:
     """Much matrix time in kernels of unknown names is a reason to say nothing, and to say so."""
     cost_ns = found.cost_ns(found.matrix)
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if found.unknown_frac <= UNKNOWN_FRAC or share < PRECISION_WORTH_FRAC:
         return None
     return Unjudged(
@@ -158,26 +154,26 @@ def no_tf32(seen: Evidence) -> Finding | None:
         return None
     ratio = precision_speedup(found.kernels.gpu, Precision.TF32, Precision.FLOAT32)
     cost_ns = found.cost_ns(found.plain)
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(cost_ns)
     if ratio is None or ratio < WORTH_RATIO or share < PRECISION_WORTH_FRAC:
         return None
-    setting = _setting(seen)
+    setting = tf32_setting(seen.run)
     if setting == "on":
         return None  # then these products keep off the tensor cores for a reason of their own
     gain = _faster(seen, cost_ns, ratio, "TF32", found.kernels.spans(found.plain), "tf32")
     if gain is None:
         return None
-    largest = _largest(found.kernels.most(found.plain))
     half = precision_speedup(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
         f"GPU's tensor cores; in TF32 they would, up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is {largest}.",
+            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is "
+            f"{largest_kernel(found.kernels, found.plain)}.",
             *(("PyTorch's setting for float32 products, as recorded, keeps TF32 off.",) if setting == "off" else ()),
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns), "peak_ratio": ratio},
+        numbers=figures(share_frac=share, cost_ns=cost_ns, peak_ratio=ratio),
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
         advice="Sums stay in float32; only the factors are rounded, to 10 bits of mantissa."
         + (f" bfloat16 autocast goes further: up to {number(half, 2)} times." if half else ""),
@@ -187,21 +183,6 @@ def no_tf32(seen: Evidence) -> Finding | None:
         why_confidence="the kernels' names tell; PyTorch's setting was not recorded" if setting is None else "",
         shown_by=found.kernels.spans(found.plain),
     )
-
-
-def _setting(seen: Evidence) -> str | None:
-    """Whether TF32 was on or off for matrix products; None where it was not recorded."""
-    facts = seen.run.facts
-    new = facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
-    if new != "none":
-        return "off" if new == "ieee" else "on"
-    told = facts.get("float32_matmul_precision")
-    return None if told is None else "off" if told == "highest" else "on"
-
-
-def _trains(seen: Evidence) -> bool:
-    words = seen.run.event_rows.words("name").vocabulary
-    return bool(seen.run.optimizers) or any(word.startswith("Optimizer.step") for word in words)
 
 
 def _half(kernels: Interior) -> str:
@@ -218,7 +199,7 @@ def autocast(seen: Evidence, *, bfloat16: bool) -> str:
     model, optimizer = seen.names.model, seen.names.optimizer
     dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
-    if bfloat16 or not _trains(seen):
+    if bfloat16 or not seen.trains:
         return fix
     return (
         f'{fix}\nscaler = torch.amp.GradScaler("cuda")  # keeps small gradients above float16\'s least\n\n\n'

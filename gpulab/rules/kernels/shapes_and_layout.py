@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.families import is_layout
-from gpulab.analysis.kernels.interior import Interior, interior, short
+from gpulab.analysis.kernels.interior import Interior, short
 from gpulab.analysis.kernels.roofline import Work, sized
 from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import Cores, alignment, maths
@@ -12,9 +12,9 @@ from gpulab.hardware.architectures import parse_capability
 from gpulab.hardware.precision import Precision
 from gpulab.hardware.vendor import is_amd, is_amd_instinct
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.rules.kernels.speedup import by_ratio, faster_work, worth_having
+from gpulab.rules.kernels.speedup import by_ratio, faster_work, kernel_group, worth_having
 from gpulab.wording import count, number, percent
 
 MISALIGNED_WORTH_FRAC = 0.05  # padding a dimension is easy where it is the model's own
@@ -37,14 +37,10 @@ def misaligned(seen: Evidence) -> Finding | None:
     with: libraries that pad such sizes themselves (their kernels bear no such name). What to do: pad the dimension:
     a vocabulary, a class count, a sequence length.
     """
-    kernels = seen.once(interior)
-    if kernels is None or (kernels.gpu is not None and is_amd(kernels.gpu.name)):
+    group = kernel_group(seen, _reads_singly, MISALIGNED_WORTH_FRAC)
+    if group is None or (group.kernels.gpu is not None and is_amd(group.kernels.gpu.name)):
         return None
-    poor = kernels.which(_reads_singly)
-    cost_ns = kernels.cost_ns(poor) if poor.any() else 0
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
-    if share < MISALIGNED_WORTH_FRAC:
-        return None
+    kernels, poor, cost_ns, share, largest = group
     worst, best, utmost = MISALIGNED_RATIOS
     basis = f"these products made {number(worst, 2)} to {number(best, 2)} times as fast"
     means = f"even {number(utmost, 2)} times as fast products"
@@ -52,19 +48,17 @@ def misaligned(seen: Evidence) -> Finding | None:
     if gain is None:
         return None
     odd = _odd(seen, poor)
-    most = kernels.most(poor)
-    precision = maths(most[0]).precision if most else Precision.HALF
-    multiple = WANTED_MULTIPLE.get(precision, 8)
+    multiple = WANTED_MULTIPLE.get(maths(largest).precision, 8)
     return Finding(
         parts=("matmul",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products with a dimension that is no multiple "
         f"of {multiple}" + (f" ({odd[1]})" if odd else "") + ": tensor cores must read them piece by piece.",
         evidence=(
             f"{duration_in_step(seen, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
-            f"{short(most[0]) if most else '-'}.",
+            f"{short(largest)}.",
             *((f"{odd[0].op} multiplies {_sizes(odd[0])}.",) if odd else ()),
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns), **({"odd_size": float(odd[1])} if odd else {})},
+        numbers=figures(share_frac=share, cost_ns=cost_ns, odd_size=odd[1] if odd else None),
         fix=_padding(multiple),
         advice=f"Sizes of the model (vocabulary, classes, width): round them up to a multiple of {multiple} where they "
         "are set. Sequences: pad to such a length and mask, or keep the one extra token out of the large product.",
@@ -118,14 +112,10 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     change that the program itself asks for, once. What to do: keep model and images in channels_last from the start.
     On GPUs without tensor cores, and in float32 there, it may be slower: compare.
     """
-    kernels = seen.once(interior)
-    if kernels is None:
+    group = kernel_group(seen, is_layout, LAYOUT_WORTH_FRAC)
+    if group is None:
         return None
-    turning = kernels.which(is_layout)
-    cost_ns = kernels.cost_ns(turning) if turning.any() else 0
-    share = cost_ns / max(1, seen.steps.traced_ns or 1)
-    if share < LAYOUT_WORTH_FRAC:
-        return None
+    kernels, turning, cost_ns, share, largest = group
     # What is left of them: the batch itself, once; at the most nothing.
     basis = "the conversions, lessened by 40 to 100 %"
     spans = kernels.spans(turning)
@@ -137,16 +127,15 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     if amd and kernels.gpu and not is_amd_instinct(kernels.gpu.name):
         return None  # MIOpen is slower with the channels last on AMD's gaming cards
     many = round(kernels.per_step(turning))
-    most = kernels.most(turning)
     return Finding(
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(seen)} goes to turning images around inside convolutions: "
         "the GPU wants the channels last.",
         evidence=(
             f"{duration_in_step(seen, cost_ns)} in {count(many, 'layout conversion')} a step; the largest is "
-            f"{short(most[0]) if most else '-'}.",
+            f"{short(largest)}.",
         ),
-        numbers={"share_frac": share, "cost_ns": float(cost_ns), "per_step": float(many)},
+        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=many),
         fix=_channels_last(seen, amd),
         advice="Convert the batch too, where it is made or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,

@@ -7,7 +7,7 @@ import numpy as np
 from gpulab.analysis.kernels.interior import interior
 from gpulab.analysis.kernels.occupancy import Filling, filling
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.device_bound import WORKING
 from gpulab.wording import percent
@@ -38,7 +38,7 @@ def small_batch(seen: Evidence) -> Finding | None:
     used = _used_frac(seen)
     if used is not None and used > 1 - FREE_FRAC:
         return None
-    share = told.small_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(told.small_ns)
     return Finding(
         parts=("matmul", "kernels"),
         claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
@@ -50,12 +50,9 @@ def small_batch(seen: Evidence) -> Finding | None:
             *_alike(told),
             *_tail(told),
         ),
-        numbers={
-            "small_frac": told.small_frac,
-            "filled_frac": told.filled_frac,
-            "cost_ns": float(told.small_ns),
-            **({"memory_frac": used} if used is not None else {}),
-        },
+        numbers=figures(
+            small_frac=told.small_frac, filled_frac=told.filled_frac, cost_ns=told.small_ns, memory_frac=used
+        ),
         fix=_twice(seen),
         advice="Go on doubling while the samples per second rise; then raise the learning rate in step, or keep it "
         "and watch the loss. How much a larger batch gains, only trying tells.",

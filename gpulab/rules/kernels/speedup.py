@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.host.host_bound import pace
+from gpulab.analysis.kernels.interior import Interior, interior, short
 from gpulab.intervals import Spans
 from gpulab.replay.removal import without
 from gpulab.rules.engine.evidence import Evidence, warmed_ns
@@ -12,6 +17,34 @@ from gpulab.wording import duration
 WORTH_FRAC = 0.05  # where even at best less than this comes out of it, the host is what limits: nothing is said
 # Recording lengthens every call. Where by how much was not measured, the host's own need may be so much less.
 BEST_CALLS, LEAST_CALLS = 0.75, 0.5
+
+
+class KernelGroup(NamedTuple):
+    """Kernels of one kind in the interior steps, and what they cost a typical step."""
+
+    kernels: Interior
+    mask: Mask
+    cost_ns: int
+    share: float  # of the traced step
+    largest: str  # the full name of the kernel that takes most time
+
+
+def kernel_group(seen: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
+    """The kernels whose names satisfy this; None where there are none, or they take a smaller share of the step."""
+    kernels = seen.once(interior)
+    if kernels is None:
+        return None
+    mask = kernels.which(is_member)
+    most = kernels.most(mask)
+    cost_ns = kernels.cost_ns(mask) if most else 0
+    share = seen.step_share(cost_ns)
+    return KernelGroup(kernels, mask, cost_ns, share, most[0]) if most and share >= least_share else None
+
+
+def largest_kernel(kernels: Interior, mask: Mask) -> str:
+    """The short name of the kernel among these that takes most time; "-" where there is none."""
+    most = kernels.most(mask)
+    return short(most[0]) if most else "-"
 
 
 def faster_work(

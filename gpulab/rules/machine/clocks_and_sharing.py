@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpulab.analysis.machine.clocks import Clocks, clocks, loaded, median, sensed_device
 from gpulab.analysis.machine.gpu_sharing import Sharing, sharing
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.wording import number, percent, quantity, size
 
@@ -123,14 +123,13 @@ def _clock_evidence(now: Clocks) -> tuple[str, ...]:
 
 
 def _clock_numbers(now: Clocks) -> dict[str, float]:
-    told = {
-        "held_by_heat_frac": now.held_by_heat,
-        "held_by_power_frac": now.held_by_power,
-        "clock_mhz": now.clock_mhz,
-        "free_clock_mhz": now.free_mhz,
-        "temperature_c": now.temperature_c,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+    return figures(
+        held_by_heat_frac=now.held_by_heat,
+        held_by_power_frac=now.held_by_power,
+        clock_mhz=now.clock_mhz,
+        free_clock_mhz=now.free_mhz,
+        temperature_c=now.temperature_c,
+    )
 
 
 def _raise_limit(now: Clocks) -> str:
@@ -161,7 +160,7 @@ def shared_gpu(seen: Evidence) -> Finding | None:
     return Finding(
         claim=_others_do(found, busy),
         evidence=_of_others(found),
-        numbers={"others_util_frac": used, "others_memory_bytes": held},
+        numbers=figures(others_util_frac=used, others_memory_bytes=held),
         fix=_another_gpu(seen, found),
         advice="See who it is with nvidia-smi. Notebooks that were left open keep their memory until their kernel is "
         "shut down (jupyter server list; Running Terminals and Kernels).",
@@ -233,7 +232,7 @@ def memory_traffic(seen: Evidence) -> Finding | None:
             f"Memory controller {percent(memory)}, kernels {percent(util)}: medians of {len(rows)} samples under load.",
             *((agree,) if agree else ()),
         ),
-        numbers={"memory_util_frac": memory, "util_frac": util},
+        numbers=figures(memory_util_frac=memory, util_frac=util),
         advice="Do more with each byte that is read: torch.compile fuses operators, bfloat16 halves what is moved."
         if much
         else "Faster arithmetic helps: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding
+from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.wording import duration, percent, size
 
 LONG_NS = 120_000_000_000  # two minutes: set-up, downloads and imports of a good run take less
@@ -45,7 +45,7 @@ def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> F
         evidence=(
             f"{size(held_bytes)} of its memory were in use, and no kernel ran in {percent(idle_frac)} of the samples.",
         ),
-        numbers={"idle_frac": idle_frac, "held_bytes": held_bytes, "span_ns": float(seen.run.span_ns)},
+        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=seen.run.span_ns),
         fix="import gc\n"
         "import torch\n\n"
         f'{model} = {model}.to("cpu")  # bring it back with .to("cuda")\n'

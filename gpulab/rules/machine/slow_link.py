@@ -6,7 +6,7 @@ from gpulab.analysis.copies.host_to_device import Transfers, transfers
 from gpulab.analysis.machine.link import Link, link, practical_bytes_per_s
 from gpulab.hardware.pcie import pinned_copy_bytes_per_s
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.finding import LIKELY, SUSPECT, Finding, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import duration_in_step
 from gpulab.wording import metric, percent
@@ -49,14 +49,13 @@ def slow_link(seen: Evidence) -> Finding | None:
     if (rate is not None and not slow) or not (slow or reduced):
         return None
     exposed_ns, lost = _lost(moved, rate, now, best)
-    share = exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(exposed_ns)
     worth = slow and share >= LINK_WORTH_FRAC
     return Finding(
         parts=("copies",) if worth else (),
         claim=_claim(now, rate, best),
         evidence=_evidence(seen, now, rate, best, exposed_ns),
-        numbers={"best_bytes_per_s": best, "exposed_ns": float(exposed_ns)}
-        | ({"rate_bytes_per_s": rate} if rate is not None else {}),
+        numbers=figures(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
         fix=_FEWER_BYTES,
         advice="For whoever has the machine in hand: seat the card anew, use the slot next to the CPU, and look at "
         "the slot's width and generation in the BIOS.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.host.cpu_math import CpuMath, cpu_math
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.wording import percent
 
@@ -30,7 +30,7 @@ def wrong_device(seen: Evidence) -> Finding | None:
     here = seen.run.source.how in ("measured", "virtual")
     if placed - {"cpu"} or not here or (not placed and not _recorded_gpu(seen)):
         return None
-    share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
+    share = seen.step_share(math.exposed_ns) if math else 0.0
     if not placed and share < CPU_WORTH_FRAC:
         return None
     return _all_of_it(seen, math, share, bool(placed))
@@ -63,7 +63,7 @@ def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool)
 
 
 def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
-    share = math.exposed_ns / max(1, seen.steps.traced_ns or 1) if math else 0.0
+    share = seen.step_share(math.exposed_ns) if math else 0.0
     if math is None or share < CPU_WORTH_FRAC:
         return None
     left = next((each for each in seen.run.models if each.device and "cpu" in each.device), None)
@@ -75,7 +75,7 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
             f"{duration_in_step(seen, math.exposed_ns)} with the GPU idle.",
             *whose,
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(math.exposed_ns), "per_step": float(math.count)},
+        numbers=figures(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),
         fix=_move(seen),
         gain=seen.bounded(
             seen.plain_ns(math.exposed_ns),

@@ -6,7 +6,7 @@ from gpulab.analysis.memory.allocator import Requests, Room, requests, rooms
 from gpulab.analysis.memory.growth import LEAST_STEPS, Growth, growths
 from gpulab.analysis.memory.holders import Growing, growing
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Unjudged, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.memory.oom_remedies import EXPANDABLE
 from gpulab.wording import count, duration, percent, size
@@ -20,6 +20,10 @@ PEAK_FOLLOWS = 1.5  # the peak rises by what is left between steps if that leaks
 LONGER_FRAC = 0.3  # steps that get longer by this much over the run have more to do in each
 URGENT_RUNS = 20  # memory that is gone before so many runs of this length are over is gone before training is
 UNUSED_FRAC = 0.5  # the articles say "mostly free": more than half
+SIZE_UNKNOWN = Unjudged(
+    why="how much memory the GPU has is not known",
+    fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
+)
 
 
 def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
@@ -45,13 +49,13 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
         claim=f"GPU idle {percent(share)} {of_each_step(seen)} while memory is asked of the driver and given back"
         f"{_although(found)}.",
         evidence=_requests(seen, found, exposed_ns),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "asked_per_step": float(found.asked),
-            "freed_per_step": float(found.freed),
-            **({} if found.retries is None else {"retries": float(found.retries)}),
-        },
+        numbers=figures(
+            exposed_frac=share,
+            exposed_ns=exposed_ns,
+            asked_per_step=found.asked,
+            freed_per_step=found.freed,
+            retries=found.retries,
+        ),
         fix=_expandable() if found.retries else "",
         advice=" ".join(_keeping(found)),
         gain=seen.predicted(
@@ -123,10 +127,7 @@ def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
     """
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
-            return Unjudged(
-                why="how much memory the GPU has is not known",
-                fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
-            )
+            return SIZE_UNKNOWN
         stranded = room.stranded_bytes / max(1, room.reserved_bytes)
         pieces = (room.split_frac or 0.0) >= STRANDED_FRAC
         if stranded >= STRANDED_FRAC and pieces and room.used_frac >= PRESSURE_FRAC:
@@ -148,12 +149,12 @@ def _fragmented(room: Room) -> Finding:
         claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
         "nothing, and the GPU is nearly full.",
         evidence=tuple(evidence),
-        numbers={
-            "stranded_bytes": float(room.stranded_bytes),
-            "reserved_bytes": float(room.reserved_bytes),
-            "split_frac": room.split_frac or 0.0,
-            "used_frac": room.used_frac or 0.0,
-        },
+        numbers=figures(
+            stranded_bytes=room.stranded_bytes,
+            reserved_bytes=room.reserved_bytes,
+            split_frac=room.split_frac or 0.0,
+            used_frac=room.used_frac or 0.0,
+        ),
         fix=_expandable(),
         advice="Batches of one shape (pad or bucket them) leave fewer pieces. To see every block: "
         "torch.cuda.memory._record_memory_history() before, torch.cuda.memory._dump_snapshot() after.",
@@ -198,12 +199,12 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
         claim=f"Each step keeps another {size(growth.per_step.slope)} of {memory}{end}"
         f"{f': {names[0].name} keeps graphs' if names else ''}.",
         evidence=(*_growth(growth), *map(_grew, names[:3])),
-        numbers={
-            "per_step_bytes": growth.per_step.slope,
-            "low_bytes": growth.per_step.low,
-            "high_bytes": growth.per_step.high,
-            **({} if left is None else {"steps_left": left}),
-        },
+        numbers=figures(
+            per_step_bytes=growth.per_step.slope,
+            low_bytes=growth.per_step.low,
+            high_bytes=growth.per_step.high,
+            steps_left=left,
+        ),
         fix=_number(names[0].name) if names else _WHAT_GROWS,
         advice=_KEEPING,
         confidence=CERTAIN if names else SUSPECT if vague else LIKELY,
@@ -222,7 +223,7 @@ def _hidden(grew: Growing) -> Finding:
             _grew(grew),
             "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",
         ),
-        numbers={"kept_bytes": float(grew.bytes or 0), "entries": float(grew.entries)},
+        numbers=figures(kept_bytes=grew.bytes or 0, entries=grew.entries),
         fix=_number(grew.name),
         advice=_KEEPING,
         confidence=CERTAIN,
@@ -307,10 +308,7 @@ def memory_unused(seen: Evidence) -> Finding | Unjudged | None:
     """
     for room in rooms(seen.run, seen.steps):
         if room.used_frac is None:
-            return Unjudged(
-                why="how much memory the GPU has is not known",
-                fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
-            )
+            return SIZE_UNKNOWN
         if room.used_frac < UNUSED_FRAC:
             return _unused(seen, room)
     return None
@@ -323,7 +321,7 @@ def _unused(seen: Evidence, room: Room) -> Finding:
     return Finding(
         claim=f"{percent(1 - used / capacity)} of the memory of GPU {room.device} is never used.",
         evidence=(f"At its fullest, {size(used)} of {size(capacity)} is in use, by all processes together.",),
-        numbers={"used_bytes": used, "capacity_bytes": float(capacity), "used_frac": used / capacity},
+        numbers=figures(used_bytes=used, capacity_bytes=capacity, used_frac=used / capacity),
         advice=f"Double the batch size{now}, and look whether samples per second rise: they do where kernels are too "
         "small for the GPU, and not where it is full of work already. The learning rate may then be raised with it.",
         confidence=LIKELY,

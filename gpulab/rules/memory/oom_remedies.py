@@ -74,7 +74,7 @@ def remedies(seen: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]
         told += [
             _precision(seen, failure, rest),
             _micro_batches(seen, failure, rest),
-            _checkpoints(seen, failure, rest),
+            _checkpoints(failure, rest),
             _optimizer_state(seen, rest),
         ]
     return tuple(remedy for remedy in told if remedy is not None)
@@ -240,7 +240,7 @@ def _precision(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
     )
 
 
-def _checkpoints(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
+def _checkpoints(failure: Failure, held: Held) -> Remedy | None:
     graph = held.bytes_of("graph")
     if failure.phase in ("optimizer", "evaluation") or not graph or graph < MUCH_FRAC * held.total_bytes:
         return None

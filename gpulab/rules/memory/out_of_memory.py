@@ -7,7 +7,7 @@ import textwrap
 from gpulab.analysis.memory.holders import Held, Holding, held
 from gpulab.analysis.memory.step_phases import phase_peaks
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, Finding
+from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.rules.memory.oom_remedies import STRANDED_FRAC, WORTH_FRAC, Remedy, remedies
 from gpulab.run import Failure
 from gpulab.wording import size
@@ -114,16 +114,15 @@ def _by_phase(seen: Evidence, failure: Failure) -> tuple[str, ...]:
 
 
 def _numbers(failure: Failure, holders: Held) -> dict[str, float]:
-    told = {
-        "needed_bytes": failure.needed_bytes,
-        "free_bytes": failure.free_bytes,
-        "capacity_bytes": failure.capacity_bytes,
-        "allocated_bytes": failure.allocated_bytes,
-        "others_bytes": failure.others_bytes,
-        "unused_bytes": holders.unused_bytes,
-        "graph_bytes": holders.bytes_of("graph") if holders.holdings else None,
-    }
-    return {name: float(value) for name, value in told.items() if value is not None}
+    return figures(
+        needed_bytes=failure.needed_bytes,
+        free_bytes=failure.free_bytes,
+        capacity_bytes=failure.capacity_bytes,
+        allocated_bytes=failure.allocated_bytes,
+        others_bytes=failure.others_bytes,
+        unused_bytes=holders.unused_bytes,
+        graph_bytes=holders.bytes_of("graph") if holders.holdings else None,
+    )
 
 
 def _code(found: tuple[Remedy, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpulab.analysis.ranks.collectives import SMALL_BYTES, Buckets, Exposed, buckets, exposed
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_over_steps
 from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
 from gpulab.wording import duration, metric, percent, size
@@ -58,12 +58,9 @@ def exposed_communication(seen: Evidence) -> Finding | None:
             *_tail(told, how),
             *_waiting(seen),
         ),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(exposed_ns),
-            "hidden_frac": told.hidden_frac,
-            "per_step": told.per_step,
-        },
+        numbers=figures(
+            exposed_frac=share, exposed_ns=exposed_ns, hidden_frac=told.hidden_frac, per_step=told.per_step
+        ),
         fix=fix,
         advice=advice,
         gain=_hidden(seen, told, exposed_ns),
@@ -164,7 +161,7 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
     told = seen.once(buckets)
     if told is None:
         return _unknown_sizes(seen)
-    share = told.small_exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(told.small_exposed_ns)
     if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
         return None
     return Finding(
@@ -172,12 +169,12 @@ def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
         claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
         f"the other GPUs in {round(told.small_per_step)} small pieces.",
         evidence=_pieces(seen, told),
-        numbers={
-            "exposed_frac": share,
-            "exposed_ns": float(told.small_exposed_ns),
-            "per_step": told.small_per_step,
-            "median_bytes": float(told.median_bytes),
-        },
+        numbers=figures(
+            exposed_frac=share,
+            exposed_ns=told.small_exposed_ns,
+            per_step=told.small_per_step,
+            median_bytes=told.median_bytes,
+        ),
         fix=rewrapped(seen, bucket_mb=_larger(told), ddp=how.ddp),
         advice=""
         if how.ddp

@@ -7,7 +7,7 @@ import numpy as np
 from gpulab.analysis.events.device_work import devices
 from gpulab.analysis.ranks.data_parallel import Shares, replicated, worked
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.ranks.parallelism import spread_over
@@ -38,7 +38,7 @@ def data_parallel(seen: Evidence) -> Finding | None:
     told = seen.once(replicated)
     if told is None:
         return None
-    share = told.exposed_ns / max(1, seen.steps.traced_ns or 1)
+    share = seen.step_share(told.exposed_ns)
     worth = share >= REPLICAS_WORTH_FRAC
     cost = (
         f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
@@ -53,7 +53,7 @@ def data_parallel(seen: Evidence) -> Finding | None:
             "with no kernel beside it on the GPU that works most.",
             _by_device(told.shares),
         ),
-        numbers={"exposed_frac": share, "exposed_ns": float(told.exposed_ns), "gpus": float(told.gpus)},
+        numbers=figures(exposed_frac=share, exposed_ns=told.exposed_ns, gpus=told.gpus),
         fix=spread_over(seen, told.gpus, from_one=True),
         advice="DistributedDataParallel needs a script and one process a GPU: it does not run in a notebook cell.",
         gain=seen.bounded(
@@ -98,7 +98,7 @@ def idle_gpus(seen: Evidence) -> Finding | None:
             _by_device(shares) if gpus <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
             "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
         ),
-        numbers={"idle_gpus": float(len(free)), "gpus": float(gpus), "busiest_frac": most},
+        numbers=figures(idle_gpus=len(free), gpus=gpus, busiest_frac=most),
         fix=spread_over(seen, len(free) + len(busy), from_one=False),
         advice="One process a GPU needs a script: it does not run in a notebook cell. "
         + (

@@ -28,7 +28,7 @@ def parallel(seen: Evidence, kind: str) -> Parallel:
         kind=kind,
         ddp=any("DistributedDataParallel" in word or "distributed.ddp.reducer" in word for word in words),
         fsdp=1 if old else 2 if new else 0,
-        training=bool(seen.run.optimizers) or any(word.startswith("Optimizer.step") for word in words),
+        training=seen.trains,
         small_by_nature=any("SyncBatchNorm" in word for word in words),
     )
 

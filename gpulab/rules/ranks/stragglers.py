@@ -11,7 +11,7 @@ from gpulab.analysis.ranks.stragglers import Arrivals, arrivals, excess
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.replay.worker_queue import REALISED_FRAC
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged, figures
 from gpulab.run import Run
 from gpulab.wording import duration, percent, quantity
 
@@ -48,12 +48,9 @@ def stragglers(seen: Evidence) -> Finding | Unjudged | None:
             f"({arrived.matched} collectives, matched across {others + 1} ranks).",
             *cause.evidence,
         ),
-        numbers={
-            "rank": float(name),
-            "late_frac": arrived.late_frac,
-            "exposed_ns": float(arrived.wait_ns),
-            "exposed_frac": arrived.wait_ns / step_ns,
-        },
+        numbers=figures(
+            rank=name, late_frac=arrived.late_frac, exposed_ns=arrived.wait_ns, exposed_frac=arrived.wait_ns / step_ns
+        ),
         fix=cause.fix,
         advice=cause.advice,
         gain=_mended(seen, arrived),

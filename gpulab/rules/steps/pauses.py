@@ -11,7 +11,7 @@ from gpulab.analysis.steps.pauses import Passes, Pauses, passes, pauses
 from gpulab.intervals import Spans, clip
 from gpulab.replay.rewrites.steps.async_checkpoint import SAVING
 from gpulab.rules.engine.evidence import Evidence
-from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding
+from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, figures
 from gpulab.rules.host.garbage_collection import averaged
 from gpulab.run import Loader
 from gpulab.tables import StallKind
@@ -86,7 +86,7 @@ def first_step(seen: Evidence) -> Finding | None:
             f"A typical step takes {duration(typical)}; the warm-up is {percent(share)} of the "
             f"{duration(whole_ns)} of all steps.",
         ),
-        numbers={"extra_ns": float(extra_ns), "typical_ns": typical, "frac": share},
+        numbers=figures(extra_ns=extra_ns, typical_ns=typical, frac=share),
         advice="It happens once a run: leave the first steps out when you time a loop. "
         "In a real training run it is soon forgotten.",
         confidence=CERTAIN,
@@ -101,7 +101,6 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
     when = f"Every {found.every} steps" if found.every else f"{count(found.count, 'time')} in {found.steps} steps"
     where = f" ({found.frame})" if found.frame else ""
     what = {"saving": "a checkpoint is written", "logging": "something is logged"}.get(kind, "something else is done")
-    confidence = LIKELY if kind else SUSPECT
     return Finding(
         claim=f"{when} the loop stops for {duration(found.each_ns)} while {what}{where}: "
         f"{percent(found.frac)} of the time.",
@@ -111,12 +110,7 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
             f"that is {duration(found.total_ns / found.steps)} a step.",
             *_sampled(found),
         ),
-        numbers={
-            "frac": found.frac,
-            "each_ns": float(found.each_ns),
-            "count": float(found.count),
-            **({"every": float(found.every)} if found.every else {}),
-        },
+        numbers=figures(frac=found.frac, each_ns=found.each_ns, count=found.count, every=found.every or None),
         fix=_fix(seen, kind, found),
         advice=ADVICE.get(kind, "Do it less often, or in a thread beside the loop."),
         gain=averaged(
@@ -126,7 +120,7 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
             "even no such pause",
             (0.7, 1.0),
         ),
-        confidence=confidence,
+        confidence=LIKELY if kind else SUSPECT,
         why_confidence="" if kind else "what ran in them is not known for certain",
         from_steps=False,
         shown_by=found.spans,
@@ -145,7 +139,7 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
             "others.",
             "persistent_workers is off, so the workers end with every pass.",
         ),
-        numbers={"frac": begun.frac, "each_ns": float(begun.each_ns), "count": float(begun.count)},
+        numbers=figures(frac=begun.frac, each_ns=begun.each_ns, count=begun.count),
         fix="from torch.utils.data import DataLoader\n\n"
         f"{name} = DataLoader({seen.names.dataset}, batch_size={batch}, shuffle=True,\n"
         f"    num_workers={loader.workers}, persistent_workers=True)  # they stay between passes",

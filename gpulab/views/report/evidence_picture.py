@@ -72,17 +72,8 @@ def place(spans: Spans, steps: Steps, run_ns: int) -> Window:
 
 def _in_interior(spans: Spans, steps: Steps) -> Spans:
     """Those in interior steps, which alone are evidence; all of them where none is."""
-    interior = steps.interior & (steps.end_ns > steps.start_ns)
-    if not interior.any():
-        return spans
-    inside = intersect(spans, Spans(*_joined(steps.start_ns[interior], steps.end_ns[interior])))
+    inside = intersect(spans, steps.interior_spans)
     return inside if len(inside.start_ns) else spans
-
-
-def _joined(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Steps that follow one another as one span each stretch: a span of evidence may reach over their border."""
-    opens = np.append(True, start[1:] > end[:-1])
-    return start[opens], end[np.append(opens[1:], True)]
 
 
 def _typical(length: NDArray[np.int64]) -> int:

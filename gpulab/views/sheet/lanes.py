@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.steps.detection import Steps
-from gpulab.analysis.steps.ledger import Ledger, host_layers, host_threads, main_device
+from gpulab.analysis.steps.ledger import Ledger, device_layers, host_layers, host_threads, main_device
 from gpulab.intervals import Spans, intersect, merged, nothing, subtract
 from gpulab.rows import Rows
 from gpulab.run import Run
-from gpulab.tables import DEVICE_KINDS, Kind
+from gpulab.tables import DEVICE_KINDS
 
 MOST_STREAMS = 4  # lanes for the busiest streams; what the others do is in one lane more
 FEW_STEPS = 3  # what a picture shows: enough to see that a pattern repeats, few enough to see into it
@@ -54,9 +53,7 @@ def lanes(run: Run, ledger: Ledger, shown: Window) -> tuple[Lane, ...]:
             Lane(name, tuple((part.key, ledger.spans[part.key]) for part in ledger.parts if part.busy is busy))
             for name, busy in (("not computing", False), ("computing", True))
         )
-    events = run.event_rows
-    end = events["start_ns"] + events["dur_ns"]
-    events = events.where((events["start_ns"] < shown.end_ns) & (end > shown.start_ns))
+    events = _events_in(run, shown)
     return (_host_lane(run, events, shown), *_device_lanes(events, main_device(run)))
 
 
@@ -64,12 +61,16 @@ def host_and_device(run: Run, ledger: Ledger, shown: Window) -> tuple[Lane, ...]
     """The same in few lanes: the host and all streams of the GPU, or, without a GPU, one for all."""
     if ledger.device == "cpu":
         return (Lane("CPU", tuple((part.key, shading(ledger.spans[part.key], shown)) for part in ledger.parts)),)
-    events = run.event_rows
-    end = events["start_ns"] + events["dur_ns"]
-    events = events.where((events["start_ns"] < shown.end_ns) & (end > shown.start_ns))
+    events = _events_in(run, shown)
     work = events.of_kind(*DEVICE_KINDS)
     work = work.where(work["device"] == main_device(run))
-    return Lane("host", _host_lane(run, events, shown).parts), Lane("GPU", _device_parts(work))
+    return Lane("host", _host_lane(run, events, shown).parts), Lane("GPU", disjoint(device_layers(work)))
+
+
+def _events_in(run: Run, shown: Window) -> Rows:
+    events = run.event_rows
+    end = events["start_ns"] + events["dur_ns"]
+    return events.where((events["start_ns"] < shown.end_ns) & (end > shown.start_ns))
 
 
 def _host_lane(run: Run, events: Rows, shown: Window) -> Lane:
@@ -88,25 +89,12 @@ def _device_lanes(events: Rows, device: int) -> tuple[Lane, ...]:
     several = len(streams) > 1
     chosen = sorted(by_work[:MOST_STREAMS].tolist())
     names = [f"stream {streams[n]}" if several and streams[n] >= 0 else "GPU" for n in chosen]
-    found = [Lane(name, _device_parts(work.where(which == n))) for name, n in zip(names, chosen, strict=True)]
+    found = [Lane(name, disjoint(device_layers(work.where(which == n)))) for name, n in zip(names, chosen, strict=True)]
     others = by_work[MOST_STREAMS:]
     if len(others):
         rest = work.where(np.isin(which, others))
-        found.append(Lane(f"{len(others)} other streams", _device_parts(rest)))
+        found.append(Lane(f"{len(others)} other streams", disjoint(device_layers(rest))))
     return tuple(found) or (Lane("GPU", ()),)
-
-
-def _device_parts(work: Rows) -> tuple[tuple[str, Spans], ...]:
-    kernel = work["kind"] == Kind.KERNEL
-    matrix = kernel & work.words("name").matching(map(is_matrix, work.words("name").vocabulary))
-    return disjoint(
-        [
-            ("matmul", work.where(matrix).spans()),
-            ("kernels", work.where(kernel & ~matrix).spans()),
-            ("communication", work.of_kind(Kind.COLLECTIVE).spans()),
-            ("copies", work.of_kind(Kind.MEMCPY, Kind.MEMSET).spans()),
-        ]
-    )
 
 
 def disjoint(layers: Iterable[tuple[str, Spans]]) -> tuple[tuple[str, Spans], ...]:

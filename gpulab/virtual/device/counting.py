@@ -21,10 +21,9 @@ from gpulab.virtual.device.stand_in import Standing
 from gpulab.virtual.device.tensors.meta_tensors import is_meta, meta, meta_mode
 from gpulab.virtual.device.tensors.pinned import Pinned
 from gpulab.virtual.device.tensors.storages import Storages
-from gpulab.virtual.device.torch_api import cuda_api, cuda_memory, save_and_load, tensor_methods, threads, unsupported
+from gpulab.virtual.device.torch_api import tensor_methods, threads
 from gpulab.virtual.device.torch_api.patches import swap
-from gpulab.virtual.device.torch_api.streams import Clock, Streams
-from gpulab.virtual.device.training_phase import Training
+from gpulab.virtual.device.torch_api.streams import Clock
 from gpulab.virtual.host.costs import Host
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Sink
@@ -50,7 +49,7 @@ class _NoHost(Host):
         return "none: what it costs is not counted"
 
 
-NO_HOST: Host = _NoHost(calling=0.0, autograd=0.0, python=0.0)
+NO_HOST: Host = _NoHost(calling=0.0, autograd=0.0)
 
 
 def announcement(why: str) -> str:
@@ -64,8 +63,7 @@ class CountingDevice(Standing):
     """The count of one program, for one `with`; as FakeDevice is used."""
 
     def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
-        super().__init__()
-        self.spec, self.memory, self.clock = spec, memory, clock
+        super().__init__(spec, memory, clock)
         self.recorder: Recorder = _Counter(sink)
 
     def __enter__(self) -> CountingDevice:
@@ -93,15 +91,10 @@ class CountingDevice(Standing):
         stack.callback(storages.forget)
         stack.callback(recorder.close)
         stack.callback(pinned.forget)
-        cuda_api.install(stack, self.spec, recorder, Streams(recorder, self.clock))
-        cuda_memory.install(stack, self.memory)
-        save_and_load.install(stack, self._assumptions, recorder)
-        unsupported.install(stack)
-        unsupported.compile_nothing(stack, self._assumptions)
+        self._install_torch(stack, recorder, storages)
         mode = meta_mode()()
         _tensors(stack, pinned, mode)
         _functions(stack, self.spec, self._assumptions)
-        Training(recorder, storages).install(stack)
         mode.recorder, mode.storages, mode.assumptions, mode.pinned = recorder, storages, self._assumptions, pinned
         mode.closed = False
         stack.callback(setattr, mode, "closed", True)
@@ -132,13 +125,8 @@ def _on_meta(device: Any) -> Any:
     """The meta device in place of the GPU; other devices, and what is none, as they are."""
     import torch
 
-    if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
-        return device
-    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if found.type != "cuda":
-        return found
-    cuda_api.index_of(found)  # raises for a second GPU
-    return meta()
+    found = tensor_methods.full_device(device)
+    return meta() if isinstance(found, torch.device) and found.type == "cuda" else found
 
 
 def _tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:

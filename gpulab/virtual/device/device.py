@@ -22,19 +22,14 @@ from gpulab.virtual.device.tensors.fake_tensors import fake_mode
 from gpulab.virtual.device.tensors.pinned import Pinned
 from gpulab.virtual.device.tensors.storages import Storages
 from gpulab.virtual.device.torch_api import (
-    cuda_api,
-    cuda_memory,
     internals,
     modules,
-    save_and_load,
     tensor_methods,
     threads,
-    unsupported,
 )
 from gpulab.virtual.device.torch_api.function_mode import function_mode
 from gpulab.virtual.device.torch_api.patches import kernels
-from gpulab.virtual.device.torch_api.streams import Clock, Streams
-from gpulab.virtual.device.training_phase import Training
+from gpulab.virtual.device.torch_api.streams import Clock
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Sink
 
@@ -45,8 +40,7 @@ class FakeDevice(Standing):
     """One virtual GPU, for one `with`."""
 
     def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
-        super().__init__()
-        self.spec, self.memory, self.clock = spec, memory, clock
+        super().__init__(spec, memory, clock)
         self._sink = sink
         self._used = False
 
@@ -91,15 +85,9 @@ class FakeDevice(Standing):
         mode.pin = pinned.add
         stack.callback(setattr, mode, "closed", True)
         internals.install(stack, autocast)
-        streams = Streams(recorder, self.clock)
-        cuda_api.install(stack, self.spec, recorder, streams)
-        cuda_memory.install(stack, self.memory)
         tensor_methods.install(stack, storages, pinned)
         modules.install(stack)
-        save_and_load.install(stack, self._assumptions, recorder)
-        unsupported.install(stack)
-        unsupported.compile_nothing(stack, self._assumptions)
-        Training(recorder, storages).install(stack)
+        self._install_torch(stack, recorder, storages)
         stack.enter_context(kernels(own, "AutogradCUDA"))
         stack.enter_context(kernels(autocast.kernels(), "AutocastCUDA"))
         calls = function_mode()()

@@ -16,6 +16,7 @@ from gpulab.virtual.host.core_waits import LONG_NS, CoreWaits
 from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Spin, Stepped, Wait, Way
 
 DEFAULT_STREAM = 7  # as traces number it
+EMPTY_CALLS = 60  # timed to learn what a call costs by itself
 SPARED_NS = 2_500  # what a fake tensor's birth and death cost the program beyond an empty call, measured
 
 
@@ -25,7 +26,7 @@ class Recorder:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.stream = DEFAULT_STREAM
-        self.modules: list[str] = []  # in whose forward the program is, outermost first
+        self.module_depth = 0  # in so many modules' forward, one inside the other, the program is
         self.began = False  # the first step has begun
         self.optimizing = False
         self.muted = False
@@ -74,14 +75,14 @@ class Recorder:
         if threading.get_ident() == self._main:
             self._python_ns += spent_ns
 
-    def measure(self, call: Any, times: int = 60) -> None:
+    def measure(self, call: Any) -> None:
         """Learn what a loop of empty calls shows as the program's own time, to leave it out from now on."""
         self.step_over_ns, shown = 0, []
-        for _ in range(times):
+        for _ in range(EMPTY_CALLS):
             self._python_ns = 0
             call()
             shown.append(self._python_ns)
-        self.step_over_ns = sorted(shown)[times * 9 // 10] + SPARED_NS
+        self.step_over_ns = sorted(shown)[EMPTY_CALLS * 9 // 10] + SPARED_NS
         self._python_ns = 0
 
     def own_ns(self) -> int:
@@ -98,14 +99,9 @@ class Recorder:
 
         if torch._C._current_graph_task_id() != -1:
             return Phase.BACKWARD
-        if self.optimizing and not self.modules:
+        if self.optimizing and not self.module_depth:
             return Phase.OPTIMIZER
         return Phase.FORWARD if self.began else Phase.SETUP
-
-    @property
-    def module(self) -> str:
-        """The module in whose forward the program is; none in backward."""
-        return self.modules[-1] if self.modules else ""
 
     # Records.
 
@@ -136,7 +132,6 @@ class Recorder:
                 phase=phase,
                 stream=self.stream,
                 python_ns=self.own_ns(),
-                module=self.module,
             )
         )
 
@@ -169,11 +164,11 @@ class Recorder:
             )
         )
 
-    def wait(self, call: str, name: str = "", *, stream: int | None = None, event: int | None = None) -> None:
+    def wait(self, call: str, *, stream: int | None = None, event: int | None = None) -> None:
         """The host waits for the GPU."""
         if not self.muted:
             own_ns = self.own_ns()
-            self._sink(Wait(call=call, name=name, stream=stream, event=event, phase=self.phase, python_ns=own_ns))
+            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=own_ns))
 
     def signal(self, event: int, stream: int) -> None:
         """An event is recorded in a stream."""

@@ -18,7 +18,7 @@ class Training:
 
     def __init__(self, recorder: Recorder, storages: Storages) -> None:
         self._recorder, self._storages = recorder, storages
-        self._paths: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that the program calls itself
         self._running: list[Any] = []
 
     def install(self, stack: ExitStack) -> None:
@@ -45,26 +45,19 @@ class Training:
         recorder.entered()
         if not recorder.began and any(on_gpu(each) for each in args):
             recorder.began = True
-        root = self._running[0] if self._running else module
-        recorder.modules.append(self._path(root, module))
+        if not self._running:
+            self._roots.add(module)
         self._running.append(module)
+        recorder.module_depth = len(self._running)
         recorder.left()
 
     def _module_ended(self, module: Any, args: Any, out: Any) -> None:
         self._recorder.entered()
         while self._running:  # those whose forward failed before their hooks ran as well
-            self._recorder.modules.pop()
             if self._running.pop() is module:
                 break
+        self._recorder.module_depth = len(self._running)
         self._recorder.left()
-
-    def _path(self, root: Any, module: Any) -> str:
-        paths = self._paths.get(root)
-        if paths is None or id(module) not in paths:
-            top = type(root).__name__
-            paths = {id(each): f"{top}.{name}" if name else top for name, each in root.named_modules()}
-            self._paths[root] = paths
-        return paths.get(id(module), type(module).__name__)
 
     # Optimizers.
 
@@ -82,7 +75,7 @@ class Training:
         recorder.entered()
         for parameter in _parameters(optimizer):
             self._tell(parameter, Role.PARAMETER)
-        for root in list(self._paths):
+        for root in list(self._roots):
             for buffer in root.buffers():
                 self._tell(buffer, Role.PARAMETER)
         for state in optimizer.state.values():

@@ -27,7 +27,6 @@ USUAL_NS: Mapping[str, int] = {
     "layer_norm": 3_570,
     "sum": 1_850,
     "backward": 4_560,
-    "module": 780,
 }
 CALLING = ("add", "add_", "view", "linear", "layer_norm", "sum")
 
@@ -38,7 +37,6 @@ class Speed:
 
     calling: float  # PyTorch's operators
     autograd: float  # nodes of the graph in backward
-    python: float  # Python's own: calls of modules
 
 
 def speed() -> Speed:
@@ -47,7 +45,6 @@ def speed() -> Speed:
     return Speed(
         calling=statistics.median(took[name] / USUAL_NS[name] for name in CALLING),
         autograd=took["backward"] / USUAL_NS["backward"],
-        python=took["module"] / USUAL_NS["module"],
     )
 
 
@@ -61,7 +58,6 @@ def measured(rounds: int = ROUNDS) -> dict[str, float]:
         leaf, other = torch.ones(8, requires_grad=True, **given), torch.zeros(8, **given)
         row, square = torch.ones(1, 8, requires_grad=True, **given), torch.ones(8, 8, requires_grad=True, **given)
         linear, norm = torch.nn.functional.linear, torch.nn.functional.layer_norm
-        module = torch.nn.Identity()
         loops: dict[str, Callable[[], float]] = {
             "add": _chunk(lambda: leaf + other),
             "add_": _chunk(lambda: other.add_(other)),
@@ -69,7 +65,6 @@ def measured(rounds: int = ROUNDS) -> dict[str, float]:
             "linear": _chunk(lambda: linear(row, square, other)),
             "layer_norm": _chunk(lambda: norm(row, (8,))),
             "sum": _chunk(leaf.sum),
-            "module": _chunk(lambda: module(leaf)),
             "backward": _backward(leaf),
         }
         for _ in range(rounds):

@@ -49,7 +49,6 @@ COPY_CALL_NS = 6_000  # cudaMemcpyAsync: 4.6 to 13.8 us
 SYNC_CALL_NS = 5_000  # a call that has nothing to wait for: 2 to 14 us
 EVENT_NS = 1_500  # cudaEventRecord, cudaStreamWaitEvent: 1 to 3.5 us
 ALLOC_NS = 200_000  # cudaMalloc: 200 to 284 us
-MODULE_NS = 1_500  # nn.Module.__call__ with what most forwards do besides: 1 to 3 us
 
 # How far a host's costs may lie from these (P10, P90). Those of the V100, the A100 and both H100 lie at 0.8 to 1.4
 # times in all, three classes in four at 0.5 to 2; the B200's at 3.6, most of it a few first calls of its products. That
@@ -65,7 +64,6 @@ class Host:
     measured: str | None = None  # when, as ISO date and time
     calling: float = 1.0
     autograd: float = 1.0
-    python: float = 1.0
 
     @classmethod
     def usual(cls) -> Host:
@@ -81,12 +79,7 @@ class Host:
 
     def scaled(self, factor: float) -> Host:
         """A host for which everything takes so many times as long."""
-        return replace(
-            self,
-            calling=self.calling * factor,
-            autograd=self.autograd * factor,
-            python=self.python * factor,
-        )
+        return replace(self, calling=self.calling * factor, autograd=self.autograd * factor)
 
     def dispatch_ns(self, op: Op) -> int:
         """What an operator costs its thread, without the launches of its kernels."""
@@ -125,11 +118,6 @@ class Host:
         """cudaMalloc: memory asked of the driver, as PyTorch's allocator does where it holds none that fits."""
         return round(ALLOC_NS * self.calling)
 
-    @property
-    def module_ns(self) -> int:
-        """Calling an nn.Module."""
-        return round(MODULE_NS * self.python)
-
 
 @cache
 def calibrated() -> Host:
@@ -140,7 +128,6 @@ def calibrated() -> Host:
         measured=datetime.now().astimezone().isoformat(timespec="seconds"),
         calling=told.calling,
         autograd=told.autograd,
-        python=told.python,
     )
 
 

@@ -48,7 +48,6 @@ class Op:
     phase: Phase = Phase.FORWARD
     stream: int = 7  # the default stream is 7, as in traces
     python_ns: int = 0  # measured: the program's own Python since the record before
-    module: str = ""  # the nn.Module in whose forward it ran: "ResNet.layer1.0.conv1"; "" where unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,6 @@ class Wait:
     """The host waits for the GPU: all of it, a stream, or an event."""
 
     call: str  # the runtime's name: "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"
-    name: str = ""  # the operator that asked for it, "aten::nonzero"; "" where the program called it itself
     stream: int | None = None  # the stream waited for; None: all
     event: int | None = None  # the event waited for
     phase: Phase = Phase.FORWARD

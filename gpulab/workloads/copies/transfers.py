@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, number_on, perceptron
+from gpulab.workloads.training import listed, noise, number_on, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -28,14 +28,10 @@ def train_from_host(*, device: str = "cpu", steps: int = 60, pinned: bool = True
     model = _model(device, *(SMALL_WIDTHS if device == "cpu" else WIDTHS))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     following = (samples[step % len(samples)] for step in range(steps))
-    losses = []
-    for inputs in _copied_ahead(following, device) if ahead else _copied(following, device):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), inputs[:, :16])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+    batches = _copied_ahead(following, device) if ahead else _copied(following, device)
+    return listed(
+        optimizer_steps(optimizer, lambda inputs: nn.functional.mse_loss(model(inputs), inputs[:, :16]), batches)
+    )
 
 
 def train_and_keep(*, device: str = "cpu", steps: int = 30, fetched: bool = False) -> list[float]:
@@ -44,19 +40,18 @@ def train_and_keep(*, device: str = "cpu", steps: int = 30, fetched: bool = Fals
     from torch import nn
 
     width, classes, count = (256, SMALL_RESULTS, 256) if device == "cpu" else (8192, RESULTS, 16384)
-    inputs = _noise(count, width).to(device, number_on(device))
+    inputs = noise(count, width).to(device, number_on(device))
     model = _model(device, width, width, classes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     labels = (torch.arange(count) % classes).to(device)
-    losses, kept = [], []
-    for _ in range(steps):
-        optimizer.zero_grad()
+    kept = []
+
+    def loss_of(_: int) -> Tensor:
         outputs = model(inputs)
         kept.append(outputs.detach().cpu() if fetched else outputs.detach())
-        loss = nn.functional.cross_entropy(outputs, labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
+        return nn.functional.cross_entropy(outputs, labels)
+
+    losses = list(optimizer_steps(optimizer, loss_of, range(steps)))
     torch.cat(kept).cpu()
     return listed(losses)
 
@@ -69,18 +64,15 @@ def train_on_noise(*, device: str = "cpu", steps: int = 40, on_host: bool = Fals
     count, width = (256, 256) if device == "cpu" else (4096, 4096)
     source = "cpu" if on_host else device
     chance = torch.Generator(source).manual_seed(0)
-    samples = _noise(count, width).to(device, number_on(device))
+    samples = noise(count, width).to(device, number_on(device))
     model = _model(device, width, width, width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(steps):
-        noise = torch.randn(count, width, generator=chance, device=source).to(device)
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples + 0.1 * noise.to(samples.dtype)), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+    noises = (torch.randn(count, width, generator=chance, device=source).to(device) for _ in range(steps))
+
+    def loss_of(added: Tensor) -> Tensor:
+        return nn.functional.mse_loss(model(samples + 0.1 * added.to(samples.dtype)), samples)
+
+    return listed(optimizer_steps(optimizer, loss_of, noises))
 
 
 def train_where_it_lies(*, device: str = "cpu", steps: int = 12, moved: bool = True) -> list[float]:
@@ -90,18 +82,15 @@ def train_where_it_lies(*, device: str = "cpu", steps: int = 12, moved: bool = T
 
     place = device if moved else "cpu"
     count, width = (256, 512) if device == "cpu" else (4096, 4096)
-    inputs = _noise(count, width).to(place)
+    inputs = noise(count, width).to(place)
     model = perceptron(width, width, width).to(place)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
+
+    def loss_of(_: int) -> Tensor:
         with torch.autocast(torch.device(place).type, torch.bfloat16, enabled=device != "cpu"):
-            loss = nn.functional.mse_loss(model(inputs), inputs)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+            return nn.functional.mse_loss(model(inputs), inputs)
+
+    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 def _copied(batches: Iterable[Tensor], device: str) -> Iterator[Tensor]:
@@ -135,15 +124,9 @@ def _copied_ahead(batches: Iterable[Tensor], device: str) -> Iterator[Tensor]:
 def _batches(device: str, pinned: bool) -> list[Tensor]:
     """Two batches in the host's memory, each of the same few samples over and over."""
     count, width = (SMALL_BATCH, SMALL_WIDTHS[0]) if device == "cpu" else (BATCH, WIDTHS[0])
-    few = _noise(count // 16, width).to(number_on(device))
+    few = noise(count // 16, width).to(number_on(device))
     batches = [few.repeat(16, 1), few.flip(0).repeat(16, 1)]
     return [batch.pin_memory() for batch in batches] if pinned else batches
-
-
-def _noise(count: int, width: int) -> Tensor:
-    import torch
-
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(0))
 
 
 def _model(device: str, *widths: int) -> nn.Module:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpulab.workloads.training import computing_on, listed, listening
+from gpulab.workloads.training import batch_loader, computing_on, listed, listening, optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -64,27 +64,19 @@ def train_on_audio(*, device: str = "cpu", steps: int = 60, by_table: bool = Fal
 def _train(device: str, steps: int, by_table: bool) -> list[float]:
     import torch
     from torch import nn
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import TensorDataset
 
-    codes, labels = (torch.from_numpy(made) for made in clips(steps * BATCH))
-    loader = DataLoader(
-        TensorDataset(codes, labels),
-        batch_size=BATCH,
-        shuffle=True,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    loader = batch_loader(TensorDataset(*(torch.from_numpy(made) for made in clips(steps * BATCH))), BATCH, device)
     model = listening(16 if device == "cpu" else 512).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for batch, classes in loader:
-        sound = preprocess_by_table(batch.numpy()) if by_table else preprocess(batch.numpy())
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(sound.to(device)), classes.to(device))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+    prepare = preprocess_by_table if by_table else preprocess
+    batches = ((prepare(codes.numpy()), classes) for codes, classes in loader)
+
+    def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
+        sound, classes = batch
+        return nn.functional.cross_entropy(model(sound.to(device)), classes.to(device))
+
+    return listed(optimizer_steps(optimizer, loss_of, batches))
 
 
 AUDIO = (

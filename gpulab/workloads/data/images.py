@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpulab.errors import GpulabError
-from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -83,17 +83,7 @@ def train_on_images(*, device: str = "cpu", steps: int = 50, workers: int = 0, t
     leaves none to the workers. On two cores two workers took a step from 69 to 47 ms with one thread, from 59 to 54
     with two.
     """
-    import torch
-    from torch.utils.data import DataLoader
-
-    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-        JpegImages(steps * BATCH),  # type: ignore[arg-type]  # has all that a Dataset needs, without importing torch
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    loader = batch_loader(JpegImages(steps * BATCH), BATCH, device, workers=workers)
     with computing_on(threads):
         return classify(convolutional(CHANNELS if device == "cpu" else 512), loader, device)
 

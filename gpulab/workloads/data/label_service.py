@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -50,17 +50,14 @@ def _train(device: str, answers: Iterable[Tensor]) -> list[float]:
     import torch
     from torch import nn
 
-    samples = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0)).to(device)
+    samples = noise(BATCH, WIDTH).to(device)
     model = perceptron(WIDTH, 2 * WIDTH, 10).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for labels in answers:
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(samples), labels.to(device))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+
+    def loss_of(labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(samples), labels.to(device))
+
+    return listed(optimizer_steps(optimizer, loss_of, answers))
 
 
 LABELS = (

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING
 
 from gpulab.workloads.data.slow_items import RemoteImages
-from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
 from gpulab.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BATCH = 8
 STEPS_IN_AN_EPOCH = 8
@@ -21,19 +17,9 @@ def train_in_short_epochs(
     *, device: str = "cpu", steps: int = 64, workers: int = 8, keep_workers: bool = False
 ) -> list[float]:
     """Train a small classifier on few images, so that an epoch is over soon."""
-    import torch
-    from torch.utils.data import DataLoader
-
     in_one = min(steps, STEPS_IN_AN_EPOCH)
-    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-        RemoteImages(in_one * BATCH, wait_s=0.0),  # type: ignore[arg-type]  # a Dataset in all but name
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=keep_workers,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    images = RemoteImages(in_one * BATCH, wait_s=0.0)
+    loader = batch_loader(images, BATCH, device, workers=workers, persistent=keep_workers)
     epochs = itertools.chain.from_iterable(loader for _ in range(-(-steps // in_one)))
     with computing_on(1):
         return classify(convolutional(24), itertools.islice(epochs, steps), device)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -89,19 +89,9 @@ def scans_on_disk() -> Iterator[str]:
 
 def train_on_scans(*, device: str = "cpu", steps: int = 40, workers: int = 0, keep: bool = False) -> list[float]:
     """Train a small classifier on scans that are read for every batch, or once ahead."""
-    import torch
-    from torch.utils.data import DataLoader
-
     with scans_on_disk() as path, computing_on(1):
         scans = (KeptScans if keep else Scans)(path, steps * BATCH)
-        loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-            scans,  # type: ignore[arg-type]  # a Dataset in all but name
-            batch_size=BATCH,
-            shuffle=True,
-            num_workers=workers,
-            pin_memory=device != "cpu",
-            generator=torch.Generator().manual_seed(0),
-        )
+        loader = batch_loader(scans, BATCH, device, workers=workers)
         return classify(convolutional(12), loader, device)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -45,17 +45,7 @@ def train_from_storage(
 
     The model computes on one thread: whatever else the machine does, it then is faster than a single worker.
     """
-    import torch
-    from torch.utils.data import DataLoader
-
-    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-        RemoteImages(steps * BATCH, wait_s=wait_s),  # type: ignore[arg-type]  # a Dataset in all but name
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    loader = batch_loader(RemoteImages(steps * BATCH, wait_s=wait_s), BATCH, device, workers=workers)
     with computing_on(1):
         return classify(convolutional(14 if device == "cpu" else 512), loader, device)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpulab.workloads.training import classify, computing_on, perceptron
+from gpulab.workloads.training import batch_loader, classify, computing_on, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -75,18 +75,8 @@ def train_on_documents(
     *, device: str = "cpu", steps: int = 50, workers: int = 0, count_once: bool = False
 ) -> list[float]:
     """Train a small classifier on word-pair counts, counted for every batch or once ahead."""
-    import torch
-    from torch.utils.data import DataLoader
-
     documents = CountedDocuments(steps * BATCH) if count_once else Documents(steps * BATCH)
-    loader: DataLoader[tuple[Tensor, Tensor]] = DataLoader(
-        documents,  # type: ignore[arg-type]  # a Dataset in all but name
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    loader = batch_loader(documents, BATCH, device, workers=workers)
     with computing_on(1):
         return classify(perceptron(FEATURES, 1024, 256, 10), loader, device)
 

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 
-from gpulab.workloads.training import classify, computing_on, convolutional
+from gpulab.workloads.training import batch_loader, classify, computing_on, convolutional
 from gpulab.workloads.workload import Workload
 
 SIDE = 64  # pixels
@@ -25,19 +25,13 @@ def cores() -> int:
 def train_on_threads(*, device: str = "cpu", steps: int = 60, times: float = TIMES) -> list[float]:
     """Train a small classifier on images in memory, on so many times as many threads as there are cores."""
     import torch
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import TensorDataset
 
     chance = np.random.default_rng(0)
     labels = np.arange(steps * BATCH) % 10
     images = chance.normal(0, 1, (16, 3, SIDE, SIDE)).astype(np.float32)[np.arange(len(labels)) % 16]
     images += labels[:, None, None, None].astype(np.float32) / 10
-    loader = DataLoader(
-        TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)),
-        batch_size=BATCH,
-        shuffle=True,
-        pin_memory=device != "cpu",
-        generator=torch.Generator().manual_seed(0),
-    )
+    loader = batch_loader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), BATCH, device)
     with computing_on(max(1, round(times * cores()))):
         return classify(convolutional(16), loader, device)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import gc
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -20,10 +21,9 @@ KEPT, MADE = 60_000, 2_500  # transitions in the buffer, and new ones in a step
 
 def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
     """Train a perceptron; collect garbage every so many steps, "to save memory"."""
-    model, optimizer, samples = _prepared(device)
     losses = []
-    for step in range(1, steps + 1):
-        losses.append(_step(model, optimizer, samples))
+    for step, loss in enumerate(_steps(device, steps), 1):
+        losses.append(loss)
         if step % every == 0:
             gc.collect()
     return listed(losses)
@@ -31,7 +31,7 @@ def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) ->
 
 def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
     """Train while a replay buffer of Python objects is kept filled, as reinforcement learning does."""
-    model, optimizer, samples = _prepared(device)
+    training = _steps(device, steps)
     buffer: deque[list[object]] = deque(_transitions(0, KEPT), maxlen=KEPT)
     if frozen:
         gc.collect()
@@ -42,7 +42,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
         with computing_on(1):
             for step in range(1, steps + 1):
                 buffer.extend(_transitions(step, MADE))
-                losses.append(_step(model, optimizer, samples))
+                losses.append(next(training))
                 if frozen and step % EVERY == 0:
                     gc.collect()
     finally:
@@ -57,22 +57,14 @@ def _transitions(step: int, count: int) -> list[list[object]]:
     return [[[step, number], [number % 4], [0.5]] for number in range(count)]
 
 
-def _prepared(device: str) -> tuple[object, object, Tensor]:
+def _steps(device: str, count: int) -> Iterator[Tensor]:
     import torch
-
-    samples = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0)).to(device)
-    model = perceptron(WIDTH, 4 * WIDTH, WIDTH).to(device)
-    return model, torch.optim.SGD(model.parameters(), lr=0.05), samples
-
-
-def _step(model: object, optimizer: object, samples: Tensor) -> Tensor:
     from torch import nn
 
-    optimizer.zero_grad()  # type: ignore[attr-defined]
-    loss = nn.functional.mse_loss(model(samples), samples)  # type: ignore[operator]
-    loss.backward()
-    optimizer.step()  # type: ignore[attr-defined]
-    return loss.detach()
+    samples = noise(BATCH, WIDTH).to(device)
+    model = perceptron(WIDTH, 4 * WIDTH, WIDTH).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    yield from optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(count))
 
 
 GARBAGE = (

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from typing import Any
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 WIDTH, LAYERS, BATCH = 256, 6, 256
@@ -44,18 +44,10 @@ def _train(device: str, steps: int) -> list[float]:
     import torch
     from torch import nn
 
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(BATCH, WIDTH, generator=chance).to(device)
+    samples = noise(BATCH, WIDTH).to(device)
     model = perceptron(*[WIDTH] * LAYERS).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+    return listed(optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)))
 
 
 METRICS = (

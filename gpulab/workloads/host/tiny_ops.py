@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, narrow_and_deep, number_on
+from gpulab.workloads.training import computing_on, listed, narrow_and_deep, noise, number_on, optimizer_steps
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -19,12 +20,9 @@ ENOUGH_CPU, ENOUGH_CUDA = 1024, 2**18
 
 def train_tiny_ops(*, device: str = "cpu", steps: int = 600, batch_size: int | None = 1) -> list[float]:
     """Train a regression of many small layers; `batch_size=None` gives each layer enough to do."""
-    import torch
-
     batch_size = batch_size or (ENOUGH_CPU if device == "cpu" else ENOUGH_CUDA)
-    chance = torch.Generator().manual_seed(0)
     batches = 8 if device == "cpu" else 2
-    samples = torch.randn(batches * batch_size, WIDTH, generator=chance).to(device, number_on(device))
+    samples = noise(batches * batch_size, WIDTH).to(device, number_on(device))
     # On ops this small several threads do nothing but wait for one another.
     with computing_on(1):
         return _fit(samples.split(batch_size), steps)
@@ -37,15 +35,11 @@ def _fit(batches: Sequence[Tensor], steps: int) -> list[float]:
 
     model = narrow_and_deep(WIDTH, DEPTH).to(batches[0].device, batches[0].dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    losses = []
-    for step in range(steps):
-        samples = batches[step % len(batches)]
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples.mean(1, keepdim=True))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+
+    def loss_of(samples: Tensor) -> Tensor:
+        return nn.functional.mse_loss(model(samples), samples.mean(1, keepdim=True))
+
+    return listed(optimizer_steps(optimizer, loss_of, itertools.islice(itertools.cycle(batches), steps)))
 
 
 TINY_OPS = (

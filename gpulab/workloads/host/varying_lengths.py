@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 WIDTH, BATCH, SHORTEST = 64, 16, 40
@@ -18,19 +18,12 @@ def train_on_lengths(*, device: str = "cpu", steps: int = 40, dynamic: bool = Fa
     model = perceptron(WIDTH, 2 * WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     chance = torch.Generator().manual_seed(0)
-    losses = []
+    batches = (torch.randn(BATCH, SHORTEST + step, WIDTH, generator=chance).to(device) for step in range(steps))
     # The limit of eight versions raised, as is often advised: it hides the warning, not the cost.
     with torch._dynamo.config.patch(recompile_limit=1000), computing_on(1):
         # backend="eager" needs no C++ compiler, and compiles often enough to show the point.
         compiled = torch.compile(model, backend="eager", dynamic=dynamic)
-        for step in range(steps):
-            samples = torch.randn(BATCH, SHORTEST + step, WIDTH, generator=chance).to(device)
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(compiled(samples), samples)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    return listed(losses)
+        return listed(optimizer_steps(optimizer, lambda batch: nn.functional.mse_loss(compiled(batch), batch), batches))
 
 
 LENGTHS = (

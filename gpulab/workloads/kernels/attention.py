@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, number_on, perceptron
+from gpulab.workloads.training import listed, noise, number_on, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -39,22 +39,18 @@ def train_attention(*, device: str = "cpu", steps: int = 30, in_one: bool = Fals
     attention = attention_in_one if in_one else attention_by_hand
     count, tokens = (SMALL_SEQUENCES, SMALL_TOKENS) if device == "cpu" else (SEQUENCES, TOKENS)
     width = HEADS * WIDTH
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(count, tokens, width, generator=chance).to(device, number_on(device))
+    samples = noise(count, tokens, width).to(device, number_on(device))
     model = nn.ModuleList(perceptron(width, 3 * width) for _ in range(LAYERS)).to(device, number_on(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
+
+    def loss_of(_: int) -> Tensor:
         state = samples
         for layer in model:
             query, key, value = layer(state).view(count, tokens, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4)
             state = state + attention(query, key, value).transpose(1, 2).reshape(count, tokens, width)
-        loss = nn.functional.mse_loss(state, samples.flip(1))
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+        return nn.functional.mse_loss(state, samples.flip(1))
+
+    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 ATTENTION = (

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import convolutional, listed
+from gpulab.workloads.training import convolutional, listed, noise, optimizer_steps
 from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIDE = 32
 
@@ -16,8 +20,7 @@ def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_la
     from torch import nn
 
     batch, channels, side = (16, 8, SIDE) if device == "cpu" else (256, 64, 4 * SIDE)
-    chance = torch.Generator().manual_seed(0)
-    images = torch.randn(batch, 3, side, side, generator=chance).to(device)
+    images = noise(batch, 3, side, side).to(device)
     labels = (torch.arange(batch) % 10).to(device)
     model = convolutional(channels).to(device)
     if channels_last:
@@ -25,15 +28,12 @@ def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_la
         images = images.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     on_gpu = device != "cpu"
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
+
+    def loss_of(_: int) -> Tensor:
         with torch.autocast("cuda" if on_gpu else "cpu", dtype=torch.bfloat16, enabled=on_gpu):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+            return nn.functional.cross_entropy(model(images), labels)
+
+    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 LAYOUTS = (

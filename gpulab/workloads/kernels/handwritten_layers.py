@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, number_on, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, number_on, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -48,23 +48,19 @@ def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = F
 
     gelu, normalised = (gelu_in_one, normalised_in_one) if in_one else (gelu_by_hand, normalised_by_hand)
     tokens, width = (TOKENS, WIDTH) if device == "cpu" else (16 * TOKENS, 16 * WIDTH)
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(tokens, width, generator=chance).to(device, number_on(device))
+    samples = noise(tokens, width).to(device, number_on(device))
     model = perceptron(width, *([4 * width, width] * BLOCKS)).to(device, number_on(device))
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
+
+    def loss_of(_: int) -> Tensor:
+        state = samples
+        for wide, narrow in zip(layers[::2], layers[1::2], strict=True):
+            state = state + narrow(gelu(wide(normalised(state))))
+        return nn.functional.mse_loss(state, samples.flip(0))
+
     with computing_on(1):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            state = samples
-            for wide, narrow in zip(layers[::2], layers[1::2], strict=True):
-                state = state + narrow(gelu(wide(normalised(state))))
-            loss = nn.functional.mse_loss(state, samples.flip(0))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    return listed(losses)
+        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 BY_HAND = (

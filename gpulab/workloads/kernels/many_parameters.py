@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import computing_on, listed, narrow_and_deep
+from gpulab.workloads.training import computing_on, listed, narrow_and_deep, noise, optimizer_steps
 from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WIDTH, DEPTH, BATCH = 512, 20, 16
 SHARE = 0.05  # of a layer in the sum: many without a shortcut would make much of a last digit
@@ -16,24 +20,20 @@ def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool =
     import torch
     from torch import nn
 
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(BATCH, WIDTH, generator=chance).to(device)
+    samples = noise(BATCH, WIDTH).to(device)
     with computing_on(1):
         model = narrow_and_deep(WIDTH, DEPTH).to(device)
         *layers, last = model.children()
         # foreach=False: on a GPU PyTorch would update all at once by itself; on a CPU it does not.
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
-        losses = []
-        for _ in range(steps):
-            optimizer.zero_grad()
+
+        def loss_of(_: int) -> Tensor:
             state = samples
             for linear, norm, activation in zip(layers[::3], layers[1::3], layers[2::3], strict=True):
                 state = state + SHARE * activation(norm(linear(state)))
-            loss = nn.functional.mse_loss(last(state), samples.mean(1, keepdim=True))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        return listed(losses)
+            return nn.functional.mse_loss(last(state), samples.mean(1, keepdim=True))
+
+        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 PARAMETERS = (

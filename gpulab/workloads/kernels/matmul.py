@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpulab.workloads.training import listed, perceptron
+from gpulab.workloads.training import listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 
@@ -12,19 +12,10 @@ def train_large_layers(*, device: str = "cpu", steps: int = 60, batch_size: int 
     from torch import nn
 
     width, enough = (1024, 512) if device == "cpu" else (8192, 4096)
-    batch_size = batch_size or enough
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch_size, width, generator=chance).to(device)
+    samples = noise(batch_size or enough, width).to(device)
     model = perceptron(width, width, width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+    return listed(optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)))
 
 
 MATMUL = (

@@ -10,11 +10,11 @@ import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, perceptron
+from gpulab.workloads.training import listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 def train_products(
@@ -35,24 +35,20 @@ def train_products(
     from torch import nn
 
     width, hidden, batch = (128, 256, 128) if device == "cpu" else (4096, 8192, 8192)
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch, width, generator=chance).to(device)
+    samples = noise(batch, width).to(device)
     model = perceptron(width, hidden - missing, width)
     if padded:
         model = _padded(model, missing)
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
     on_gpu = device != "cpu"
+
+    def loss_of(_: int) -> Tensor:
+        with torch.autocast("cuda" if on_gpu else "cpu", dtype=torch.bfloat16, enabled=half and on_gpu):
+            return nn.functional.mse_loss(model(samples).float(), samples)
+
     with _tf32(tf32 and on_gpu):
-        for _ in range(steps):
-            optimizer.zero_grad()
-            with torch.autocast("cuda" if on_gpu else "cpu", dtype=torch.bfloat16, enabled=half and on_gpu):
-                loss = nn.functional.mse_loss(model(samples).float(), samples)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    return listed(losses)
+        return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 def _padded(model: nn.Module, missing: int) -> nn.Module:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
-from gpulab.workloads.training import listed, number_on
+from gpulab.workloads.training import listed, noise, number_on, optimizer_steps
 from gpulab.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int = 4) -> list[float]:
@@ -14,20 +18,16 @@ def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int 
     from torch import nn
 
     width, length = (16, 20) if device == "cpu" else (1024, 400)
-    chance = torch.Generator().manual_seed(0)
-    samples = torch.randn(batch_size, length, width, generator=chance).to(device, number_on(device))
+    samples = noise(batch_size, length, width).to(device, number_on(device))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         model = nn.LSTM(width, width, batch_first=True).to(device, number_on(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples)[0][:, 1:], samples[:, :-1])
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return listed(losses)
+
+    def loss_of(_: int) -> Tensor:
+        return nn.functional.mse_loss(model(samples)[0][:, 1:], samples[:, :-1])
+
+    return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
 RECURRENT = (

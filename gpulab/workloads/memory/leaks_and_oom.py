@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 from gpulab.workloads.memory.simulated_card import memory_card
-from gpulab.workloads.training import computing_on, listed, number_on, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, number_on, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 WIDTH = 512
 PROBES = 96  # samples on which each step looks how far it has come
@@ -28,16 +24,12 @@ def _with_history(device: str, steps: int, keep_graphs: bool) -> list[float]:
     import torch
     from torch import nn
 
-    samples, held_out = _samples(BATCH // 16, 0).to(device), _samples(PROBES, 1).to(device)
+    samples, held_out = noise(BATCH // 16, WIDTH).to(device), noise(PROBES, WIDTH, seed=1).to(device)
     model = perceptron(WIDTH, WIDTH, WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses, history = [], []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
+    for loss in optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
+        losses.append(loss)
         progress = nn.functional.mse_loss(model(held_out), held_out)
         history.append(progress if keep_graphs else progress.item())
     return listed(losses)
@@ -53,7 +45,7 @@ def _accumulated(device: str, steps: int, parts: int) -> list[float]:
     import torch
     from torch import nn
 
-    samples = _samples(BATCH, 0).to(device)
+    samples = noise(BATCH, WIDTH).to(device)
     model = perceptron(WIDTH, *[WIDTH] * 6).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     losses = []
@@ -75,16 +67,12 @@ def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: boo
     from torch import nn
 
     width = WIDTH if device == "cpu" else 4096
-    samples = torch.randn(width, width, generator=torch.Generator().manual_seed(0)).to(device, number_on(device))
+    samples = noise(width, width).to(device, number_on(device))
     model = perceptron(width, *[width] * 4).to(device, number_on(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
+    for loss in optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)):
+        losses.append(loss)
         if empty:
             torch.cuda.empty_cache()
     return listed(losses)
@@ -119,12 +107,6 @@ def train_on_kept_features(*, device: str = "cpu", steps: int = 60, room_made: b
         optimizer.step()
         losses.append(loss.detach())
     return listed(losses)
-
-
-def _samples(count: int, seed: int) -> Tensor:
-    import torch
-
-    return torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
 MEMORY = (

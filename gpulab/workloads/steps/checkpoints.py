@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from gpulab.workloads.training import computing_on, listed, perceptron
+from gpulab.workloads.training import computing_on, listed, noise, optimizer_steps, perceptron
 from gpulab.workloads.workload import Workload
 
 WIDTH, BATCH, EVERY = 2048, 16, 5
@@ -37,16 +37,13 @@ def _train(device: str, steps: int, every: int, beside: bool, path: Path) -> lis
     import torch
     from torch import nn
 
-    samples = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(0)).to(device)
+    samples = noise(BATCH, WIDTH).to(device)
     model = perceptron(WIDTH, WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses, writers = [], []
-    for step in range(1, steps + 1):
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(samples), samples)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
+    updates = optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps))
+    for step, loss in enumerate(updates, 1):
+        losses.append(loss)
         if step % every == 0 and not beside:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
         elif step % every == 0:

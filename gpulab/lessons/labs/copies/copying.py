@@ -166,8 +166,7 @@ def range_ms(run: Run, name: str) -> float:
 
 
 def _named(run: Run, *names: str) -> Mask:
-    words = run.event_rows.words("name")
-    return words.matching(word in names for word in words.vocabulary)
+    return run.event_rows.matching(names.__contains__)
 
 
 ROUTES = ("plain", "fresh", "kept", "ahead")

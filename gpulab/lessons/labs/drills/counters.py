@@ -111,8 +111,7 @@ def optimizer(told: Counted) -> float | None:
         found = updating_on_gpu(told.kernels)
         return found.cost_ns / max(1, told.steps.traced_ns or 1) if found else None
     inside = in_interior(ranges(told.run), told.steps).spans()
-    start, end = told.steps.start_ns[told.steps.interior], told.steps.end_ns[told.steps.interior]
-    return float(covered_ns(inside, start, end).sum() / max(1, told.accounts.step_ns.sum()))
+    return float(covered_ns(inside, *told.steps.interior_bounds_ns).sum() / max(1, told.accounts.step_ns.sum()))
 
 
 def growth(told: Counted) -> float | None:
@@ -171,8 +170,7 @@ def _copied(told: Counted, way: str, memory: str | None) -> float | None:
     if told.kernels is None or told.accounts is None:
         return None
     rows: Rows = in_interior(told.run.event_rows.of_kind(Kind.MEMCPY), told.steps)
-    names = rows.words("name")
-    fits = names.matching(direction(word) == way and memory in (None, host_memory(word)) for word in names.vocabulary)
+    fits = rows.matching(lambda word: direction(word) == way and memory in (None, host_memory(word)))
     return float(rows["bytes"][fits & (rows["bytes"] > 0)].sum() / len(told.accounts.step_ns))
 
 

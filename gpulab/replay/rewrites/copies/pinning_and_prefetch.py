@@ -124,12 +124,8 @@ def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
 def _aside(graph: Graph) -> Graph:
     """Copies off the stream they stand on; their sum per step becomes what a step cannot be shorter than."""
     found = writes(graph)
-    return replace_limit(graph, COPIES, device_step_ns(graph, found.work)).without_work(found.work)
-
-
-def replace_limit(graph: Graph, name: str, least_ns: float) -> Graph:
-    """The graph whose steps cannot be shorter than this."""
-    return replace(graph, limits_ns={**graph.limits_ns, name: least_ns})
+    limits_ns = {**graph.limits_ns, COPIES: device_step_ns(graph, found.work)}
+    return replace(graph, limits_ns=limits_ns).without_work(found.work)
 
 
 def free_copies(graph: Graph, value: Value) -> Graph:

@@ -80,7 +80,7 @@ def _shares(run: Run, steps: Steps) -> Floats:
     return np.minimum(took / middle, np.percentile(took / middle, 95)) if middle > 0 else np.empty(0)
 
 
-def unevenness(graph: Graph, told: Source, count: int) -> float:
+def unevenness(graph: Graph, count: int) -> float:
     """How much longer than evenly spread batches the measured ones take `count` workers, never more than fewer do."""
     table = _uneven(graph)
     return float(table[min(count, MANY)]) if len(table) else 1.0

@@ -65,7 +65,7 @@ def workers(graph: Graph, value: Value, draw: Draw) -> Graph:
     cost_ns = _batch_ns(graph, told, count, draw)
     limits = dict(graph.limits_ns)
     if cost_ns is not None:
-        limits[WORKERS] = cost_ns * unevenness(graph, told, count)
+        limits[WORKERS] = cost_ns * unevenness(graph, count)
         demand_ns = _demand_ns(graph, told)
         if demand_ns is not None:
             limits[CORES] = _packed_ns(graph, told, demand_ns, count, draw)

@@ -13,7 +13,7 @@ from gpulab.analysis.kernels.optimizers import ranges, within
 from gpulab.analysis.steps.ledger import main_device
 from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.lookup import spec_of
-from gpulab.intervals import Ints, Spans, union
+from gpulab.intervals import Ints, Spans
 from gpulab.replay.graph.graph import CALLING, Floats, Graph, Stop
 from gpulab.replay.rewrites.engine.cache import once
 from gpulab.run import Gpu
@@ -26,8 +26,7 @@ LEAST_NS = 2_000.0  # of a kernel's time no faster arithmetic takes away: to sta
 @once
 def across(graph: Graph) -> Mask:
     """Which device work is a copy between host and device."""
-    names = graph.run.event_rows.words("name")
-    return names.matching(direction(word) in ("HtoD", "DtoH") for word in names.vocabulary)[graph.device.event]
+    return graph.run.event_rows.matching(lambda word: direction(word) in ("HtoD", "DtoH"))[graph.device.event]
 
 
 @once
@@ -75,7 +74,7 @@ def calls(graph: Graph) -> Calls:
     events = run.event_rows
     updates = within(events, host.event, ranges(run))
     names = events.words("name")
-    clearing = names.matching(word.startswith("Optimizer.zero_grad#") for word in names.vocabulary)
+    clearing = events.matching(lambda word: word.startswith("Optimizer.zero_grad#"))
     clears = within(events, host.event, events.where(np.flatnonzero(clearing & (events["kind"] == Kind.ANNOTATION))))
     count = np.diff(host.first)
     working = np.flatnonzero(updates & (count > 0))
@@ -117,10 +116,8 @@ def optimizer_spans(graph: Graph) -> Spans:
 def no_model_spans(graph: Graph) -> Spans:
     """When the host was inside an optimizer's step or its zero_grad."""
     events = graph.run.event_rows
-    names = events.words("name")
-    mine = names.matching(word.startswith("Optimizer.") for word in names.vocabulary)
-    rows = events.where(np.flatnonzero(mine & (events["kind"] == Kind.ANNOTATION)))
-    return union(rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
+    inside = events.matching(lambda word: word.startswith("Optimizer.")) & (events["kind"] == Kind.ANNOTATION)
+    return events.where(np.flatnonzero(inside)).spans()
 
 
 def calling_ns(graph: Graph) -> Floats:

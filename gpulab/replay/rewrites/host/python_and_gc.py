@@ -54,10 +54,7 @@ def no_gc(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: how much memory cycles of objects then hold until something collects them, once in a thousand steps,
     say.
     """
-    before = dict(graph.host.before_ns)
-    for part, share in graph.within(_collections(graph)).items():
-        before[part] = before[part] * (1 - share)
-    return graph.with_host(before_ns=before)
+    return graph.scaled_inside(_collections(graph), 0.0)
 
 
 def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:

@@ -63,9 +63,7 @@ def waits(graph: Graph) -> Waits:
 def _outer(run: Run, names: tuple[str, ...]) -> Rows:
     """The outermost operators of these names."""
     events = run.event_rows
-    words = events.words("name")
-    named = words.matching(word in names for word in words.vocabulary)
-    ops = events.where(np.flatnonzero(named & (events["kind"] == Kind.OP)))
+    ops = events.where(np.flatnonzero(events.matching(lambda word: word in names) & (events["kind"] == Kind.OP)))
     return ops.where(outermost(ops)) if len(ops) else ops
 
 

@@ -126,9 +126,7 @@ def _with_larger(graph: Graph, times: float, growth: Floats) -> Graph:
 @once
 def inward(graph: Graph) -> Mask:
     """Copies to the device."""
-    names = graph.run.event_rows.words("name")
-    into = names.matching(direction(word) == "HtoD" for word in names.vocabulary)
-    return np.asarray(into[graph.device.event], bool)
+    return graph.run.event_rows.matching(lambda word: direction(word) == "HtoD")[graph.device.event]
 
 
 def batch_lacking(graph: Graph, value: Value) -> str | None:

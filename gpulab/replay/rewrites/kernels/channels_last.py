@@ -83,8 +83,7 @@ def channels_last_lacking(graph: Graph, value: Value) -> str | None:
     found = pieces_of(graph)
     if not found.convolves.any():
         return "it holds no convolutions"
-    names = graph.run.event_rows.words("name")
-    last = names.matching("nhwc" in word.lower() for word in names.vocabulary)[graph.device.event]
+    last = graph.run.event_rows.matching(lambda word: "nhwc" in word.lower())[graph.device.event]
     time = found.dur_ns
     if not found.is_family(Family.LAYOUT).any() and (
         time[found.convolves & last].sum() > LAST_ALREADY * time[found.convolves].sum()

@@ -153,10 +153,9 @@ def _called(graph: Graph, found: Chains, each_ns: float, entered_ns: float) -> G
     now = calling_ns(graph)
     factor = np.minimum(1.0, np.divide(target, now, out=np.ones(len(now)), where=now > 0))
     called = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(own_ns=graph.host.own_ns * factor)
-    before = called.host.before_ns
     added = np.zeros(len(now))
     added[found.opens] = entered_ns
-    return called.with_host(before_ns={**before, "dispatch": before.get("dispatch", 0.0) + added})
+    return called.with_more_before("dispatch", added)
 
 
 def compile_lacking(graph: Graph, value: Value) -> str | None:

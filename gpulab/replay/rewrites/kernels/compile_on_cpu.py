@@ -7,12 +7,12 @@ import numpy as np
 from gpulab.analysis.data.loader import leading_loader
 from gpulab.analysis.events.nesting import innermost
 from gpulab.analysis.host.cpu_math import MATH
-from gpulab.analysis.kernels.optimizers import ranges, updating_on_cpu
+from gpulab.analysis.kernels.optimizers import updating_on_cpu
 from gpulab.intervals import Spans, intersect, subtract, union
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw
 from gpulab.replay.rewrites.engine.cache import once
-from gpulab.replay.rewrites.engine.graph_work import no_model_spans
+from gpulab.replay.rewrites.engine.graph_work import no_model_spans, optimizer_spans
 from gpulab.replay.rewrites.host.python_and_gc import stays_frac
 from gpulab.tables import Kind
 
@@ -49,40 +49,30 @@ _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", 
 
 def compiled_on_cpu(graph: Graph, draw: Draw) -> Graph:
     """Operators of the forward and backward pass become few loops; matrix products, the optimizer and loading stay."""
-    optimizer = _optimizer(graph)
-    before = dict(graph.host.before_ns)
     calls = draw.between("compile_cpu_calls", *KEPT_CALLS)
     memory = draw.between("compile_cpu_memory", *KEPT_MEMORY)
-    inside = graph.within(optimizer, *CALLS)
-    for part, share in inside.items():
-        before[part] = before[part] * (share + (1 - share) * calls)
-    for part, share in graph.within(subtract(_elementwise(graph), optimizer), "compute").items():
-        before[part] = before[part] * (1 - share * (1 - memory))
-    before["glue"] = before.get("glue", np.zeros(len(graph.host))) + _each_step(
-        graph, GRAPHS * draw.ratio("compile_cpu_entered", *ENTERED_NS)
-    )
-    return graph.with_host(before_ns=before)
+    entered_ns = GRAPHS * draw.ratio("compile_cpu_entered", *ENTERED_NS)
+    return _compiled(graph, calls, memory).with_more_before("glue", _each_step(graph, entered_ns))
 
 
 def least_on_cpu(graph: Graph) -> Graph:
     """The same where calls, and elementwise work outside the optimizer, cost nothing."""
-    optimizer = _optimizer(graph)
-    before = dict(graph.host.before_ns)
-    for part, share in graph.within(optimizer, *CALLS).items():
-        before[part] = before[part] * share
-    for part, share in graph.within(subtract(_elementwise(graph), optimizer), "compute").items():
-        before[part] = before[part] * (1 - share)
-    return graph.with_host(before_ns=before)
+    return _compiled(graph, 0.0, 0.0)
+
+
+def _compiled(graph: Graph, calls: float, memory: float) -> Graph:
+    """The graph with these shares left of operator calls and of elementwise work, both outside the optimizer."""
+    optimizer = optimizer_spans(graph)
+    factors = {part: share + (1 - share) * calls for part, share in graph.within(optimizer, *CALLS).items()}
+    called = graph.scaled_before(factors)
+    return called.scaled_inside(subtract(_elementwise(graph), optimizer), memory, "compute")
 
 
 def optimizer_cpu(graph: Graph, draw: Draw) -> Graph:
     """One operator for all parameters in place of several for each: few calls, one pass over memory."""
     calls = draw.between("optimizer_cpu_calls", *FUSED_CALLS)
-    memory = _fused_memory(graph, draw)
-    before = dict(graph.host.before_ns)
-    for part, share in graph.within(_optimizer(graph), "compute", *CALLS).items():
-        before[part] = before[part] * (1 - share * (1 - (memory if part == "compute" else calls)))
-    return graph.with_host(before_ns=before)
+    spans = optimizer_spans(graph)
+    return graph.scaled_inside(spans, calls, *CALLS).scaled_inside(spans, _fused_memory(graph, draw), "compute")
 
 
 def _fused_memory(graph: Graph, draw: Draw) -> float:
@@ -162,10 +152,7 @@ def _ends(ends: tuple[float, float], times: float) -> tuple[float, float]:
 
 def no_optimizer_cpu(graph: Graph) -> Graph:
     """The same where the optimizer's step costs nothing."""
-    before = dict(graph.host.before_ns)
-    for part, share in graph.within(_optimizer(graph), "compute", *CALLS, "python").items():
-        before[part] = before[part] * (1 - share)
-    return graph.with_host(before_ns=before)
+    return graph.scaled_inside(optimizer_spans(graph), 0.0, "compute", *CALLS, "python")
 
 
 def lacking_compile(graph: Graph) -> str | None:
@@ -177,27 +164,12 @@ def lacking_compile(graph: Graph) -> str | None:
     return None
 
 
-def lacking_optimizer(graph: Graph, kind: str) -> str | None:
-    """Why an optimizer of this kind cannot be told for a step on the CPU; None where it can."""
-    if kind == "foreach":
-        return "on a CPU foreach=True still goes through the parameters one by one; ask for optimizer=fused"
-    if not len(ranges(graph.run)):
-        return "no optimizer's step was recorded"
-    return None
-
-
-@once
-def _optimizer(graph: Graph) -> Spans:
-    return ranges(graph.run).spans()
-
-
 @once
 def _elementwise(graph: Graph) -> Spans:
     """When the main thread was in an operator that is no matrix product, and in no other operator within it."""
     events = graph.run.event_rows
     ops = events.where(np.flatnonzero((events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)))
-    names = ops.words("name")
-    matrix = names.matching(_multiplies(word) for word in names.vocabulary)
+    matrix = ops.matching(_multiplies)
     own = innermost(ops)
     chosen = ~matrix[own.row]
     found = union(own.start_ns[chosen], own.end_ns[chosen])
@@ -209,9 +181,8 @@ def _elementwise(graph: Graph) -> Spans:
 def _convolving(graph: Graph) -> Spans:
     """When the main thread was in a convolution, forward or backward."""
     events = graph.run.event_rows
-    names = events.words("name")
     mine = (events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)
-    return events.where(np.flatnonzero(mine & names.matching("conv" in word for word in names.vocabulary))).spans()
+    return events.where(np.flatnonzero(mine & events.matching(lambda word: "conv" in word))).spans()
 
 
 def _multiplies(name: str) -> bool:

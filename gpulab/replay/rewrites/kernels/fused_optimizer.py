@@ -13,7 +13,7 @@ from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.rewrites.engine.graph_work import CALLED, calls, gpu_spec_of, optimizer_spans, pieces_of
-from gpulab.replay.rewrites.kernels.compile_on_cpu import lacking_optimizer, no_optimizer_cpu, optimizer_cpu
+from gpulab.replay.rewrites.kernels.compile_on_cpu import no_optimizer_cpu, optimizer_cpu
 
 FUSED, FOREACH = "fused", "foreach"
 HAS_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
@@ -197,7 +197,8 @@ def optimizer_lacking(graph: Graph, value: Value) -> str | None:
     if not len(ranges(graph.run)):
         return "no optimizer's step was recorded"
     if not graph.on_gpu:
-        return lacking_optimizer(graph, str(value))
+        what = "on a CPU foreach=True still goes through the parameters one by one; ask for optimizer=fused"
+        return what if value == FOREACH else None
     told = updating(graph)
     if not told.mine.any():
         return "the optimizer's step starts no work on the GPU"

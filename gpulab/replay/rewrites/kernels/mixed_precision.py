@@ -91,8 +91,7 @@ def amp_ceiling(graph: Graph, value: Value) -> Graph:
 def _narrowed(graph: Graph) -> Mask:
     """What may become narrower, or another kernel: all work that is not kept in float32, and not the optimizer's."""
     found = pieces_of(graph)
-    names = graph.run.event_rows.words("name")
-    kept = names.matching(bool(_IN_FLOAT32.search(word.lower())) for word in names.vocabulary)[graph.device.event]
+    kept = graph.run.event_rows.matching(lambda word: _IN_FLOAT32.search(word.lower()))[graph.device.event]
     matrix = found.is_family(Family.MATRIX)
     elsewhere = found.is_family(Family.COLLECTIVE, Family.OPTIMIZER) | found.updates | across(graph) | kept
     return np.asarray(multiplying(graph, _products(graph)) | ~(matrix | elsewhere | found.narrow), bool)
@@ -183,8 +182,7 @@ def _with_casts(graph: Graph, casts: float, draw: Draw) -> Graph:
     model = told.model & told.launches
     each = float(calling_ns(graph)[model].mean()) if model.any() else 0.0
     added = _multiplies(graph) * casts * each * draw.between("amp_cast_call", *CAST_COST)
-    before = graph.host.before_ns
-    return graph.with_host(before_ns={**before, "dispatch": before.get("dispatch", 0.0) + added})
+    return graph.with_more_before("dispatch", added)
 
 
 @once
@@ -202,14 +200,12 @@ def _with_scaler(graph: Graph, draw: Draw) -> Graph:
     wait, wait_ns = graph.host.wait.copy(), graph.host.wait_ns.copy()
     wait[opens] = np.maximum(wait[opens], last)
     wait_ns[opens] = np.maximum(wait_ns[opens], draw.between("amp_check", *CHECK_NS))
-    before = dict(graph.host.before_ns)
     added = np.zeros(len(graph.host))
     added[opens] = draw.between("amp_scaler", *SCALER_NS)
-    before["dispatch"] = before.get("dispatch", 0.0) + added
     dur = graph.device.dur_ns.copy()
     optimizer_ns = float(dur[pieces_of(graph).is_family(Family.OPTIMIZER)].sum()) / max(1, len(opens))
     np.add.at(dur, last, optimizer_ns * draw.between("amp_unscale", *UNSCALE_FRAC))
-    return graph.with_device(dur_ns=dur).with_host(wait=wait, wait_ns=wait_ns, before_ns=before)
+    return graph.with_device(dur_ns=dur).with_host(wait=wait, wait_ns=wait_ns).with_more_before("dispatch", added)
 
 
 def amp_lacking(graph: Graph, value: Value) -> str | None:

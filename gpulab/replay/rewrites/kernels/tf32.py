@@ -6,6 +6,7 @@ import numpy as np
 
 from gpulab.analysis.events.device_work import Mask
 from gpulab.analysis.kernels.classification import single
+from gpulab.analysis.kernels.tensor_cores import tf32_setting
 from gpulab.hardware.precision import Precision, precision_speedup
 from gpulab.replay.graph.graph import Graph
 from gpulab.replay.rewrite import Draw, Rewrite, Value
@@ -60,21 +61,11 @@ def tf32_lacking(graph: Graph, value: Value) -> str | None:
     if _tf32_ratio(graph) < WORTH_RATIO:
         gpu = gpu_of(graph)
         return f"{gpu.name if gpu else 'this GPU'} has no units for TF32 that are faster than those for float32"
-    if _setting(graph) == "on":
+    if tf32_setting(graph.run) == "on":
         return "TF32 is on already"
     if not _plain_products(graph).any():
         return "no matrix product outside convolutions is in float32"
     return None
-
-
-def _setting(graph: Graph) -> str | None:
-    """Whether TF32 was on for products; None where it was not recorded."""
-    facts = graph.run.facts
-    new = facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
-    if new != "none":
-        return "off" if new == "ieee" else "on"
-    told = facts.get("float32_matmul_precision")
-    return None if told is None else "off" if told == "highest" else "on"
 
 
 TF32 = (

@@ -101,8 +101,7 @@ def _steps(graph: Graph, told: Exchanges) -> list[Ints]:
 def _of_backward(graph: Graph) -> Ints:
     """Kernels that backward called for; without its ranges in the trace, all that another thread than the main did."""
     events, device = graph.run.event_rows, graph.device
-    words = events.words("name")
-    named = words.matching(AUTOGRAD in word for word in words.vocabulary)
+    named = events.matching(lambda word: AUTOGRAD in word)
     ranges = events.where(np.flatnonzero(named & (events["kind"] <= Kind.ANNOTATION)))
     called = graph.host.event[np.maximum(device.call, 0)]
     kernels = (events["kind"][device.event] == Kind.KERNEL) & (device.call >= 0) & (called >= 0)

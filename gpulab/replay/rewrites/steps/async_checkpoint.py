@@ -55,8 +55,7 @@ def saving(graph: Graph) -> Saving:
 
 
 def _saves(run: Run) -> Mask:
-    words = run.host_rows.words("called")
-    saves: Mask = words.matching(word.startswith(SAVING) for word in words.vocabulary)
+    saves: Mask = run.host_rows.matching(lambda word: word.startswith(SAVING), "called")
     return saves
 
 

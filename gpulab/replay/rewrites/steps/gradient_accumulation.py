@@ -40,8 +40,7 @@ class Update:
 def updates(graph: Graph) -> Update:
     """The optimizer's steps, and the collectives that make gradients equal."""
     run, host, device = graph.run, graph.host, graph.device
-    words = run.event_rows.words("name")
-    named = words.matching(word.startswith(UPDATES) for word in words.vocabulary)
+    named = run.event_rows.matching(lambda word: word.startswith(UPDATES))
     around = run.event_rows.where(np.flatnonzero(named & (run.event_rows["kind"] == Kind.ANNOTATION)))
     inside: Mask = within(run.event_rows, host.event, around) if len(around) else np.zeros(len(host), bool)
     called = np.append(inside, False)
@@ -90,8 +89,7 @@ def _tensors(graph: Graph) -> int:
     if told:
         return told
     events = graph.run.event_rows
-    words = events.words("name")
-    given = words.matching(word == GIVEN for word in words.vocabulary) & (events["kind"] == Kind.OP)
+    given = events.matching(lambda word: word == GIVEN) & (events["kind"] == Kind.OP)
     return round(int(given.sum()) / max(1, int(graph.steps.by_host.recorded.sum())))
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from gpulab.analysis.steps.detection import Steps, steps
 from gpulab.analysis.steps.ledger import Ledger
 from gpulab.analysis.steps.ledger import ledger as ledger_of
+from gpulab.intervals import Ints
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.needs import without_ledger
 from gpulab.run import Run
@@ -73,6 +77,27 @@ class _OfUnit(MaxNLocator):
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
         """As MaxNLocator, on the numbers that are read."""
         return [value * self._size for value in super().tick_values(vmin / self._size, vmax / self._size)]
+
+
+def bar_rows(axes: Axes, labels: Sequence[str], right: float) -> None:
+    """One labelled row for each horizontal bar, the first on top; the x axis reaches from nothing to `right`."""
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.set_xlim(0, right)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def thinned(at: Ints, values: NDArray[np.float64], most: int) -> tuple[Ints, NDArray[np.float64]]:
+    """At most so many points of a line: of each interval its highest and its lowest."""
+    if len(at) <= most:
+        return at, values
+    unknown = np.isnan(values)
+    highest, lowest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
+    parts = np.array_split(np.arange(len(at)), most // 2)
+    ends = [sorted((int(part[highest[part].argmax()]), int(part[lowest[part].argmin()]))) for part in parts]
+    picked = np.array(ends).reshape(-1)
+    return at[picked], values[picked]
 
 
 def beside(axes: Axes, x: float, y: float, words: str, **more: Any) -> None:

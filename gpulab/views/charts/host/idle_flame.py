@@ -49,7 +49,7 @@ def idle_flame(run: Run) -> Chart:
         _answer(accounts, told),
         lambda axes: _draw(axes, run, accounts, told, unit),
         source=run,
-        alt=_words(run, accounts, told),
+        alt=_words(run, told),
         table=_table(run, told, unit),
     )
 
@@ -84,7 +84,7 @@ class _Box:
     edge: str = PAPER
 
 
-def _boxes(run: Run, accounts: Ledger, told: Sequence[Blamed]) -> Iterator[_Box]:
+def _boxes(accounts: Ledger, told: Sequence[Blamed]) -> Iterator[_Box]:
     at = 0
     total = sum(each.ns for each in told)
     yield _Box(f"{_subject(accounts)} {scale(total)(total)}", 0, total, 0, NEUTRAL)
@@ -101,7 +101,7 @@ def _boxes(run: Run, accounts: Ledger, told: Sequence[Blamed]) -> Iterator[_Box]
 
 
 def _draw(axes: Axes, run: Run, accounts: Ledger, told: Sequence[Blamed], unit: Scale) -> None:
-    boxes = list(_boxes(run, accounts, told))
+    boxes = list(_boxes(accounts, told))
     total = boxes[0].ns
     rows = ["idle", "part", "operator", "line"][: max(box.row for box in boxes) + 1]
     axes.set_xlim(0, total / unit.unit_ns)
@@ -169,7 +169,7 @@ def _line(held: Held) -> str:
     return f"{clean(held.frame.name, 80)}{samples}"
 
 
-def _words(run: Run, accounts: Ledger, told: Sequence[Blamed]) -> str:
+def _words(run: Run, told: Sequence[Blamed]) -> str:
     total = sum(each.ns for each in told)
     parts = ", ".join(f"{each.part.label} {percent(each.ns / total, 1)}" for each in told)
     most = told[0].held[0]

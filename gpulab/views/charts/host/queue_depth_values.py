@@ -61,7 +61,7 @@ def depths(run: Run, found: Steps, delays: LaunchDelays, device: int) -> Depths:
     begun = events["start_ns"][rows["event"]]
     ended = begun + events["dur_ns"][rows["event"]]
     called = np.minimum(events["start_ns"][rows["call"]], begun)  # they change places only where clocks disagree
-    window = union(found.start_ns[found.interior], found.end_ns[found.interior])
+    window = found.interior_spans
     at = np.concatenate([called, ended])
     change = np.repeat(np.array([1, -1]), len(called))
     order = np.lexsort((-change, at))

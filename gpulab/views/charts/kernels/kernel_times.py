@@ -17,7 +17,7 @@ from gpulab.run import Run
 from gpulab.tables import Kind
 from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
 from gpulab.views.charts.drawing.lettering import fitting
-from gpulab.views.charts.drawing.steps_and_ledger import beside, in_unit
+from gpulab.views.charts.drawing.steps_and_ledger import bar_rows, beside, in_unit
 from gpulab.views.charts.drawing.style import INK, PAPER, Dress
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
@@ -132,11 +132,7 @@ def _draw(axes: Axes, shown: list[_Kernel], rest_ns: int, total_ns: int, names: 
         more = " (bar cut)" if rest_ns > drawn else ""
         beside(axes, drawn, place, f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{more}")
         labels.append(f"{names - len(shown):,} others")
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_xlim(0, 1.38 * max(shown[0].total_ns, drawn))
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    bar_rows(axes, labels, 1.38 * max(shown[0].total_ns, drawn))
     in_unit(axes.xaxis, unit)
     axes.set_xlabel(f"{unit.unit} in all that was recorded")
     families = [family for family in FAMILIES if any(each.family is family for each in shown)]

@@ -29,7 +29,7 @@ from gpulab.rows import Rows
 from gpulab.run import Gpu, Machine, Run
 from gpulab.views import sensor_columns
 from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, panels
-from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit
+from gpulab.views.charts.drawing.steps_and_ledger import by, in_unit, thinned
 from gpulab.views.charts.drawing.style import INK, SOFT, Dress
 from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
@@ -120,7 +120,7 @@ def _panels(rows: Rows, owner: Gpu | Machine | None) -> list[_Panel]:
 def _draw(axes: Axes, run: Run, panel: _Panel) -> None:
     for start, end in run.recording.windows_ns:
         axes.axvspan(start, end, facecolor=RECORDED, alpha=0.14, linewidth=0)
-    at, values = _thinned(panel.at_ns, panel.values)
+    at, values = thinned(panel.at_ns, panel.values, MOST_POINTS)
     axes.plot(at, values, color=colour(panel.key), linewidth=1.3, rasterized=len(at) > 500)
     highest = max(float(np.nanmax(values)), 1.0 if panel.column.is_share else 0.0)
     near = panel.limit is not None and highest >= 0.3 * panel.limit
@@ -164,17 +164,6 @@ def _held(rows: Rows) -> list[tuple[tuple[str, str, str], NDArray[np.bool_]]]:
 def _windows_named(axes: Axes, run: Run) -> None:
     if run.recording.windows_ns:
         axes.set_title("shaded: events recorded", loc="right", fontsize=8, color=SOFT, pad=3)
-
-
-def _thinned(at: Ints, values: NDArray[np.float64]) -> tuple[Ints, NDArray[np.float64]]:
-    """At most so many points; of each stretch its highest and its lowest."""
-    if len(at) <= MOST_POINTS:
-        return at, values
-    parts = np.array_split(np.arange(len(at)), MOST_POINTS // 2)
-    filled = np.where(np.isnan(values), -np.inf, values), np.where(np.isnan(values), np.inf, values)
-    ends = [sorted((int(part[filled[0][part].argmax()]), int(part[filled[1][part].argmin()]))) for part in parts]
-    picked = np.array(ends).reshape(-1)
-    return at[picked], values[picked]
 
 
 # The same in words.

@@ -11,7 +11,7 @@ from gpulab.analysis.memory.lifetimes import BEFORE, KEPT, LEFT, MADE, PASSING, 
 from gpulab.analysis.steps.detection import steps
 from gpulab.run import Failure, Run
 from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, beside, in_bytes
+from gpulab.views.charts.drawing.steps_and_ledger import LOOPLESS, bar_rows, beside, in_bytes
 from gpulab.views.charts.drawing.style import PAPER, Dress
 from gpulab.views.charts.memory.memory_over_time import HOST, WHERE, device_of
 from gpulab.views.report.memory_holders import KINDS as HOLDERS
@@ -129,11 +129,7 @@ def _draw(axes: Axes, lines: Sequence[Line], whole: int, what: str) -> None:
         at += count
         beside(axes, at, place, f"{size(count)}  {percent(count / whole)}")
     beside(axes, at, last, size(at), fontweight="bold")
-    axes.set_yticks(range(last + 1), [*(name for name, _ in lines), "together"])
-    axes.set_ylim(last + 0.6, -0.6)
-    axes.set_xlim(0, at * 1.25)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    bar_rows(axes, [*(name for name, _ in lines), "together"], at * 1.25)
     axes.set_xlabel(f"{in_bytes(axes.xaxis, at)} ({what})")
 
 

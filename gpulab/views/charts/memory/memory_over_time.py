@@ -17,7 +17,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS
 from gpulab.views.charts.drawing.chart import Chart, chart, nothing_to_draw
-from gpulab.views.charts.drawing.steps_and_ledger import beside, in_bytes, in_unit
+from gpulab.views.charts.drawing.steps_and_ledger import bar_rows, beside, in_bytes, in_unit, thinned
 from gpulab.views.charts.drawing.style import INK, SOFT
 from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
@@ -57,8 +57,7 @@ def memory_phases(run: Run) -> Chart:
             look = {"facecolor": colour(key), "edgecolor": "white", "hatch": hatch, "linewidth": 0}
             axes.barh(place, held_bytes, height=0.62, **(look if name in PHASES else outline))  # type: ignore[arg-type]
             beside(axes, held_bytes, place, size(held_bytes), fontweight="bold" if name == most else "normal")
-        axes.set_yticks(range(len(lines)), [name for name, _ in lines])
-        _flat(axes, len(lines), most_bytes)
+        bar_rows(axes, [name for name, _ in lines], most_bytes * 1.18)
         axes.set_xlabel(f"{in_bytes(axes.xaxis, most_bytes)} ({WHERE[device == HOST]})")
 
     return chart(
@@ -66,7 +65,7 @@ def memory_phases(run: Run) -> Chart:
         draw,
         source=run,
         alt=_phase_alt(lines, device),
-        table=_size_table(lines, "at most"),
+        table=_size_table(lines),
         height_in=1.5 + 0.32 * len(lines),
     )
 
@@ -94,13 +93,6 @@ def _room(run: Run, device: int) -> list[tuple[str, int]]:
     return lines
 
 
-def _flat(axes: Axes, count: int, longest: float) -> None:
-    axes.set_ylim(count - 0.4, -0.6)
-    axes.set_xlim(0, longest * 1.18)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-
-
 def _phase_answer(peaks: dict[str, int], most: str, lines: Sequence[tuple[str, int]]) -> str:
     has = dict(lines).get("the GPU has")
     of = f" of {size(has)} ({percent(peaks[most] / has)})" if has else ""
@@ -112,11 +104,11 @@ def _phase_alt(lines: Sequence[tuple[str, int]], device: int) -> str:
     return f"A bar for each phase of a step, memory given out at most: {told}; {WHERE[device == HOST]}"
 
 
-def _size_table(lines: Sequence[tuple[str, int]], column: str) -> Table:
+def _size_table(lines: Sequence[tuple[str, int]]) -> Table:
     rows = tuple(
         Row((name, size(count), f"{count:,}"), key=PHASES.get(name, ("",))[0] or None) for name, count in lines
     )
-    return Table(header=("", column, "bytes"), rows=rows)
+    return Table(header=("", "at most", "bytes"), rows=rows)
 
 
 # Over the run.
@@ -140,7 +132,7 @@ def memory_over_time(run: Run) -> Chart:
 
     def draw(axes: Axes) -> None:
         for name, key, at, values in lines:
-            axes.plot(*_thinned(at, values), color=colour(key), label=name, **_LINES[name])  # type: ignore[arg-type]
+            axes.plot(*thinned(at, values, MOST_POINTS), color=colour(key), label=name, **_LINES[name])  # type: ignore[arg-type]
         if drawn_limit:
             axes.axhline(drawn_limit, color=INK, linewidth=1.0)
             axes.annotate(
@@ -199,15 +191,6 @@ def _curve(rows: Rows, name: str, key: str, column: str) -> _Curve | None:
     if name == "held by PyTorch" and not (values > 0).any():
         told[:] = False  # PyTorch holds no host memory back
     return (name, key, rows["at_ns"][told], values[told]) if told.sum() > 1 else None
-
-
-def _thinned(at: Ints, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most so many points; of each stretch its highest and its lowest."""
-    if len(at) <= MOST_POINTS:
-        return at, values
-    parts = np.array_split(np.arange(len(at)), MOST_POINTS // 2)
-    picked = np.array([sorted((int(p[values[p].argmin()]), int(p[values[p].argmax()]))) for p in parts]).reshape(-1)
-    return at[picked], values[picked]
 
 
 def _time_answer(run: Run, found: Steps, device: int, lines: Sequence[_Curve], has: int | None) -> str:

@@ -12,6 +12,7 @@ from gpulab.views.charts.drawing.chart import Chart, chart
 from gpulab.views.charts.drawing.steps_and_ledger import (
     LOOPLESS,
     accounted,
+    bar_rows,
     beside,
     how_judged,
     in_unit,
@@ -86,11 +87,7 @@ def _draw(axes: Axes, accounts: Ledger, rows: list[tuple[str, str, bool, float]]
         axes.plot([at, at], [place + 0.36, place + 0.64], color=SOFT, linewidth=0.8)
         beside(axes, at, place, f"{unit(ns)}  {percent(ns / step_ns, 1)}")
     beside(axes, at, last, unit(step_ns), fontweight="bold")
-    axes.set_yticks(range(last + 1), [*(row[1] for row in rows), "together"])
-    axes.set_ylim(last + 0.6, -0.6)
-    axes.set_xlim(0, step_ns * 1.2)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    bar_rows(axes, [*(row[1] for row in rows), "together"], step_ns * 1.2)
     in_unit(axes.xaxis, unit)
     busy_label, idle_label = DEVICE[accounts.device]
     keys = [Patch(facecolor=NEUTRAL), Patch(facecolor=NEUTRAL, edgecolor=PAPER, hatch=IDLE_HATCH, linewidth=0)]

@@ -18,6 +18,7 @@ from gpulab.rules.engine.finding import Gain
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, nothing_to_draw, sources
 from gpulab.views.charts.drawing.shades import pale
+from gpulab.views.charts.drawing.steps_and_ledger import bar_rows
 from gpulab.views.charts.drawing.style import INK, PAPER, SMALL_PT, SOFT, dressed
 from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
 from gpulab.views.sheet.sheet import Row, Table
@@ -146,11 +147,7 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         max(high, compared.measured_ns) / unit.unit_ns,
         f"{unit(compared.measured_ns)} ({unit.range(low, high)})",
     )
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.set_xlim(0, 1.42 * longest / unit.unit_ns)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    bar_rows(axes, names, 1.42 * longest / unit.unit_ns)
     same = " for the work of a step before" if gain is not None and gain.work != 1 else " a step"
     axes.set_xlabel(f"{unit.unit}{same}{_KEY}")
 

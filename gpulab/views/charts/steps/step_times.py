@@ -68,7 +68,7 @@ def step_times(run: Run) -> Chart:
 
     def draw(axes: Axes) -> None:
         _marks(axes, found, out)
-        _dressed(axes, found, out, middle, unit)
+        _dressed(axes, found, middle, unit)
 
     return chart(
         _answer(found, out, middle, unit),
@@ -167,7 +167,7 @@ def _band(axes: Axes, number: Ints, dur: NDArray[np.float64]) -> None:
     axes.plot(at, middle, color=colour("matmul"), linewidth=1.4, label=f"median of {len(parts[0])} steps")
 
 
-def _dressed(axes: Axes, found: Steps, out: _Outliers, middle: int, unit: Scale) -> None:
+def _dressed(axes: Axes, found: Steps, middle: int, unit: Scale) -> None:
     longest = float(found.dur_ns.max())
     axes.axhline(middle, color=INK, linewidth=1.0)
     axes.annotate(

@@ -13,7 +13,7 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.run import Run
 from gpulab.views.charts.drawing.chart import Chart, chart
 from gpulab.views.charts.drawing.lettering import fitting
-from gpulab.views.charts.drawing.steps_and_ledger import accounted, beside, in_unit, without_events
+from gpulab.views.charts.drawing.steps_and_ledger import accounted, bar_rows, beside, in_unit, without_events
 from gpulab.views.charts.drawing.style import PAPER, Dress
 from gpulab.views.compare.changes import signed
 from gpulab.views.sheet.palette import NEUTRAL, colour
@@ -120,13 +120,9 @@ def _draw(axes: Axes, bars: Sequence[_Bar], unit: Scale) -> None:
         axes.barh(place, right - left, left=left, height=0.62, facecolor=colour(bar.key), linewidth=0, **dress)
         beside(axes, right, place, f"{signed(unit, round(bar.ns))} {unit.unit}")
     names = [fitting(bar.name if not bar.key else f"   {bar.name}", NAME_IN, 8.5) for bar in bars]
-    axes.set_yticks(range(len(bars)), names)
+    bar_rows(axes, names, longest * 1.17)
     for tick, bar in zip(axes.get_yticklabels(), bars, strict=True):
         tick.set_fontweight("normal" if bar.key else "bold")
-    axes.set_ylim(len(bars) - 0.4, -0.6)
-    axes.set_xlim(0, longest * 1.17)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     in_unit(axes.xaxis, unit)
     keys = [Patch(facecolor=NEUTRAL), Patch(facecolor=NEUTRAL, edgecolor=PAPER, hatch=GREW_HATCH, linewidth=0)]
     axes.legend(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpulab.errors import GpulabError
+from gpulab.errors import GpulabError, problem_text
 
 if TYPE_CHECKING:
     from gpulab.views.timeline.scene.scene import Scene
@@ -29,7 +27,7 @@ def answer(scene: Callable[[], Scene], question: Question) -> tuple[dict[str, An
         # Whether there is a kernel at all is asked first, and costs no scene.
         found = None if question.get("what") == "ready" else _found(scene(), question)
     except Exception as problem:  # whatever it is, the front end is told, and the log of the kernel is left alone
-        return {**told, "form": "error", "text": _words(problem)}, []
+        return {**told, "form": "error", "text": problem_text(problem)}, []
     if found is None:
         return {**told, "form": "nothing"}, []
     if isinstance(found, bytes):
@@ -67,12 +65,3 @@ def _whole(question: Question, name: str) -> int:
             fix="reload the page, then run the cell again",
         )
     return round(value)
-
-
-def _words(problem: Exception) -> str:
-    """An expected failure says what to do, a fault of gpulab says where it lies."""
-    if isinstance(problem, GpulabError):
-        return str(problem)
-    frame = traceback.extract_tb(problem.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({where})"

@@ -26,7 +26,7 @@ def search(
     """
     wanted = text.strip().lower()
     matching = np.fromiter((wanted in name.lower() for name in names), bool, len(names))
-    row, place, device = _found(sides, rows, matching)
+    row, place, device = _found(sides, matching)
     columns = [np.empty(0, np.int64)] * 4
     start, dur, name, id = (
         np.concatenate([empty, *(each[index] for each in _boxes(rows, row, place))]).astype(np.int64)
@@ -66,7 +66,7 @@ def _shown(name: str) -> str:
     return shorten(clean(name, NAME_LETTERS), NAME_LETTERS)
 
 
-def _found(sides: Sequence[Side], rows: Sequence[Boxes | None], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
+def _found(sides: Sequence[Side], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
     """Row and place of each box found, and whether it is work of a device."""
     parts: list[tuple[np.ndarray, ...]] = []
     for side in sides:

@@ -57,7 +57,7 @@ class Boxes:
 
 def boxes(start_ns: Ints, end_ns: Ints, key: Keys, name: Codes, id: Codes) -> Boxes:
     """A row of boxes, whatever order they come in."""
-    if len(start_ns) > 1 and not _in_order(start_ns, end_ns):
+    if len(start_ns) > 1 and not _in_order(start_ns):
         order = np.lexsort((key, name, -end_ns, start_ns))
         start_ns, end_ns, key, name, id = start_ns[order], end_ns[order], key[order], name[order], id[order]
     reach = np.maximum.accumulate(end_ns)
@@ -74,7 +74,7 @@ def boxes(start_ns: Ints, end_ns: Ints, key: Keys, name: Codes, id: Codes) -> Bo
     return Boxes(start_ns, end_ns, key, name, id, reach, tuple(layers), covered, tangled, longest_ns)
 
 
-def _in_order(start_ns: Ints, end_ns: Ints) -> bool:
+def _in_order(start_ns: Ints) -> bool:
     """Whether each begins after the one before; of those that begin together names must decide."""
     return bool((start_ns[1:] > start_ns[:-1]).all())
 

@@ -7,7 +7,7 @@ from typing import Any
 _ALIGNED = {"float32": 4, "float16": 8, "bfloat16": 8}
 
 
-def chosen(sm: int, query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, gqa: bool) -> str:
+def chosen(sm: int, query: Any, key: Any, value: Any, mask: Any, gqa: bool) -> str:
     """The kernel's family: "flash", "efficient" or "math", by the conditions of PyTorch's own choice.
 
     cuDNN's kernel is left out: PyTorch takes it only where told to, or for some versions of cuDNN.
@@ -55,7 +55,7 @@ def attention(sm: int) -> Any:
 
         aten = torch.ops.aten
         _checked(query, key, value, attn_mask, is_causal)
-        family = chosen(sm, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        family = chosen(sm, query, key, value, attn_mask, enable_gqa)
         if family == "math":
             given = {"dropout_mask": None, "scale": scale}
             if enable_gqa:  # since torch 2.5

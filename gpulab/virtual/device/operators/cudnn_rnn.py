@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.virtual.device.tensors.fake_tensors import gpu
-
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 # What cuDNN keeps for backward, in hidden states for each step, layer and direction: gates, and the cell of an LSTM.
@@ -73,27 +71,18 @@ def specials() -> dict[Any, Any]:
     return {aten._cudnn_rnn.default: _forward, aten._cudnn_rnn_backward.default: _backward}
 
 
-def _made(mode: Any, like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
-    import torch
-
-    strides = torch._prims_common.make_contiguous_strides_for(sizes)
-    made = mode.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
-    mode.storages.hold(made, mode.recorder.phase)
-    return made
-
-
 def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     import torch
 
     data, weights, _, _, state, cell, kind, hidden, projected, layers, _, _, train, both_ways, sizes, _ = args
     ways = 2 if both_ways else 1
     steps = _places(data, sizes)
-    out = _made(mode, data, (*data.shape[:-1], (projected or hidden) * ways))
-    last = _made(mode, data, tuple(state.shape))
-    last_cell = _made(mode, data, tuple(cell.shape) if cell is not None else (0,))
+    out = mode.allocate(data, (*data.shape[:-1], (projected or hidden) * ways))
+    last = mode.allocate(data, tuple(state.shape))
+    last_cell = mode.allocate(data, tuple(cell.shape) if cell is not None else (0,))
     kept = _KEPT[kind] * steps * hidden * ways * layers * data.element_size() if train else 0
-    reserve = _made(mode, data, (kept,), torch.uint8)
-    buffer = _made(mode, data, (0,))  # nn.LSTM keeps its weights in one piece for cuDNN: no second one is made
+    reserve = mode.allocate(data, (kept,), torch.uint8)
+    buffer = mode.allocate(data, (0,))  # nn.LSTM keeps its weights in one piece for cuDNN: no second one is made
     told = _details(kind, hidden, layers, ways, steps, weights, times=1)
     mode.recorder.op("aten::_cudnn_rnn", args, {}, (out, last, last_cell, reserve), details=told)
     return out, last, last_cell, reserve, buffer
@@ -102,10 +91,10 @@ def _forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     data, weights, state, cell = args[0], args[1], args[4], args[5]
     kind, hidden, layers, both_ways, sizes = args[10], args[11], args[13], args[17], args[18]
-    of_data = _made(mode, data, tuple(data.shape))
-    of_state = _made(mode, data, tuple(state.shape))
-    of_cell = _made(mode, data, tuple(cell.shape)) if cell is not None else None
-    of_weights = [_made(mode, each, tuple(each.shape)) for each in weights]
+    of_data = mode.allocate(data, tuple(data.shape))
+    of_state = mode.allocate(data, tuple(state.shape))
+    of_cell = mode.allocate(data, tuple(cell.shape)) if cell is not None else None
+    of_weights = [mode.allocate(each, tuple(each.shape)) for each in weights]
     told = _details(kind, hidden, layers, 2 if both_ways else 1, _places(data, sizes), weights, times=2)
     made = (of_data, of_state, *([of_cell] if of_cell is not None else []), *of_weights)
     mode.recorder.op("aten::_cudnn_rnn_backward", args, {}, made, details=told)

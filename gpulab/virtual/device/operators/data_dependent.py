@@ -50,19 +50,11 @@ class Unknown:
         self._assumptions.take(what, _HALF)
         return -(-int(tensor.numel()) // 2)
 
-    def _made(self, mode: Any, like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
-        import torch
-
-        strides = torch._prims_common.make_contiguous_strides_for(sizes)
-        made = mode.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
-        mode.storages.hold(made, mode.recorder.phase)
-        return made
-
-    def _ran(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any, *, reads: int = 8) -> Any:
+    def _ran(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
         """Such an operator runs, then the host waits for the count."""
         name = func.name().partition(".")[0]
         mode.recorder.op(name, args, kwargs, out)
-        mode.recorder.copy(name, Way.TO_HOST, reads)
+        mode.recorder.copy(name, Way.TO_HOST, 8)
         return out
 
     def nonzero(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -71,7 +63,7 @@ class Unknown:
 
         count = self._half(args[0], "how many elements are nonzero or true, as with nonzero and where")
         sizes = (count, args[0].dim())
-        return self._ran(mode, func, args, kwargs, self._made(mode, args[0], sizes, torch.int64))
+        return self._ran(mode, func, args, kwargs, mode.allocate(args[0], sizes, torch.int64))
 
     def masked_select(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The elements under a mask."""
@@ -80,7 +72,7 @@ class Unknown:
         whole = prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
         count = self._half(args[1], "how many elements a mask selects")
         share = count * whole // max(1, args[1].numel())
-        return self._ran(mode, func, args, kwargs, self._made(mode, args[0], (share,)))
+        return self._ran(mode, func, args, kwargs, mode.allocate(args[0], (share,)))
 
     def unique(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The different values of a tensor."""
@@ -89,9 +81,9 @@ class Unknown:
         source = args[0]
         count = self._half(source, "how many values differ, as with unique")
         counts = source if not func.name().startswith("aten::_unique") or "2" in func.name() else None
-        out = [self._made(mode, source, (count,)), self._made(mode, source, tuple(source.shape), torch.int64)]
+        out = [mode.allocate(source, (count,)), mode.allocate(source, tuple(source.shape), torch.int64)]
         if counts is not None:
-            out.append(self._made(mode, source, (count,), torch.int64))
+            out.append(mode.allocate(source, (count,), torch.int64))
         return self._ran(mode, func, args, kwargs, tuple(out))
 
     def unique_dim(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -102,9 +94,9 @@ class Unknown:
         self._assumptions.take("how many values differ, as with unique", _HALF)
         sizes = list(source.shape)
         whole, sizes[dim] = sizes[dim], -(-sizes[dim] // 2)
-        made = self._made(mode, source, tuple(sizes))
-        inverse = self._made(mode, source, (whole,), torch.int64)
-        counts = self._made(mode, source, (sizes[dim],), torch.int64)
+        made = mode.allocate(source, tuple(sizes))
+        inverse = mode.allocate(source, (whole,), torch.int64)
+        counts = mode.allocate(source, (sizes[dim],), torch.int64)
         return self._ran(mode, func, args, kwargs, (made, inverse, counts))
 
     def repeat(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -112,8 +104,8 @@ class Unknown:
         size = kwargs.get("output_size")
         if size is None:
             self._assumptions.take("how often repeat_interleave repeats", "once each")
-            return self._ran(mode, func, args, kwargs, self._made(mode, args[0], tuple(args[0].shape)))
-        out = self._made(mode, args[0], (int(size),))
+            return self._ran(mode, func, args, kwargs, mode.allocate(args[0], tuple(args[0].shape)))
+        out = mode.allocate(args[0], (int(size),))
         mode.recorder.op("aten::repeat_interleave", args, kwargs, out)
         return out
 
@@ -124,13 +116,13 @@ class Unknown:
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
         self._assumptions.take("the largest number that bincount meets", f"{max(least, 1) - 1}")
-        out = self._made(mode, args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
+        out = mode.allocate(args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
         return self._ran(mode, func, args, kwargs, out)
 
     def histc(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """How many numbers fall into each of some ranges."""
         bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
-        out = self._made(mode, args[0], (bins,))
+        out = mode.allocate(args[0], (bins,))
         mode.recorder.op("aten::histc", args, kwargs, out)
         return out
 
@@ -156,16 +148,12 @@ class Unknown:
                 with mode:
                     mode._inner.depth = 0
                     return target.masked_fill_(mask, values)  # as PyTorch does
-        moved = [values if isinstance(values, fake_tensor_type()) else self._joined(mode, values)]
-        given = (target, self._places(mode, places), moved[0], *args[3:])
+        if not isinstance(values, fake_tensor_type()):
+            values = mode.imagined(values, torch.device("cpu"))
+        given = (target, self._places(mode, places), values, *args[3:])
         out = mode.imagine(func, (), given, kwargs)
         mode.record(func, given, kwargs, out)
         return out
-
-    def _joined(self, mode: Any, value: Any) -> Any:
-        import torch
-
-        return mode.imagined(value, torch.device("cpu"))
 
     def _places(self, mode: Any, places: Any) -> list[Any]:
         """Indices on the GPU and none of them a mask; PyTorch asks the GPU for the places under each mask."""
@@ -199,6 +187,6 @@ class Unknown:
         source, lengths = args[0], args[1]
         longest = int(lengths[0]) if lengths.numel() else 0
         sizes = [int((lengths > step).sum()) for step in range(longest)]
-        made = self._made(mode, source, (sum(sizes), *source.shape[2:]))
+        made = mode.allocate(source, (sum(sizes), *source.shape[2:]))
         mode.recorder.op("aten::_pack_padded_sequence", (source,), {}, made)
         return made, torch.tensor(sizes, dtype=torch.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpulab.virtual.device.tensors.error_messages import on_two_devices
-from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type, gpu
+from gpulab.virtual.device.tensors.fake_tensors import fake_tensor_type
 
 
 def specials() -> dict[Any, Any]:
@@ -45,20 +45,11 @@ _LIKE = {
 
 def _as(place: int) -> Any:
     def special(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        made = _made(mode, args[place], tuple(args[place].shape))
+        made = mode.allocate(args[place], tuple(args[place].shape))
         mode.recorder.op(func.name().partition(".")[0], args, kwargs, made)
         return made
 
     return special
-
-
-def _made(mode: Any, like: Any, sizes: tuple[int, ...]) -> Any:
-    import torch
-
-    strides = torch._prims_common.make_contiguous_strides_for(sizes)
-    made = mode.imagined(like, gpu(), sizes=sizes, strides=strides)
-    mode.storages.hold(made, mode.recorder.phase)
-    return made
 
 
 def _no(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
@@ -71,8 +62,8 @@ def _ctc(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         raise on_two_devices(func, [chances])
     steps, batch = int(chances.shape[0]), int(chances.shape[1]) if chances.dim() == 3 else 1
     longest = int(targets.shape[-1]) if targets.dim() == 2 else -(-int(targets.shape[0]) // batch)
-    losses = _made(mode, chances, (batch,))
-    alphas = _made(mode, chances, (batch, steps, 2 * longest + 1))
+    losses = mode.allocate(chances, (batch,))
+    alphas = mode.allocate(chances, (batch, steps, 2 * longest + 1))
     mode.recorder.op("aten::_ctc_loss", (chances,), {}, (losses, alphas))
     return losses, alphas
 
@@ -86,7 +77,7 @@ def _group_norm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError("Expected number of channels in input to be divisible by num_groups, but got input of shape "
                            f"{list(x.shape)} and num_groups={groups}")  # fmt: skip
     kept = (batch, groups)
-    made = _made(mode, x, tuple(x.shape)), _made(mode, x, kept), _made(mode, x, kept)
+    made = mode.allocate(x, tuple(x.shape)), mode.allocate(x, kept), mode.allocate(x, kept)
     mode.recorder.op("aten::native_group_norm", args, kwargs, made)
     return made
 

@@ -31,10 +31,11 @@ def _function() -> Any:
         def forward(ctx: Any, input: Any, weight: Any, dims: int) -> Any:
             """The normalised tensor; of each row its factor is kept."""
             kept = (*input.shape[:-dims], *(1 for _ in range(dims)))
-            out, factor = _made(input, tuple(input.shape)), _made(input, kept, torch.float32)
+            mode = input.fake_mode
+            out, factor = mode.allocate(input, tuple(input.shape)), mode.allocate(input, kept, torch.float32)
             ctx.save_for_backward(input, weight, factor)
             given = (input,) if weight is None else (input, weight)
-            input.fake_mode.recorder.op("aten::_fused_rms_norm", given, {}, (out, factor))
+            mode.recorder.op("aten::_fused_rms_norm", given, {}, (out, factor))
             return out
 
         @staticmethod
@@ -42,19 +43,9 @@ def _function() -> Any:
         def backward(ctx: Any, grad: Any) -> Any:
             """Gradients of input and weight."""
             input, weight, factor = ctx.saved_tensors
-            made = [_made(each, tuple(each.shape)) for each in (input, weight) if each is not None]
+            made = [each.fake_mode.allocate(each, tuple(each.shape)) for each in (input, weight) if each is not None]
             given = [each for each in (grad, input, factor, weight) if each is not None]
             input.fake_mode.recorder.op("aten::_fused_rms_norm_backward", given, {}, made)
             return made[0], made[1] if weight is not None else None, None
 
     return RmsNorm
-
-
-def _made(like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
-    import torch
-
-    mode = like.fake_mode
-    strides = torch._prims_common.make_contiguous_strides_for(sizes)
-    made = mode.imagined(like, like.device, sizes=sizes, strides=strides, dtype=dtype or like.dtype)
-    mode.storages.hold(made, mode.recorder.phase)
-    return made

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpulab.virtual.device.tensors.fake_tensors import gpu
-
 
 def kernels() -> dict[str, Callable[..., Any]]:
     """The operators of cells, by their names in aten."""
@@ -47,18 +45,9 @@ def specials() -> dict[Any, Any]:
 
 
 def _ran(mode: Any, func: Any, args: Any, like: Any, *sizes: Any) -> tuple[Any, ...]:
-    import torch
-
-    made: list[Any] = []
-    for each in sizes:
-        if each is None:
-            made.append(None)
-            continue
-        strides = torch._prims_common.make_contiguous_strides_for(each)
-        made.append(mode.imagined(like, gpu(), sizes=each, strides=strides))
-        mode.storages.hold(made[-1], mode.recorder.phase)
+    made = tuple(None if each is None else mode.allocate(like, each) for each in sizes)
     mode.recorder.op(func.name(), args, {}, [each for each in made if each is not None])
-    return tuple(made)
+    return made
 
 
 def _lstm_forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

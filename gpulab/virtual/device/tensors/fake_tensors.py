@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpulab.virtual.device.operators.naming import details, told_name
 from gpulab.virtual.device.operators.run_on_zeros import on_zeros
 from gpulab.virtual.device.operators.schema import composite, counted_flops, launches_nothing, reshapes, resizes
 from gpulab.virtual.device.recorder import Recorder
@@ -30,7 +29,7 @@ from gpulab.virtual.device.tensors.error_messages import (
 )
 from gpulab.virtual.device.tensors.layouts import mended
 from gpulab.virtual.device.tensors.storages import Storages
-from gpulab.virtual.device.tensors.tensor_info import longest, seen, tensors_in
+from gpulab.virtual.device.tensors.tensor_info import tensors_in
 from gpulab.virtual.device.torch_api.per_thread import of_thread
 
 Special = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -165,6 +164,15 @@ class Fakes:
             empty = torch.empty_strided(given["sizes"], given["strides"], dtype=given["dtype"], device="meta")
         return fake_tensor_type()(self, empty, device)
 
+    def allocate(self, like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
+        """A new contiguous tensor on the GPU with memory of its own; its type is that of `like` unless given."""
+        import torch
+
+        strides = torch._prims_common.make_contiguous_strides_for(sizes)
+        made = self.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
+        self.storages.hold(made, self.recorder.phase)
+        return made
+
     def _ran(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         special = self.special.get(func)
         if special is not None:
@@ -230,20 +238,12 @@ class Fakes:
 
     def record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> op_cache.Outcome | None:
         """Write down an operator that ran, and give its results memory; how to make them again, where that is known."""
-        values = [*args, *kwargs.values()]
-        fakes = [each for each in tensors_in(values) if each.device.type == "cuda"]
+        fakes = [each for each in tensors_in([*args, *kwargs.values()]) if each.device.type == "cuda"]
         made = tensors_in(out if isinstance(out, list | tuple) else (out,))
-        name = told_name(func.name().partition(".")[0], args)
         again = None if resizes(func) or reshapes(func) else op_cache.learned(args, out, fakes)
-        outcome = op_cache.Outcome(
-            *(again or ((), "", -1)),
-            name=name,
-            inputs=tuple([seen(each) for each in fakes]),
-            outputs=tuple([seen(each) for each in made]),
-            flops=counted_flops(func, args, kwargs, out),
-            view=launches_nothing(func) or (bool(made) and not any(each.numel() for each in made)),
-            lists=longest(values) if "_foreach_" in name or "_fused_" in name or "_amp_" in name else 0,
-            details=details(name, args, kwargs),
+        flops, view = counted_flops(func, args, kwargs, out), launches_nothing(func)
+        outcome = op_cache.outcome_of(
+            func, args, kwargs, fakes, made, flops=flops, view=view, again=again or ((), "", -1)
         )
         self._write(func, outcome, args, out)
         return outcome if again is not None else None

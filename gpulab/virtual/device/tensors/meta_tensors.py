@@ -12,15 +12,15 @@ import math
 from typing import Any
 
 from gpulab.virtual.assumptions import Assumptions
-from gpulab.virtual.device.operators.naming import details, told_name
+from gpulab.virtual.device.operators.schema import composite, counted_flops
 from gpulab.virtual.device.recorder import Recorder
 from gpulab.virtual.device.tensors import assumed_values
 from gpulab.virtual.device.tensors.error_messages import no_such_device, unsupported, written
 from gpulab.virtual.device.tensors.layouts import mended
-from gpulab.virtual.device.tensors.op_cache import Outcome
+from gpulab.virtual.device.tensors.op_cache import outcome_of
 from gpulab.virtual.device.tensors.pinned import Pinned
 from gpulab.virtual.device.tensors.storages import Storages
-from gpulab.virtual.device.tensors.tensor_info import longest, seen, tensors_in
+from gpulab.virtual.device.tensors.tensor_info import tensors_in
 from gpulab.virtual.op_log.ops import Way
 
 _COPY = "aten::copy_"
@@ -46,7 +46,7 @@ class Metas:
         metas = [each for each in given if is_meta(each)]
         if not metas and (device is None or device.type != "meta"):
             return self._real(func, args, kwargs)
-        if _composite(func):
+        if composite(func):
             with self:  # type: ignore[attr-defined]
                 return func.decompose(*args, **kwargs)
         special = _specials().get(func)
@@ -83,20 +83,8 @@ class Metas:
         made = [each for each in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(each)]
         for each in made:
             self.storages.resized(each, phase)
-        counter = _flop_counters().get(func._overloadpacket)
-        name = told_name(func.name().partition(".")[0], args)
-        lists = longest([*args, *kwargs.values()])
-        outcome = Outcome(
-            (), "", -1,
-            name=name,
-            inputs=tuple([seen(each) for each in metas]),
-            outputs=tuple([seen(each) for each in made]),
-            flops=0 if counter is None else int(counter(*args, **kwargs, out_val=out)),
-            view=_is_view(func) or (bool(made) and not any(each.numel() for each in made)),
-            lists=lists if any(part in name for part in ("_foreach_", "_fused_", "_amp_")) else 0,
-            details=details(name, args, kwargs),
-        )  # fmt: skip
-        self.recorder.ran(outcome, phase)
+        flops = counted_flops(func, args, kwargs, out)
+        self.recorder.ran(outcome_of(func, args, kwargs, metas, made, flops=flops, view=_is_view(func)), phase)
         if len(made) == 1 and made[0] is out:
             assumed_values.learned(func.name(), args, out)
 
@@ -267,22 +255,6 @@ def _specials() -> Any:
 
 
 @functools.cache
-def _composite(func: Any) -> bool:
-    import torch
-
-    return func.namespace == "aten" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
-
-
-@functools.cache
 def _is_view(func: Any) -> bool:
     schema = func._schema
     return not schema.is_mutable and any(each.alias_info is not None for each in schema.returns)
-
-
-@functools.cache
-def _flop_counters() -> Any:
-    from torch.utils.flop_counter import flop_registry
-
-    return flop_registry

@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from gpulab.virtual.device.operators.naming import details, told_name
+from gpulab.virtual.device.tensors.tensor_info import longest, seen
 from gpulab.virtual.op_log.ops import Tensor
 
 MOST = 50_000  # outcomes remembered
@@ -27,6 +29,25 @@ class Outcome:
     view: bool
     lists: int
     details: tuple[tuple[str, str], ...]
+
+
+def outcome_of(
+    func: Any, args: Any, kwargs: Any, given: list[Any], made: list[Any], *, flops: int, view: bool,
+    again: tuple[tuple[Any, ...], str, int] = ((), "", -1),
+) -> Outcome:  # fmt: skip
+    """What is written down of an operator with these tensors of ours given and made; `again`: as `learned` has it."""
+    name = told_name(func.name().partition(".")[0], args)
+    listed = "_foreach_" in name or "_fused_" in name or "_amp_" in name
+    return Outcome(
+        *again,
+        name=name,
+        inputs=tuple([seen(each) for each in given]),
+        outputs=tuple([seen(each) for each in made]),
+        flops=flops,
+        view=view or (bool(made) and not any(each.numel() for each in made)),
+        lists=longest([*args, *kwargs.values()]) if listed else 0,
+        details=details(name, args, kwargs),
+    )
 
 
 def key_of(func: Any, args: Any, kwargs: Any, kind: Any) -> Any:

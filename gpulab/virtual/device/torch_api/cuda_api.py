@@ -91,7 +91,7 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Stream
     swap(
         stack,
         torch.cuda,
-        **{f"{name}Tensor": _typed(name) for name in ("Float", "Double", "Half", "Long", "Int", "Byte")},
+        **{f"{name}Tensor": _typed(name) for name in _OLD_TYPES},
     )
     swap(stack, torch.cuda, **told, **running, **_random())
     swap(stack, torch.cuda._utils, _get_device_index=index_of)

@@ -20,11 +20,13 @@ def refusal(what: str, why: str, fix: str) -> Callable[..., Any]:
     return refuse
 
 
-def install(stack: ExitStack) -> None:
-    """Until the stack is closed."""
+def install(stack: ExitStack, assumptions: Assumptions) -> None:
+    """Until the stack is closed. torch.compile gives back what it is given."""
     import torch
 
     swap(stack, torch.nn.parallel.DataParallel, forward=_on_one_gpu)
+    swap(stack, torch, compile=_compile(assumptions))
+    swap(stack, torch.nn.Module, compile=_compile_module(assumptions))
     _refuse_many_gpus(stack)
     _refuse_graphs(stack)
     _refuse_history(stack)
@@ -90,14 +92,6 @@ def _refuse_history(stack: ExitStack) -> None:
     )
     names = ("_record_memory_history", "_snapshot", "_dump_snapshot")
     swap(stack, torch.cuda.memory, **{name: history for name in names if hasattr(torch.cuda.memory, name)})
-
-
-def compile_nothing(stack: ExitStack, assumptions: Assumptions) -> None:
-    """Let torch.compile give back what it is given, until the stack is closed."""
-    import torch
-
-    swap(stack, torch, compile=_compile(assumptions))
-    swap(stack, torch.nn.Module, compile=_compile_module(assumptions))
 
 
 def _compile(assumptions: Assumptions) -> Callable[..., Any]:

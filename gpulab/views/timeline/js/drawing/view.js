@@ -6,7 +6,6 @@ const AXIS = 24; // px, the ruler above the lanes
 const FINEST_NS = 400; // no window is narrower than this
 const EASE_MS = 45; // time constant of a zoom that glides
 const HEIGHTS = { steps: 18, ledger: 22, boxes: 18, nested: 16, curve: 40 };
-const STRIP = 17; // where it is narrow, a label stands in a strip above its lane
 
 // The window in view, and the one it glides to.
 class View {
