@@ -5,8 +5,8 @@
     four rules            the guide of an article on GPU use: four sentences about four utilisations
 
 They are written anew from what is published of them, on our tables. Where their advice speaks of something for which
-we have several rules, they are given the one that fits the run best: "set num_workers" counts as `starving` where
-there are none and as `few_workers` where there are some. Where what they need was not recorded they say nothing.
+we have several rules, they are given the one that fits the run best: "set num_workers" counts as `no_workers` where
+there are none and as `too_few_workers` where there are some. Where what they need was not recorded they say nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def tensorboard_plugin(run: Run) -> Sequence[str]:
     if (busy := _kernel_share(run, window)) is not None and busy < UTILISATION_FRAC:
         told.append("small_batch")
     if _no_tensor_cores(run):
-        told.append("full_precision")
+        told.append("no_mixed_precision")
     if (peak := _peak_memory(run)) is not None and peak > MEMORY_FRAC:
         told.append("out_of_memory")
     return told
@@ -100,7 +100,7 @@ ADVISERS: Mapping[str, Adviser] = {
 def _workers(run: Run) -> str:
     """What "set num_workers" means for this run."""
     with_workers = any(loader.workers for loader in run.loaders) or run.facts.get("loader") == "multi-process"
-    return "few_workers" if with_workers else "starving"
+    return "too_few_workers" if with_workers else "no_workers"
 
 
 def _exclusive_shares(run: Run, window: Spans) -> dict[str, float]:

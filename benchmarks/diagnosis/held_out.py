@@ -188,17 +188,17 @@ def recurring() -> None:
     fit(Stepper(), batches(4, 60, 60, 16, classes=2))
 
 
-# Loop -> what may come first. Of `collating` the label was `starving` until its collections were switched off, which
+# Loop -> what may come first. Of `collating` the label was `no_workers` until its collections were switched off, which
 # made it 2.7 times as fast: the finding was right and the label was not.
 EXPECTED: dict[Callable[[], None], tuple[str | None, ...]] = {
-    tokenising: ("starving",),
+    tokenising: ("no_workers",),
     reading: HEALTHY,
     attending: HEALTHY,
     convolving: HEALTHY,
-    collating: ("garbage_collection", "starving"),
+    collating: ("garbage_collection", "no_workers"),
     augmenting: ("host_python",),
-    evaluating: (*HEALTHY, "periodic_pause"),
-    stepping: ("slow_optimizer", "dispatch_bound"),
+    evaluating: (*HEALTHY, "periodic_stalls"),
+    stepping: ("unfused_optimizer", "dispatch_bound"),
     asking: ("unexplained_idle",),
     keeping: ("memory_growth",),
     recurring: ("dispatch_bound",),

@@ -7,12 +7,12 @@ from __future__ import annotations
 # events are left out: nothing can be true of a step that is not there.
 TRACES: dict[str, tuple[str, ...]] = {
     # By its source: num_workers=0. A third of each step waits for data.
-    "v100_resnet50_workers0": ("starving",),
+    "v100_resnet50_workers0": ("no_workers",),
     # With 4 workers 1 % is left of that. 32-bit kernels fill three quarters of a step; the host needs nearly all of it
     # to call them, and the optimizer, tensor by tensor, a seventh of that.
-    "v100_resnet50_workers4": ("slow_optimizer", "full_precision", "dispatch_bound"),
+    "v100_resnet50_workers4": ("unfused_optimizer", "no_mixed_precision", "dispatch_bound"),
     # Busy 97 %, the queue always full; every convolution and product in 32 bits on a GPU with tensor cores.
-    "v100_ns_resolution": ("full_precision",),
+    "v100_ns_resolution": ("no_mixed_precision",),
     # NumPy prepares a video in the main thread for 217 of 382 ms.
     "h100_timesformer_inference": ("host_python",),
     # 61 kernels in 4.4 ms, 7 % busy; and the same on a B200, 13 % busy.

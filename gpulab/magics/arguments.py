@@ -63,7 +63,9 @@ MONITOR = (
 )
 INFO = (_HELP,)
 WHY = (
-    argument("rule", nargs="?", metavar="NAME", help="a rule, as `starving`, or a change; all are listed if left out"),
+    argument(
+        "rule", nargs="?", metavar="NAME", help="a rule, as `no_workers`, or a change; all are listed if left out"
+    ),
     _HELP,
 )
 

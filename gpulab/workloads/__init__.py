@@ -3,25 +3,25 @@
 They show what a diagnosis should find, to tests and to learners: each names the rule that ought to speak first. The
 loops are ordinary PyTorch without a call of gpulab in them, and can be imported, which DataLoader workers need.
 
-    images      JPEG files decoded by the main process          starving
-    waiting     items from slow storage, no worker or one       starving, few_workers
-    counting    items counted in pure Python, few cores         starving; heavy_items with two workers
+    images      JPEG files decoded by the main process          no_workers
+    waiting     items from slow storage, no worker or one       no_workers, too_few_workers
+    counting    items counted in pure Python, few cores         no_workers; cpu_bound_loading with two workers
     reading     large scans, read from a disk again and again   slow_storage
-    starting    short epochs, eight workers started for each    many_workers
-    threads     four times as many threads as cores             many_threads
+    starting    short epochs, eight workers started for each    too_many_workers
+    threads     four times as many threads as cores             cpu_oversubscription
     audio       preprocessing in the loop's own Python code     host_python
     metrics     statistics counted in a Python thread beside    gil_contention
     garbage     gc.collect() in the loop; many small objects    garbage_collection
     labels      answers of a service that are waited for        unexplained_idle
-    checkpoints checkpoints for which the loop waits            periodic_pause
-    lengths     a compiled model, sequences of other lengths    recompiling
+    checkpoints checkpoints for which the loop waits            periodic_stalls
+    lengths     a compiled model, sequences of other lengths    recompilation
     tiny_ops    a deep, narrow model at batch size 1            dispatch_bound
-    transfers   what travels between host and GPU in each step  pageable_copies, copies_in_turn, host_syncs,
-                                                                built_on_host, wrong_device; all need a GPU
-    attention   attention with its formula written out          unfused (on a GPU)
-    by_hand     GELU and normalisation in elementary steps      unfused
-    parameters  many parameters, updated one by one             slow_optimizer
-    products    large products in float32, TF32, odd sizes      no_tf32, full_precision, misaligned (on a GPU)
+    transfers   what travels between host and GPU in each step  pageable_copies, unoverlapped_copies, host_syncs,
+                                                                cpu_tensor_creation, model_on_cpu; all need a GPU
+    attention   attention with its formula written out          unfused_elementwise (on a GPU)
+    by_hand     GELU and normalisation in elementary steps      unfused_elementwise
+    parameters  many parameters, updated one by one             unfused_optimizer
+    products    large products in float32, TF32, odd sizes      no_tf32, no_mixed_precision, misaligned_shapes (GPU)
     layouts     images with the channels first                  layout_conversions (on a GPU)
     recurrent   few sequences at a time                         small_batch (on a GPU)
     memory      graphs that are kept, a batch too large         memory_growth, out_of_memory (simulated);

@@ -268,7 +268,7 @@ L.claim(
 # ## What next
 #
 # - Put `%%gpuprofile` on a cell of your own. Its results, output and errors stay what they were.
-# - `%gpureport before` shows a report again; `%gpuwhy starving` tells how that finding is proved, and what it is confused with; `%%gpuprofile --help` lists the options.
+# - `%gpureport before` shows a report again; `%gpuwhy no_workers` tells how that finding is proved, and what it is confused with; `%%gpuprofile --help` lists the options.
 # - Keep a run with `gpulab.save(gpulab.runs["before"], "before.gpulab")`; show it with `gpulab.report(gpulab.runs["before"]).save("before.html")`, one file that needs neither gpulab nor a network.
 # - In a script: `with gpulab.profile("before"): train()`, then `print(gpulab.report(gpulab.runs["before"]))`.
 # - [01 What is utilisation?](01_what_is_utilisation.ipynb) comes next; the [index](index.ipynb) has a path for your problem.

@@ -86,7 +86,7 @@ L.reveal("wait", wait_before, "%")
 #
 # ## Diagnose
 #
-# The report names a cause. Do not take its word for it: a cause is shown by a counter that would read differently if another cause were true. Run the next cell to see two questions, answer them from the report, and run it again. `%gpuwhy starving`, in a cell of your own, tells how this finding is proved.
+# The report names a cause. Do not take its word for it: a cause is shown by a counter that would read differently if another cause were true. Run the next cell to see two questions, answer them from the report, and run it again. `%gpuwhy no_workers`, in a cell of your own, tells how this finding is proved.
 
 # %% tags=["check"]
 # <blank> the letters of your two answers, as "a"
@@ -363,8 +363,8 @@ listed_mb = grown_mb(loading.Names(100_000, packed=False))
 # was: packed_mb = grown_mb(loading.Names(100_000, packed=False))
 packed_mb = grown_mb(loading.Names(100_000, packed=True))
 # </fix>
-few_workers = max(1, int(cores))
-for count in (few_workers, 4 * few_workers):
+too_few_workers = max(1, int(cores))
+for count in (too_few_workers, 4 * too_few_workers):
     print(f"{count} workers: {2 * count} batches held ready; PyTorch warns: {warned(count)}")
 print(f"a worker's own memory grows by {listed_mb:.1f} MB with a list, {packed_mb:.1f} MB with an array")
 

@@ -581,7 +581,7 @@ L.claim(
 )
 
 # %% [markdown]
-# On a real GPU, gpulab reads lanes and generation from the driver while the GPU works (an idle link is lowered to save power, so a reading at rest proves nothing) and speaks up by itself; `%gpuwhy slow_link` says how. What the far socket costs depends on the machine, and nothing here has measured it. Bind the process (`taskset -c 0-31`, or `numactl --cpunodebind=0 --membind=0`) and measure both.
+# On a real GPU, gpulab reads lanes and generation from the driver while the GPU works (an idle link is lowered to save power, so a reading at rest proves nothing) and speaks up by itself; `%gpuwhy slow_pcie_link` says how. What the far socket costs depends on the machine, and nothing here has measured it. Bind the process (`taskset -c 0-31`, or `numactl --cpunodebind=0 --membind=0`) and measure both.
 #
 # ## Another symptom
 #

@@ -80,7 +80,7 @@ display(evidence.words(), evidence.evidence("worked_example"))
 # %% [markdown]
 # Read aloud:
 #
-# **Cause.** Three quarters of a step go to waiting for data, and there is one worker: `few_workers`. **Action.** `more workers`. **Rival.** `heavy_items`, where the workers are late because they have too much to compute; more of them would then fight for the same cores. **Exclusion.** `worker_cpu` reads 6 %: a worker that computed would read near 100 %. The answer is `("few_workers", "more workers", "worker_cpu")`.
+# **Cause.** Three quarters of a step go to waiting for data, and there is one worker: `too_few_workers`. **Action.** `more workers`. **Rival.** `cpu_bound_loading`, where the workers are late because they have too much to compute; more of them would then fight for the same cores. **Exclusion.** `worker_cpu` reads 6 %: a worker that computed would read near 100 %. The answer is `("too_few_workers", "more workers", "worker_cpu")`.
 #
 # Two traps in the evidence. In the ledger *GPU busy* includes copies that nothing hides; the counter `busy` does not, because a copy keeps no multiprocessor busy. And *absent* is not zero: a CPU has no tensor cores to count.
 #
@@ -93,7 +93,7 @@ display(evidence.words(), evidence.evidence("worked_example"))
 # %% tags=["exercise"]
 # <blank> case 1 in three words: ("cause", "first action", "counter")
 # was: answers["case1"] = None
-answers["case1"] = ("starving", "start workers", "loader")
+answers["case1"] = ("no_workers", "start workers", "loader")
 # </blank>
 display(*evidence.drill(L, "case1", answers["case1"]))
 
@@ -144,7 +144,7 @@ display(*evidence.drill(L, "case5", answers["case5"]))
 # %% tags=["exercise"]
 # <blank> case 6 in three words: ("cause", "first action", "counter")
 # was: answers["case6"] = None
-answers["case6"] = ("heavy_items", "cheaper items", "worker_cpu")
+answers["case6"] = ("cpu_bound_loading", "cheaper items", "worker_cpu")
 # </blank>
 display(*evidence.drill(L, "case6", answers["case6"]))
 
@@ -158,7 +158,7 @@ display(*evidence.drill(L, "case7", answers["case7"]))
 # %% tags=["exercise"]
 # <blank> case 8 in three words: ("cause", "first action", "counter")
 # was: answers["case8"] = None
-answers["case8"] = ("slow_optimizer", "fused optimizer", "optimizer")
+answers["case8"] = ("unfused_optimizer", "fused optimizer", "optimizer")
 # </blank>
 display(*evidence.drill(L, "case8", answers["case8"]))
 
@@ -224,7 +224,7 @@ display(*evidence.drill(L, "case11", answers["case11"]))
 # %% tags=["exercise"]
 # <blank> case 12 in three words: ("cause", "first action", "counter")
 # was: answers["case12"] = None
-answers["case12"] = ("unfused", "one operator", "matrix")
+answers["case12"] = ("unfused_elementwise", "one operator", "matrix")
 # </blank>
 display(*evidence.drill(L, "case12", answers["case12"]))
 
@@ -340,7 +340,7 @@ leaves = [decision_trees.walk(tree, drills.reads(each.number)).leaf.name for eac
 found = sum(leaf == each.cause for leaf, each in zip(leaves, drills.CASES, strict=True))
 L.claim(
     "the tree names all twelve causes, and that of a thirteenth run",
-    found == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "few_workers",
+    found == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "too_few_workers",
     before=found,
     unit="of 12",
     source=COUNTED,
@@ -362,16 +362,16 @@ def triage(read):
     if read("busy") < 0.5:
         if read("loader") > 0.25:
             computing = read("worker_cpu")
-            return "heavy_items" if computing > 0.5 else "few_workers" if computing else "starving"
+            return "cpu_bound_loading" if computing > 0.5 else "too_few_workers" if computing else "no_workers"
         if read("copies") > 0.25:
             return "host_syncs" if read("to_host") else "pageable_copies"
         return "dispatch_bound" if read("calls") > 0.5 else "host_python"
     if read("growth") > 512 * 1024:
         return "memory_growth"
     if read("optimizer") > 0.2:
-        return "slow_optimizer"
+        return "unfused_optimizer"
     if read("matrix") < 0.5:
-        return "unfused"
+        return "unfused_elementwise"
     if read("tensor_cores") < 0.5:
         return "no_tf32"
     return "small_batch" if read("filled") < 0.7 else "device_bound"
@@ -398,7 +398,7 @@ L.check("transfer", answer)
 # ## What next
 #
 # - Put `%%gpuprofile` on a slow loop of your own. Before you read the first sentence of the report, look at the bar under it, and say cause, action and excluding counter aloud.
-# - `%gpuwhy NAME` tells for each cause what it is confused with: `%gpuwhy heavy_items`, `%gpuwhy small_batch`.
+# - `%gpuwhy NAME` tells for each cause what it is confused with: `%gpuwhy cpu_bound_loading`, `%gpuwhy small_batch`.
 # - What was missed above: [05 Data loading](05_data_loading.ipynb), [07 Host to device](07_host_to_device.ipynb), [08 Mixed precision](08_mixed_precision.ipynb), [09 Memory](09_memory_anatomy_and_oom.ipynb).
 
 # %% tags=["card"]

@@ -45,7 +45,7 @@ def test_one_adviser_says_a_larger_batch_whatever_is_seen():
 # The plug-in.
 
 
-@pytest.mark.parametrize(("loader_ms", "said"), [(4, []), (6, ["starving"])])
+@pytest.mark.parametrize(("loader_ms", "said"), [(4, []), (6, ["no_workers"])])
 def test_the_plug_in_speaks_of_the_loader_from_a_twentieth_of_the_step_on(loader_ms, said):
     run = working(step=lambda at: [loader_call(at + 80, loader_ms)], loaders=[NO_WORKERS])
     assert list(tensorboard_plugin(run)) == said
@@ -63,14 +63,14 @@ def test_the_plug_in_counts_no_loader_time_beside_kernels_or_runtime_calls():
 
 def test_its_advice_to_set_workers_means_more_of_them_where_there_are_some():
     run = working(step=lambda at: [loader_call(at + 80, 8, workers=2)], loaders=[Loader(workers=2)])
-    assert list(tensorboard_plugin(run)) == ["few_workers"]
+    assert list(tensorboard_plugin(run)) == ["too_few_workers"]
 
 
 def test_the_plug_in_averages_edge_steps_in():
     def step(at):
         return [event(Kind.KERNEL, "h16816", at, 60), loader_call(at + 60, 39 if at == 0 else 0.1)]
 
-    assert list(tensorboard_plugin(run_of(stepped(step), loaders=[NO_WORKERS]))) == ["starving"]
+    assert list(tensorboard_plugin(run_of(stepped(step), loaders=[NO_WORKERS]))) == ["no_workers"]
 
 
 @pytest.mark.parametrize(("kernel_ms", "said"), [(49, ["small_batch"]), (51, [])])
@@ -90,11 +90,11 @@ def test_without_a_gpu_it_says_nothing_of_utilisation():
 @pytest.mark.parametrize(
     ("capability", "name", "op", "said"),
     [
-        ("7.0", "volta_sgemm_128x64", "aten::addmm", ["full_precision"]),
+        ("7.0", "volta_sgemm_128x64", "aten::addmm", ["no_mixed_precision"]),
         ("6.1", "sgemm", "aten::addmm", []),
         ("8.0", "ampere_h16816gemm", "aten::addmm", []),
         ("8.0", "elementwise", "aten::add", []),
-        ("10.0", "nvjet_tst_128x256_64x4", "aten::mm", ["full_precision"]),  # its error: it does not know the name
+        ("10.0", "nvjet_tst_128x256_64x4", "aten::mm", ["no_mixed_precision"]),  # its error: it does not know the name
     ],
 )
 def test_the_plug_in_says_mixed_precision_where_no_kernel_s_name_shows_a_tensor_core(capability, name, op, said):
@@ -150,17 +150,17 @@ def ddp(at):
 
 def test_the_plug_in_lists_the_loader_before_precision_and_does_not_rank():
     run = working(name="sgemm", step=lambda at: [loader_call(at + 80, 19), event(Kind.OP, "aten::mm", at, 1)])
-    assert list(tensorboard_plugin(on(run, compute_capability="7.0"))) == ["starving", "full_precision"]
+    assert list(tensorboard_plugin(on(run, compute_capability="7.0"))) == ["no_workers", "no_mixed_precision"]
 
 
 @pytest.mark.parametrize(
     ("name", "first"),
     [
-        ("v100_resnet50_workers0", "starving"),
-        ("v100_resnet50_workers4", "full_precision"),
+        ("v100_resnet50_workers0", "no_workers"),
+        ("v100_resnet50_workers4", "no_mixed_precision"),
         ("h100_timesformer_inference", "small_batch"),
         ("h100_bert_small_inference", "small_batch"),
-        ("mi300_resnet_checkpoint", "full_precision"),
+        ("mi300_resnet_checkpoint", "no_mixed_precision"),
         ("a100_ddp_8ranks_rank", None),
     ],
 )
@@ -188,17 +188,17 @@ def sensed(*, gpu=None, cpu=None, free_frac=None, moved=None, workers=0):
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (sensed(gpu=0.4, cpu=0.9), ["starving"]),
-        (sensed(gpu=0.4, cpu=0.9, workers=2), ["few_workers"]),
+        (sensed(gpu=0.4, cpu=0.9), ["no_workers"]),
+        (sensed(gpu=0.4, cpu=0.9, workers=2), ["too_few_workers"]),
         (sensed(gpu=0.6, cpu=0.9), []),
         (sensed(gpu=0.4, cpu=0.7), []),
         (sensed(gpu=0.4, cpu=0.3), ["host_python"]),
         (sensed(gpu=0.6, cpu=0.3), []),
-        (sensed(free_frac=0.6, workers=4), ["few_workers"]),
+        (sensed(free_frac=0.6, workers=4), ["too_few_workers"]),
         (sensed(free_frac=0.4), []),
         (sensed(moved=0.4), ["small_batch"]),
         (sensed(moved=0.6), []),
-        (sensed(gpu=0.4, cpu=0.3, free_frac=0.9, moved=0.1), ["starving", "host_python", "small_batch"]),
+        (sensed(gpu=0.4, cpu=0.3, free_frac=0.9, moved=0.1), ["no_workers", "host_python", "small_batch"]),
         (sensed(), []),
     ],
 )
@@ -209,12 +209,12 @@ def test_each_of_the_four_rules_speaks_at_its_threshold_in_the_article_s_order(r
 def test_without_a_gpu_the_time_in_operators_stands_for_its_use():
     samples = [host_sample(at, cpu_frac=0.9) for at in range(0, 600, 50)]
     idle = run_of(stepped(lambda at: [loader_call(at, 70), event(Kind.OP, "aten::mm", at + 70, 30)]), samples=samples)
-    assert list(four_rules(idle)) == ["starving"]
+    assert list(four_rules(idle)) == ["no_workers"]
     busy = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]), samples=samples)
     assert list(four_rules(busy)) == []
 
 
 def test_the_advisers_use_names_of_our_rules():
-    said = {"small_batch", "starving", "few_workers", "full_precision", "out_of_memory", "host_python"}
+    said = {"small_batch", "no_workers", "too_few_workers", "no_mixed_precision", "out_of_memory", "host_python"}
     said |= {"data_parallel", "exposed_communication"}
     assert said <= {rule.name for rule in RULES}

@@ -30,9 +30,9 @@ def folder(tmp_path):
 
 def test_a_pair_of_runs_is_judged_by_what_was_planted_and_what_its_fix_gave(folder):
     [judgement] = judging.judged(folder)
-    assert judgement.cause == "starving"
-    assert judgement.planted.first == "starving"
-    assert judgement.planted.labels == ("starving",)
+    assert judgement.cause == "no_workers"
+    assert judgement.planted.first == "no_workers"
+    assert judgement.planted.labels == ("no_workers",)
     assert not judgement.planted.abstained
     assert judgement.twin.loudest_frac < 0.10
     assert judgement.ratio == pytest.approx(100 / 64)
@@ -49,17 +49,17 @@ def test_a_run_without_its_twin_is_not_judged(folder):
 def test_a_planted_cause_that_is_missed_is_counted_as_missed(folder):
     gpulab.save(run_of(stepped(fed), loaders=[Loader(workers=2)]), folder / "images.0.planted.gpulab")
     [judgement] = judging.judged(folder)
-    assert judgement.planted.first != "starving"
+    assert judgement.planted.first != "no_workers"
     assert judgement.inside is None
-    row = diagnosis._row("starving", [judgement], ADVISERS)
-    assert row.startswith("| starving | 1 | 0/1 | 0/1 |")
+    row = diagnosis._row("no_workers", [judgement], ADVISERS)
+    assert row.startswith("| no_workers | 1 | 0/1 | 0/1 |")
 
 
 def test_the_table_counts_per_cause_and_names_the_advisers(folder):
     table = diagnosis._tables(list(judging.judged(folder)), [])
     header, _, row, total = table.splitlines()
     assert all(name in header for name in ADVISERS)
-    assert row.startswith("| starving | 1 | 1/1 | 1/1 | 1/1 |")
+    assert row.startswith("| no_workers | 1 | 1/1 | 1/1 | 1/1 |")
     assert total.startswith("| **all planted** | 1 |")
     # A plug-in that recommends workers for a loop that waits for data is right.
     assert row.split("|")[9].strip() == "1/1"
@@ -69,9 +69,9 @@ def test_the_table_counts_per_cause_and_names_the_advisers(folder):
 def test_a_twin_of_which_much_is_claimed_is_not_clean(folder):
     gpulab.save(run_of(stepped(starved), loaders=[NO_WORKERS]), folder / "images.0.twin.gpulab")
     [judgement] = judging.judged(folder)
-    assert judgement.twin.loudest == "starving"
+    assert judgement.twin.loudest == "no_workers"
     assert judgement.twin.loudest_frac > 0.10
-    assert diagnosis._row("starving", [judgement], ADVISERS).split("|")[5].strip() == "0/1"
+    assert diagnosis._row("no_workers", [judgement], ADVISERS).split("|")[5].strip() == "0/1"
 
 
 def test_every_label_of_a_real_trace_names_rules_and_a_trace_that_is_there(shared):

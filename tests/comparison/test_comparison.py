@@ -47,7 +47,7 @@ def recorded(wait_ms, loader=NO_WORKERS, jitter=0.0, work_ms=60, seed=3, **more)
 
 def test_a_mended_loader_is_resolved_faster_and_inside_the_prediction():
     seen = compare(recorded(40, jitter=2), recorded(4, loader=Loader(workers=3), jitter=2))
-    assert [finding.rule for finding in seen.resolved] == ["starving"]
+    assert [finding.rule for finding in seen.resolved] == ["no_workers"]
     assert [finding.rule for finding in seen.new] == ["device_bound"]
     assert seen.remaining == ()
     assert seen.above_noise
@@ -172,8 +172,8 @@ def test_runs_recorded_in_turn_are_known_by_when_they_began():
 
 def test_a_finding_of_most_runs_of_a_side_is_one_of_the_side():
     mended, starved = [recorded(4, loader=Loader(workers=3)) for _ in range(2)], recorded(40)
-    assert "starving" in {each.rule for each in compare([starved, starved, mended[0]], mended).resolved}
-    assert "starving" not in {each.rule for each in compare([starved, *mended], mended).resolved}
+    assert "no_workers" in {each.rule for each in compare([starved, starved, mended[0]], mended).resolved}
+    assert "no_workers" not in {each.rule for each in compare([starved, *mended], mended).resolved}
 
 
 def test_the_ranks_of_a_job_are_one_side_and_not_repeats():
@@ -185,7 +185,7 @@ def test_what_is_no_run_is_refused():
     with pytest.raises(RunError, match="nothing to diagnose"):
         compare(recorded(40), [])
     with pytest.raises(RunError, match="fix of one rule lies between two runs"):
-        compare(recorded(40), recorded(4), "starving", recorded(4))
+        compare(recorded(40), recorded(4), "no_workers", recorded(4))
 
 
 # Other programs.
@@ -360,7 +360,7 @@ def test_an_outcome_is_the_prediction_beside_the_measured_step_on_one_scale():
     assert kept.measured_ns == pytest.approx(64 * MS, rel=0.01)
     assert seen.inside is True
     assert kept.device == "Made GPU"
-    assert outcome(compare(recorded(40), recorded(4))).kind == "starving"
+    assert outcome(compare(recorded(40), recorded(4))).kind == "no_workers"
 
 
 def test_nothing_is_kept_of_a_comparison_without_a_prediction_or_across_devices():

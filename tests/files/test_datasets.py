@@ -113,7 +113,7 @@ def test_all_folders_are_datasets_and_in_order():
     assert datasets_folder() == ROOT / "datasets"
     assert dataset("case04").fixed_path == ROOT / "datasets" / "case11" / RUN
     assert dataset("case11").load_fixed() is None
-    assert "starving" not in repr(dataset("case01"))
+    assert "no_workers" not in repr(dataset("case01"))
 
 
 def test_a_new_folder_is_a_dataset_without_code(tmp_path):

@@ -218,8 +218,8 @@ def test_the_checklist_shows_each_item_and_where_it_comes_from():
 def test_what_is_worth_knowing_is_no_fault():
     run = from_main(fetch_ms=60.0)
     told = diagnose(run)
-    aside = replace(told.findings[0], rule="memory_unused", claim="Half of it is never used.", aside=True)
-    (rules,) = (rules for _, rules in ITEMS if "memory_unused" in rules)
+    aside = replace(told.findings[0], rule="unused_gpu_memory", claim="Half of it is never used.", aside=True)
+    (rules,) = (rules for _, rules in ITEMS if "unused_gpu_memory" in rules)
     assert _judged("free", rules, replace(told, findings=(aside,))).state == DONE
     assert _judged("free", rules, replace(told, findings=(aside, replace(aside, aside=False)))).state == OPEN
 

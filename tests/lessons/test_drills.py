@@ -87,11 +87,11 @@ def test_every_accepted_counter_tells_the_rival_apart_in_a_run_that_has_it(each)
 def test_an_answer_is_judged_word_by_word(each):
     cause, action, counter = right_answer(each)
     assert problem(each, (cause, action, counter)) is None
-    other = "starving" if cause != "starving" else "unfused"
+    other = "no_workers" if cause != "no_workers" else "unfused_elementwise"
     assert problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} would show ")
     assert each.right((other, action, counter)) == (False, True, True)
     assert "there is no counter" in problem(each, (cause, action, "horoscope"))
-    assert problem(each, "starving") == problem(each, (cause, action)) is not None
+    assert problem(each, "no_workers") == problem(each, (cause, action)) is not None
     assert f"excludes {each.rival}" in lesson("20").asked(each.key).ask
 
 
@@ -130,7 +130,7 @@ def test_no_answer_tells_of_a_case_that_comes_later():
 def test_words_are_counted_once_all_twelve_are_answered():
     answers = {each.key: right_answer(each) for each in CASES}
     assert drills.right_picks(answers) == 36
-    assert drills.right_picks({**answers, "case7": ("starving", "pin memory", "to_gpu")}) == 35
+    assert drills.right_picks({**answers, "case7": ("no_workers", "pin memory", "to_gpu")}) == 35
     assert drills.right_picks({**answers, "case7": None}) is None
     assert drills.right_picks({}) is None
 
@@ -145,7 +145,7 @@ def test_shares_are_those_of_the_ledger_and_absent_is_not_zero(each):
         assert told[name] is None or told[name] == pytest.approx(accounts.frac(*parts))
     on_gpu = accounts.device == "gpu"
     assert all((told[name] is not None) == on_gpu for name in ("copies", "to_gpu", "to_host", "matrix", "filled"))
-    assert (told["worker_cpu"] is not None) == (each.cause == "heavy_items")
+    assert (told["worker_cpu"] is not None) == (each.cause == "cpu_bound_loading")
     shares = set(COUNTERS) - {"to_gpu", "to_host", "growth", "worker_cpu"}
     assert all(0 <= told[name] <= 1 for name in shares if told[name] is not None)
 
@@ -181,7 +181,9 @@ def test_the_tree_of_utilisation_ends_at_what_was_planted():
     walks = {each.number: decision_trees.walk(decision_trees.UTILISATION, drills.reads(each.number)) for each in CASES}
     assert all(walks[each.number].leaf.name == each.cause for each in CASES)
     assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
-    assert decision_trees.walk(decision_trees.UTILISATION, drills.reads("worked_example")).leaf.name == "few_workers"
+    assert (
+        decision_trees.walk(decision_trees.UTILISATION, drills.reads("worked_example")).leaf.name == "too_few_workers"
+    )
     assert {leaf.name for leaf in decision_trees.leaves(decision_trees.UTILISATION)} == set(CAUSES)
 
 
@@ -197,10 +199,10 @@ def test_the_tree_of_memory_ends_where_each_run_belongs():
 @pytest.mark.parametrize(
     ("facts", "leaf"),
     [
-        ({"first_step": True, "others": True}, "neighbour"),
-        ({"first_step": False, "grows": True, "evaluating": True}, "evaluation"),
-        ({"first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
-        ({"first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
+        ({"slow_first_step": True, "others": True}, "neighbour"),
+        ({"slow_first_step": False, "grows": True, "evaluating": True}, "evaluation"),
+        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
+        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
     ],
 )
 def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
@@ -225,8 +227,8 @@ def test_states_are_four_times_the_parameters_with_adam():
 
 
 def test_a_triage_is_marked_by_causes_and_counters_read():
-    done = drills.triaged(lambda read: "starving" if read("loader") + read("loader") > 1 else "unfused")
-    assert (done.right, done.counters_read, done.beside) == (2, 12, "starving")
+    done = drills.triaged(lambda read: "no_workers" if read("loader") + read("loader") > 1 else "unfused_elementwise")
+    assert (done.right, done.counters_read, done.beside) == (2, 12, "no_workers")
     assert "wrong: case 2, to which it says unfused" in str(done)
     assert drills.triaged(None) is None
     assert drills.triaged(lambda read: str(read("matrix"))).named[0] == "0.0"  # absent on a CPU
@@ -257,7 +259,7 @@ def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each)
     assert verdict not in shown
     assert "shaded" not in evidence(each.number)._repr_html_()
     assert not revealed(each.key, None)
-    assert not revealed(each.key, ("unfused", "leave it", "busy"))
+    assert not revealed(each.key, ("unfused_elementwise", "leave it", "busy"))
     (told,) = revealed(each.key, right_answer(each))
     assert verdict in repr(told).replace("\n", " ").replace("  ", " ")
 

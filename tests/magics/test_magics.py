@@ -279,11 +279,11 @@ def test_gpuinfo_tells_what_this_machine_is(live):
 
 
 def test_gpuwhy_shows_the_page_of_a_rule_and_lists_them_all(live):
-    assert "Confused with" in live.run("%gpuwhy starving").value
-    assert "starving" in live.run("%gpuwhy").value
-    reply = live.run("%gpuwhy starvin")
+    assert "Confused with" in live.run("%gpuwhy no_workers").value
+    assert "no_workers" in live.run("%gpuwhy").value
+    reply = live.run("%gpuwhy no_worker")
     assert reply.content["ename"] == "GpulabError"
-    assert "did you mean starving?" in reply.traceback
+    assert "did you mean no_workers?" in reply.traceback
 
 
 @pytest.mark.parametrize("line", ["%gpureport nowhere", "%gpucompare nowhere two"])
@@ -322,7 +322,7 @@ def test_help_says_what_the_magic_does_and_takes(live, magic):
         ("%%gpuprofile --level s", ["%%gpuprofile --level sensors"]),
         ("%%gpuprofile -l ", [f"%%gpuprofile -l {level}" for level in ("deep", "sensors", "trace")]),
         ("%gpureport zeb", ["%gpureport zebra"]),
-        ("%gpuwhy starv", ["%gpuwhy starving"]),
+        ("%gpuwhy no_w", ["%gpuwhy no_workers"]),
         ("%gpucompare zebra zeb", ["%gpucompare zebra zebu-2"]),
         ("x = 1\n%gpureport zeb", ["x = 1\n%gpureport zebra", "x = 1\n%gpureport zebu-2"]),
         ("%gpureport zebu-", ["%gpureport zebu-2"]),

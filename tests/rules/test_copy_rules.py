@@ -140,8 +140,8 @@ def test_the_time_in_which_the_cpu_fills_a_tensor_is_not_told_again_as_the_cost_
         return [*made, *(event(Kind.KERNEL, "vectorized_elementwise_kernel", start + 1, 0.01) for start, _ in small)]
 
     diagnosis = diagnose(run_of(stepped(step)))
-    assert diagnosis.first.rule == "built_on_host"
-    assert ("dispatch_bound", "built_on_host") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert diagnosis.first.rule == "cpu_tensor_creation"
+    assert ("dispatch_bound", "cpu_tensor_creation") in [(each.finding.rule, each.by) for each in diagnosis.masked]
 
 
 # The fixes, run.
@@ -160,7 +160,10 @@ def test_the_prefetcher_gives_every_batch_once_and_in_order():
     batches = [(torch.full((2,), float(n)), torch.tensor([n])) for n in range(4)]
     given = [[_Part(part) for part in batch] for batch in batches]
     names = {"torch": types.SimpleNamespace(cuda=cuda), "batches": given}
-    exec(finding(case("copies_in_turn", "provoked_by_pinned_copies_before_the_kernels"), "copies_in_turn").fix, names)
+    exec(
+        finding(case("unoverlapped_copies", "provoked_by_pinned_copies_before_the_kernels"), "unoverlapped_copies").fix,
+        names,
+    )
     assert [int(targets.tensor) for _, targets in names["ahead"]] == [0, 1, 2, 3]
 
 
@@ -181,14 +184,14 @@ class _Part:
 @pytest.mark.parametrize("name", ["by_noise_that_the_cpu_draws", "by_zeros_whose_shape_was_not_recorded"])
 def test_a_tensor_made_by_the_fix_is_as_large_as_the_one_copied(name):
     torch = pytest.importorskip("torch")
-    told = finding(case("built_on_host", f"provoked_{name}"), "built_on_host")
+    told = finding(case("cpu_tensor_creation", f"provoked_{name}"), "cpu_tensor_creation")
     names = {"torch": torch}
     exec(without_gpu(told.fix), names)
     assert names["made"].ndim == 2
     if "noise" in name:
         assert tuple(names["made"].shape) == (4096, 1024)
         assert "pageable_copies" not in [
-            each.rule for each in diagnose(case("built_on_host", f"provoked_{name}")).findings
+            each.rule for each in diagnose(case("cpu_tensor_creation", f"provoked_{name}")).findings
         ]
 
 

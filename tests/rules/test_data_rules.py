@@ -26,13 +26,13 @@ def told(run, rule):
 
 # One cause of late batches, never two.
 
-FEEDING = {"starving", "few_workers", "slow_storage", "heavy_items", "many_threads"}
+FEEDING = {"no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading", "cpu_oversubscription"}
 LATE = {
-    "few_workers": from_workers,
+    "too_few_workers": from_workers,
     "slow_storage": lambda: from_workers(cpu_ms=10, blocked=0.8),
-    "heavy_items": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0),
-    "many_threads": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0, threads=10),
-    "starving": from_main,
+    "cpu_bound_loading": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0),
+    "cpu_oversubscription": lambda: from_workers(cpu_ms=190, cores=2.0, load=1.0, threads=10),
+    "no_workers": from_main,
 }
 
 
@@ -74,7 +74,7 @@ NO_CORES = replace(WORKERS, workers=8)
 )
 def test_no_more_workers_are_proposed_than_the_cores_carry(run, most):
     finding = first(run())
-    assert finding.rule == "few_workers"
+    assert finding.rule == "too_few_workers"
     assert finding.numbers["needed_workers"] == 40
     assert finding.numbers["proposed_workers"] == most
     assert f"num_workers={most}," in finding.fix
@@ -89,7 +89,7 @@ def test_no_more_workers_are_proposed_than_the_cores_carry(run, most):
 def test_where_the_cores_carry_no_more_the_items_must_be_cheaper(loader):
     computing = {"cpu_ms": 100} if loader is not NO_CORES else {"cpu_ms": 5}
     finding = first(from_workers(wait_ms=95, cores=2.0, loader=loader, **computing))
-    assert finding.rule == "few_workers"
+    assert finding.rule == "too_few_workers"
     assert "and the cores carry no more" in finding.claim
     assert "class Kept" in finding.fix
     assert "num_workers=0" in finding.fix  # they are in memory then
@@ -117,7 +117,7 @@ def test_heavy_items_are_told_by_what_a_batch_needs_and_what_there_is():
 
 def test_workers_that_are_not_needed_are_told_beside_the_verdict():
     run = from_workers(wait_ms=1.0, cpu_ms=5, loader=replace(WORKERS, workers=12))
-    finding = told(run, "many_workers")
+    finding = told(run, "too_many_workers")
     assert finding.aside
     assert finding.gain is None
     assert "12 workers are more than help: 2 would keep up" in finding.claim
@@ -125,7 +125,7 @@ def test_workers_that_are_not_needed_are_told_beside_the_verdict():
 
 def test_starting_workers_again_and_again_costs_time_and_is_no_aside():
     run = from_workers(wait_ms=1.0, loader=replace(WORKERS, workers=8), marks=epochs(90, 1))
-    finding = told(run, "many_workers")
+    finding = told(run, "too_many_workers")
     assert not finding.aside
     assert finding.gain.averaged
     assert "starting 8 workers anew for each epoch" in finding.claim
@@ -134,7 +134,7 @@ def test_starting_workers_again_and_again_costs_time_and_is_no_aside():
 
 def test_items_too_many_for_memory_are_not_kept_there():
     finding = first(from_workers(cpu_ms=190, cores=2.0, load=1.0, loader=replace(WORKERS, batches=40_000)))
-    assert finding.rule == "heavy_items"
+    assert finding.rule == "cpu_bound_loading"
     assert finding.fix == ""
     assert "1,280,000 items" in finding.caveats[0]
 
@@ -251,22 +251,22 @@ def test_what_is_kept_in_memory_is_made_once_and_the_same():
     expected = [batch.tolist() for batch in loader]
     made.clear()
     names = {"loader": loader}
-    exec(first(LATE["heavy_items"]()).fix, names)
+    exec(first(LATE["cpu_bound_loading"]()).fix, names)
     for _ in range(2):
         assert [batch.tolist() for batch in names["loader"]] == expected
     assert made == list(range(20))
 
 
 def test_the_fix_for_threads_gives_each_core_one():
-    case = case_module("many_threads")
+    case = case_module("cpu_oversubscription")
     finding = first(case.provoked_by_four_threads_for_each_core())
-    assert finding.rule == "many_threads"
+    assert finding.rule == "cpu_oversubscription"
     assert "torch.set_num_threads(2)" in finding.fix
     assert finding.gain.best_speedup > 2 > finding.gain.worst_speedup > 1
     tree = ast.parse(finding.fix)
     assert json.dumps([type(node).__name__ for node in tree.body]) == '["Import", "Expr"]'
     products = first(case.computing(op="aten::mm"))
-    assert products.rule != "many_threads" or products.gain is None, "MKL takes no more threads than cores"
+    assert products.rule != "cpu_oversubscription" or products.gain is None, "MKL takes no more threads than cores"
 
 
 # What recorded traces hold.
@@ -277,7 +277,13 @@ def test_no_rule_about_workers_speaks_where_a_trace_cannot_tell(recorded, name):
     import gpulab
 
     rules = {finding.rule for finding in gpulab.diagnose(gpulab.load(recorded(f"{name}.json.gz"))).findings}
-    assert not rules & {"slow_storage", "heavy_items", "many_threads", "many_workers", "few_workers"}
+    assert not rules & {
+        "slow_storage",
+        "cpu_bound_loading",
+        "cpu_oversubscription",
+        "too_many_workers",
+        "too_few_workers",
+    }
 
 
 @pytest.fixture

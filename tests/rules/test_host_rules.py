@@ -129,7 +129,7 @@ def test_after_the_collections_the_rest_is_predicted_to_be_faster_too():
 def test_a_compiled_function_that_is_the_user_s_is_compiled_again_by_its_own_name():
     what = "train_step (cell line 3), again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
     stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
-    told = finding(collected(*stalls), "recompiling")
+    told = finding(collected(*stalls), "recompilation")
     assert told.claim == "40 % of each step goes to compiling train_step (cell line 3) again and again."
     assert "train_step = torch.compile(train_step, dynamic=True)" in told.fix
 
@@ -137,7 +137,7 @@ def test_a_compiled_function_that_is_the_user_s_is_compiled_again_by_its_own_nam
 def test_a_compiled_model_is_named_as_the_user_names_it():
     what = "a module, again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
     stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
-    told = finding(collected(*stalls, models=(Model(kind="ResNet", name="net"),)), "recompiling")
+    told = finding(collected(*stalls, models=(Model(kind="ResNet", name="net"),)), "recompilation")
     assert "compiling the model again" in told.claim
     assert "net = torch.compile(net, dynamic=True)" in told.fix
 
@@ -146,7 +146,7 @@ def test_where_no_size_changes_dynamic_sizes_are_not_advised():
     stalls = [
         stall(100 * step + 2, 40, "f (a.py:1), again: L['alpha'] == 0.5", StallKind.COMPILE) for step in range(10)
     ]
-    assert "dynamic" not in finding(collected(*stalls), "recompiling").fix
+    assert "dynamic" not in finding(collected(*stalls), "recompilation").fix
 
 
 def test_operators_that_the_compiler_tries_out_are_no_work_of_the_device():
@@ -217,7 +217,7 @@ def test_a_period_is_found_in_noise():
 
 def test_a_pause_is_averaged_over_all_steps_in_what_it_predicts():
     samples = host_samples(2400, frame="train (cell line 9)", called="torch.serialization.save", every_ms=10)
-    told = finding(marked(every(10), samples=samples), "periodic_pause")
+    told = finding(marked(every(10), samples=samples), "periodic_stalls")
     assert told.gain.averaged
     assert told.gain.step_ns == pytest.approx(30 * MS, rel=0.05)
     assert told.gain.floor_ns == pytest.approx(warmed_ns(20 * MS, 30 * MS), rel=0.05)
@@ -228,26 +228,26 @@ def test_a_pause_is_averaged_over_all_steps_in_what_it_predicts():
 def test_pauses_are_judged_without_any_recorded_event():
     run = marked(every(10))
     assert len(run.event_rows) == 0
-    assert diagnose(run).first.rule == "periodic_pause"
+    assert diagnose(run).first.rule == "periodic_stalls"
 
 
 def test_a_warm_up_that_takes_most_of_the_run_is_the_verdict_and_a_shorter_one_is_an_aside():
-    assert diagnose(marked([5000.0, *[20.0] * 40])).first.rule == "first_step"
+    assert diagnose(marked([5000.0, *[20.0] * 40])).first.rule == "slow_first_step"
     short = diagnose(marked([300.0, *[20.0] * 40]))
     assert short.first is None
-    assert [each.rule for each in short.findings] == ["first_step"]
+    assert [each.rule for each in short.findings] == ["slow_first_step"]
 
 
 def test_a_trace_from_elsewhere_is_not_judged_for_what_it_cannot_tell():
     unjudged = {each.rule for each in diagnose(run_of(stepped(half_outside))).unjudged}
-    assert {"garbage_collection", "gil_contention", "unexplained_idle", "recompiling", "periodic_pause"} <= unjudged
+    assert {"garbage_collection", "gil_contention", "unexplained_idle", "recompilation", "periodic_stalls"} <= unjudged
 
 
 def test_the_code_for_checkpoints_saves_what_training_had_then_and_not_later(tmp_path):
     torch = pytest.importorskip("torch")
     samples = host_samples(2400, frame="train (cell line 9)", called="torch.serialization.save", every_ms=10)
     named = {"models": (Model(kind="Linear", name="net"),), "optimizers": (Optimizer(kind="SGD", name="opt"),)}
-    fix = finding(marked(every(10), samples=samples, **named), "periodic_pause").fix
+    fix = finding(marked(every(10), samples=samples, **named), "periodic_stalls").fix
     net = torch.nn.Linear(2, 2)
     namespace = {"net": net, "opt": torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)}
     exec(fix, namespace)
@@ -325,7 +325,7 @@ def test_restarted_workers_are_told_with_the_user_s_own_loader():
         marks.append(mark(at, 1.0, epoch=epoch, yielded=False))
         at += 1.0
     loader = Loader(workers=4, batch_size=16, persistent_workers=False, name="batches", dataset_name="photos")
-    told = finding(run_of(marks=marks, loaders=[loader], windows=[]), "periodic_pause")
+    told = finding(run_of(marks=marks, loaders=[loader], windows=[]), "periodic_stalls")
     assert told.claim.startswith("Each pass over the data begins with a wait of 298 ms while its 4 workers are started")
     assert "batches = DataLoader(photos, batch_size=16" in told.fix
     assert told.gain.averaged

@@ -13,8 +13,8 @@ from tests.support.runs.cases import case_module, functions
 from tests.support.runs.made_runs import event, launched, on_gpu, run_of, stepped
 
 MINE = {
-    *("unfused", "small_batch", "full_precision", "no_tf32", "misaligned", "layout_conversions"),
-    *("memory_bound", "scattered_access", "slow_optimizer"),
+    *("unfused_elementwise", "small_batch", "no_mixed_precision", "no_tf32", "misaligned_shapes", "layout_conversions"),
+    *("memory_bound", "gather_scatter", "unfused_optimizer"),
 }
 
 
@@ -30,11 +30,11 @@ def findings(diagnosis):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("v100_ns_resolution", {"full_precision"}),
-        ("v100_resnet50_workers0", {"slow_optimizer"}),  # float32, but replayed with faster kernels no step is shorter
+        ("v100_ns_resolution", {"no_mixed_precision"}),
+        ("v100_resnet50_workers0", {"unfused_optimizer"}),  # float32, but no step is shorter with faster kernels
         ("v100_resnet50_workers4", set()),  # nor with a fused optimizer: the next copy would wait for the GPU instead
-        ("a100_ddp_8ranks_rank", {"full_precision", "misaligned", "scattered_access"}),
-        ("h100_timesformer_inference", {"unfused", "misaligned"}),
+        ("a100_ddp_8ranks_rank", {"no_mixed_precision", "misaligned_shapes", "gather_scatter"}),
+        ("h100_timesformer_inference", {"unfused_elementwise", "misaligned_shapes"}),
         ("mi210_gpu_only", {"layout_conversions"}),
         ("h100_bert_small_inference", set()),  # bound by calling: its align2 kernel is 1 % of it
         ("b200_eager", set()),
@@ -53,23 +53,23 @@ def test_of_each_recorded_trace_what_is_true_is_said_and_nothing_else(diagnosed,
 
 def test_the_odd_sequence_of_timesformer_is_named(diagnosed):
     found = findings(diagnosed("h100_timesformer_inference"))
-    assert found["misaligned"].numbers["odd_size"] == 3137
-    assert found["misaligned"].numbers["share_frac"] == pytest.approx(0.114, abs=0.005)
-    assert "scaled_dot_product_attention" in found["unfused"].fix
+    assert found["misaligned_shapes"].numbers["odd_size"] == 3137
+    assert found["misaligned_shapes"].numbers["share_frac"] == pytest.approx(0.114, abs=0.005)
+    assert "scaled_dot_product_attention" in found["unfused_elementwise"].fix
 
 
 def test_a_waiting_gpu_gains_little_from_faster_kernels(diagnosed):
     busy, starved = (diagnosed(f"v100_{name}") for name in ("ns_resolution", "resnet50_workers0"))
-    assert findings(busy)["full_precision"].gain.worst_speedup > 1.3
-    assert "full_precision" not in findings(starved)
+    assert findings(busy)["no_mixed_precision"].gain.worst_speedup > 1.3
+    assert "no_mixed_precision" not in findings(starved)
     assert gpulab.whatif(busy.run, "amp").prediction.speedup > 1.8
     assert gpulab.whatif(starved.run, "amp").prediction.best_ns > 0.97 * starved.steps.step_ns
 
 
 def test_on_amd_the_precision_rules_are_not_judged(diagnosed):
     unjudged = {each.rule: each.why for each in diagnosed("mi300_resnet_checkpoint").unjudged}
-    assert {"full_precision", "no_tf32", "misaligned"} <= set(unjudged)
-    assert "AMD" in unjudged["full_precision"]
+    assert {"no_mixed_precision", "no_tf32", "misaligned_shapes"} <= set(unjudged)
+    assert "AMD" in unjudged["no_mixed_precision"]
 
 
 def test_a_busy_gpu_is_told_what_it_is_busy_with(diagnosed):
@@ -87,7 +87,7 @@ def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
     run = on_gpu(stepped(lambda at: [*launched(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
     diagnosis = diagnose(run)
     assert diagnosis.first.rule == "no_tf32"
-    assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("full_precision", "no_tf32")]
+    assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("no_mixed_precision", "no_tf32")]
 
 
 def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
@@ -107,13 +107,15 @@ def told_of(rule, name):
 
 
 def test_rows_taken_one_by_one_are_a_small_batch_and_no_chain():
-    first, *_ = told_of("unfused", "spared_by_one_operator_for_row_after_row").values()
+    first, *_ = told_of("unfused_elementwise", "spared_by_one_operator_for_row_after_row").values()
     assert first.rule == "small_batch"
     assert any("180 of them in each step are the same kernel" in each for each in first.evidence)
 
 
 def test_rounds_of_a_loop_are_a_chain_each_and_not_one_for_all_of_them():
-    found = told_of("unfused", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")["unfused"]
+    found = told_of("unfused_elementwise", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")[
+        "unfused_elementwise"
+    ]
     assert found.numbers["chains"] == 40
     assert found.numbers["pieces"] == 4
     assert "in 40 chains of 4 elementwise kernels" in found.evidence[0]
@@ -129,15 +131,17 @@ def test_no_chain_goes_on_from_one_step_into_the_next():
         work = [each for place, name in enumerate(names) for each in kernel(at, place, name)]
         return [*work, waiting(at, 98)]
 
-    found = next(each for each in diagnose(on_gpu(stepped(step), "A100")).findings if each.rule == "unfused")
+    found = next(
+        each for each in diagnose(on_gpu(stepped(step), "A100")).findings if each.rule == "unfused_elementwise"
+    )
     assert (found.numbers["chains"], found.numbers["pieces"]) == (1, 5)
 
 
 FIXES = {
-    "full_precision": "model = torch.nn.Linear(4, 4)",
-    "slow_optimizer": "model = torch.nn.Linear(4, 4)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.5)",
-    "misaligned": "",
-    "unfused": "model = torch.nn.Linear(4, 4)",
+    "no_mixed_precision": "model = torch.nn.Linear(4, 4)",
+    "unfused_optimizer": "model = torch.nn.Linear(4, 4)\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.5)",
+    "misaligned_shapes": "",
+    "unfused_elementwise": "model = torch.nn.Linear(4, 4)",
     "no_tf32": "",
     "layout_conversions": "model = torch.nn.Conv2d(3, 4, 3)",
     "memory_bound": "model = torch.nn.Linear(4, 4)",
@@ -166,12 +170,12 @@ def provoked(rule):
 
 
 def _check(rule, scope, torch):
-    if rule == "slow_optimizer" and "fused" in str(scope.get("optimizer")):
+    if rule == "unfused_optimizer" and "fused" in str(scope.get("optimizer")):
         assert scope["optimizer"].param_groups[0]["lr"] == 0.5
-    if rule == "misaligned":
+    if rule == "misaligned_shapes":
         assert scope["padded"](torch.ones(2, 3137)).shape[1] % 4 == 0
         assert scope["rounded_up"](30522) % 4 == 0
-    if rule == "full_precision":
+    if rule == "no_mixed_precision":
         assert scope["model"](torch.ones(2, 4)).shape == (2, 4)
 
 

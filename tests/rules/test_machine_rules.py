@@ -18,7 +18,7 @@ from tests.support.runs.cases import case_module, functions
 from tests.support.runs.made_runs import MS, event, gpu_series, mark, run_of, stepped
 
 CARD = Gpu(index=0, name="Made GPU", power_limit_w=700.0, power_default_w=700.0, sm_clock_max_mhz=1980.0)
-SENSED = {"throttled", "shared_gpu", "memory_traffic"}
+SENSED = {"clock_throttling", "shared_gpu", "memory_traffic"}
 
 
 def case(rule, name):
@@ -49,7 +49,7 @@ def test_without_gpu_sensors_these_are_not_judged_and_the_way_to_have_them_is_to
 def test_what_a_mig_instance_cannot_tell_is_not_judged_and_spoils_no_verdict():
     blind = gpu_series(lambda _: {"memory_used_bytes": 1e9})
     diagnosis = diagnose(run_of(stepped(kernels), gpu_rows=blind, machine=Machine(gpus=(CARD,))))
-    assert SENSED | {"slow_link"} <= {each.rule for each in diagnosis.unjudged}
+    assert SENSED | {"slow_pcie_link"} <= {each.rule for each in diagnosis.unjudged}
     assert diagnosis.first.rule == "device_bound"
 
 
@@ -57,7 +57,7 @@ def test_sensors_alone_tell_of_heat_where_no_event_was_recorded():
     told = gpu_series(lambda n: {"util_frac": 0.9, "sm_clock_mhz": 990.0, "thermal_held_s": n * 0.025})
     marks = [mark(100 * number, 1) for number in range(7)]
     run = run_of(marks=marks, windows=[], gpu_rows=told, machine=Machine(gpus=(CARD,)))
-    hot = finding(run, "throttled")
+    hot = finding(run, "clock_throttling")
     assert "1,980" in hot.claim
     assert hot.confidence == "certain"
     assert hot.gain.bound == pytest.approx(1 / (1 - 0.5 * 0.9), rel=0.01), "half the clock, nine tenths of the time"
@@ -68,13 +68,14 @@ def test_heat_is_named_before_the_power_limit_that_is_reached_as_well():
         lambda n: {"util_frac": 1.0, "sm_clock_mhz": 1200.0, "thermal_held_s": n * 0.01, "power_held_s": n * 0.02}
     )
     assert (
-        "too hot" in finding(run_of(stepped(kernels), gpu_rows=told, machine=Machine(gpus=(CARD,))), "throttled").claim
+        "too hot"
+        in finding(run_of(stepped(kernels), gpu_rows=told, machine=Machine(gpus=(CARD,))), "clock_throttling").claim
     )
 
 
 def test_the_default_power_limit_is_worth_knowing_and_never_the_verdict():
-    run = case("throttled", "provoked_as_worth_knowing_by_the_limit_it_comes_with")
-    told = finding(run, "throttled")
+    run = case("clock_throttling", "provoked_as_worth_knowing_by_the_limit_it_comes_with")
+    told = finding(run, "clock_throttling")
     assert told.aside
     assert told.gain is None
     assert diagnose(run).first.rule == "device_bound"
@@ -98,7 +99,7 @@ def test_what_runs_before_the_first_step_is_no_evidence_of_the_loop():
         lambda n: {"util_frac": 0.9, "sm_clock_mhz": 1980.0, "throttle_bits": 0x20 if n < 20 else 0.0}, count=48
     )
     events = [replace_start(each) for each in stepped(kernels)]
-    assert "throttled" not in rules(run_of(events, gpu_rows=told, machine=Machine(gpus=(CARD,))))
+    assert "clock_throttling" not in rules(run_of(events, gpu_rows=told, machine=Machine(gpus=(CARD,))))
 
 
 def replace_start(each):
@@ -138,7 +139,7 @@ def test_what_the_driver_s_lists_tell_is_believed_before_what_is_left_over():
 
 
 def test_what_a_slow_link_costs_is_what_its_copies_lose():
-    told = finding(case("slow_link", "provoked_by_a_link_with_a_quarter_of_its_lanes"), "slow_link")
+    told = finding(case("slow_pcie_link", "provoked_by_a_link_with_a_quarter_of_its_lanes"), "slow_pcie_link")
     copied_ms, best, now = 200 / 6, pinned_copy_bytes_per_s(4, 16), 6e9
     assert told.gain.floor_ns == pytest.approx((100 - copied_ms * (1 - now / best)) * MS, rel=1e-3)
     assert "x4" not in told.claim
@@ -149,22 +150,22 @@ def test_what_a_slow_link_costs_is_what_its_copies_lose():
 
 
 def test_a_model_on_the_cpu_comes_before_everything_and_is_called_by_its_name():
-    told = diagnose(case("wrong_device", "provoked_by_a_model_whose_parameters_lie_on_the_cpu")).first
-    assert told.rule == "wrong_device"
+    told = diagnose(case("model_on_cpu", "provoked_by_a_model_whose_parameters_lie_on_the_cpu")).first
+    assert told.rule == "model_on_cpu"
     assert 'net = net.to("cuda")' in told.fix
     assert told.confidence == "certain"
 
 
 def test_a_model_on_the_gpu_whose_kernels_were_not_recorded_is_not_accused():
-    run = case("wrong_device", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
-    assert "wrong_device" not in rules(replace(run, models=(Model(kind="ResNet", device="cuda"),)))
+    run = case("model_on_cpu", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
+    assert "model_on_cpu" not in rules(replace(run, models=(Model(kind="ResNet", device="cuda"),)))
     blind = Recording(windows_ns=run.recording.windows_ns, activities=("cpu",))
-    assert "wrong_device" not in rules(replace(run, recording=blind))
+    assert "model_on_cpu" not in rules(replace(run, recording=blind))
 
 
 def test_a_laptop_without_a_gpu_is_not_told_to_use_one():
-    run = case("wrong_device", "provoked_by_a_model_whose_parameters_lie_on_the_cpu")
-    assert "wrong_device" not in rules(replace(run, machine=Machine(cores_allowed=8.0)))
+    run = case("model_on_cpu", "provoked_by_a_model_whose_parameters_lie_on_the_cpu")
+    assert "model_on_cpu" not in rules(replace(run, machine=Machine(cores_allowed=8.0)))
 
 
 def test_how_many_gpus_pytorch_sees_is_recorded():
@@ -182,7 +183,7 @@ def test_no_sensor_that_is_silent_makes_a_finding():
 
 
 def test_every_number_of_a_finding_is_one():
-    for rule in (*SENSED, "slow_link", "wrong_device"):
+    for rule in (*SENSED, "slow_pcie_link", "model_on_cpu"):
         for name, make in functions(case_module(rule)):
             if name.startswith("provoked"):
                 numbers = finding(make(), rule).numbers
@@ -190,6 +191,6 @@ def test_every_number_of_a_finding_is_one():
 
 
 def test_a_model_on_the_cpu_is_told_of_where_it_was_run_and_on_a_virtual_gpu():
-    run = case("wrong_device", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
-    assert "wrong_device" in rules(replace(run, source=Source(how="virtual", device="H100")))
-    assert "wrong_device" not in rules(replace(run, source=Source(how="recorded", device="H100")))
+    run = case("model_on_cpu", "provoked_by_products_on_the_cpu_and_no_kernel_at_all")
+    assert "model_on_cpu" in rules(replace(run, source=Source(how="virtual", device="H100")))
+    assert "model_on_cpu" not in rules(replace(run, source=Source(how="recorded", device="H100")))

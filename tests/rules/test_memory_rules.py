@@ -212,7 +212,7 @@ def test_the_most_of_each_phase_comes_from_the_recorded_memory():
 def test_no_recorded_trace_has_a_memory_fault(recorded):
     from gpulab import trace
 
-    mine = {"out_of_memory", "allocator_thrash", "fragmentation", "memory_growth", "memory_unused"}
+    mine = {"out_of_memory", "allocator_thrash", "fragmentation", "memory_growth", "unused_gpu_memory"}
     for name in ("b200_eager", "v100_resnet50_workers0", "mi300_compiled_triton", "cuda_event_sync_multi_stream"):
         told = {each.rule for each in diagnose(trace.read(recorded(f"{name}.json.gz"))).findings}
         assert not told & mine, name

@@ -17,7 +17,7 @@ from gpulab.tables import Kind
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_runs import MS, collective, event, moving, rank_of, stepped
 
-JOB, DP, IDLE = case_module("stragglers"), case_module("data_parallel"), case_module("idle_gpus")
+JOB, DP, IDLE = case_module("straggler"), case_module("data_parallel"), case_module("idle_gpus")
 LATE = JOB.LATE
 
 
@@ -39,7 +39,7 @@ def finding(rule, made, peers=()):
 def test_of_eight_ranks_the_late_one_is_named_with_what_holds_it_up(made, why):
     diagnosis = diagnose(Ranks(tuple(getattr(JOB, made)())))
     assert diagnosis.run.rank == LATE
-    assert diagnosis.first.rule == "stragglers"
+    assert diagnosis.first.rule == "straggler"
     assert f"rank {LATE}, {why}" in diagnosis.verdict
     assert diagnosis.first.numbers["rank"] == LATE
 
@@ -48,7 +48,7 @@ def test_the_wait_of_the_others_is_exact_and_bounds_what_mending_saves():
     arrived = arrivals(JOB.provoked_by_one_rank_that_builds_its_batches_itself())
     assert (arrived.late, arrived.late_frac, arrived.steps, arrived.matched) == (LATE, 1.0, 4, 4)
     assert arrived.wait_ns == arrived.by_mending_ns == 30 * MS
-    gain = finding("stragglers", JOB.provoked_by_one_rank_that_builds_its_batches_itself()).gain
+    gain = finding("straggler", JOB.provoked_by_one_rank_that_builds_its_batches_itself()).gain
     assert gain.floor_ns == 70 * MS
 
 
@@ -57,7 +57,7 @@ def test_mending_one_of_two_late_ranks_saves_no_more_than_the_way_to_the_next():
     arrived = arrivals(ranks)
     assert arrived.late == 3
     assert arrived.by_mending_ns == 10 * MS
-    gain = finding("stragglers", ranks).gain
+    gain = finding("straggler", ranks).gain
     assert gain.best_ns == gain.step_ns - 10 * MS
 
 
@@ -65,21 +65,21 @@ def test_the_fix_is_that_of_the_late_rank_s_own_diagnosis_and_is_told_once():
     diagnosis = diagnose(JOB.provoked_by_one_rank_that_builds_its_batches_itself())
     assert diagnosis.first.fix.startswith(f"# on rank {LATE}:\n")
     assert "num_workers=" in diagnosis.first.fix
-    assert "starving" not in [each.rule for each in diagnosis.findings]
-    assert ("starving", "stragglers") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert "no_workers" not in [each.rule for each in diagnosis.findings]
+    assert ("no_workers", "straggler") in [(each.finding.rule, each.by) for each in diagnosis.masked]
 
 
 def test_on_a_rank_that_waits_the_wait_explains_its_communication():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
     diagnosis = gpulab.diagnose(ranks[0], ranks)
-    assert diagnosis.first.rule == "stragglers"
-    assert ("exposed_communication", "stragglers") in [(each.finding.rule, each.by) for each in diagnosis.masked]
+    assert diagnosis.first.rule == "straggler"
+    assert ("exposed_communication", "straggler") in [(each.finding.rule, each.by) for each in diagnosis.masked]
     assert diagnosis.first.shown_by.total_ns == 4 * 25 * MS
 
 
 def test_when_the_others_wait_is_shown_on_the_late_rank_s_own_timeline():
     ranks = JOB.provoked_by_one_rank_that_builds_its_batches_itself()
-    shown = finding("stragglers", ranks).shown_by
+    shown = finding("straggler", ranks).shown_by
     assert shown.start_ns.tolist() == [(100 * step + 60) * MS for step in range(1, 5)]
     assert shown.end_ns.tolist() == [(100 * step + 90) * MS for step in range(1, 5)]
 
@@ -99,7 +99,7 @@ def test_random_jitter_makes_nobody_a_straggler():
     takes = np.random.default_rng(7).uniform(50, 80, (8, 8))
     ranks = JOB.job(compute_ms=lambda rank, step: float(takes[rank, step]))
     assert arrivals(ranks).wait_ns > 5 * MS  # they do wait, for somebody else in each step
-    assert finding("stragglers", ranks) is None
+    assert finding("straggler", ranks) is None
 
 
 # Which collective is which.
@@ -145,7 +145,7 @@ def test_where_ranks_cannot_be_matched_it_is_not_judged_and_why_is_said():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
     numbered = [renumbered(run, sequence=np.arange(6) + 100 * rank) for rank, run in enumerate(ranks)]
     unjudged = {each.rule: each for each in diagnose(numbered).unjudged}
-    assert "cannot be matched" in unjudged["stragglers"].why
+    assert "cannot be matched" in unjudged["straggler"].why
 
 
 def test_a_collective_that_two_streams_run_beside_each_other_is_matched_within_its_group():
@@ -194,7 +194,7 @@ def test_of_real_ranks_the_one_that_comes_late_is_found_and_by_how_much(a100):
     assert arrived.late_frac == 1.0
     assert count > 10
     assert 0 < arrived.wait_ns <= count * 3 * MS
-    told = finding("stragglers", ranks)
+    told = finding("straggler", ranks)
     assert told.numbers["rank"] == 2
 
 
@@ -205,7 +205,7 @@ def test_many_runs_are_diagnosed_by_the_first_where_nobody_is_waited_for():
     ranks = Ranks(tuple(JOB.spared_as_all_ranks_wait_for_their_data_alike()))
     diagnosis = gpulab.diagnose(ranks)
     assert diagnosis.run.rank == 0
-    assert diagnosis.first.rule == "starving"
+    assert diagnosis.first.rule == "no_workers"
     assert diagnosis.first.evidence[-1] == "The same comes first on ranks 1-7."
 
 
@@ -222,7 +222,7 @@ def test_a_report_takes_all_ranks():
 
 def test_of_several_traces_of_one_rank_the_first_is_taken():
     ranks = JOB.provoked_by_one_rank_that_has_more_to_compute()
-    assert gpulab.diagnose([*ranks, *ranks]).first.rule == "stragglers"
+    assert gpulab.diagnose([*ranks, *ranks]).first.rule == "straggler"
 
 
 def test_one_run_in_a_folder_is_diagnosed_as_it_is_alone():

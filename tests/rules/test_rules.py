@@ -24,7 +24,7 @@ def starved_step(at):
 def test_a_main_process_that_builds_the_batches_is_named_first_and_for_certain():
     diagnosis = diagnose(run_of(stepped(starved_step), loaders=[NO_WORKERS]))
     first = diagnosis.first
-    assert first.rule == "starving"
+    assert first.rule == "no_workers"
     assert first.confidence == "certain"
     assert diagnosis.verdict == "GPU idle 40 % of each step: the main process builds the batches (num_workers=0)."
     assert 60 * MS <= first.gain.floor_ns <= 60 * MS + 2_000  # replayed, the launch itself takes its microsecond
@@ -37,12 +37,12 @@ def test_a_main_process_that_builds_the_batches_is_named_first_and_for_certain()
 
 def test_a_loader_that_queued_device_work_covers_is_not_reported():
     run = run_of(stepped(lambda at: [loader_call(at, 40), kernel(at, 97)]), loaders=[NO_WORKERS])
-    assert "starving" not in found(run)
+    assert "no_workers" not in found(run)
 
 
 def test_a_wait_for_workers_is_not_called_a_main_process_that_builds():
     run = run_of(stepped(lambda at: [loader_call(at, 40, workers=2), kernel(at + 40, 60)]), loaders=[Loader(workers=2)])
-    assert found(run) == ["few_workers"]
+    assert found(run) == ["too_few_workers"]
 
 
 def test_python_code_of_the_loop_is_named_by_the_line_that_ran():
@@ -133,7 +133,7 @@ def test_pageable_copies_with_nothing_beside_them_are_told_and_the_fix_is_pinnin
 
 def test_pinned_copies_that_take_turns_with_compute_are_prefetched_not_pinned():
     first = diagnose(run_of(stepped(copied_step("Memcpy HtoD (Pinned -> Device)")))).first
-    assert first.rule == "copies_in_turn"
+    assert first.rule == "unoverlapped_copies"
     assert "pin_memory" not in first.fix
 
 
@@ -199,7 +199,7 @@ def test_findings_are_ranked_by_what_they_save():
         return [event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 15, 30)]
 
     findings = diagnose(run_of(stepped(step), loaders=[NO_WORKERS])).findings
-    assert {finding.rule for finding in findings} == {"pageable_copies", "starving"}
+    assert {finding.rule for finding in findings} == {"pageable_copies", "no_workers"}
     saved = [finding.saves_ns for finding in findings]
     assert saved == sorted(saved, reverse=True)
     assert saved[0] > saved[1] > 0

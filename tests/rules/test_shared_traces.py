@@ -21,7 +21,7 @@ def rules(diagnosis):
 
 def test_resnet_without_workers_waits_for_data_a_third_of_each_step(diagnosed):
     diagnosis = diagnosed(RESNET.format(0))
-    assert rules(diagnosis)[0] == "starving"
+    assert rules(diagnosis)[0] == "no_workers"
     assert diagnosis.first.confidence == "certain"
     assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
     assert diagnosis.ledger.share("loader") == pytest.approx(0.336, abs=0.015)
@@ -38,7 +38,7 @@ def test_what_the_fix_of_resnet_really_gave_lies_in_the_predicted_range(diagnose
 
 def test_resnet_with_workers_does_not_wait_for_data(diagnosed):
     diagnosis = diagnosed(RESNET.format(4))
-    assert not {"starving", "few_workers"} & set(rules(diagnosis))
+    assert not {"no_workers", "too_few_workers"} & set(rules(diagnosis))
     assert diagnosis.ledger.frac("loader") < 0.015
 
 
@@ -78,7 +78,7 @@ def cut_off(recorded):
 @pytest.mark.parametrize("part", [0.8, 0.85, 0.9, 0.95])
 def test_a_trace_cut_off_among_the_gpu_s_events_is_judged_up_to_there(cut_off, part):
     diagnosis = cut_off(part)
-    assert diagnosis.first.rule == "starving"
+    assert diagnosis.first.rule == "no_workers"
     assert diagnosis.ledger.device == "gpu"
     assert diagnosis.ledger.frac("loader") == pytest.approx(0.336, abs=0.015)
 

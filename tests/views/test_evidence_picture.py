@@ -35,7 +35,7 @@ def starved(at):
 
 def found(make_step=starved, **more):
     diagnosis = diagnose(run_of(stepped(make_step), loaders=[NO_WORKERS], **more))
-    assert diagnosis.first.rule == "starving"
+    assert diagnosis.first.rule == "no_workers"
     return diagnosis
 
 

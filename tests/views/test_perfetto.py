@@ -256,11 +256,11 @@ def test_steps_ledger_and_findings_stand_beside_the_events(tmp_path):
     for each in parts:
         total[each["name"]] += 1000 * each["dur"]
     assert total == {part.label: int(diagnosis.ledger.part_ns[part.key].sum()) for part in diagnosis.ledger.parts}
-    (found,) = {each["name"] for each in track(events, "gpulab: finding 1, starving")}
+    (found,) = {each["name"] for each in track(events, "gpulab: finding 1, no_workers")}
     assert found == diagnosis.first.claim
-    seen = sum(1000 * each["dur"] for each in track(events, "gpulab: finding 1, starving"))
+    seen = sum(1000 * each["dur"] for each in track(events, "gpulab: finding 1, no_workers"))
     assert seen == diagnosis.first.shown_by.total_ns
-    assert "Expect 100 -> " in track(events, "gpulab: finding 1, starving")[0]["args"]["about"]
+    assert "Expect 100 -> " in track(events, "gpulab: finding 1, no_workers")[0]["args"]["about"]
 
 
 def test_sensors_are_curves_and_what_was_not_measured_is_a_hole(tmp_path):

@@ -24,12 +24,12 @@ def test_without_a_name_every_rule_is_listed_once():
 
 def test_a_name_that_is_nearly_one_is_answered_with_it():
     with pytest.raises(GpulabError) as refused:
-        page("starvin")
-    assert refused.value.why == "did you mean starving?"
+        page("no_worker")
+    assert refused.value.why == "did you mean no_workers?"
 
 
 def test_a_name_that_is_none_is_answered_with_all():
     with pytest.raises(GpulabError) as refused:
         page("zzz")
-    assert "starving" in refused.value.why
+    assert "no_workers" in refused.value.why
     assert "%gpuwhy" in refused.value.fix

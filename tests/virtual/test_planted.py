@@ -16,7 +16,7 @@ nn = torch.nn
 
 FAULTS = (
     "copies_pageable",
-    "copies_in_turn",
+    "unoverlapped_copies",
     "results_fetched",
     "noise_on_host",
     "tiny_ops",
@@ -31,7 +31,9 @@ FAULTS = (
 )
 STEPS = 10
 # What is left to gain in a twin, by doing something else than mending the fault: it is no fault of gpulab's to say so.
-BESIDE = {"tiny_ops_batched": "unfused"}  # on a GPU, layer norm and tanh of narrow layers are passes over memory
+BESIDE = {
+    "tiny_ops_batched": "unfused_elementwise"
+}  # on a GPU, layer norm and tanh of narrow layers are passes over memory
 LOUD_FRAC = 0.1  # of a step: a saving above it is a claim
 
 

@@ -82,7 +82,14 @@ def test_what_is_asked_of_runs_can_be_asked_of_it(run):
 
 def test_what_only_a_real_machine_tells_is_not_judged_and_why(run):
     unjudged = {each.rule: each.why for each in gpulab.diagnose(run).unjudged}
-    for rule in ("throttled", "slow_link", "many_threads", "garbage_collection", "first_step", "periodic_pause"):
+    for rule in (
+        "clock_throttling",
+        "slow_pcie_link",
+        "cpu_oversubscription",
+        "garbage_collection",
+        "slow_first_step",
+        "periodic_stalls",
+    ):
         assert unjudged[rule] == "a virtual GPU is only worked out: nothing of this was measured"
 
 

@@ -48,7 +48,7 @@ class Built:
     spans: Spans  # that time, over all interior steps
 
 
-def built_on_host(run: Run, steps: Steps, ledger: Ledger) -> Built | None:
+def cpu_tensor_creation(run: Run, steps: Steps, ledger: Ledger) -> Built | None:
     """What the loop fills on the CPU before it copies it to the device; None where there is no such thing."""
     if ledger.device != "gpu":
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpulab.analysis.copies.cpu_tensors import Built
-from gpulab.analysis.copies.cpu_tensors import built_on_host as built_tensors
+from gpulab.analysis.copies.cpu_tensors import cpu_tensor_creation as built_tensors
 from gpulab.analysis.copies.host_to_device import Copies, transfers
 from gpulab.analysis.host.syncs import FILLING
 from gpulab.analysis.machine.link import practical_bytes_per_s
@@ -26,8 +26,8 @@ def pageable_copies(seen: Evidence) -> Finding | None:
 
     Proof: `Memcpy HtoD (Pageable -> Device)` with no kernel beside it, the main thread held inside the call, and the
     GPU idle afterwards until new work arrives, as the call also waits for all earlier work. Confused with: copies
-    that take turns with compute though they are pinned (`copies_in_turn`); tensors built on the CPU
-    (`built_on_host`); a call that is long because the GPU works meanwhile, which is no loss and is not counted.
+    that take turns with compute though they are pinned (`unoverlapped_copies`); tensors built on the CPU
+    (`cpu_tensor_creation`); a call that is long because the GPU works meanwhile, which is no loss and is not counted.
     What to do: pin_memory and non_blocking; either alone changes little.
     """
     found = seen.once(transfers)
@@ -58,12 +58,12 @@ def pageable_copies(seen: Evidence) -> Finding | None:
     )
 
 
-def copies_in_turn(seen: Evidence) -> Finding | None:
+def unoverlapped_copies(seen: Evidence) -> Finding | None:
     """Batches are copied from pinned memory, but compute waits for each copy, as both use one stream.
 
     Proof: `Memcpy HtoD (Pinned -> Device)` in each step with no kernel beside it. Confused with: pageable memory
-    (`pageable_copies`), where pinning comes first; a slow link (`slow_link`), which makes any copy long; and copies
-    that kernels hide. What to do: copy the next batch on a stream of its own while this one computes.
+    (`pageable_copies`), where pinning comes first; a slow link (`slow_pcie_link`), which makes any copy long; and
+    copies that kernels hide. What to do: copy the next batch on a stream of its own while this one computes.
     """
     found = seen.once(transfers)
     copies = found.pinned if found else None
@@ -102,7 +102,7 @@ def copies_in_turn(seen: Evidence) -> Finding | None:
     )
 
 
-def built_on_host(seen: Evidence) -> Finding | None:
+def cpu_tensor_creation(seen: Evidence) -> Finding | None:
     """The loop fills tensors on the CPU (noise, zeros, masks) and copies them to the GPU, which could fill them itself.
 
     Proof: an operator that fills a tensor (randn, zeros, full) with no kernel, followed by a copy to the GPU of as

@@ -30,8 +30,8 @@ def slow_storage(seen: Evidence) -> Finding | None:
     Proof: workers in state D (waiting for a read) in a third of all looks or more; without workers, a main thread
     that computes little in `__next__` while a core is idle with a read outstanding; or files on a network file system
     and workers that hardly compute. Confused with: cold files, which only the first epoch pays for; items that wait
-    for something else, such as a web service (`few_workers`); too few workers. What to do: keep the items in memory,
-    or copy the files to a local disk or /dev/shm; read few large files instead of many small ones.
+    for something else, such as a web service (`too_few_workers`); too few workers. What to do: keep the items in
+    memory, or copy the files to a local disk or /dev/shm; read few large files instead of many small ones.
     """
     feeding = seen.feeding
     if feeding is None or why_late(seen) is not Cause.STORAGE:
@@ -57,13 +57,13 @@ def slow_storage(seen: Evidence) -> Finding | None:
     )
 
 
-def heavy_items(seen: Evidence) -> Finding | None:
+def cpu_bound_loading(seen: Evidence) -> Finding | None:
     """Making an item takes so much CPU time that all cores together cannot keep up; more workers cannot help.
 
     Proof: batches are late, those who build them compute rather than wait, and the cores are full: by their load, or
     because a batch and the rest of its step need more CPU time than a step has. Confused with: workers that wait
-    (`slow_storage`, `few_workers`), and threads that only get in one another's way (`many_threads`). What to do: make
-    each item once and keep it, decode at the size you need, vectorise, or move heavy transforms to the GPU.
+    (`slow_storage`, `too_few_workers`), and threads that only get in one another's way (`cpu_oversubscription`). What
+    to do: make each item once and keep it, decode at the size you need, vectorise, or move heavy transforms to the GPU.
     """
     feeding = seen.feeding
     if feeding is None or why_late(seen) is not Cause.ITEMS:

@@ -16,14 +16,14 @@ from gpulab.wording import duration, number, percent
 CPU_BOUND_FRAC = 0.7  # more CPU time than this per fetch: it computes; less than 0.3: it waits
 
 
-def starving(seen: Evidence) -> Finding | None:
+def no_workers(seen: Evidence) -> Finding | None:
     """The main process builds the batches itself, and the device waits meanwhile.
 
     Proof: `_SingleProcessDataLoaderIter.__next__` in the main thread, which only `num_workers=0` has, and the time
     inside it with the device idle. It is not reported where queued device work covers it. Confused with: slow
     preprocessing in the loop itself (`host_python`), which is outside the DataLoader; reads that storage holds up
-    (`slow_storage`); and items that leave no core free for a worker (`heavy_items`). What to do: worker processes;
-    how many can help is limited by the cores where an item costs CPU time, not where it waits.
+    (`slow_storage`); and items that leave no core free for a worker (`cpu_bound_loading`). What to do: worker
+    processes; how many can help is limited by the cores where an item costs CPU time, not where it waits.
     """
     feeding = seen.feeding
     if feeding is None or why_late(seen) is not Cause.MAIN:

@@ -22,15 +22,15 @@ FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
 FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
 
 
-def few_workers(seen: Evidence) -> Finding | None:
+def too_few_workers(seen: Evidence) -> Finding | None:
     """There are workers, and the main process still waits for them: more of them would keep up.
 
     Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
     worker for c seconds, and the model wants one every T: so c / T workers are needed. Confused with: cores that are
-    full, where more workers cannot help (`heavy_items`); workers blocked on storage (`slow_storage`); threads that
-    fill the cores (`many_threads`). What to do: as many workers as are needed, where the cores can carry them: one
-    that computes needs a core, several that wait share one. What more would be needed, cheaper items must give: made
-    once and kept, smaller, or decoded on the GPU.
+    full, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage (`slow_storage`); threads
+    that fill the cores (`cpu_oversubscription`). What to do: as many workers as are needed, where the cores can carry
+    them: one that computes needs a core, several that wait share one. What more would be needed, cheaper items must
+    give: made once and kept, smaller, or decoded on the GPU.
     """
     feeding = seen.feeding
     if feeding is None or why_late(seen) is not Cause.FEW:
@@ -67,7 +67,7 @@ def few_workers(seen: Evidence) -> Finding | None:
     )
 
 
-def many_workers(seen: Evidence) -> Finding | None:
+def too_many_workers(seen: Evidence) -> Finding | None:
     """There are more workers than help: each costs memory, and time to start.
 
     Proof: batches are not late, and fewer workers would do: even the slowest batch seen, start of the workers

@@ -23,7 +23,7 @@ REALISED = (0.4, 1.15)
 MOST_TIMES = 8  # as many threads for each core as that was measured for
 
 
-def many_threads(seen: Evidence) -> Finding | None:
+def cpu_oversubscription(seen: Evidence) -> Finding | None:
     """More threads want to run than there are cores: they take turns, and wait for one another at every operator.
 
     Proof: PyTorch computes on more threads than this process may use cores, and they are taken off their cores many

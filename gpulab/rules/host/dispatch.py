@@ -59,12 +59,12 @@ def dispatch_bound(seen: Evidence) -> Finding | None:
     )
 
 
-def recompiling(seen: Evidence) -> Finding | None:
+def recompilation(seen: Evidence) -> Finding | None:
     """torch.compile compiles the same function again, long after the loop has begun.
 
     Proof: compilations that PyTorch itself recorded, in the steps after the third, at least two. What it compiled
     for does not hold any more: mostly a size that is another in every batch. Confused with: the first compilations,
-    which happen once (`first_step`), and one more for the smaller last batch. What to do: compile for any size
+    which happen once (`slow_first_step`), and one more for the smaller last batch. What to do: compile for any size
     (dynamic=True), or give all batches the same size by padding.
     """
     told = seen.once(compiling)

@@ -17,7 +17,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
 
     Proof: the interpreter itself tells when a collection begins and ends, and whether the code asked for it. What of
     it the device covers with work of its own is not counted. Confused with: Python code of the loop (`host_python`,
-    which leaves this time out) and a pause of another kind at the same steps (`periodic_pause`, likewise). What to
+    which leaves this time out) and a pause of another kind at the same steps (`periodic_stalls`, likewise). What to
     do: where the loop calls gc.collect(), take that out; where Python decides, have it leave alone what was made
     before the loop (gc.freeze) and collect when it suits.
     """

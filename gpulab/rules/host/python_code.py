@@ -116,7 +116,7 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
     Proof: in the time outside PyTorch and DataLoader the recorded thread uses hardly any CPU, no other Python thread
     does either, and there were cores to be had: it sleeps, or waits for a lock, a file, the network or another
     process. The line that waits is named from samples. Confused with: Python code that computes (`host_python`),
-    waits for batches (`starving`, `few_workers`), waits for the device, another thread that holds the GIL
+    waits for batches (`no_workers`, `too_few_workers`), waits for the device, another thread that holds the GIL
     (`gil_contention`), want of a core. What to do: have it asked for beforehand, in a thread, so that the answer is
     there when the loop needs it; or not in every step.
     """

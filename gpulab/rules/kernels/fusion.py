@@ -24,12 +24,12 @@ MEMORY_WORTH_FRAC = 0.25
 SCATTERED_WORTH_FRAC = 0.10
 
 
-def unfused(seen: Evidence) -> Finding | None:
+def unfused_elementwise(seen: Evidence) -> Finding | None:
     """Chains of elementwise work read and write the same tensor over and over, a pass of memory for each small step.
 
     Proof: three and more elementwise kernels (on a CPU: operators) on equally many elements in a row, or a softmax
     between two matrix products, by a fifth of the step. Confused with: a model that a compiler has fused already
-    (Triton kernels do not count); pairs, which every model has; the optimizer (`slow_optimizer`); many tiny
+    (Triton kernels do not count); pairs, which every model has; the optimizer (`unfused_optimizer`); many tiny
     operators, whose cost is their call (`dispatch_bound`); the rounds of a loop over a batch, each of which works on
     data of its own: the same operators eight times over are chains of one round each, and where one round is too
     little for the GPU, `small_batch` comes first. What to do: PyTorch's own function where it has one for the whole
@@ -138,7 +138,8 @@ def memory_bound(seen: Evidence) -> Finding | None:
     Proof: what an operator must read and write at least, by the sizes and types of its inputs, over the time of its
     kernels, comes to 60 % and more of the memory's peak rate. Confused with: small tensors, which live in the cache
     (rates beyond the peak are left out); operators whose sizes were not recorded (nothing is said); chains that could
-    be one kernel (`unfused`), which explains this. What to do: move less: smaller types, fewer passes, recompute less.
+    be one kernel (`unfused_elementwise`), which explains this. What to do: move less: smaller types, fewer passes,
+    recompute less.
     """
     kernels = seen.once(interior)
     found = traffic(kernels, seen.once(sized), NEAR_PEAK_FRAC) if kernels is not None else None
@@ -172,7 +173,7 @@ def memory_bound(seen: Evidence) -> Finding | None:
     )
 
 
-def scattered_access(seen: Evidence) -> Finding | None:
+def gather_scatter(seen: Evidence) -> Finding | None:
     """Kernels that follow an index (gather, scatter, embedding tables) may read memory in pieces far too small.
 
     Proof: there is none in a trace. What can be said is that much time goes to such kernels; whether their reads are

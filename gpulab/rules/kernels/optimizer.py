@@ -27,7 +27,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that ta
 FOREACH = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")  # those with foreach=True only
 
 
-def slow_optimizer(seen: Evidence) -> Finding | None:
+def unfused_optimizer(seen: Evidence) -> Finding | None:
     """The optimizer updates one parameter after the other, several small operations for each.
 
     Proof: inside `Optimizer.step`, several times as many kernels (on a CPU: operators) as there are tensors, and none

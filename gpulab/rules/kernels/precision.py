@@ -74,7 +74,7 @@ def _code(found: Maths) -> int:
     return int(found.cores) * 8 + int(found.precision)
 
 
-def full_precision(seen: Evidence) -> Finding | Unjudged | None:
+def no_mixed_precision(seen: Evidence) -> Finding | Unjudged | None:
     """Matrix products are computed in float32 although the GPU computes half precision many times as fast.
 
     Proof: the names of the matrix kernels (sgemm, scudnn, ffma, simt: float32 on the ordinary units; tf32: float32
@@ -145,7 +145,7 @@ def no_tf32(seen: Evidence) -> Finding | None:
     """Matrix products run in float32 on the ordinary units although this GPU has TF32 tensor cores.
 
     Proof: kernels named sgemm, ffma or simt on a GPU of compute capability 8.0 and more, and PyTorch's setting where
-    it was recorded ("highest" keeps TF32 off). Confused with: `full_precision`, which asks for half precision and
+    it was recorded ("highest" keeps TF32 off). Confused with: `no_mixed_precision`, which asks for half precision and
     changes more; code that needs all of float32. What to do: one line, which lets the tensor cores round the factors
     to 10 bits and still adds up in float32.
     """

@@ -29,7 +29,7 @@ LAYOUT_WORTH_FRAC = 0.03  # the fix is one line
 CHANNELS_LAST_CAPABILITY = 7  # tensor cores want channels last; before them it may be slower
 
 
-def misaligned(seen: Evidence) -> Finding | None:
+def misaligned_shapes(seen: Evidence) -> Finding | None:
     """Matrix dimensions that are no multiple of 8 make tensor cores read their numbers one by one.
 
     Proof: the names of the kernels end in `_align1` or `_align2`: so many elements are read at once, where 8 of half

@@ -24,7 +24,7 @@ def small_batch(seen: Evidence) -> Finding | None:
 
     Proof: kernels with fewer thread blocks than the GPU has multiprocessors, a tenth less on average, take most of the
     kernel time, the host is not the limit, and half of the memory is free. Confused with: a host that feeds the GPU
-    too slowly (`dispatch_bound`, `starving`), which comes first; inference that must answer one request at a time;
+    too slowly (`dispatch_bound`, `no_workers`), which comes first; inference that must answer one request at a time;
     memory that is full. What to do: a larger batch, as long as the samples per second still rise; or several at once.
     """
     kernels = seen.once(interior)

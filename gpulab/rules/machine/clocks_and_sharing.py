@@ -35,7 +35,7 @@ OTHERS = Need(
 )
 
 
-def throttled(seen: Evidence) -> Finding | None:
+def clock_throttling(seen: Evidence) -> Finding | None:
     """The GPU's clocks are held down, by heat, by its power supply, or by a power limit that somebody lowered.
 
     Proof: the driver's counters of time held down grew while the loop ran, or its reasons say so in the samples under

@@ -298,7 +298,7 @@ def _number(name: str) -> str:
     return f"{name}.append(loss.item())   # a number: the tensor would keep all that it was computed from"
 
 
-def memory_unused(seen: Evidence) -> Finding | Unjudged | None:
+def unused_gpu_memory(seen: Evidence) -> Finding | Unjudged | None:
     """Most of the GPU's memory is free: there is room for a larger batch.
 
     Proof: at its fullest, all processes together use less than half of it. Confused with: a GPU that starves or waits

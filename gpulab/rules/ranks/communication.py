@@ -34,7 +34,7 @@ def exposed_communication(seen: Evidence) -> Finding | None:
     """The GPU exchanges data with other GPUs, or waits for them, while it computes nothing.
 
     Proof: collectives (NCCL, RCCL and their like) with no kernel beside them. Confused with: communication that runs
-    behind the backward pass and costs nothing, which is not counted; waiting for a late rank (`stragglers`), which one
+    behind the backward pass and costs nothing, which is not counted; waiting for a late rank (`straggler`), which one
     rank alone cannot tell from slow communication; many small collectives (`small_buckets`). What to do: start the
     exchange earlier, so that compute runs beside it, and move less.
     """

@@ -21,7 +21,7 @@ EXPLAINS_FRAC = 0.3  # a part of the step that is longer by this much of the wai
 SLOWER_FRAC = 0.95  # a clock under this share of the others' is slower; boost clocks of equal cards differ by 1-2 %
 
 
-def stragglers(seen: Evidence) -> Finding | Unjudged | None:
+def straggler(seen: Evidence) -> Finding | Unjudged | None:
     """One rank comes last at the collectives, and all the others wait for it.
 
     Proof: the same collective is shortest on the rank that comes last, and longer on the others by what they wait; the
@@ -76,7 +76,7 @@ def _mended(seen: Evidence, arrived: Arrivals) -> Gain:
 
 
 def awaited(ranks: Sequence[Run]) -> Run | None:
-    """The rank that the others wait for, as `stragglers` has it; None where there is none."""
+    """The rank that the others wait for, as `straggler` has it; None where there is none."""
     arrived = arrivals(ranks)
     if arrived is None:
         return None
@@ -142,7 +142,7 @@ def _cause(seen: Evidence, arrived: Arrivals) -> _Cause:
     clause, advice = _why(arrived, key)
     evidence += _clocks_told(arrived) if key == "compute" else []
     own = seen.diagnose_alone(late.run).first if seen.diagnose_alone else None
-    if own is None or not (set(own.parts) & set(keys) or (key == "compute" and own.rule == "throttled")):
+    if own is None or not (set(own.parts) & set(keys) or (key == "compute" and own.rule == "clock_throttling")):
         return _Cause(keys, clause, tuple(evidence), "", advice)
     evidence.append(f"Its own diagnosis: {own.claim}")
     fix = f"# on rank {_rank(arrived)}:\n{own.fix}" if own.fix else ""

@@ -41,14 +41,14 @@ LOGGING = (
 )
 
 
-def periodic_pause(seen: Evidence) -> Finding | None:
+def periodic_stalls(seen: Evidence) -> Finding | None:
     """Every so many steps one takes far longer: a checkpoint, a log entry, a picture.
 
     Proof: the marks of all steps, recorded or not. A step counts that is half as long again as the median and stands
     out from the spread, without the waits for batches, collections and compilations in it. What it is, is told by
     samples of the line that ran. Confused with: an evaluation (batches of another loader: work, not a pause), the
-    beginning of a pass with its new workers (told as that), the first steps (`first_step`), ordinary spread. What to
-    do: do it less often, or in a thread beside the loop.
+    beginning of a pass with its new workers (told as that), the first steps (`slow_first_step`), ordinary spread. What
+    to do: do it less often, or in a thread beside the loop.
     """
     found, begun = pauses(seen.run, seen.steps), passes(seen.run, seen.steps)
     if found is not None and found.frac >= PAUSE_WORTH_FRAC and (found.every or _kind(found.called)):
@@ -58,11 +58,11 @@ def periodic_pause(seen: Evidence) -> Finding | None:
     return None
 
 
-def first_step(seen: Evidence) -> Finding | None:
+def slow_first_step(seen: Evidence) -> Finding | None:
     """The first steps take far longer than the others; they do so once.
 
     Proof: the marks: a first or second step of more than three times the median of the warm ones. Confused with:
-    compilations that come back (`recompiling`) and pauses every so many steps (`periodic_pause`). What to do: mostly
+    compilations that come back (`recompilation`) and pauses every so many steps (`periodic_stalls`). What to do: mostly
     nothing; leave these steps out of every timing. Where jobs are short and start often, keep what was compiled.
     """
     steps = seen.steps

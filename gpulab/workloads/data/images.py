@@ -93,7 +93,7 @@ IMAGES = (
         name="images",
         about="Images, each decoded from JPEG and cropped by the main process: the model waits for every batch.",
         run=train_on_images,
-        rule="starving",
+        rule="no_workers",
         twin="images_workers",
     ),
     Workload(

@@ -30,7 +30,7 @@ STARTING = (
         name="starting",
         about="Short epochs, for each of which eight workers are started anew.",
         run=train_in_short_epochs,
-        rule="many_workers",
+        rule="too_many_workers",
         twin="starting_once",
     ),
     Workload(

@@ -55,14 +55,14 @@ WAITING = (
         name="waiting",
         about="Items from slow storage, read one after the other by the main process.",
         run=train_from_storage,
-        rule="starving",
+        rule="no_workers",
         twin="waiting_workers",
     ),
     Workload(
         name="waiting_one_worker",
         about="Items from slow storage, read by a single worker: the model is faster than it.",
         run=functools.partial(train_from_storage, workers=1),
-        rule="few_workers",
+        rule="too_few_workers",
         twin="waiting_workers",
     ),
     Workload(

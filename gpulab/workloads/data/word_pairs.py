@@ -86,7 +86,7 @@ COUNTING = (
         name="counting",
         about="Documents counted in pure Python by the main process; workers would need cores to count on.",
         run=train_on_documents,
-        rule="starving",
+        rule="no_workers",
         twin="counting_once",
         mends=False,
     ),
@@ -94,7 +94,7 @@ COUNTING = (
         name="counting_workers",
         about="Documents counted in pure Python by two workers, which fill two cores and still are late.",
         run=functools.partial(train_on_documents, workers=2),
-        rule="heavy_items",
+        rule="cpu_bound_loading",
         twin="counting_once",
     ),
     Workload(

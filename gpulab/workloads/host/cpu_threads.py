@@ -41,7 +41,7 @@ THREADS = (
         name="threads",
         about="A model that computes on four times as many threads as there are cores: they take turns.",
         run=train_on_threads,
-        rule="many_threads",
+        rule="cpu_oversubscription",
         twin="threads_as_cores",
     ),
     Workload(

@@ -31,7 +31,7 @@ LENGTHS = (
         name="lengths",
         about="A compiled model that gets another sequence length in every step, and is compiled for each.",
         run=train_on_lengths,
-        rule="recompiling",
+        rule="recompilation",
         twin="lengths_dynamic",
     ),
     Workload(

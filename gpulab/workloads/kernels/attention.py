@@ -58,7 +58,7 @@ ATTENTION = (
         name="attention_by_hand",
         about="Attention written out: the scores of all pairs of tokens are written and read pass after pass.",
         run=train_attention,
-        rule="unfused",
+        rule="unfused_elementwise",
         twin="attention_in_one",
         needs_gpu=True,
     ),

@@ -68,7 +68,7 @@ BY_HAND = (
         name="by_hand",
         about="GELU and layer normalisation written out in elementary operations, each a pass over a large tensor.",
         run=train_feed_forward,
-        rule="unfused",
+        rule="unfused_elementwise",
         twin="in_one",
     ),
     Workload(

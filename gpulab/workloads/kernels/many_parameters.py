@@ -41,7 +41,7 @@ PARAMETERS = (
         name="parameters",
         about="AdamW updates 82 parameter tensors one after the other, a dozen operators for each.",
         run=train_many_parameters,
-        rule="slow_optimizer",
+        rule="unfused_optimizer",
         twin="parameters_fused",
     ),
     Workload(

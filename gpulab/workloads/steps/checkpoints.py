@@ -60,7 +60,7 @@ CHECKPOINTS = (
         name="checkpoints",
         about="A checkpoint of model and optimizer every few steps, for which the loop waits.",
         run=train_with_checkpoints,
-        rule="periodic_pause",
+        rule="periodic_stalls",
         twin="checkpoints_beside",
     ),
     Workload(

@@ -52,7 +52,7 @@ def judged(run):
     found = steps(run)
     accounts = ledger(run, found)
     claim = "GPU idle 7 % of each step: the main process builds the batches."
-    waits = Finding(rule="starving", claim=claim, evidence=(), parts=("loader",), shown_by=accounts.spans["loader"])
+    waits = Finding(rule="no_workers", claim=claim, evidence=(), parts=("loader",), shown_by=accounts.spans["loader"])
     return Diagnosis(
         run=run, steps=found, ledger=accounts, findings=(waits,), unjudged=(), verdict=claim, next_limit=None
     )

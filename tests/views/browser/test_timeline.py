@@ -46,7 +46,7 @@ spans = {part.label: found.ledger.spans[part.key] for part in found.ledger.parts
 times = {name: int(covered_ns(each, *view.window)) for name, each in spans.items()}
 print(json.dumps({"window": view.window, **times}))
 """
-CELLS = (SETUP, "view", BUSY, LEDGER, "print(json.dumps(view.selected))", "view.show('starving')")
+CELLS = (SETUP, "view", BUSY, LEDGER, "print(json.dumps(view.selected))", "view.show('no_workers')")
 SETUP_CELL, VIEW_CELL, BUSY_CELL, LEDGER_CELL, SELECTED_CELL, SHOW_CELL = range(6)
 
 

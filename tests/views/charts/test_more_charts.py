@@ -49,7 +49,7 @@ RECORDED = ("v100_resnet50_workers0", "a100_ddp_8ranks_rank", "h100_timesformer_
 HTOD, DTOH = "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)"
 
 
-JOB = case_module("stragglers")
+JOB = case_module("straggler")
 
 
 def cpu_only():

@@ -399,7 +399,7 @@ def test_a_hole_in_a_curve_stays_a_hole(show: Callable[..., Shown]) -> None:
 
 def test_a_finding_leads_to_the_place_that_shows_most(show: Callable[..., Shown]) -> None:
     spans = [[0, QUARTER_NS // 8], [2 * QUARTER_NS, 3 * QUARTER_NS]]
-    finding = {"rule": "starving", "claim": "It waits.", "confidence": "certain", "spans": spans, "more": 3}
+    finding = {"rule": "no_workers", "claim": "It waits.", "confidence": "certain", "spans": spans, "more": 3}
     shown = show(Scene(findings=(finding,)))
     chip = shown.page.locator(".gpulab-tl-chip")
     chip.click()
@@ -462,7 +462,13 @@ def test_in_a_narrow_cell_labels_stand_above_their_lanes_and_nothing_sticks_out(
 
 def test_with_all_its_panels_open_axe_finds_no_serious_fault(show: Callable[..., Shown]) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")
-    finding = {"rule": "starving", "claim": "It waits.", "confidence": "certain", "spans": [[0, QUARTER_NS]], "more": 0}
+    finding = {
+        "rule": "no_workers",
+        "claim": "It waits.",
+        "confidence": "certain",
+        "spans": [[0, QUARTER_NS]],
+        "more": 0,
+    }
     shown = show(Scene(findings=(finding,), notes=("Events were recorded for steps 3-14 only.",)))
     shown.to_lanes()
     shown.keys("n", "Enter", "b", "t", "?")

@@ -149,7 +149,7 @@ def test_python_goes_where_it_is_told_and_never_out_of_the_run(view):
     assert 0 <= start < end
     view.go(-1e18, 1e18)
     assert view.window == (0, view.scene.span_ns)
-    view.show("starving")
+    view.show("no_workers")
     start, end = view.window
     assert any(start <= a and b <= end for a, b in view._header["findings"][0]["spans"])
 

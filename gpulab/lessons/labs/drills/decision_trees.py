@@ -107,10 +107,10 @@ _LATE = Node(
         "Do they compute, at half a core each or more?",
         "worker_cpu",
         0.5,
-        yes=Leaf(name="heavy_items", do="make the items cheaper, or make each once"),
-        no=Leaf(name="few_workers", do="start more workers: they wait, and can wait together"),
+        yes=Leaf(name="cpu_bound_loading", do="make the items cheaper, or make each once"),
+        no=Leaf(name="too_few_workers", do="start more workers: they wait, and can wait together"),
     ),
-    no=Leaf(name="starving", do="let worker processes build the batches"),
+    no=Leaf(name="no_workers", do="let worker processes build the batches"),
 )
 _COPIED = Node(
     asks="Does more come back from the GPU than goes there?",
@@ -137,7 +137,7 @@ _KERNELS = Node(
     asks="Is more than half of the kernel time outside matrix kernels?",
     reads=("matrix",),
     says=lambda value: value is not None and value < 0.5,
-    yes=Leaf(name="unfused", do="let one operator do what many small ones do"),
+    yes=Leaf(name="unfused_elementwise", do="let one operator do what many small ones do"),
     no=Node(
         asks="Do most matrix kernels leave the tensor cores unused?",
         reads=("tensor_cores",),
@@ -165,7 +165,7 @@ UTILISATION = _asks(
             "Does the optimizer take a fifth of a step or more?",
             "optimizer",
             0.2,
-            yes=Leaf(name="slow_optimizer", do="update all parameters in one call"),
+            yes=Leaf(name="unfused_optimizer", do="update all parameters in one call"),
             no=_KERNELS,
         ),
     ),

@@ -48,17 +48,17 @@ class Sign:
 _LATE = Sign(counter="loader", least=0.25)
 _BUSY = Sign(counter="busy", least=0.5)
 SIGNS: Mapping[str, tuple[Sign, ...]] = {
-    "starving": (_LATE, Sign(counter="worker_cpu", absent=True)),
-    "few_workers": (_LATE, Sign(counter="worker_cpu", below=0.5)),
-    "heavy_items": (_LATE, Sign(counter="worker_cpu", least=0.5)),
+    "no_workers": (_LATE, Sign(counter="worker_cpu", absent=True)),
+    "too_few_workers": (_LATE, Sign(counter="worker_cpu", below=0.5)),
+    "cpu_bound_loading": (_LATE, Sign(counter="worker_cpu", least=0.5)),
     "host_python": (Sign(counter="python", least=0.25),),
     "dispatch_bound": (Sign(counter="calls", least=0.25),),
     "host_syncs": (Sign(counter="to_host", least=MIB),),
     "pageable_copies": (Sign(counter="to_gpu", least=MIB),),
     "no_tf32": (Sign(counter="tensor_cores", below=0.5), Sign(counter="matrix", least=0.5)),
-    "unfused": (Sign(counter="matrix", below=0.5), _BUSY),
+    "unfused_elementwise": (Sign(counter="matrix", below=0.5), _BUSY),
     "small_batch": (Sign(counter="filled", below=0.7), Sign(counter="calls", below=0.25)),
-    "slow_optimizer": (Sign(counter="optimizer", least=0.2),),
+    "unfused_optimizer": (Sign(counter="optimizer", least=0.2),),
     "memory_growth": (Sign(counter="growth", least=MIB / 2),),
     "device_bound": (
         _BUSY,
@@ -70,13 +70,13 @@ SIGNS: Mapping[str, tuple[Sign, ...]] = {
     ),
 }
 # What each first action is for.
-TREATS: Mapping[str, str] = {"more workers": "few_workers", **{each.action: each.cause for each in CASES}}
+TREATS: Mapping[str, str] = {"more workers": "too_few_workers", **{each.action: each.cause for each in CASES}}
 
 
 def problem(case: Case, pick: Any) -> str | None:
     """What is still wrong with (cause, action, counter), with the reason; None where all three are right."""
     if not isinstance(pick, tuple | list) or len(pick) != 3:
-        return 'give three words, as ("few_workers", "more workers", "worker_cpu")'
+        return 'give three words, as ("too_few_workers", "more workers", "worker_cpu")'
     words = tuple(pick)
     for word, known, what in zip(words, (CAUSES, ACTIONS, COUNTERS), ("cause", "action", "counter"), strict=True):
         if word not in known:

@@ -14,14 +14,17 @@ from gpulab.views.sheet.view import View
 DONE, OPEN, UNKNOWN = "nothing now", "to do", "not known"
 # What to look at, and the rules that look at it.
 ITEMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("batches are ready when the model wants them", ("starving", "few_workers", "heavy_items", "slow_storage")),
-    ("no more workers and threads than cores", ("many_workers", "many_threads")),
-    ("copies to the GPU are pinned and overlap", ("pageable_copies", "copies_in_turn", "built_on_host")),
+    (
+        "batches are ready when the model wants them",
+        ("no_workers", "too_few_workers", "cpu_bound_loading", "slow_storage"),
+    ),
+    ("no more workers and threads than cores", ("too_many_workers", "cpu_oversubscription")),
+    ("copies to the GPU are pinned and overlap", ("pageable_copies", "unoverlapped_copies", "cpu_tensor_creation")),
     ("nothing waits for the GPU in every step", ("host_syncs",)),
-    ("the GPU is not waiting for launches", ("dispatch_bound", "host_python", "slow_optimizer")),
-    ("the batch fills the GPU and its memory", ("small_batch", "memory_unused")),
-    ("matrix products run in the precision that suits them", ("full_precision", "no_tf32", "misaligned")),
-    ("few kernels do the work of many", ("unfused", "layout_conversions")),
+    ("the GPU is not waiting for launches", ("dispatch_bound", "host_python", "unfused_optimizer")),
+    ("the batch fills the GPU and its memory", ("small_batch", "unused_gpu_memory")),
+    ("matrix products run in the precision that suits them", ("no_mixed_precision", "no_tf32", "misaligned_shapes")),
+    ("few kernels do the work of many", ("unfused_elementwise", "layout_conversions")),
     ("memory neither grows nor is asked for anew", ("memory_growth", "allocator_thrash", "fragmentation")),
 )
 

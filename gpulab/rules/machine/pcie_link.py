@@ -30,7 +30,7 @@ def unpacked(images):  # in the loop
     return images.to("cuda", non_blocking=True).float().div_(255)"""
 
 
-def slow_link(seen: Evidence) -> Finding | None:
+def slow_pcie_link(seen: Evidence) -> Finding | None:
     """The PCIe link to the GPU is slower than GPU and slot can be together.
 
     Proof: under load it runs with fewer lanes or in an older mode than it could, and large pinned copies are slow.

@@ -14,7 +14,7 @@ MOST_FRAC = 0.9  # of the samples; a pause between two uses is shorter
 HELD_BYTES = 1 << 30  # the driver and CUDA alone take half a GiB in every process that has touched the GPU
 
 
-def held_gpu(seen: Evidence) -> Finding | None:
+def gpu_held_idle(seen: Evidence) -> Finding | None:
     """The GPU's memory is held for a long time, and hardly anything runs on it.
 
     Proof: sensors of a run of two minutes and more: memory in use that is not another process's, and no kernel in nine

@@ -11,7 +11,7 @@ from gpulab.wording import percent
 CPU_WORTH_FRAC = 0.20  # small heads and metrics are computed on the CPU on purpose; from a fifth on it is a mistake
 
 
-def wrong_device(seen: Evidence) -> Finding | None:
+def model_on_cpu(seen: Evidence) -> Finding | None:
     """There is a GPU, and the CPU computes the model, or a large part of it.
 
     Proof: the model's parameters lie on the CPU, or matrix products and convolutions take a fifth of the step and
