@@ -1,12 +1,10 @@
 """What comes again and again in a row of work: by patterns written down, and by a slow search for them."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
-from gpulab.wording import duration
 
 NOBODY = "-"  # of which each is another
 
@@ -76,15 +74,3 @@ def test_rows_are_of_one_kind_where_all_their_columns_are():
     assert len(set(kinds.tolist())) == 4
     kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.ones(4, bool))
     assert kinds[0] == kinds[3]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"), [(1.54, "1.5"), (9.96, "10"), (64.6, "65"), (1000.0, "1,000"), (1_234_567, "1,234,567")]
-)
-def test_large_averages_are_written_out(number, words):
-    assert number(number) == words
-
-
-def test_a_long_time_is_written_out():
-    assert duration(1_234.4e9) == "1,234 s"
-    assert duration(999.4e9) == "999 s"

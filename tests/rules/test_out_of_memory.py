@@ -350,7 +350,7 @@ def test_the_printed_code_makes_the_notebook_forget_errors_and_values(live):
 
 def test_nothing_of_the_cell_is_kept_by_the_recording(live):
     live.run("%%gpuprofile kept\nwork()")
-    live.run("exec(oom_remedies._FORGET_ERROR)")
+    live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)")
     live.run("7 * 6")
     assert live.run("(gone() is None, _)").value == "(True, 42)"
 
