@@ -44,8 +44,10 @@ FIRST = ("browser", "kernel", "oracle")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Repeat the tests that time this machine."""
+    """Repeat the tests that time this machine; let pytest-xdist begin with the longest queues."""
     config.pluginmanager.register(Retries())
+    config.pluginmanager.register(XdistGroups())
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,6 +65,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in marked:
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+class XdistGroups:
+    """pytest-xdist 3.8 adds the group to an attribute that pytest 9.2 no longer reads; put it where that looks."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        for item in items:
+            node_id = getattr(item, "_nodeid", item.nodeid)
+            if node_id != item.nodeid:
+                item._id = type(item._id).parse(node_id)
 
 
 def _group(item: pytest.Item) -> str:
