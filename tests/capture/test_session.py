@@ -79,6 +79,7 @@ def test_the_loop_computes_what_it_computes_without_us():
     assert watched == alone
 
 
+@pytest.mark.alone("compares times on two clocks of this machine")
 def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_the_marks():
     with gpulab.profile("clock") as session:
         train(60)

@@ -147,6 +147,7 @@ def test_a_flaw_costs_time_and_changes_no_result(name):
     assert flawed.run(steps=5) == pytest.approx(twin.run(steps=5), rel=1e-4)
 
 
+@pytest.mark.alone("times a workload on this machine")
 @pytest.mark.parametrize(
     ("name", "arguments", "flawed", "mended"),
     [
@@ -162,17 +163,20 @@ def test_a_starving_loop_waits_for_data_and_its_twin_hardly_does(account, one_th
     assert account(workload(name).twin, steps=120, **arguments).loader_frac < mended
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_the_audio_loop_spends_its_time_in_its_own_python_and_its_twin_does_not(account, one_thread):
     assert account("audio_python", steps=8).python_frac > 0.4  # 0.68
     assert account("audio_table", steps=8).python_frac < 0.2  # 0.03
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_sixteen_times_the_samples_cost_the_tiny_ops_far_less_than_sixteen_times_the_time(one_thread):
     run = workload("tiny_ops").run
     one, sixteen = seconds(lambda: run(steps=30)), seconds(lambda: run(steps=30, batch_size=16))
     assert sixteen < 6 * one  # 2.1: the time is the starting of ops, not their work
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_sixteen_times_the_samples_cost_the_matmuls_many_times_the_time(one_thread):
     run = workload("matmul").run
     one, sixteen = seconds(lambda: run(steps=2, batch_size=128)), seconds(lambda: run(steps=2, batch_size=2048))

@@ -222,6 +222,7 @@ def test_graphs_that_wait_for_different_work_are_swept_each_by_itself():
     assert steps_ns([made, free] * 5) == [swept(made).step_ns, swept(free).step_ns] * 5
 
 
+@pytest.mark.alone("compares a replay with steps that were timed on this machine")
 @pytest.mark.parametrize("name", ["tiny_ops", "counting"])
 def test_a_run_recorded_here_is_replayed_within_two_percent(name):
     pytest.importorskip("torch")
