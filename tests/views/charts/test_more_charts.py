@@ -42,7 +42,7 @@ from tests.support.front_end.chart_checks import HOSTILE, check, crowded, drawn_
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_loading_runs import from_main, from_workers
 from tests.support.runs.made_runs import MS, event, launched, loader_call, mark, on_gpu, rows, run_of, stepped
-from tests.support.tiers import examples
+from tests.support.tiers import examples, tiered_product
 from tests.support.virtual.memory_programs import SPEEDS, on, training
 
 MINE = (batch_sweep, idle_flame, queue_depth, copy_rates, loader_workers, gpu_comparison, predicted, rank_skew)
@@ -91,8 +91,7 @@ def test_a_run_of_a_cpu_gives_a_legible_chart(chart):
     check(chart(cpu_only()))
 
 
-@pytest.mark.parametrize("chart", MINE, ids=lambda chart: chart.__name__)
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(("chart", "name"), tiered_product(MINE, RECORDED, strength=1))
 def test_a_recorded_run_of_a_gpu_gives_a_legible_chart(chart, name, recorded):
     check(chart(read(recorded(f"{name}.json.gz"))))
 
