@@ -203,6 +203,7 @@ def test_a_loop_with_an_optimizer_alone_is_found_by_it():
     assert steps(session.run).found_by == "optimizer"
 
 
+@pytest.mark.alone("finds a loop by how evenly its operators come back on this machine")
 def test_a_loop_without_any_mark_is_found_by_what_repeats():
     with gpulab.profile("plain") as session:
         x = torch.ones(60, 60)
