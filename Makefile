@@ -1,6 +1,9 @@
 # make demo     set up what is needed and run the first notebook headless; says what it found
 # make lab      open the notebooks in JupyterLab
-# make test     all tests, the browser's where Chromium is there, and every notebook against its stored outputs
+# make test     the first tier of tests, in parallel, and every notebook against its stored outputs (minutes)
+# make test-all    both tiers: also rare combinations, and tests that time this machine, one by one
+# make test-rest   only what `make test` leaves out
+# make test-nightly  as test-all, with many random examples for each property test
 # make sabotage every notebook with its fixes taken out: each claim must fail
 # make lint     ruff and mypy
 # make bench    what recording costs, as ratios
@@ -22,13 +25,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(if $(filter $(VENV)/bin/python,$(PY)),$(VENV)/.ready)
 
-.PHONY: setup demo lab test course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
+.PHONY: setup demo lab test test-rest test-all test-nightly course sabotage lint bench bench-load bench-diagnosis bench-predictions bench-compare bench-replay bench-virtual fuzz gpu-check clean
 
 # What these try must neither read nor write the user's own history of predictions.
-demo test course sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
-demo test course sabotage gpu-check: export GPULAB_PROGRESS := off
+demo test test-rest course sabotage bench bench-compare gpu-check: export GPULAB_HISTORY := off
+demo test test-rest course sabotage gpu-check: export GPULAB_PROGRESS := off
 # Notebooks are stored as they are at this size.
-test sabotage: export GPULAB_SIZE := tiny
+test test-rest sabotage: export GPULAB_SIZE := tiny
 
 setup: $(READY)
 
@@ -48,11 +51,22 @@ demo: $(READY)
 lab: $(READY)
 	$(PY) -m jupyterlab notebooks
 
+# Tests that share a browser, a kernel or a large trace form a group, which one process runs.
+PARALLEL := --numprocesses auto --dist loadgroup
+
 test: $(READY)
 	PYTHONHASHSEED=0 $(PY) -m pytest notebooks -p no:python --nbval --nbval-current-env --nbval-cell-timeout=180 \
 	    --nbval-sanitize-with gpulab/lessons/nbval.cfg --numprocesses auto --dist loadfile
-	$(PY) -m pytest -m 'not alone' --numprocesses auto --dist loadfile
-	$(PY) -m pytest -m alone
+	$(PY) -m pytest -m 'not full and not alone' $(PARALLEL) $(EXAMPLES)
+
+test-rest: $(READY)
+	$(PY) -m pytest -m 'full and not alone' $(PARALLEL) $(EXAMPLES)
+	$(PY) -m pytest -m alone $(EXAMPLES)
+
+test-all: test test-rest
+
+test-nightly: EXAMPLES := --hypothesis-profile=full
+test-nightly: test-all
 
 course: $(READY)
 	GPULAB_SIZE=$(or $(SIZE),lab) $(PY) tools/notebooks.py live

@@ -44,8 +44,10 @@ FIRST = ("browser", "kernel", "oracle")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Repeat the tests that time this machine."""
+    """Repeat the tests that time this machine; let pytest-xdist begin with the longest queues."""
     config.pluginmanager.register(Retries())
+    config.pluginmanager.register(XdistGroups())
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,6 +65,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in marked:
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+class XdistGroups:
+    """pytest-xdist 3.8 adds the group to an attribute that pytest 9.2 no longer reads: put it into the node id.
+
+    It stays there until the process that runs the tests has sent the ids to the one that schedules them.
+    """
+
+    def __init__(self) -> None:
+        self.original: list[tuple[Any, Any]] = []
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        for item in items:
+            node_id = getattr(item, "_nodeid", item.nodeid)
+            if node_id != item.nodeid:
+                self.original.append((item, item._id))
+                item._id = type(item._id).parse(node_id)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        for item, node_id in self.original:
+            item._id = node_id
 
 
 def _group(item: pytest.Item) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import steps
@@ -14,6 +14,7 @@ from gpulab.tables import Kind
 from gpulab.views.report.report import report
 from tests.support.runs.made_runs import event, on_gpu
 from tests.support.runs.simulated_machine import Call, Setup, loops, run_like, simulate, step_ms
+from tests.support.tiers import examples
 
 FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
 
@@ -92,7 +93,7 @@ def test_a_step_that_calls_for_no_work_tells_of_no_pace():
     assert steps(on_gpu([*events, *idle])).host is None
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls=loops(), count=st.integers(6, 12))
 def test_no_step_is_shorter_than_the_work_of_the_gpu_in_it(calls, count):
     run = run_like(calls, steps=count)

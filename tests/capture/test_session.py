@@ -79,6 +79,7 @@ def test_the_loop_computes_what_it_computes_without_us():
     assert watched == alone
 
 
+@pytest.mark.alone("compares times on two clocks of this machine")
 def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_the_marks():
     with gpulab.profile("clock") as session:
         train(60)
@@ -202,6 +203,7 @@ def test_a_loop_with_an_optimizer_alone_is_found_by_it():
     assert steps(session.run).found_by == "optimizer"
 
 
+@pytest.mark.alone("finds a loop by how evenly its operators come back on this machine")
 def test_a_loop_without_any_mark_is_found_by_what_repeats():
     with gpulab.profile("plain") as session:
         x = torch.ones(60, 60)

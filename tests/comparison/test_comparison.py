@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.matching import ADDED, CHANGED, OTHER_SIZES, REMOVED, SAME, matched, paired, tally
@@ -31,6 +31,7 @@ from tests.support.runs.made_runs import (
     stepped,
 )
 from tests.support.runs.made_runs import rows as table_rows
+from tests.support.tiers import examples
 
 
 def recorded(wait_ms, loader=NO_WORKERS, jitter=0.0, work_ms=60, seed=3, **more):
@@ -95,7 +96,7 @@ def mean_ns(runs):
     return round(float(np.mean(means)))
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.lists(st.floats(0.1, 90), min_size=2, max_size=4), st.integers(0, 10**6))
 def test_the_differences_of_the_parts_sum_to_that_of_the_mean_steps(waits_ms, seed):
     runs = [recorded(wait, jitter=3, seed=seed) for wait in waits_ms]
@@ -105,7 +106,7 @@ def test_the_differences_of_the_parts_sum_to_that_of_the_mean_steps(waits_ms, se
     assert sum(part.after_ns for part in parts) == mean_ns(after)
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.lists(st.floats(0.1, 90), min_size=3, max_size=5))
 def test_the_changes_of_a_story_sum_to_what_all_of_them_gave(waits_ms):
     told = compare(*(recorded(wait, jitter=2) for wait in waits_ms))

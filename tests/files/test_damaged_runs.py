@@ -8,12 +8,13 @@ import zipfile
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import store
 from gpulab.errors import StoreError
 from tests.support.runs.stored_runs import full_run, parts_of, same, with_meta, with_table, write
+from tests.support.tiers import examples
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_a_file_cut_off_anywhere_is_refused(small, tmp_path):
     assert all(refused_or_the_same(tmp_path / "x.gpulab", text[:size], run) for size in sizes)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_bytes_taken_out_or_put_in_are_refused_or_harmless(small, tmp_path_factory, data):
     text, run = small

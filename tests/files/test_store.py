@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
@@ -28,6 +28,7 @@ from gpulab.store import writing
 from gpulab.tables import EVENTS, GRIDS, HOST_SAMPLES, TABLES
 from tests.support.oracle import SHARED
 from tests.support.runs.stored_runs import FIELDS, ROWS, filled, full_run, parts_of, same
+from tests.support.tiers import examples
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_live_run_comes_back_equal(tmp_path):
     assert same(run, store.open(gpulab.save(run, tmp_path / "live.gpulab")))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     hnp.arrays(np.float32, 7, elements=st.floats(width=32)),
     hnp.arrays(np.int64, 7),

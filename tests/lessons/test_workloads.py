@@ -24,6 +24,7 @@ from gpulab.workloads import WORKLOADS, workload  # noqa: E402
 from gpulab.workloads.data import audio, images  # noqa: E402
 from gpulab.workloads.data.slow_items import RemoteImages  # noqa: E402
 from gpulab.workloads.data.word_pairs import CountedDocuments, Documents  # noqa: E402
+from tests.support.tiers import every_nth  # noqa: E402
 
 RULES = {rule.name for rule in gpulab.rules.RULES}
 NAMES = [one.name for one in WORKLOADS]
@@ -136,17 +137,18 @@ def test_a_workload_trains_gives_one_loss_a_step_and_leaves_nothing(name, nothin
     assert len(set(losses)) == 4, "nothing is being learnt"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_nth(NAMES, 4))
 def test_a_workload_gives_the_same_losses_every_time(name):
     assert workload(name).run(steps=3) == pytest.approx(workload(name).run(steps=3), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in FLAWED if name not in LARGER])
+@pytest.mark.parametrize("name", every_nth([name for name in FLAWED if name not in LARGER], 4))
 def test_a_flaw_costs_time_and_changes_no_result(name):
     flawed, twin = workload(name), workload(workload(name).twin)
     assert flawed.run(steps=5) == pytest.approx(twin.run(steps=5), rel=1e-4)
 
 
+@pytest.mark.alone("times a workload on this machine")
 @pytest.mark.parametrize(
     ("name", "arguments", "flawed", "mended"),
     [
@@ -162,17 +164,20 @@ def test_a_starving_loop_waits_for_data_and_its_twin_hardly_does(account, one_th
     assert account(workload(name).twin, steps=120, **arguments).loader_frac < mended
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_the_audio_loop_spends_its_time_in_its_own_python_and_its_twin_does_not(account, one_thread):
     assert account("audio_python", steps=8).python_frac > 0.4  # 0.68
     assert account("audio_table", steps=8).python_frac < 0.2  # 0.03
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_sixteen_times_the_samples_cost_the_tiny_ops_far_less_than_sixteen_times_the_time(one_thread):
     run = workload("tiny_ops").run
     one, sixteen = seconds(lambda: run(steps=30)), seconds(lambda: run(steps=30, batch_size=16))
     assert sixteen < 6 * one  # 2.1: the time is the starting of ops, not their work
 
 
+@pytest.mark.alone("times a workload on this machine")
 def test_sixteen_times_the_samples_cost_the_matmuls_many_times_the_time(one_thread):
     run = workload("matmul").run
     one, sixteen = seconds(lambda: run(steps=2, batch_size=128)), seconds(lambda: run(steps=2, batch_size=2048))

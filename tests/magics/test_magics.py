@@ -249,6 +249,7 @@ def predicted(reply):
     return [line for line in reply.value.splitlines() if line.startswith("Predicted")]
 
 
+@pytest.mark.alone("compares step times of two runs that were timed on this machine")
 def test_gpucompare_holds_the_measurement_against_the_change_that_was_made(live):
     steady = LOOP.replace("    optimizer.zero_grad()", "    time.sleep(0.01)\n    optimizer.zero_grad()")
     for name in ("one", "two"):

@@ -91,7 +91,17 @@ OTHERS = ("products alone", "passes over memory", "images")
 
 @pytest.mark.parametrize(
     ("gpu", "network_"),
-    [*(("h100", each) for each in NETWORKS), *((gpu, each) for gpu in ("t4", "l4") for each in OTHERS)],
+    [
+        *(("h100", each) for each in NETWORKS),
+        ("t4", "images"),
+        ("l4", "products alone"),
+        *(
+            pytest.param(gpu, each, marks=pytest.mark.full)
+            for gpu in ("t4", "l4")
+            for each in OTHERS
+            if (gpu, each) not in (("t4", "images"), ("l4", "products alone"))
+        ),
+    ],
 )
 def test_no_virtual_run_gains_more_than_its_ceiling(gpu, network_):
     before = played(gpu, NETWORKS[network_])

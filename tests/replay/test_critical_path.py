@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
@@ -13,6 +13,7 @@ from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 from tests.support.runs.made_runs import NO_WORKERS, event, loader_call, mark, run_of
 from tests.support.runs.simulated_machine import Call, graph, loops, run_like
+from tests.support.tiers import examples
 
 LAUNCH_BOUND = [Call(host_us=40.0, kernel_us=5.0)] * 30
 GPU_BOUND = [Call(host_us=10.0, kernel_us=60.0)] * 30
@@ -38,7 +39,7 @@ def check(path):
         assert path.step_ns == pytest.approx(float(lengths[path.step]), abs=2)
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(calls, st.floats(0.1, 3), st.floats(0.1, 3))
 def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
     made = timed(run_like(loop)).graph
@@ -48,7 +49,7 @@ def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
         check(critical_path(swept(changed), step))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls, st.floats(0.0, 1.0))
 def test_a_path_does_not_get_shorter_by_more_than_what_is_taken_from_it(loop, left):
     # A step that is measured on the host is its own path: work that is not on it may shrink without effect.

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
@@ -23,6 +23,7 @@ from gpulab.tables import DEVICE_KINDS, SIDE_TABLES, Kind
 from tests.support.runs.made_runs import NO_WORKERS, event, launched, loader_call, mark, on_gpu, run_of, stepped
 from tests.support.runs.predicted import reading
 from tests.support.runs.simulated_machine import Call, graph, loops, run_like, step_ms
+from tests.support.tiers import examples
 
 TRACES = (
     *("v100_resnet50_workers0", "v100_resnet50_workers4", "v100_ns_resolution", "h100_timesformer_inference"),
@@ -44,7 +45,7 @@ def same_ledger(one, other, within_ns):
 calls = loops()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls)
 def test_unchanged_it_is_the_recording(loop):
     run = run_like(loop)
@@ -57,7 +58,7 @@ def test_unchanged_it_is_the_recording(loop):
         same_ledger(accounts(again), accounts(run), 200)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls, st.floats(0.05, 3), st.floats(0.05, 3))
 def test_changed_its_events_keep_their_order_and_its_steps_are_the_replayed_ones(loop, gpu, host):
     run = run_like(loop, steps=8)
@@ -74,7 +75,7 @@ def test_changed_its_events_keep_their_order_and_its_steps_are_the_replayed_ones
     assert found.dur_ns[found.interior] == pytest.approx(lengths, abs=3)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(calls, st.floats(0.05, 3))
 def test_what_lay_inside_what_still_does(loop, host):
     run = run_like(loop)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
@@ -16,6 +16,7 @@ from gpulab.replay.quality import quality
 from gpulab.replay.sweep import swept
 from tests.support.runs.made_runs import run_of
 from tests.support.runs.simulated_machine import Call, graph, loops, run_like, step_ms
+from tests.support.tiers import examples
 
 LAUNCH_BOUND = [Call(host_us=40.0, kernel_us=5.0)] * 30
 GPU_BOUND = [Call(host_us=10.0, kernel_us=60.0)] * 30
@@ -27,7 +28,7 @@ LOOPS = {"launch": LAUNCH_BOUND, "gpu": GPU_BOUND, "logging": LOGGING, "loading"
 calls = loops()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls)
 def test_without_a_change_everything_is_where_it_was(loop):
     made = graph(run_like(loop))
@@ -70,7 +71,7 @@ def test_without_that_queue_a_busy_gpu_would_seem_to_be_limited_by_the_host():
     assert swept(half).host_steps_ns[1:].mean() > 1.5 * step_ms(loop, steps=20, gpu=0.5) * 1e6
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(calls, st.floats(0.1, 1.0), st.floats(0.1, 1.0))
 def test_what_costs_less_never_makes_a_step_longer(loop, one, other):
     made = graph(run_like(loop))
@@ -84,7 +85,7 @@ def test_what_costs_less_never_makes_a_step_longer(loop, one, other):
         assert swept(change(low)).step_ns <= swept(change(high)).step_ns + 1
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(calls)
 def test_no_step_is_shorter_than_its_host_or_its_gpu_alone(loop):
     made = graph(run_like(loop))
@@ -204,7 +205,7 @@ def test_a_scene_of_recorded_steps_only_is_about_those():
     assert ready.step_ns == found.traced_ns
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(calls, st.integers(8, 20))
 def test_many_graphs_swept_at_once_are_what_each_is_alone(loop, count):
     made = graph(run_like(loop))
@@ -221,6 +222,7 @@ def test_graphs_that_wait_for_different_work_are_swept_each_by_itself():
     assert steps_ns([made, free] * 5) == [swept(made).step_ns, swept(free).step_ns] * 5
 
 
+@pytest.mark.alone("compares a replay with steps that were timed on this machine")
 @pytest.mark.parametrize("name", ["tiny_ops", "counting"])
 def test_a_run_recorded_here_is_replayed_within_two_percent(name):
     pytest.importorskip("torch")

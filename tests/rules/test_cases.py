@@ -12,7 +12,7 @@ import pytest
 
 from gpulab.rules import RULES
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT
-from tests.support.runs.cases import ALL, CASES, diagnosed
+from tests.support.runs.cases import ALL, CASES, diagnosis_of
 
 NAMES = [rule.name for rule in RULES]
 TOPICS = {path.name: path.parent.name for path in CASES.glob("*/*")}
@@ -43,7 +43,7 @@ def test_a_rule_is_masked_only_by_rules_that_exist():
 
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_case_provokes_its_rule(rule, make):
-    diagnosis = diagnosed(make())
+    diagnosis = diagnosis_of(make)
     found = {finding.rule: finding for finding in diagnosis.findings}
     assert rule in found
     finding = found[rule]
@@ -61,14 +61,14 @@ def test_a_case_provokes_its_rule(rule, make):
 
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_is_code_that_can_be_pasted(rule, make):
-    for finding in diagnosed(make()).findings:
+    for finding in diagnosis_of(make).findings:
         tree = ast.parse(finding.fix)
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is Ellipsis]
 
 
 @pytest.mark.parametrize(("rule", "make"), SPARED)
 def test_a_near_miss_spares_the_rule(rule, make):
-    diagnosis = diagnosed(make())
+    diagnosis = diagnosis_of(make)
     told = [finding.rule for finding in diagnosis.findings]
     assert rule not in told
     assert rule not in [masked.finding.rule for masked in diagnosis.masked]

@@ -32,6 +32,7 @@ def rules(run):
     return [finding.rule for finding in gpulab.diagnose(run).findings]
 
 
+@pytest.mark.alone("records workloads on this machine and judges their step times")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than cores, on purpose
 @pytest.mark.parametrize("planted", [pytest.param(each, id=each.name) for each in HERE])
 def test_a_planted_fault_is_found_and_its_fix_takes_it_away(planted):

@@ -106,6 +106,7 @@ def test_a_thread_without_a_line_of_the_users_is_told_by_its_name():
     assert threads.busiest == "pin_memory"
 
 
+@pytest.mark.alone("measures how long a thread waits for a core of this machine")
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits for a core")
 def test_time_in_which_a_thread_wants_a_core_and_has_none_is_counted():
     asked = Asked(Threads(threading.get_ident()))

@@ -6,6 +6,7 @@ A parameter outside the first tier carries the mark `full`.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -53,16 +54,26 @@ def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:
 
 
 def covering_array(sizes: Sequence[int], strength: int = 2) -> list[tuple[int, ...]]:
-    """Return few rows of indices in which any `strength` columns hold every combination of their values. Greedy."""
+    """Return few rows of indices in which any `strength` columns hold every combination of their values.
+
+    Greedy. Of equally good rows the one with the rarest values is taken, so that a short column takes turns.
+    """
     columns = list(itertools.combinations(range(len(sizes)), min(strength, len(sizes))))
     missing = {
         (chosen, values) for chosen in columns for values in itertools.product(*(range(sizes[at]) for at in chosen))
     }
-    rows = []
+    rows: list[tuple[int, ...]] = []
+    uses: Counter[tuple[int, int]] = Counter()
     candidates = list(itertools.product(*map(range, sizes)))
+
+    def merit(row: tuple[int, ...]) -> tuple[int, int]:
+        covers = sum((at, _values(row, at)) in missing for at in columns)
+        return covers, -sum(uses[each] for each in enumerate(row))
+
     while missing:
-        row = max(candidates, key=lambda each: sum((at, _values(each, at)) in missing for at in columns))
+        row = max(candidates, key=merit)
         missing -= {(at, _values(row, at)) for at in columns}
+        uses.update(enumerate(row))
         rows.append(row)
     return rows
 

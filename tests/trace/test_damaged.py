@@ -9,7 +9,7 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import trace
@@ -18,6 +18,7 @@ from gpulab.run import Run
 from gpulab.trace import Limits
 from gpulab.trace.reading import pieces, text_blocks
 from gpulab.trace.reading.repair import mended
+from tests.support.tiers import examples
 
 
 def event(number, **more):
@@ -351,7 +352,7 @@ def test_many_damaged_events_do_not_take_forever():
 # Anything at all.
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(data=st.data())
 def test_no_damage_raises_anything_but_a_trace_error(data):
     text = bytearray(data.draw(st.sampled_from([TEXT, PACKED])))
@@ -369,7 +370,7 @@ def test_no_damage_raises_anything_but_a_trace_error(data):
         assert len(rows) <= 8
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.binary(max_size=400))
 def test_mending_sound_json_changes_nothing(noise):
     sound = json.dumps({"text": noise.decode("latin-1"), "a\\": ["\\\\", "nan", "N/A \\"]}).encode()

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from gpulab.views.report.report import report
+from tests.support.front_end.pages import on_pages
 from tests.support.runs.example_report import made
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install -e '.[dev]' has axe-core")
 
 SERIOUS = ("serious", "critical")
-RECORDED = ("v100_resnet50_workers0", "a100_ddp_8ranks_rank")
+every_report = on_pages(("made", "v100_resnet50_workers0", "a100_ddp_8ranks_rank"))
 UNFOLD = "() => document.querySelectorAll('details').forEach(each => each.open = true)"
 
 
@@ -24,7 +25,7 @@ def page(any_page: Any) -> Any:
     return any_page
 
 
-@pytest.fixture(scope="module", params=["made", *RECORDED])
+@pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest) -> Any:
     if request.param == "made":
         return made()
@@ -47,6 +48,7 @@ def test_axe_sees_what_is_wrong_with_a_page_that_is_wrong(page):
     assert {fault.partition(":")[0] for fault in faults(page)} >= {"image-alt", "color-contrast", "html-has-lang"}
 
 
+@every_report
 def test_a_report_has_no_serious_fault(page, told):
     page.set_content(told.page())
     assert faults(page) == []
@@ -54,6 +56,7 @@ def test_a_report_has_no_serious_fault(page, told):
     assert faults(page) == []
 
 
+@every_report
 def test_a_page_with_the_timeline_has_no_serious_fault(page, told, tmp_path):
     path = told.save(tmp_path / "report.html")
     page.goto(path.as_uri())
@@ -62,12 +65,14 @@ def test_a_page_with_the_timeline_has_no_serious_fault(page, told, tmp_path):
     assert faults(page) == []
 
 
+@every_report
 def test_a_report_never_scrolls_sideways(page, told):
     page.set_content(told.page())
     page.evaluate(UNFOLD)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@every_report
 def test_everything_that_unfolds_is_reached_and_opened_by_keyboard(page, told):
     page.set_content(told.page())
     count = page.locator("summary:visible").count()

@@ -14,10 +14,12 @@ from gpulab.intervals import Coverage, merged
 from gpulab.views.report.report import report
 from gpulab.views.sheet.lanes import window
 from tests.support.front_end.page_layout import faults
+from tests.support.front_end.pages import on_pages
 from tests.support.runs.example_report import made
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
+every_report = on_pages(("made", "v100_resnet50_workers0", "a100_ddp_8ranks_rank"))
 TOLERANCE = 0.08  # of a lane's height: heights have 44 levels, and are drawn in 22 pixels
 UNFOLD = "() => document.querySelectorAll('details').forEach(each => each.open = true)"
 # For each lane of a picture, the share of each column's height that is inked in more than the lane's own pale ground.
@@ -54,7 +56,7 @@ def narrow(chromium: Any) -> Iterator[Any]:
     opened.close()
 
 
-@pytest.fixture(scope="module", params=["made", "v100_resnet50_workers0", "a100_ddp_8ranks_rank"])
+@pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest) -> Any:
     if request.param == "made":
         return made()
@@ -64,6 +66,7 @@ def told(request: pytest.FixtureRequest) -> Any:
     return report(gpulab.load(find(f"{request.param}.json.gz")))
 
 
+@every_report
 def test_a_report_is_well_laid_out_folded_and_unfolded(page, told):
     page.set_content(told.page())
     assert faults(page) == []
@@ -71,6 +74,7 @@ def test_a_report_is_well_laid_out_folded_and_unfolded(page, told):
     assert faults(page) == []
 
 
+@every_report
 def test_in_lanes_there_is_ink_where_the_gpu_worked_and_none_where_it_was_idle(page, told):
     page.set_content(told.page())
     diagnosis = told.diagnosis

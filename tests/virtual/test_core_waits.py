@@ -44,6 +44,7 @@ def worked(turns=1):
     return time.perf_counter_ns() - begun_ns
 
 
+@pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_what_the_program_waited_for_a_core_is_none_of_its_own_time(crowded):
     recorder = Recorder(lambda record: None)
     recorder.entered()
@@ -55,6 +56,7 @@ def test_what_the_program_waited_for_a_core_is_none_of_its_own_time(crowded):
     recorder.close()
 
 
+@pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_waits_inside_of_pytorch_are_not_taken_off_what_the_program_does_afterwards(crowded):
     recorder, own_ns = Recorder(lambda record: None), 0
     for _ in range(10):
@@ -70,6 +72,7 @@ def test_waits_inside_of_pytorch_are_not_taken_off_what_the_program_does_afterwa
     recorder.close()
 
 
+@pytest.mark.alone("measures how long this thread waits for a core of this machine")
 def test_real_work_of_the_cpu_takes_what_it_takes_without_the_others(crowded):
     recorder = Recorder(lambda record: None)
     begun_ns = recorder.begin()

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.classification import Family, family_of
@@ -18,6 +18,7 @@ from gpulab.virtual.cost_model.foreach import launches
 from gpulab.virtual.cost_model.op_classes import op_class
 from gpulab.virtual.cost_model.operators import SPREAD, OpClass, kernels
 from gpulab.virtual.op_log.ops import Copy, Op, Way
+from tests.support.tiers import examples
 from tests.support.virtual.made_ops import (
     attention,
     convolution,
@@ -51,7 +52,7 @@ def name_of(op, gpu):
 # Laws.
 
 SIZES = st.integers(1, 64).map(lambda each: 64 * each)
-MANY = settings(max_examples=60, deadline=None)
+MANY = examples(60)
 
 
 @MANY
@@ -204,7 +205,7 @@ NAMES = (
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     name=st.sampled_from(NAMES),
     ins=st.lists(TENSORS, max_size=6),

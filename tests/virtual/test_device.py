@@ -335,6 +335,7 @@ def test_roles_are_learned_at_the_optimizer_s_step():
     assert told[Role.ACTIVATION] > 5000
 
 
+@pytest.mark.alone("times Python between operators on this machine")
 def test_the_program_s_own_python_is_told_and_ours_is_not():
     def program():
         x = torch.zeros(10, device="cuda")

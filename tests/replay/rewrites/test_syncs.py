@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.replay.rewrite import MIDDLE
@@ -12,6 +12,7 @@ from gpulab.replay.sweep import swept
 from gpulab.tables import Kind
 from tests.support.runs.made_runs import event, on_gpu, stepped
 from tests.support.runs.simulated_machine import Call, graph, run_like, step_ms
+from tests.support.tiers import examples
 
 LOGGING = [*[Call(host_us=15.0, kernel_us=25.0)] * 20, Call(waits=True), Call(host_us=300.0, kernel_us=5.0)]
 ASKING = [*[Call(host_us=10.0, kernel_us=30.0), Call(waits=True)] * 12, Call(host_us=500.0, kernel_us=20.0)]
@@ -159,7 +160,7 @@ calls = st.lists(
 ).filter(lambda some: any(not call.waits for call in some))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(calls, st.integers(1, 30))
 def test_waits_taken_away_never_make_a_step_longer_and_never_beat_the_bound(loop, count):
     made = graph(run_like(loop, steps=8))

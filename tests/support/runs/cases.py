@@ -1,5 +1,6 @@
 """The cases of each rule: `tests/cases/<topic>/<rule>/case.py`, and recorded runs beside it."""
 
+import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -40,3 +41,9 @@ ALL = list(cases())
 
 def diagnosed(made):
     return diagnose(made) if isinstance(made, Run) else diagnose(made[0], made)
+
+
+@functools.cache
+def diagnosis_of(make):
+    """The diagnosis of a case, made once for all tests that ask for it."""
+    return diagnosed(make())

@@ -46,6 +46,7 @@ from tests.support.runs.made_runs import (
     stall,
     stepped,
 )
+from tests.support.tiers import tiered_product
 
 MIB = 1024**2
 HOSTILE = "<script>alert(1)</script>\"'&$x^2$\u202e\u200b 名前 " + "k" * 10_000
@@ -247,8 +248,7 @@ def test_every_chart_of_every_run_is_a_readable_picture_that_says_itself_in_word
         assert len(row.cells) == len(drawn.table.header)
 
 
-@by_chart
-@pytest.mark.parametrize("trace", RECORDED)
+@pytest.mark.parametrize(("make", "trace"), tiered_product(CHARTS, RECORDED, strength=1))
 def test_every_chart_of_a_recorded_trace_is_a_readable_picture(make, trace, recorded):
     if trace not in _KEPT:
         _KEPT[trace] = gpulab.load(recorded(f"{trace}.json.gz"))

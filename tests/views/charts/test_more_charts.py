@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import comparison, trace
@@ -42,6 +42,7 @@ from tests.support.front_end.chart_checks import HOSTILE, check, crowded, drawn_
 from tests.support.runs.cases import case_module
 from tests.support.runs.made_loading_runs import from_main, from_workers
 from tests.support.runs.made_runs import MS, event, launched, loader_call, mark, on_gpu, rows, run_of, stepped
+from tests.support.tiers import examples, tiered_product
 from tests.support.virtual.memory_programs import SPEEDS, on, training
 
 MINE = (batch_sweep, idle_flame, queue_depth, copy_rates, loader_workers, gpu_comparison, predicted, rank_skew)
@@ -90,8 +91,7 @@ def test_a_run_of_a_cpu_gives_a_legible_chart(chart):
     check(chart(cpu_only()))
 
 
-@pytest.mark.parametrize("chart", MINE, ids=lambda chart: chart.__name__)
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize(("chart", "name"), tiered_product(MINE, RECORDED, strength=1))
 def test_a_recorded_run_of_a_gpu_gives_a_legible_chart(chart, name, recorded):
     check(chart(read(recorded(f"{name}.json.gz"))))
 
@@ -162,7 +162,7 @@ def test_the_check_of_pictures_finds_a_planted_fault(fault):
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_flame_takes_idle_time_apart_as_a_walk_through_every_instant_does(data):
     """Operators of one thread that nest, kernels anywhere: each idle instant belongs to the innermost operator."""
     instants, names = 120, "abcd"
@@ -233,7 +233,7 @@ def test_a_gpu_that_never_idles_is_told_so_and_not_called_unmeasured():
 
 
 @given(st.lists(st.tuples(st.integers(0, 55), st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=14))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_depth_of_the_queue_is_what_counting_at_every_instant_gives(pieces):
     """Work that is called for at `at`, begins `wait` later and takes `dur`: counted one instant after the other."""
     events = [event(Kind.STEP, f"ProfilerStep#{step}", 20 * step, 20) for step in range(4)]

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.intervals import covered_ns
@@ -16,8 +16,9 @@ from gpulab.views.timeline.scene.scene import scene
 from tests.support.front_end.scene_counts import large, small_run, undiagnosed
 from tests.support.front_end.scene_questions import HOSTILE, computed, ledger_of, trained
 from tests.support.runs.made_runs import MS, event, launched, mark, on_gpu, run_of
+from tests.support.tiers import examples
 
-QUICK = settings(max_examples=40, deadline=None)
+QUICK = examples(40)
 
 
 # Search.

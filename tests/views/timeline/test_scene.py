@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
@@ -33,6 +33,7 @@ from tests.support.runs.made_runs import (
     stepped,
 )
 from tests.support.runs.predicted import reading
+from tests.support.tiers import examples
 
 ON_GPU = Machine(gpus=(GPUS["H100"],))
 
@@ -399,7 +400,7 @@ def test_the_recording_of_a_run_without_windows_is_from_its_first_event_to_its_l
     assert told["matmul"] == 6 * 35_000_000
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 10_000), bursts=st.integers(2, 5))
 def test_a_value_that_is_held_is_drawn_level_until_it_changes(seed, bursts):
     chance = np.random.default_rng(seed)

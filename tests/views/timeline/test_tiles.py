@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import diagnose
@@ -19,8 +19,9 @@ from gpulab.views.timeline.scene.scene import scene
 from gpulab.views.timeline.tiles.cutting import Layer, cut, shares
 from tests.support.front_end.scene_counts import MOST, large, looked_at, read, small_run, undiagnosed
 from tests.support.runs.made_runs import GPUS, gpu_series, run_of
+from tests.support.tiers import examples
 
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = examples(60)
 
 
 def filled(starts, ends, first, last):
@@ -195,7 +196,7 @@ def without_ids(tile):
     return words, rest, links, {key: value.tolist() for key, value in bins.items()}
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_the_events_does_not_matter(random):
     run = small_run()

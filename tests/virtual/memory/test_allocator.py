@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab import trace
 from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, rounded_bytes, segment_bytes
+from tests.support.tiers import examples
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -84,7 +85,7 @@ actions = st.lists(
 # The same as the map of bytes, whatever is asked.
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(actions)
 def test_every_block_lies_where_the_smallest_free_run_with_room_is(asked):
     """Address and size are those of an independent search, so no two blocks overlap, and the fit is the best."""
@@ -109,13 +110,13 @@ def test_every_block_lies_where_the_smallest_free_run_with_room_is(asked):
         assert allocator.stats()["requested_bytes.all.current"] == sum(block.asked_bytes for block in live)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(actions)
 def test_the_same_requests_in_the_same_order_get_the_same_places(asked):
     assert places(asked) == places(asked)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(actions)
 def test_when_all_is_freed_and_the_cache_emptied_nothing_is_held(asked):
     allocator = CachingAllocator(GIB)

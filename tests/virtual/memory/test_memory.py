@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.virtual.memory_fit.memory import Full, Memory
 from gpulab.virtual.op_log.ops import Phase, Role
+from tests.support.tiers import examples
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 FORWARD, BACKWARD, OPTIMIZER, SETUP = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.SETUP
@@ -224,7 +225,7 @@ events = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(events)
 def test_peaks_by_phase_and_role_are_those_of_a_full_history(told):
     """The history keeps a copy of who was there at every moment, and looks for the highest at the end."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import Phase as Phase_
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gpulab
@@ -23,6 +23,7 @@ from gpulab.virtual.memory_fit.memory import Full, Memory, allowances
 from gpulab.virtual.memory_fit.request_script import Script, forecast, forecast_of_steps
 from gpulab.virtual.op_log.ops import Copy, HostOp, Phase, Role, Way
 from tests.support.runs.made_runs import event, mark, run_of
+from tests.support.tiers import examples
 from tests.support.virtual.memory_programs import (
     GIB,
     MIB,
@@ -193,7 +194,7 @@ def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
     assert told.fixed_bytes == pytest.approx(400 * MIB, rel=0.01)
 
 
-@settings(deadline=None, max_examples=12, phases=[Phase_.generate])
+@examples(12, phases=[Phase_.generate])
 @given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
 def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
     """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
