@@ -49,7 +49,7 @@ def _document(header: dict[str, Any], code: str, data: str, report_html: str, ti
     policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
     title = escape(clean(header["title"], 200))
     timeline = (
-        '<div id="gpulab-timeline"></div><p class="gpulab-page-soft" id="gpulab-said" role="status"></p>'
+        '<div id="gpulab-timeline"></div><p class="gpulab-page-soft" id="gpulab-status" role="status"></p>'
         "<noscript><p>The timeline needs JavaScript; the report does not.</p></noscript>"
     )
     if report_html:
