@@ -85,7 +85,7 @@ class Stopped:
         notebook.wait(self.index, timeout_s=120)
         self.cell_text = cell.text_content()
         self.panels_left = cell.locator(".gpulab-live").count()
-        offer = cell.get_by_role("button", name="Zoom into it")
+        offer = cell.get_by_role("button", name="Open interactive timeline")
         offer.wait_for(timeout=60_000)
         offer.click()
         timeline = cell.locator(".gpulab-tl[data-painted]")
