@@ -27,9 +27,8 @@ PAIRS: dict[str, Callable[[float | None], str]] = {
     "share(value)": percent,
     'reading(value, { format: "percent" })': percent,
     'reading(value, { format: "bytes" })': size,
-    'reading(value, { format: "watts" })': lambda value: quantity(value, "W"),
-    'reading(value, { format: "mhz" })': lambda value: quantity(value, "MHz"),
-    'reading(value, { format: "celsius" })': lambda value: quantity(value, "°C"),
+    'reading(value, { format: "number", unit: "W" })': lambda value: quantity(value, "W"),
+    'reading(value, { format: "number", unit: "°C" })': lambda value: quantity(value, "°C"),
     'reading(value, { format: "number" })': number,
 }
 

@@ -92,6 +92,7 @@ function reading(value, group) {
   if (Number.isNaN(value)) return UNKNOWN;
   if (group.format === "percent") return share(value);
   if (group.format === "bytes") return bytes(value) + ((group.unit || "").endsWith("/s") ? "/s" : "");
+  if (group.format === "number" && group.unit) return quantity(value, group.unit);
   return Number.isFinite(value) ? `${number(value)} ${group.unit || ""}`.trim() : UNKNOWN;
 }
 
