@@ -228,7 +228,8 @@ def test_the_card_of_a_step_contains_its_three_largest_parts():
     assert (card["name"], card["kind"]) == ("step 3", "step")
     [line] = card["lines"]
     assert re.findall(r"\d+ %", line) == ["35 %", "23 %", "20 %"]
-    assert line.startswith("matrix kernels ")
+    labels = {part.key: part.label for part in SCENE.sides[0].accounts.parts}
+    assert line.startswith(f"{labels['matmul']} ")
 
 
 def test_the_name_on_a_card_has_at_most_1200_letters():

@@ -62,7 +62,7 @@ class OpenButton {
     this.button = document.createElement("button");
     this.button.type = "button";
     this.button.className = "gpulab-tl-open";
-    this.button.textContent = "Open interactive timeline";
+    this.button.textContent = "Open timeline";
     this.button.dataset.lmSuppressShortcuts = "true";
     this.button.addEventListener("click", () => {
       this.button.disabled = true;
@@ -80,7 +80,7 @@ class OpenButton {
   // Show the error, and enable the button for another attempt.
   showError(problem) {
     this.button.disabled = false;
-    this.button.textContent = `Open interactive timeline (gpulab: ${problem.message})`;
+    this.button.textContent = `Open timeline (gpulab: ${problem.message})`;
   }
 
   end() {
