@@ -213,7 +213,7 @@ def tangled() -> Scene:
         return [*kernels, *ops, event(Kind.MEMCPY, "copy", at, 0.0, stream=9)]
 
     events = stepped(step, count=8, step_ms=10.0)
-    return scene(diagnose(run_of(sorted(events, key=lambda each: (each["start_ns"], -each["dur_ns"])))))
+    return scene(diagnose(run_of(sorted(events, key=lambda row: (row["start_ns"], -row["dur_ns"])))))
 
 
 @pytest.mark.browser

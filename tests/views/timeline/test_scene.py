@@ -231,13 +231,13 @@ def test_findings_come_with_their_longest_spans_and_how_many_more_there_are():
     assert diagnosis.first is not None
     start = np.arange(300) * 1_000_000
     many = replace(diagnosis.first, shown_by=Spans(start, start + 1_000 + np.arange(300)))
-    told = scene(replace(diagnosis, findings=(many,))).header()["findings"][0]
-    assert told["rule"] == many.rule
-    assert told["claim"] == many.claim
-    assert len(told["spans"]) == 200
-    assert told["more"] == 100
-    assert told["spans"] == sorted(told["spans"])
-    assert min(end - begin for begin, end in told["spans"]) == 1_100
+    finding = scene(replace(diagnosis, findings=(many,))).header()["findings"][0]
+    assert finding["rule"] == many.rule
+    assert finding["claim"] == many.claim
+    assert len(finding["spans"]) == 200
+    assert finding["more"] == 100
+    assert finding["spans"] == sorted(finding["spans"])
+    assert min(end - begin for begin, end in finding["spans"]) == 1_100
 
 
 def test_notes_state_the_recorded_steps_gaps_and_lost_events():
@@ -276,8 +276,8 @@ def test_no_text_of_the_header_contains_bidi_overrides():
     def texts(value):
         if isinstance(value, str):
             yield value
-        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            yield from texts(each)
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from texts(item)
 
     run = replace(RUNS["hostile"], threads=(HOSTILE, HOSTILE))
     run = replace(run, event_rows=rows(run.event_rows.table, [event(Kind.OP, HOSTILE, 0, 1, thread=t) for t in (0, 1)]))
@@ -411,13 +411,13 @@ def test_a_held_value_is_constant_until_it_changes(seed, bursts):
     begins = np.sort(rng.choice(np.arange(1, 90), bursts, replace=False)) * 1_000_000
     at = np.unique(np.concatenate([start + rng.integers(0, 200_000, 400) for start in begins]))
     value = rng.integers(0, 2**30, len(at)).astype(float)
-    moments, low, high = pieces(Curve(at, value, expected=True), 0, 100_000_000, 128)
-    assert len(moments) <= 128
-    assert (np.diff(moments) >= 0).all()
+    times, low, high = pieces(Curve(at, value, held=True), 0, 100_000_000, 128)
+    assert len(times) <= 128
+    assert (np.diff(times) >= 0).all()
     for burst, following in itertools.pairwise([*begins, 100_000_000]):
         # A quiet interval, without the points at which the burst before it ends and the next one begins.
         quiet = np.linspace(burst + 2_000_000, following - 2_000_000, 9)
         quiet = quiet[(quiet > burst + 2_000_000) & (quiet < following - 2_000_000)]
         expected = value[np.searchsorted(at, quiet, side="right") - 1]
-        assert np.interp(quiet, moments, low) == pytest.approx(expected, rel=1e-6)
-        assert np.interp(quiet, moments, high) == pytest.approx(expected, rel=1e-6)
+        assert np.interp(quiet, times, low) == pytest.approx(expected, rel=1e-6)
+        assert np.interp(quiet, times, high) == pytest.approx(expected, rel=1e-6)

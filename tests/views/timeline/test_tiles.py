@@ -133,7 +133,7 @@ def calls(count, seed):
         if end - start > 8:
             at = np.sort(rng.integers(start, end + 1, 4)).tolist()
             open_ += [(a, b) for a, b in (at[:2], at[2:]) if b > a]
-    return sorted(spans_, key=lambda each: (each[0], -each[1]))
+    return sorted(spans_, key=lambda span: (span[0], -span[1]))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -147,7 +147,7 @@ def test_the_depth_of_a_call_is_the_number_of_calls_that_contain_it(seed):
 @QUICK
 @given(st.lists(st.tuples(st.integers(0, 50_000), st.integers(1, 20_000)), min_size=1, max_size=40))
 def test_calls_of_one_depth_overlap_by_at_most_a_rounding_error(call_spans):
-    call_spans = sorted(((start, start + dur) for start, dur in call_spans), key=lambda each: (each[0], -each[1]))
+    call_spans = sorted(((start, start + dur) for start, dur in call_spans), key=lambda span: (span[0], -span[1]))
     start, end = (np.array(each) for each in zip(*call_spans, strict=True))
     depth_of = depths(start, end)
     for depth in range(depth_of.max() + 1):

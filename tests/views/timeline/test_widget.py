@@ -44,7 +44,7 @@ def kernel(shared_kernel: Callable[..., Kernel]) -> Kernel:
     return shared_kernel(SETUP)
 
 
-def ask(run_scene: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]:
+def ask_scene(run_scene: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]:
     return answer(lambda: run_scene, {"kind": "ask", "id": "7", **question})
 
 
@@ -52,27 +52,27 @@ def ask(run_scene: Scene, **question: Any) -> tuple[dict[str, Any], list[bytes]]
 
 
 def test_a_tile_is_answered_as_bytes_and_everything_else_as_json(large_scene):
-    content, [tile] = ask(large_scene, what="tile", level=2, index=1)
+    content, [tile] = ask_scene(large_scene, what="tile", level=2, index=1)
     assert content == {"kind": "answer", "id": "7", "form": "tile"}
     assert tile == large_scene.tile(2, 1)
     hit = large_scene.search(RARE)["hits"][0]
     card = {"what": "card", "row": hit["row"], "box": hit["id"]}
     for question in ({"what": "header"}, {"what": "search", "text": "softmax"}, card):
-        content, [text] = ask(large_scene, **question)
+        content, [text] = ask_scene(large_scene, **question)
         assert content["form"] == "json"
         assert isinstance(json.loads(text), dict)
 
 
 def test_a_brush_accepts_its_ends_in_any_order(large_scene):
-    content, [text] = ask(large_scene, what="brush", start_ns=90e6, end_ns=50e6)
+    content, [text] = ask_scene(large_scene, what="brush", start_ns=90e6, end_ns=50e6)
     assert content["form"] == "json"
     assert json.loads(text) == json.loads(json.dumps(large_scene.brush(50_000_000, 90_000_000)))
 
 
 def test_a_tile_or_box_that_does_not_exist_is_answered_with_nothing(large_scene):
-    assert ask(large_scene, what="tile", level=2, index=99)[0]["form"] == "nothing"
-    assert ask(large_scene, what="tile", level=-1, index=0)[0]["form"] == "nothing"
-    assert ask(large_scene, what="card", row=9_999, box=1)[0]["form"] == "nothing"
+    assert ask_scene(large_scene, what="tile", level=2, index=99)[0]["form"] == "nothing"
+    assert ask_scene(large_scene, what="tile", level=-1, index=0)[0]["form"] == "nothing"
+    assert ask_scene(large_scene, what="card", row=9_999, box=1)[0]["form"] == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_tile_or_box_that_does_not_exist_is_answered_with_nothing(large_scene)
     ],
 )
 def test_an_invalid_question_is_answered_with_an_error_message(large_scene, question):
-    content, buffers = ask(large_scene, **question)
+    content, buffers = ask_scene(large_scene, **question)
     assert (content["form"], buffers) == ("error", [])
     assert "why:" in content["text"]
     assert len(content["text"]) < 400
@@ -108,7 +108,7 @@ def test_an_internal_error_reaches_the_front_end_with_its_source_line():
 
 def test_the_content_of_an_answer_stays_small(large_scene):
     question = {"what": "search", "text": "", "id": "9" * 10_000}
-    content, _ = ask(large_scene, **question)
+    content, _ = ask_scene(large_scene, **question)
     assert len(json.dumps(content)) < 200
 
 
@@ -296,7 +296,7 @@ def exchange(kernel: Kernel, comm: str, content: dict[str, Any]) -> tuple[dict[s
 
 
 def test_hostile_names_do_not_break_an_answer(large_scene):
-    content, [text] = ask(large_scene, what="search", text="alert(1)")
+    content, [text] = ask_scene(large_scene, what="search", text="alert(1)")
     assert content["form"] == "json"
     [name] = json.loads(text)["names"]
     assert name["name"][:20] == HOSTILE[:20]
