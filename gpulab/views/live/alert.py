@@ -89,7 +89,7 @@ class Watcher:
             return text
         line, times = next(iter(Counter(line for _, line in self._frames).most_common(1)), ("", 0))
         if times >= _MOSTLY_FRAC * max(len(self._frames), 1) and line:
-            text += f"; most often at {line}"
+            text += f"; the main thread is most often at {line}"
         return text
 
 

@@ -129,7 +129,7 @@ def _recording_notes(side: Side) -> Iterator[str]:
     if run.source.how == "predicted":
         yield "sensors and memory are not predicted"
     if steps.inflation is not None and steps.inflation >= INFLATED:
-        yield f"profiler overhead: profiled steps took {ratio(steps.inflation)} as long as the other steps"
+        yield f"profiler overhead: profiled steps took {ratio(steps.inflation)} the time of the other steps"
 
 
 def _recorded_steps(steps: Steps) -> str:
