@@ -162,9 +162,9 @@ class Timeline {
     if (narrow !== this.lanes.narrow) this.lanes.arrange(narrow);
     this.root.classList.toggle("gpulab-tl-narrow", narrow);
     this.view.width = Math.max(width - (narrow ? 0 : LABELS), 120);
-    this.tall = Math.min(this.lanes.height, MAX_HEIGHTS[Math.min(this.lanes.sides.length, 2) - 1]);
-    this.frame.style.height = `${AXIS + this.tall}px`;
-    this.painter.size(this.view.width, AXIS + this.tall);
+    this.visibleHeight = Math.min(this.lanes.height, MAX_HEIGHTS[Math.min(this.lanes.sides.length, 2) - 1]);
+    this.frame.style.height = `${AXIS + this.visibleHeight}px`;
+    this.painter.size(this.view.width, AXIS + this.visibleHeight);
     this.scrollTo(this.scroll);
     this.requestFrame();
   }
@@ -172,7 +172,7 @@ class Timeline {
   isVisible(row) {
     const { lanes } = this;
     const top = lanes.top[row] - this.scroll;
-    return lanes.isShown(row) && top + lanes.tall[row] >= 0 && top <= this.tall;
+    return lanes.isShown(row) && top + lanes.heights[row] >= 0 && top <= this.visibleHeight;
   }
 
   rowAt(y) {
@@ -181,13 +181,13 @@ class Timeline {
 
   // Return whether the lanes moved.
   scrollTo(y) {
-    const maxScroll = Math.max(this.lanes.height - this.tall, 0);
+    const maxScroll = Math.max(this.lanes.height - this.visibleHeight, 0);
     const before = this.scroll;
     this.scroll = clamp(Math.round(y), 0, maxScroll);
     this.labelColumn.style.transform = `translateY(${-this.scroll}px)`;
     this.thumb.hidden = maxScroll === 0;
-    this.thumb.style.height = `${(this.tall * this.tall) / this.lanes.height}px`;
-    this.thumb.style.top = `${AXIS + (this.scroll * this.tall) / this.lanes.height}px`;
+    this.thumb.style.height = `${(this.visibleHeight * this.visibleHeight) / this.lanes.height}px`;
+    this.thumb.style.top = `${AXIS + (this.scroll * this.visibleHeight) / this.lanes.height}px`;
     this.requestFrame();
     return this.scroll !== before;
   }
@@ -195,16 +195,16 @@ class Timeline {
   grabThumb(event) {
     const [y, scroll] = [event.clientY, this.scroll];
     this.thumb.setPointerCapture(event.pointerId);
-    this.thumb.onpointermove = (move) => this.scrollTo(scroll + ((move.clientY - y) * this.lanes.height) / this.tall);
+    this.thumb.onpointermove = (move) => this.scrollTo(scroll + ((move.clientY - y) * this.lanes.height) / this.visibleHeight);
     this.thumb.onpointerup = this.thumb.onpointercancel = () => (this.thumb.onpointermove = null);
     event.preventDefault();
   }
 
   reveal(row) {
     if (!this.lanes.isShown(row)) return;
-    const [top, bottom] = [this.lanes.top[row] - 22, this.lanes.top[row] + this.lanes.tall[row] + 6];
+    const [top, bottom] = [this.lanes.top[row] - 22, this.lanes.top[row] + this.lanes.heights[row] + 6];
     if (top < this.scroll) this.scrollTo(top);
-    else if (bottom > this.scroll + this.tall) this.scrollTo(bottom - this.tall);
+    else if (bottom > this.scroll + this.visibleHeight) this.scrollTo(bottom - this.visibleHeight);
   }
 
   // ---- frames
@@ -217,7 +217,7 @@ class Timeline {
 
   frameAt(now) {
     this.raf = null;
-    if (!this.painter.wide) return;
+    if (!this.painter.width) return;
     // Only consecutive frames measure the frame rate.
     if (this.requestedAt - this.lastFrame < 17) this.record(this.stats.frames, now - this.lastFrame);
     const start = performance.now();

@@ -90,8 +90,8 @@ class Tile {
   stack({ row, key, share: shares }, lanes, colours, dpr, texels, filled) {
     if (!filled.has(row)) filled.set(row, { sum: new Uint16Array(this.bins), top: new Uint16Array(this.bins) });
     const { sum, top } = filled.get(row);
-    const floor = Math.round((lanes.top[row] + lanes.tall[row]) * dpr) - 1;
-    const height = Math.round(lanes.tall[row] * dpr);
+    const floor = Math.round((lanes.top[row] + lanes.heights[row]) * dpr) - 1;
+    const height = Math.round(lanes.heights[row] * dpr);
     const [r, g, b] = rgb(colours[key]);
     const colour = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
     for (let bin = 0; bin < this.bins; bin++) {

@@ -11,10 +11,10 @@ class Curves {
     for (const group of this.t.lanes.groups) {
       if (group.kind !== "curve" || !this.t.isVisible(group.first)) continue;
       const row = group.first;
-      const [top, tall] = [this.t.lanes.top[row] + 2, this.t.lanes.tall[row] - 3];
+      const [top, height] = [this.t.lanes.top[row] + 2, this.t.lanes.heights[row] - 3];
       const range = group.high > group.low ? group.high - group.low : 1;
-      const y = (value) => top + tall * (1 - clamp((value - group.low) / range, 0, 1));
-      for (const piece of this.t.pieces) this.curve(piece, row, y, top + tall);
+      const y = (value) => top + height * (1 - clamp((value - group.low) / range, 0, 1));
+      for (const piece of this.t.pieces) this.curve(piece, row, y, top + height);
       if (group.threshold !== null && group.threshold !== undefined) this.threshold(y(group.threshold));
       if (this.t.pointer) this.dot(group, y);
     }
@@ -41,7 +41,7 @@ class Curves {
     pen.setLineDash([4, 3]);
     pen.beginPath();
     pen.moveTo(0, y);
-    pen.lineTo(this.painter.wide, y);
+    pen.lineTo(this.painter.width, y);
     pen.stroke();
     pen.setLineDash([]);
   }

@@ -12,7 +12,7 @@ class Marks {
   // Shade evidence and the brushed window: over the boxes, under their names.
   paintShades() {
     const { t, painter } = this;
-    const all = { top: t.scroll, bottom: t.scroll + painter.high };
+    const all = { top: t.scroll, bottom: t.scroll + painter.height };
     const firstSide = t.lanes.sides.length > 1 ? t.lanes.sides[0] : all; // findings are about the first run
     for (const [start, end] of t.shades) this.shade(start, end, firstSide, painter.shade, 0.2, 2);
     if (t.window) this.shade(...t.window, all, painter.accent, 0.16, 1);
@@ -24,12 +24,12 @@ class Marks {
     if (!t.query) return;
     for (const { row, start_ns: start } of t.hits) {
       const x = t.view.x(start);
-      if (!t.isVisible(row) || x < 0 || x > this.painter.wide) continue;
+      if (!t.isVisible(row) || x < 0 || x > this.painter.width) continue;
       const y = t.lanes.top[row];
       pen.fillStyle = this.painter.page;
-      pen.fillRect(x - 2, y - 1, 5, t.lanes.tall[row] + 2);
+      pen.fillRect(x - 2, y - 1, 5, t.lanes.heights[row] + 2);
       pen.fillStyle = this.painter.hit;
-      pen.fillRect(x - 1, y - 1, 3, t.lanes.tall[row] + 2);
+      pen.fillRect(x - 1, y - 1, 3, t.lanes.heights[row] + 2);
     }
   }
 
@@ -45,12 +45,12 @@ class Marks {
   shade(start, end, { top, bottom }, colour, alpha, edge) {
     const { pen, t } = this;
     const [a, b] = [t.view.x(start), t.view.x(end)];
-    if (b < 0 || a > this.painter.wide) return;
+    if (b < 0 || a > this.painter.width) return;
     const width = Math.max(b - a, 2);
     pen.fillStyle = colour;
     pen.globalAlpha = alpha;
     // No tint if the whole view is shaded: it would only reduce the contrast.
-    if (a > 0 || b < this.painter.wide) pen.fillRect(a, top, width, bottom - top);
+    if (a > 0 || b < this.painter.width) pen.fillRect(a, top, width, bottom - top);
     pen.globalAlpha = 0.9;
     pen.fillRect(a, top, width, 3);
     if (width > 6) for (const x of [a, b - edge]) pen.fillRect(x, top, edge, bottom - top);
@@ -61,14 +61,14 @@ class Marks {
     const { pen, t } = this;
     const row = t.lanes.visibleRow(box.row);
     if (row < 0) return;
-    const x = clamp(t.view.x(box.start), -4, this.painter.wide + 4);
-    const w = Math.max(clamp(t.view.x(box.start + box.dur), -4, this.painter.wide + 4) - x, 2);
+    const x = clamp(t.view.x(box.start), -4, this.painter.width + 4);
+    const w = Math.max(clamp(t.view.x(box.start + box.dur), -4, this.painter.width + 4) - x, 2);
     pen.lineWidth = line + 2;
     pen.strokeStyle = this.painter.page;
-    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.tall[row]);
+    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.heights[row]);
     pen.lineWidth = line;
     pen.strokeStyle = this.painter.ink;
-    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.tall[row]);
+    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.heights[row]);
     pen.lineWidth = 1;
   }
 
@@ -76,7 +76,7 @@ class Marks {
     const { t } = this;
     const [row, partnerRow] = [t.lanes.visibleRow(box.row), t.lanes.visibleRow(box.partnerRow)];
     if (row < 0 || partnerRow < 0) return;
-    const edge = (at, other) => t.lanes.top[at] + (t.lanes.top[other] > t.lanes.top[at] ? t.lanes.tall[at] : 0);
+    const edge = (at, other) => t.lanes.top[at] + (t.lanes.top[other] > t.lanes.top[at] ? t.lanes.heights[at] : 0);
     const start = [t.view.x(box.start), edge(row, partnerRow)];
     const end = [t.view.x(box.partnerAt), edge(partnerRow, row)];
     this.arrow(...(box.partnerAt >= box.start ? [start, end] : [end, start]));
@@ -109,13 +109,13 @@ class Marks {
     const at = t.pointer ? t.pointer.x : null;
     if (at !== null) {
       pen.fillStyle = this.painter.soft;
-      pen.fillRect(this.painter.snap(at), t.scroll, 1, this.painter.high);
+      pen.fillRect(this.painter.snap(at), t.scroll, 1, this.painter.height);
     }
     if (!t.cursorShown || !t.lanes.isShown(t.row)) return;
-    const [x, y, h] = [t.view.x(t.cursor.at()), t.lanes.top[t.row], t.lanes.tall[t.row]];
+    const [x, y, h] = [t.view.x(t.cursor.at()), t.lanes.top[t.row], t.lanes.heights[t.row]];
     pen.strokeStyle = this.painter.accent;
     pen.lineWidth = 2;
-    pen.strokeRect(1, y - 1, this.painter.wide - 2, h + 2);
+    pen.strokeRect(1, y - 1, this.painter.width - 2, h + 2);
     pen.lineWidth = 1;
     if (t.selected) return;
     pen.fillStyle = this.painter.page;
@@ -132,9 +132,9 @@ class Marks {
     const [a, b] = [t.view.x(Math.min(measure.start, end)), t.view.x(Math.max(measure.start, end))];
     const text = span(Math.abs(end - measure.start));
     const width = this.painter.textWidth(text) + 12;
-    const x = clamp((Math.max(a, 0) + Math.min(b, this.painter.wide)) / 2 - width / 2, 0, this.painter.wide - width);
+    const x = clamp((Math.max(a, 0) + Math.min(b, this.painter.width)) / 2 - width / 2, 0, this.painter.width - width);
     pen.fillStyle = this.painter.ink;
-    for (const edge of [a, b]) pen.fillRect(this.painter.snap(edge), 0, 1, this.painter.high);
+    for (const edge of [a, b]) pen.fillRect(this.painter.snap(edge), 0, 1, this.painter.height);
     pen.fillRect(a, AXIS + 9, b - a, 2);
     pen.fillRect(x, AXIS + 1, width, 18);
     pen.fillStyle = this.painter.page;

@@ -32,7 +32,7 @@ class Painter {
     this.dpr = Math.min(window.devicePixelRatio || 1, 3);
     const [w, h] = [Math.round(width * this.dpr), Math.round(height * this.dpr)];
     if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
-    Object.assign(this, { wide: width, high: height });
+    Object.assign(this, { width, height });
   }
 
   snap(x) {
@@ -46,13 +46,13 @@ class Painter {
     this.steps = [];
     this.binned = false;
     pen.setTransform(this.dpr, 0, 0, this.dpr, 0, 0);
-    pen.clearRect(0, 0, this.wide, this.high);
+    pen.clearRect(0, 0, this.width, this.height);
     pen.font = this.font;
     pen.textBaseline = "middle";
     const ticks = new Ticks(t.view);
     pen.save();
     pen.beginPath();
-    pen.rect(0, AXIS, this.wide, this.high - AXIS);
+    pen.rect(0, AXIS, this.width, this.height - AXIS);
     pen.clip();
     pen.translate(0, AXIS - t.scroll);
     this.background(ticks);
@@ -75,12 +75,12 @@ class Painter {
     const { pen, t } = this;
     pen.fillStyle = this.wash;
     for (const row of t.lanes.order) {
-      if (t.isVisible(row)) pen.fillRect(0, t.lanes.top[row], this.wide, t.lanes.tall[row]);
+      if (t.isVisible(row)) pen.fillRect(0, t.lanes.top[row], this.width, t.lanes.heights[row]);
     }
     pen.fillStyle = this.edge;
-    for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.high);
+    for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.height);
     if (t.lanes.sides.length < 2) return;
-    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.wide, 1);
+    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.width, 1);
   }
 
   bins() {
@@ -138,7 +138,7 @@ class Painter {
       if (e <= left || s >= right || !t.isVisible(row[i])) continue;
       const x = this.snap(view.x(Math.max(s, left)));
       const w = Math.max(this.snap(view.x(Math.min(e, right))) - x, 1);
-      const [y, h] = [lanes.top[row[i]], lanes.tall[row[i]]];
+      const [y, h] = [lanes.top[row[i]], lanes.heights[row[i]]];
       if (matches) pen.globalAlpha = matches[name[i]] ? 1 : 0.25;
       pen.fillRect(x, y, w, h);
       this.visibleKeys.add(key);
@@ -157,7 +157,7 @@ class Painter {
     if (starts.has(start[i]) || !name[i]) return;
     starts.add(start[i]);
     const x = Math.max(this.t.view.x(start[i]), 0);
-    const w = Math.min(this.t.view.x(start[i] + dur[i]), this.wide) - x;
+    const w = Math.min(this.t.view.x(start[i] + dur[i]), this.width) - x;
     if (w >= MIN_NAMED_PX) this.names.push({ x, w, row: row[i], key, text: tile.names[name[i]] });
   }
 
@@ -170,7 +170,7 @@ class Painter {
       pen.fillStyle = this.inks[key] || "#000";
       const label = this.fitText(shortened(text), w - 8);
       const at = steps.has(row) ? x + Math.max((w - this.textWidth(label)) / 2, 4) : x + 4;
-      if (label) pen.fillText(label, at, t.lanes.top[row] + t.lanes.tall[row] / 2 + 0.5);
+      if (label) pen.fillText(label, at, t.lanes.top[row] + t.lanes.heights[row] / 2 + 0.5);
     }
     pen.globalAlpha = 1;
   }
@@ -204,7 +204,7 @@ class Painter {
       const side = t.lanes.sides[t.lanes.groupOf[row].side];
       const [from, to] = [t.lanes.top[row], side.bottom];
       for (const x of [t.view.x(start), t.view.x(end)]) {
-        if (x >= 0 && x <= this.wide) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
+        if (x >= 0 && x <= this.width) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
       }
     }
     pen.globalAlpha = 1;
@@ -213,7 +213,7 @@ class Painter {
   axis(ticks) {
     const { pen } = this;
     pen.fillStyle = this.edge;
-    pen.fillRect(0, AXIS - 1, this.wide, 1);
+    pen.fillRect(0, AXIS - 1, this.width, 1);
     const left = ticks.base ? this.textWidth(ticks.base) + 10 : 0;
     if (ticks.base) {
       pen.fillStyle = this.ink;
@@ -221,7 +221,7 @@ class Painter {
     }
     for (const { x, text } of ticks.all) {
       const width = this.textWidth(text);
-      if (x < left || x + width + 4 > this.wide) continue;
+      if (x < left || x + width + 4 > this.width) continue;
       pen.fillStyle = this.soft;
       pen.fillRect(this.snap(x), AXIS - 6, 1, 5);
       pen.fillText(text, x + 4, AXIS / 2);

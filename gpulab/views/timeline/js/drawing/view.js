@@ -33,9 +33,9 @@ class View {
   }
 
   fitted(start, end) {
-    const wide = clamp(end - start, this.finest, this.limit);
-    const first = clamp((start + end) / 2 - wide / 2, 0, this.limit - wide);
-    return [first, first + wide];
+    const width = clamp(end - start, this.finest, this.limit);
+    const first = clamp((start + end) / 2 - width / 2, 0, this.limit - width);
+    return [first, first + width];
   }
 
   jump(start, end) {
@@ -56,9 +56,9 @@ class View {
   zoom(factor, at) {
     const [start, end] = this.target;
     const share = clamp((at - this.start) / this.span, 0, 1); // keep the point at its position on the screen
-    const wide = clamp((end - start) * factor, this.finest, this.limit);
-    const first = clamp(at - share * wide, 0, this.limit - wide);
-    this.go(first, first + wide);
+    const width = clamp((end - start) * factor, this.finest, this.limit);
+    const first = clamp(at - share * width, 0, this.limit - width);
+    this.go(first, first + width);
   }
 
   // Move one frame closer to the target; return whether the animation goes on.
@@ -90,7 +90,7 @@ class Lanes {
     for (const group of this.groups) this.groupOf.fill(group, group.first, group.first + group.rows);
     this.stepsOf = header.sides.map((_, side) => this.groups.find((g) => g.side === side && /(^|:)steps$/.test(g.id)));
     this.top = new Float64Array(rows).fill(-1);
-    this.tall = new Float64Array(rows);
+    this.heights = new Float64Array(rows);
     this.sides = [];
     this.labels = new Map();
     this.arrange(false);
@@ -120,11 +120,11 @@ class Lanes {
   placeGroup(group, y) {
     group.top = y;
     if (this.narrow) y += 17;
-    const tall = this.rowHeight(group);
+    const height = this.rowHeight(group);
     for (let row = group.first; row < group.first + (group.folded ? 1 : group.rows); row++) {
       this.top[row] = y;
-      this.tall[row] = tall - 1;
-      y += tall;
+      this.heights[row] = height - 1;
+      y += height;
     }
     group.bottom = y;
     return y + 5;
@@ -140,7 +140,7 @@ class Lanes {
   }
 
   rowAt(y) {
-    return this.order.find((row) => y >= this.top[row] && y < this.top[row] + this.tall[row] + 1) ?? -1;
+    return this.order.find((row) => y >= this.top[row] && y < this.top[row] + this.heights[row] + 1) ?? -1;
   }
 
   title(row) {

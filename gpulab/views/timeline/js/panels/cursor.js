@@ -61,7 +61,7 @@ class Cursor {
     const { selected, cursorShown, view, lanes, scroll } = this.t;
     if (!selected || !cursorShown || selected.start > view.end || selected.start + selected.dur < view.start) return;
     const row = lanes.visibleRow(selected.row);
-    this.t.card.box(selected, view.x(this.at()), AXIS + lanes.top[row] - scroll + lanes.tall[row]);
+    this.t.card.box(selected, view.x(this.at()), AXIS + lanes.top[row] - scroll + lanes.heights[row]);
   }
 
   unselect() {
@@ -82,8 +82,8 @@ class Cursor {
     if (!group) return;
     if (!lanes.isShown(row)) lanes.fold(group, false);
     const pixels = dur * view.scale;
-    const wide = pixels > 24 && pixels < 0.8 * view.width ? view.span : Math.max(dur * 6, FINEST_NS);
-    this.t.go(start + dur / 2 - wide / 2, start + dur / 2 + wide / 2);
+    const width = pixels > 24 && pixels < 0.8 * view.width ? view.span : Math.max(dur * 6, FINEST_NS);
+    this.t.go(start + dur / 2 - width / 2, start + dur / 2 + width / 2);
     this.selectBox({ row, id, start, dur, name, note: "", partnerAt: NaN, partnerRow: NO_ROW, partial: true });
   }
 
