@@ -55,9 +55,9 @@ def search(
                 "name": _display_name(names[int(codes[code])]),
                 "count": int(count[code]),
                 "total_ns": int(total[code]),
-                "longest": hit(int(longest[place])),
+                "longest": hit(int(longest[index])),
             }
-            for place, code in enumerate(ranked[:most].tolist())
+            for index, code in enumerate(ranked[:most].tolist())
         ],
     }
 

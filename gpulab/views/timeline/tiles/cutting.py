@@ -53,14 +53,14 @@ class _Candidates:
     """Boxes at least a bin wide, the widest first."""
 
     row: Ints
-    place: Ints
+    position: Ints
     key: Ints
     inside_ns: Ints  # time within the tile
     cost: Ints  # cumulative bytes
 
     def first(self, count: int) -> _Candidates:
         """Return the `count` widest."""
-        return _Candidates(*(each[:count] for each in (self.row, self.place, self.key, self.inside_ns, self.cost)))
+        return _Candidates(*(each[:count] for each in (self.row, self.position, self.key, self.inside_ns, self.cost)))
 
 
 NameBytes = Callable[[Ints], Ints]
@@ -87,9 +87,9 @@ def cut(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, room_bytes: in
     edges = start_ns + (np.arange(bins + 1) * (end_ns - start_ns)) // bins
     layers = [_layer(rows, row, key, single, edges) for row, key in binned]
     layers = [layer for layer in layers if layer.filled_ns.any()]
-    order = np.lexsort((single.place, single.row))
-    row, place = single.row[order], single.place[order]
-    return Cut(start_ns, end_ns, edges, row, place, tuple(_merge_colours(layers) if one_colour else layers))
+    order = np.lexsort((single.position, single.row))
+    row, position = single.row[order], single.position[order]
+    return Cut(start_ns, end_ns, edges, row, position, tuple(_merge_colours(layers) if one_colour else layers))
 
 
 def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_bytes: NameBytes) -> _Candidates:
@@ -107,13 +107,13 @@ def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_b
     if not parts:
         empty = np.empty(0, np.int64)
         return _Candidates(empty, empty, empty, empty, empty)
-    row_, place, key, inside, dur, name = (np.concatenate(each) for each in zip(*parts, strict=True))
-    order = np.lexsort((place, row_, -dur))
+    row_, position, key, inside, dur, name = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.lexsort((position, row_, -dur))
     name = name[order]
     codes, first = np.unique(name, return_index=True)
     cost = np.full(len(order), BOX_BYTES)
     cost[first] += name_bytes(codes)
-    return _Candidates(row_[order], place[order], key[order], inside[order], np.cumsum(cost))
+    return _Candidates(row_[order], position[order], key[order], inside[order], np.cumsum(cost))
 
 
 def _covered(rows: Sequence[Boxes | None], start_ns: int, end_ns: int) -> dict[tuple[int, int], int]:
@@ -165,7 +165,7 @@ def _layer(rows: Sequence[Boxes | None], row: int, key: int, single: _Candidates
     assert boxes is not None
     coverage = dict(boxes.layers)[key]
     filled = coverage.within(edges[:-1], edges[1:])
-    positions = single.place[single.row == row]
+    positions = single.position[single.row == row]
     if boxes.tangled:
         single_spans = union(boxes.start_ns[positions], boxes.end_ns[positions]) if len(positions) else nothing()
         single_spans = intersect(_clip(coverage.spans, int(edges[0]), int(edges[-1])), single_spans)

@@ -145,8 +145,8 @@ def _notes(
     """Return the notes of the widest boxes that fit, and for each box the index of its note (0: none)."""
     numbers, note_index = {"": 0}, np.zeros(len(content.row), np.int64)
     min_width = _MIN_NOTE_BINS * (content.end_ns - content.start_ns) / BINS
-    places = zip(content.row, content.place, strict=True)
-    widths = np.array([_width(rows, row, position) for row, position in places], np.int64)
+    positions = zip(content.row, content.place, strict=True)
+    widths = np.array([_width(rows, row, position) for row, position in positions], np.int64)
     wide = np.flatnonzero(widths >= min_width)
     for box in wide[np.argsort(-widths[wide], kind="stable")][:_MAX_NOTES].tolist():
         text = note_of(sides, rows, int(content.row[box]), int(content.place[box]))
@@ -166,16 +166,16 @@ def _width(rows: Sequence[Boxes | None], row: int, position: int) -> int:
     return int(boxes.end_ns[position] - boxes.start_ns[position])
 
 
-def note_of(sides: Sequence[Side], rows: Sequence[Boxes | None], row: int, place: int) -> str:
+def note_of(sides: Sequence[Side], rows: Sequence[Boxes | None], row: int, position: int) -> str:
     """Return the card text of a box after its name and duration."""
     boxes = rows[row]
     assert boxes is not None
     side = next(each for each in sides if each.group_of(row) is not None)
     placed = side.group_of(row)
     assert placed is not None
-    id = int(boxes.id[place])
+    id = int(boxes.id[position])
     if placed.group.events:
         return cards.note(side, id)
     if placed.group.id == "steps":
         return cards.step_note(side, id)
-    return cards.part_note(side, int(boxes.key[place])) if placed.group.id == "ledger" else ""
+    return cards.part_note(side, int(boxes.key[position])) if placed.group.id == "ledger" else ""
