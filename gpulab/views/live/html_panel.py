@@ -1,13 +1,13 @@
-"""The live panel as plain markup, for front ends where a widget does not move while a cell runs."""
+"""The live panel as static HTML, for front ends in which a widget is not updated while a cell runs."""
 
 from __future__ import annotations
 
 from html import escape
 
-from gpulab.views.live.phases import drawn
+from gpulab.views.live.phases import phase_marks
 from gpulab.views.live.tiles import Bar, Glance, Tile
 
-# Each has 3:1 or more on white and on the dark grey of notebooks.
+# Every colour has a contrast of 3:1 or more on white and on the dark grey of notebooks.
 _HUES = {
     "busy": "#2f83c5",
     "waiting": "#d0651a",
@@ -16,19 +16,19 @@ _HUES = {
     "worker": "#8f7f2e",
     "rest": "rgba(128,128,128,.35)",
 }
-_SOFT = "opacity:.8"  # of black or white this leaves 4.5:1 and more
+_SOFT = "opacity:.8"  # black or white text keeps a contrast of 4.5:1 or more
 _LEVELS = "▁▂▃▄▅▆▇█"
-_HOLE = "\u00a0"
-_POINTS = 28  # characters of a sparkline: what fits into a tile
+_GAP = "\u00a0"
+_POINTS = 28  # characters of a sparkline that fit into a tile
 
 
 def markup(glance: Glance) -> str:
-    """The panel as HTML with style attributes only: nothing in it needs a script, and any theme's colours show."""
+    """Return the panel as HTML with style attributes only: it needs no script and works with every theme."""
     progress = escape(" · ".join((*glance.progress, glance.elapsed)))
     bars = "".join(map(_bar, glance.bars))
-    big = "".join(_tile(tile, glance.phases) for tile in glance.tiles if not tile.group)
+    tiles = "".join(_tile(tile, glance.phases) for tile in glance.tiles if not tile.group)
     gpus, workers = (
-        "".join(_small(tile, glance.phases) for tile in glance.tiles if tile.group == group)
+        "".join(_small_tile(tile, glance.phases) for tile in glance.tiles if tile.group == group)
         for group in ("GPUs", "workers")
     )
     return (
@@ -40,8 +40,8 @@ def markup(glance: Glance) -> str:
         f'<span style="margin-left:auto">{progress}</span>'
         f'<span style="{_SOFT}">{escape(glance.stop)}</span></div>'
         f"{_alert(glance)}{bars}"
-        f"{_row(gpus)}{_row(big)}{_row(workers)}"
-        f"{_key(glance)}"
+        f"{_row(gpus)}{_row(tiles)}{_row(workers)}"
+        f"{_legend(glance)}"
         f'<div style="margin-top:6px;font:12px monospace;{_SOFT}">{escape(glance.line) or "&nbsp;"}</div></div>'
     )
 
@@ -51,28 +51,27 @@ def _row(tiles: str) -> str:
 
 
 def sparkline(trail: tuple[int | None, ...]) -> str:
-    """The newest points as a row of characters; a point that is absent is a hole."""
-    return "".join(_HOLE if point is None else _LEVELS[min(point * 8 // 100, 7)] for point in _newest(trail))
+    """Return the points (in percent) as a row of block characters; an absent point leaves a gap."""
+    return "".join(_GAP if point is None else _LEVELS[min(point * 8 // 100, 7)] for point in _downsample(trail))
 
 
-def _newest(points: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """As many as fit: each the mean of its neighbours where there are more."""
-    every = _every(len(points))
-    groups = [points[max(end - every, 0) : end] for end in range(len(points), 0, -every)]
+def _downsample(points: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Average neighbouring points so that at most `_POINTS` remain."""
+    group_size = _points_per_character(len(points))
+    groups = [points[max(end - group_size, 0) : end] for end in range(len(points), 0, -group_size)]
     means = []
     for group in reversed(groups):
-        told = [point for point in group if point is not None]
-        means.append(round(sum(told) / len(told)) if told else None)
+        measured = [point for point in group if point is not None]
+        means.append(round(sum(measured) / len(measured)) if measured else None)
     return tuple(means)
 
 
-def _every(points: int) -> int:
-    """How many points share a character."""
+def _points_per_character(points: int) -> int:
     return -(-points // _POINTS) or 1
 
 
 def _alert(glance: Glance) -> str:
-    # No role=status here: the whole is replaced several times a second, and would be read out each time.
+    # No role=status: the panel is replaced several times a second, and a screen reader would read it out each time.
     if not glance.alert:
         return ""
     return (
@@ -89,8 +88,8 @@ def _bar(bar: Bar) -> str:
     )
     return (
         '<div style="margin-top:6px;font-size:12px">'
-        f"<div><b>{escape(bar.title)}</b> {escape(bar.words)} "
-        f'<span style="{_SOFT}">({escape(bar.about)})</span></div>'
+        f"<div><b>{escape(bar.title)}</b> {escape(bar.summary)} "
+        f'<span style="{_SOFT}">({escape(bar.note)})</span></div>'
         f'<div style="font-size:0;white-space:nowrap;border-radius:4px;overflow:hidden">{parts}</div></div>'
     )
 
@@ -102,24 +101,24 @@ def _tile(tile: Tile, phases: str) -> str:
         f'<div style="font-size:12px;{_SOFT}">{escape(tile.label)}</div>'
         f'<div><b style="font-size:18px">{escape(tile.value)}</b> '
         f'<span style="font-size:12px;{_SOFT}">{escape(tile.note)}</span></div>'
-        f"{_drawn(tile, phases)}</div>"
+        f"{_graph(tile, phases)}</div>"
     )
 
 
-def _small(tile: Tile, phases: str) -> str:
+def _small_tile(tile: Tile, phases: str) -> str:
     return (
         '<div style="flex:1 1 200px;min-width:0;padding:3px 8px;border-radius:4px;background:rgba(128,128,128,.1);'
         'font-size:12px;overflow:hidden">'
         f'{escape(tile.label)} <b>{escape(tile.value)}</b> <span style="{_SOFT}">{escape(tile.note)}</span>'
-        f"{_drawn(tile, phases)}</div>"
+        f"{_graph(tile, phases)}</div>"
     )
 
 
-def _drawn(tile: Tile, phases: str) -> str:
-    """The sparkline with the phases under it, or the share as a bar."""
+def _graph(tile: Tile, phases: str) -> str:
+    """Return the sparkline with the phases under it; without a sparkline, the fraction as a bar."""
     if any(point is not None for point in tile.trail):
-        own = phases[-len(tile.trail) :]
-        band = drawn(own[:: -_every(len(own))][::-1])
+        letters = phases[-len(tile.trail) :]
+        band = phase_marks(letters[:: -_points_per_character(len(letters))][::-1])
         return (
             '<div aria-hidden="true" style="font:11px/1 monospace;white-space:pre;margin-top:4px;overflow:hidden">'
             f'<span style="color:{_HUES[tile.hue]}">{sparkline(tile.trail)}</span>'
@@ -134,9 +133,9 @@ def _drawn(tile: Tile, phases: str) -> str:
     )
 
 
-def _key(glance: Glance) -> str:
-    """What the row under the sparklines means."""
+def _legend(glance: Glance) -> str:
+    """Return the legend of the phase marks under the sparklines."""
     if not glance.phases:
         return ""
-    words = " · ".join(f"{drawn(own)} {words}" for own, words in glance.legend)
-    return f'<div style="margin-top:6px;font-size:12px;{_SOFT}">{escape(glance.span)}: {escape(words)}</div>'
+    text = " · ".join(f"{phase_marks(letter)} {description}" for letter, description in glance.legend)
+    return f'<div style="margin-top:6px;font-size:12px;{_SOFT}">{escape(glance.span)}: {escape(text)}</div>'

@@ -1,4 +1,4 @@
-"""The live panel without a cell: it watches in the background until it is stopped, and then there is a run."""
+"""The background monitor: shows the live panel across cells and, when it is stopped, leaves a run."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpulab.views.live.tiles import Glance
 from gpulab.views.report.report import Report, report
 from gpulab.wording import clock, number
 
-EVERY_S, LEAST_S, MOST_S = 0.5, 0.1, 60.0
+PERIOD_S, MIN_PERIOD_S, MAX_PERIOD_S = 0.5, 0.1, 60.0
 STOP = "to stop: %gpumonitor --stop"
 
 
 class Viewer(Protocol):
-    """A place where the monitor is shown."""
+    """A display of the monitor."""
 
     def draw(self, glance: Glance) -> None:
-        """Show this now; called in any thread."""
+        """Show the current content; may be called from any thread."""
 
-    def end(self, shown: Report | str) -> None:
-        """Show this for good."""
+    def end(self, result: Report | str) -> None:
+        """Replace the panel by the report or by a last message."""
 
 
 class Monitor:
-    """Watches GPU, CPU, memory, workers and steps in the background; see `monitor`."""
+    """Monitors GPU, CPU, memory, workers and steps in the background; see `monitor`."""
 
     def __init__(self, name: str | None, every_s: float, threshold_frac: float) -> None:
         self._recording = Monitoring(name, every_s=every_s, on_tick=self._tick)
@@ -44,45 +44,45 @@ class Monitor:
 
     @property
     def run(self) -> Run | None:
-        """What was recorded, once it was stopped."""
+        """The recorded run, or None while the monitor is running."""
         return self._recording.run
 
     @property
     def glance(self) -> Glance:
-        """What there is to show at this moment."""
+        """The current content of the panel."""
         return self._glances.latest()
 
     def start(self) -> None:
-        """Begin to watch. Raises CaptureError while another monitor is on, or a cell is recorded."""
+        """Start monitoring. Raises CaptureError if another monitor is running, or if a cell is being recorded."""
         global _current
         self._recording.start()
         _current = self
 
     def stop(self, *, quietly: bool = False) -> Run:
-        """End, and give the run, which is kept in `gpulab.runs`; its report takes the place of the panel.
+        """Stop monitoring and return the run, which is also added to `gpulab.runs`; the report replaces the panel.
 
-        quietly: the place of the panel only says that it ended. A second time gives the same run.
+        quietly: a message replaces the panel instead of the report. A second call returns the same run.
         """
-        ended, run = self.run is not None, self._end()
-        if not ended:
-            said = f"gpulab: the monitor {self.name!r} was stopped after {clock(run.span_ns / 1e9)}"
-            self._say(f"{said}; its report: %gpureport {self.name}" if quietly else self.report())
+        already_stopped, run = self.run is not None, self._end()
+        if not already_stopped:
+            message = f"gpulab: monitor {self.name!r} stopped after {clock(run.span_ns / 1e9)}"
+            self._end_viewers(f"{message}. Report: %gpureport {self.name}" if quietly else self.report())
         return run
 
     def abandon(self) -> None:
-        """End without a run."""
+        """Stop monitoring and discard the recording."""
         self._recording.abandon()
         _forget(self)
-        self._say(f"gpulab: the monitor {self.name!r} was given up")
+        self._end_viewers(f"gpulab: monitor {self.name!r} stopped; its recording was discarded")
 
     def report(self) -> Report:
-        """The report of its run, once it was stopped."""
+        """Return the report of the run; stops the monitor if it is still running."""
         if self._report is None:
             self._report = report(self._end())
         return self._report
 
     def show(self, viewer: Viewer) -> None:
-        """From now on, show it there as well."""
+        """Add a viewer, which is updated from now on."""
         self._viewers.append(viewer)
 
     def __enter__(self) -> Monitor:
@@ -92,12 +92,12 @@ class Monitor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end(error)
-        self._say(self.report())
+        self._end_viewers(self.report())
 
     def __repr__(self) -> str:
         if self.run is not None:
-            took = clock(self.run.span_ns / 1e9)
-            return f"gpulab monitor {self.name!r}, stopped after {took}: gpulab.report(gpulab.runs[{self.name!r}])"
+            elapsed = clock(self.run.span_ns / 1e9)
+            return f"gpulab monitor {self.name!r}, stopped after {elapsed}: gpulab.report(gpulab.runs[{self.name!r}])"
         return self.glance.sentence().replace("gpulab, run", "gpulab monitor", 1)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class Monitor:
             return text
         try:
             widget = WidgetViewer(self)
-        except ImportError:  # without anywidget: as it is now
+        except ImportError:  # without anywidget: a static picture of the current state
             return {**text, "text/html": markup(self.glance)}
         self.show(widget)
         return {**widget.bundle(), **text}
@@ -118,10 +118,10 @@ class Monitor:
         _forget(self)
         return run
 
-    def _say(self, shown: Report | str) -> None:
+    def _end_viewers(self, result: Report | str) -> None:
         viewers, self._viewers = self._viewers, []
         for viewer in viewers:
-            viewer.end(shown)
+            viewer.end(result)
 
     def _tick(self, live: Live) -> None:
         glance = self._glances.of(live)
@@ -130,36 +130,36 @@ class Monitor:
 
 
 class WidgetViewer:
-    """The panel as a widget by itself, where the magics are not loaded: it cannot be replaced by the report."""
+    """The panel as a widget of its own, used when the magics are not loaded: the report cannot replace it."""
 
     def __init__(self, monitor: Monitor) -> None:
         from gpulab.views.front_end import reach_during_a_cell
         from gpulab.views.live.widget import LivePanel
 
         self._monitor = monitor
-        self._context = contextvars.copy_context()  # tells ipykernel whose output this is
+        self._context = contextvars.copy_context()  # ipykernel finds the cell of an output by it
         self._widget: Any = LivePanel(now=monitor.glance.data(), stops="the monitor", stop="button")
-        self._widget.on_msg(self._told)
+        self._widget.on_msg(self._receive)
         self._lock = threading.Lock()
         reach_during_a_cell(self._widget.comm)
 
     def bundle(self) -> dict[str, Any]:
-        """What shows it."""
+        """Return the MIME bundle that displays the widget."""
         data = self._widget._repr_mimebundle_()
         return dict(data[0] if isinstance(data, tuple) else data)
 
     def draw(self, glance: Glance) -> None:
-        """Show this now."""
+        """Send the current content to the widget."""
         self._context.copy().run(setattr, self._widget, "now", glance.data())
 
-    def end(self, shown: Report | str) -> None:
-        """No button does anything from here on, and the panel says that it is over."""
-        glance = {**self._monitor.glance.data(), "phase": "stopped", "alert": "", "alert_said": ""}
-        glance["line"] = f"its report: gpulab.report(gpulab.runs[{self._monitor.name!r}])"
+    def end(self, result: Report | str) -> None:
+        """Remove the Stop button and show that the monitor has stopped."""
+        glance = {**self._monitor.glance.data(), "phase": "stopped", "alert": "", "alert_announcement": ""}
+        glance["line"] = f"report: gpulab.report(gpulab.runs[{self._monitor.name!r}])"
         with self._lock, self._widget.hold_sync():
             self._widget.now, self._widget.stop = glance, "done"
 
-    def _told(self, _: object, content: dict[str, Any], __: object) -> None:
+    def _receive(self, _: object, content: dict[str, Any], __: object) -> None:
         if content.get("kind") == "stop" and self._widget.stop == "button":
             self._widget.stop = "stopping"
             self._monitor.stop()
@@ -169,7 +169,7 @@ _current: Monitor | None = None
 
 
 def current() -> Monitor | None:
-    """The monitor that runs, if one does."""
+    """Return the running monitor, or None."""
     return _current
 
 
@@ -179,26 +179,27 @@ def _forget(monitor: Monitor) -> None:
         _current = None
 
 
-def monitor(name: str | None = None, *, every: float = EVERY_S, threshold: float = 0.5) -> Monitor:
-    """Watch GPU, CPU, memory, DataLoader workers and steps in the background, across cells, until it is stopped.
+def monitor(name: str | None = None, *, every: float = PERIOD_S, threshold: float = 0.5) -> Monitor:
+    """Monitor GPU, CPU, memory, DataLoader workers and steps in the background, across cells, until it is stopped.
 
-    End a cell with it, or display it, to see the live panel; print it for one line. `.stop()`, its Stop button,
-    %gpumonitor --stop or the end of a `with` block end it: then its run is in `gpulab.runs`. It gives way while a cell
-    is profiled. every: seconds between two readings. threshold: a GPU that stays under this share of its time for 10 s
-    while steps are made is told. Raises CaptureError for a second monitor, and for values that make no sense.
+    Make the monitor the last expression of a cell, or display it, to see the live panel; print it for one line.
+    `.stop()`, the Stop button, %gpumonitor --stop or the end of a `with` block stop it and add its run to
+    `gpulab.runs`. It pauses while a cell is profiled. every: seconds between two readings. threshold: the panel shows
+    an alert if a GPU stays below this utilisation (a fraction) for 10 s while steps are running. Raises CaptureError
+    for a second monitor, and for invalid values.
     """
-    if not LEAST_S <= every <= MOST_S:
+    if not MIN_PERIOD_S <= every <= MAX_PERIOD_S:
         raise CaptureError(
             f"Sensors cannot be read every {every} s.",
-            why="the driver's own period is a fraction of a second, and a monitor must not cost what it measures",
-            fix=f"take between {number(LEAST_S)} and {number(MOST_S)} seconds; {number(EVERY_S)} if left out",
+            why="the driver updates its sensors only a few times a second, and reading them must not slow the loop",
+            fix=f"pass {number(MIN_PERIOD_S)} to {number(MAX_PERIOD_S)} seconds; the default is {number(PERIOD_S)}",
         )
     if not 0 <= threshold <= 1:
         raise CaptureError(
-            f"A GPU cannot be busy {threshold} of its time.",
-            why="threshold is a share between 0 and 1",
-            fix="write 0.5 for 50 %; 0 never tells",
+            f"The alert threshold {threshold} is not a fraction.",
+            why="the threshold is a GPU utilisation between 0 and 1",
+            fix="pass 0.5 for 50 %; 0 turns the alert off",
         )
-    made = Monitor(name, every, threshold)
-    made.start()
-    return made
+    new_monitor = Monitor(name, every, threshold)
+    new_monitor.start()
+    return new_monitor

@@ -1,9 +1,10 @@
-"""From one Live after another to what the live panel says at that moment, and of its recent past."""
+"""Turns the snapshots of a session (`Live`) into the content of the live panel, with sparklines of the recent past."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gpulab.capture.live.snapshot import Live, WorkerNow
 from gpulab.columns import Column, Display, ValueKind
@@ -15,14 +16,14 @@ from gpulab.views.live.tiles import INTERRUPT, Bar, Glance, Share, Tile
 from gpulab.views.sensor_columns import formatter
 from gpulab.wording import UNKNOWN, clock, count, duration, number, percent, quantity, size
 
-TRAIL = 100  # points of a sparkline: at five a second, the last twenty seconds
-MANY_GPUS = 3  # from here on, one tile a GPU
+TRAIL_POINTS = 100  # points of a sparkline: at five a second, the last 20 s
+MANY_GPUS = 3  # with this many GPUs or more, each GPU has one small tile
 UTILISATION, MEMORY = "util_frac", "memory_used_bytes"  # sensors with a tile of their own
-MANY_WORKERS = 16  # more than these share one tile
+MANY_WORKERS = 16  # more workers than this share one tile
 
 
 class Glances:
-    """Makes glances of one run, and remembers their recent past for the sparklines."""
+    """Builds the panel content of one run, and stores recent values for the sparklines."""
 
     def __init__(self, name: str, *, threshold_frac: float = THRESHOLD_FRAC, stop: str = INTERRUPT) -> None:
         self._name = name
@@ -30,33 +31,31 @@ class Glances:
         self._threshold_frac = threshold_frac
         self._watcher = Watcher(threshold_frac)
         self._trails: dict[str, deque[float | None]] = {}
-        self._shown: set[str] = set()  # the trails that this glance has lengthened
-        self._moments: deque[tuple[float, str]] = deque(maxlen=TRAIL)  # when, and the letter of the phase
+        self._extended: set[str] = set()  # keys of the trails that the current update has extended
+        self._phases: deque[tuple[float, str]] = deque(maxlen=TRAIL_POINTS)  # elapsed seconds, letter of the phase
         self._last = Glance(
             name=name, phase="starting", elapsed_s=0.0, elapsed="0:00", progress=(), tiles=(), line="", stop=stop
         )
 
     def starting(self) -> Glance:
-        """Before anything was measured."""
+        """Return the content before the first measurement."""
         return self._last
 
     def latest(self) -> Glance:
-        """The last one made."""
+        """Return the most recent content."""
         return self._last
 
     def processing(self) -> Glance:
-        """After the cell, before the report: the last values stand."""
-        return Glance(
-            **{**vars(self._last), "phase": "reading the recording", "line": "", "alert": "", "alert_said": ""}
-        )
+        """Return the content between the end of the cell and the report: the last values, with a new phase."""
+        return replace(self._last, phase="processing the recording", line="", alert="", alert_announcement="")
 
     def of(self, live: Live) -> Glance:
-        """The state of the session, in words."""
-        self._moments.append((live.elapsed_s, letter(live.phase)))
-        letters = "".join(of_phase for _, of_phase in self._moments)
+        """Build the content for a snapshot."""
+        self._phases.append((live.elapsed_s, letter(live.phase)))
+        letters = "".join(symbol for _, symbol in self._phases)
         alert = self._watcher.look(live)
         tiles = (*self._devices(live), self._waiting(live), *self._host(live), *self._workers(live.workers_now))
-        self._leave_holes()
+        self._extend_absent_trails()
         self._last = Glance(
             name=self._name,
             phase=live.phase,
@@ -68,9 +67,9 @@ class Glances:
             bars=tuple(_bars(live)),
             phases=letters,
             legend=legend(letters),
-            span=f"last {duration(1e9 * max(round(live.elapsed_s - self._moments[0][0]), 1))}",
+            span=f"last {duration(1e9 * max(round(live.elapsed_s - self._phases[0][0]), 1))}",
             alert=alert.text if alert else "",
-            alert_said=alert.said if alert else "",
+            alert_announcement=alert.announcement if alert else "",
             stop=self._stop,
         )
         return self._last
@@ -80,21 +79,21 @@ class Glances:
             return tuple(self._gpu(f"GPU {index}", gpu) for index, gpu in enumerate(live.gpus))
         tiles = []
         for index, gpu in enumerate(live.gpus):
-            which = f"GPU {index} " if len(live.gpus) > 1 else "GPU "
-            tiles += [self._busy(which + "busy", gpu), _memory(which + "memory", gpu)]
-            tiles += [self._level(which + column.label, column, gpu) for column in _other_levels()]
+            prefix = f"GPU {index} " if len(live.gpus) > 1 else "GPU "
+            tiles += [self._busy(prefix + "busy", gpu), _memory(prefix + "memory", gpu)]
+            tiles += [self._level(prefix + column.label, column, gpu) for column in _other_levels()]
         return tuple(tiles)
 
-    def _gpu(self, which: str, gpu: GpuReading) -> Tile:
-        others = (formatter(column)(gpu.value(column.name)) for column in _other_levels())
-        note = ", ".join((_memory(which, gpu).value, *others))
+    def _gpu(self, label: str, gpu: GpuReading) -> Tile:
+        levels = (formatter(column)(gpu.value(column.name)) for column in _other_levels())
+        note = ", ".join((_memory(label, gpu).value, *levels))
         return Tile(
-            label=which,
+            label=label,
             value=percent(gpu.util_frac),
             note=note,
             frac=gpu.util_frac,
-            trail=self._trail(which, gpu.util_frac),
-            limit=_whole(self._threshold_frac),
+            trail=self._trail(label, gpu.util_frac),
+            limit=_whole_percent(self._threshold_frac),
             group="GPUs",
         )
 
@@ -106,7 +105,7 @@ class Glances:
             note=gpu.gpu.name,
             frac=gpu.util_frac,
             trail=trail,
-            limit=_whole(self._threshold_frac),
+            limit=_whole_percent(self._threshold_frac),
         )
 
     def _level(self, label: str, column: Column, gpu: GpuReading) -> Tile:
@@ -136,38 +135,38 @@ class Glances:
             note="cores busy" if cores else "",
             frac=sum(cores) / len(cores) if cores else None,
             trail=() if 0 < len(cores) <= 64 else self._trail("CPU", sum(cores) / len(cores) if cores else None),
-            bars=tuple(_whole(core) for core in cores) if len(cores) <= 64 else (),
+            bars=tuple(_whole_percent(core) for core in cores) if len(cores) <= 64 else (),
         )
         if live.gpus:
             return (busy,)
         memory = Tile(
             label="memory",
             value=size(live.rss_bytes),
-            note="of this process",
+            note="RSS of this process",
             trail=self._trail("memory", live.rss_bytes, top=None),
             hue="memory",
         )
         return (busy, memory)
 
-    def _leave_holes(self) -> None:
-        """What is not there now, as a worker between two epochs, has a hole in its trail: all trails share one time."""
-        for key in self._trails.keys() - self._shown:
+    def _extend_absent_trails(self) -> None:
+        """Add a gap to trails without a current value, such as a worker between two epochs: trails share one time."""
+        for key in self._trails.keys() - self._extended:
             self._trails[key].append(None)
-        self._shown.clear()
+        self._extended.clear()
 
     def _workers(self, workers: tuple[WorkerNow, ...]) -> tuple[Tile, ...]:
         loads = [worker.load_frac for worker in workers]
         if len(workers) <= MANY_WORKERS:
             return tuple(self._worker(index, worker) for index, worker in enumerate(workers))
-        told = [load for load in loads if load is not None]
+        measured = [load for load in loads if load is not None]
         blocked = sum(worker.blocked is True for worker in workers)
         return (
             Tile(
                 label=f"{len(workers)} workers",
-                value=quantity(sum(told), "cores", 1) if told else UNKNOWN,
+                value=quantity(sum(measured), "cores", 1) if measured else UNKNOWN,
                 note=f"{blocked} blocked on storage" if blocked else "",
-                frac=sum(told) / len(workers) if told else None,
-                bars=tuple(_whole(load or 0.0) for load in loads) if told else (),
+                frac=sum(measured) / len(workers) if measured else None,
+                bars=tuple(_whole_percent(load or 0.0) for load in loads) if measured else (),
                 hue="worker",
                 mark="blocked" if blocked else "",
             ),
@@ -187,52 +186,52 @@ class Glances:
         )
 
     def _trail(self, key: str, value: float | None, top: float | None = 1.0) -> tuple[int | None, ...]:
-        """The recent past of a value, in percent of `top`, or of the highest point seen where there is no top."""
-        past = self._trails.setdefault(key, deque(maxlen=TRAIL))
-        self._shown.add(key)
-        if top is not None:  # once a point is in percent, it stays so
-            past.append(None if value is None else _whole(value / top))
-            return tuple(past)  # type: ignore[arg-type]
-        past.append(value)
-        highest = max((point for point in past if point is not None), default=1.0) or 1.0
-        return tuple(None if point is None else _whole(point / highest) for point in past)
+        """Append a value and return its recent past in percent of `top`, or without `top` of the highest point."""
+        trail = self._trails.setdefault(key, deque(maxlen=TRAIL_POINTS))
+        self._extended.add(key)
+        if top is not None:  # store percentages, so that they are computed once
+            trail.append(None if value is None else _whole_percent(value / top))
+            return tuple(trail)  # type: ignore[arg-type]
+        trail.append(value)
+        highest = max((point for point in trail if point is not None), default=1.0) or 1.0
+        return tuple(None if point is None else _whole_percent(point / highest) for point in trail)
 
 
 def _other_levels() -> tuple[Column, ...]:
-    """The sensors that have a tile, without the two that have one of their own."""
+    """Return the sensors on the live panel except utilisation and memory, which have tiles of their own."""
     columns = GPU_SAMPLES.displayed(Display.LIVE)
     return tuple(c for c in columns if c.name not in (UTILISATION, MEMORY) and c.value_kind is ValueKind.LEVEL)
 
 
 def _memory(label: str, gpu: GpuReading) -> Tile:
-    used, all_of_it = gpu.value(MEMORY), gpu.gpu.memory_bytes
-    if used is None or not all_of_it:
-        return Tile(label=label, value=size(used), hue="memory")
-    note = f"of {size(all_of_it)}"
-    return Tile(label=label, value=size(used), note=note, frac=used / all_of_it, hue="memory")
+    used_bytes, total_bytes = gpu.value(MEMORY), gpu.gpu.memory_bytes
+    if used_bytes is None or not total_bytes:
+        return Tile(label=label, value=size(used_bytes), hue="memory")
+    note = f"of {size(total_bytes)}"
+    return Tile(label=label, value=size(used_bytes), note=note, frac=used_bytes / total_bytes, hue="memory")
 
 
 def _bars(live: Live) -> Iterator[Bar]:
-    """The loop's time so far, and the GPUs' over the same time; from live values, so less exact than a ledger."""
+    """Yield the time of the loop so far, and of the GPUs over the same time; less exact than a ledger."""
     if live.waiting_frac is not None:
         yield Bar(
             title="loop",
             shares=(
                 Share(label="waiting for data", frac=live.waiting_frac, hue="waiting"),
-                Share(label="the rest of the loop", frac=1 - live.waiting_frac, hue="rest"),
+                Share(label="rest of the loop", frac=1 - live.waiting_frac, hue="rest"),
             ),
-            about="time since the first step: in the DataLoader's next(), and all else",
+            note="time since the first step, split into DataLoader next() calls and everything else",
         )
     if live.gpu_busy_frac is not None:
-        used, there = len(live.used_gpus), len(live.gpus)
-        of = "" if there == 1 else f" ({there} GPUs)" if used == there else f" ({used} of {there} GPUs)"
+        used, total = len(live.used_gpus), len(live.gpus)
+        gpus = "" if total == 1 else f" ({total} GPUs)" if used == total else f" ({used} of {total} GPUs)"
         yield Bar(
-            title=f"GPU{of}",
+            title=f"GPU{gpus}",
             shares=(
                 Share(label="busy", frac=live.gpu_busy_frac, hue="busy"),
                 Share(label="idle", frac=1 - live.gpu_busy_frac, hue="rest"),
             ),
-            about="mean of the driver's utilisation since the first step: a kernel was resident, however small",
+            note="mean driver utilisation since the first step: busy while any kernel runs, however small",
         )
 
 
@@ -243,9 +242,9 @@ def _progress(live: Live) -> tuple[str, ...]:
     if not live.steps_per_s:
         return (steps,)
     if live.steps_per_s < 1:
-        return steps, f"{duration(1e9 / live.steps_per_s)} a step"
+        return steps, f"{duration(1e9 / live.steps_per_s)} per step"
     return steps, f"{number(live.steps_per_s)} steps/s"
 
 
-def _whole(frac: float) -> int:
+def _whole_percent(frac: float) -> int:
     return round(100 * min(max(frac, 0.0), 1.0))

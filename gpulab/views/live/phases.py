@@ -1,11 +1,11 @@
-"""What gpulab itself was doing at each point of a sparkline: a letter a point, and words for each letter."""
+"""The phases of a session, one letter for each point of a sparkline, with a legend."""
 
 from __future__ import annotations
 
 from gpulab.capture.plan import Phase
 
-# The letter, its words in the legend, and how plain text draws it.
-_WORDS = {
+# Letter: (text in the legend, mark in plain text).
+_PHASES = {
     "o": ("before the first step", "·"),
     "w": ("warming up, profiler off", "╌"),
     "r": ("recording", "━"),
@@ -17,19 +17,19 @@ _LETTERS = {Phase.OPENING: "o", Phase.WARMING: "w", Phase.RECORDING: "r", Phase.
 
 
 def letter(phase: str) -> str:
-    """The letter of a phase as a session names it."""
+    """Return the letter of a phase, given its name in `Live.phase`."""
     if phase.startswith("paused"):
         return "p"
     if phase.startswith("virtual"):
         return "v"
-    return next((own for known, own in _LETTERS.items() if known.value == phase), "s")
+    return next((symbol for name, symbol in _LETTERS.items() if name.value == phase), "s")
 
 
 def legend(letters: str) -> tuple[tuple[str, str], ...]:
-    """The letters that occur, in the order in which they came, with their words."""
-    return tuple((own, _WORDS[own][0]) for own in dict.fromkeys(letters))
+    """Return the letters that occur, in order of appearance, each with its description."""
+    return tuple((symbol, _PHASES[symbol][0]) for symbol in dict.fromkeys(letters))
 
 
-def drawn(letters: str) -> str:
-    """The same as a row of characters."""
-    return "".join(_WORDS[own][1] for own in letters)
+def phase_marks(letters: str) -> str:
+    """Return the phases as a row of line-drawing characters."""
+    return "".join(_PHASES[symbol][1] for symbol in letters)

@@ -1,4 +1,4 @@
-"""What the live panel shows: tiles, bars and words as plain values, for whatever draws them."""
+"""The content of the live panel as plain values: tiles, bars and text, independent of how they are drawn."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 from gpulab.wording import percent
 
-INTERRUPT = "to stop: the interrupt button"
+INTERRUPT = "to stop: press the interrupt button"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """One measured thing: its value in words, and where it stands between nothing and all."""
+    """One measured quantity: its formatted value and, if it has an upper limit, the fraction of that limit."""
 
     label: str
     value: str
     note: str = ""
-    frac: float | None = None  # None: it has no upper end, or was not measured
-    trail: tuple[int | None, ...] = ()  # percent of the full height, oldest first
-    bars: tuple[int, ...] = ()  # percent, one a core
+    frac: float | None = None  # None: it has no upper limit, or was not measured
+    trail: tuple[int | None, ...] = ()  # points of the sparkline in percent of the full height, oldest first
+    bars: tuple[int, ...] = ()  # percent, one per core
     hue: str = "busy"  # busy, waiting, memory, power or worker
     limit: int | None = None  # percent, a line across the sparkline
-    group: str = ""  # tiles of one group are small and stand together
-    mark: str = ""  # "blocked": to be seen at a glance
+    group: str = ""  # "GPUs" or "workers": small tiles that are shown together; "" for a large tile
+    mark: str = ""  # "blocked": the note is emphasised
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """A part of a bar."""
+    """One segment of a bar."""
 
     label: str
     frac: float
@@ -37,21 +37,21 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Where time went so far: shares of one whole, and what exactly was measured."""
+    """Time so far, split into shares that add up to 1; `note` defines the measurement."""
 
     title: str
     shares: tuple[Share, ...]
-    about: str
+    note: str
 
     @property
-    def words(self) -> str:
-        """The shares in words."""
+    def summary(self) -> str:
+        """The shares as text: "busy 34 %, idle 66 %"."""
         return ", ".join(f"{share.label} {percent(share.frac)}" for share in self.shares)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Glance:
-    """The panel's content."""
+    """The content of the panel at one time."""
 
     name: str
     phase: str
@@ -61,25 +61,25 @@ class Glance:
     tiles: tuple[Tile, ...]
     line: str
     bars: tuple[Bar, ...] = ()
-    phases: str = ""  # a letter for each point of the longest sparkline: see phases.py
-    legend: tuple[tuple[str, str], ...] = ()  # the letters among them, and their words
+    phases: str = ""  # one letter for each point of the longest sparkline: see phases.py
+    legend: tuple[tuple[str, str], ...] = ()  # the letters in `phases` with their descriptions
     span: str = ""  # how far back the sparklines go
-    alert: str = ""  # as it is now
-    alert_said: str = ""  # to be read out: the same from the beginning of an episode to its end
-    stop: str = INTERRUPT  # how to stop where no button works
+    alert: str = ""  # the current text of the alert
+    alert_announcement: str = ""  # for screen readers: constant from the start of an episode to its end
+    stop: str = INTERRUPT  # how to stop if the Stop button does not work
 
     def data(self) -> dict[str, Any]:
-        """The same as plain lists and dicts, for a widget.
+        """Return the content as plain lists and dicts, for a widget.
 
-        Points go as text, "12,,13" with nothing for an absent one: ipykernel looks at every item of a list, and that
-        would be most of what a picture costs.
+        Points are sent as text, "12,,13" with an empty item for an absent point: ipykernel inspects every item of a
+        list, which would be most of the cost of an update.
         """
         tiles = [{**vars(tile), "trail": _joined(tile.trail), "bars": _joined(tile.bars)} for tile in self.tiles]
         bars = [
             {
                 "title": bar.title,
-                "about": bar.about,
-                "words": bar.words,
+                "note": bar.note,
+                "summary": bar.summary,
                 "shares": [vars(share) for share in bar.shares],
             }
             for bar in self.bars
@@ -88,10 +88,10 @@ class Glance:
         return {**vars(self), "progress": list(self.progress), "tiles": tiles, "bars": bars, "legend": legend}
 
     def sentence(self) -> str:
-        """The same for a terminal or a screen reader."""
+        """Return the content as one line of text, for a terminal or a screen reader."""
         tiles = (f"{tile.label} {tile.value}" for tile in self.tiles)
-        words = ", ".join((f"gpulab, run {self.name}: {self.phase}", *self.progress, self.elapsed, *tiles))
-        return f"{words}. {self.alert[0].upper()}{self.alert[1:]}" if self.alert else words
+        text = ", ".join((f"gpulab, run {self.name}: {self.phase}", *self.progress, self.elapsed, *tiles))
+        return f"{text}. {self.alert}" if self.alert else text
 
 
 def _joined(points: tuple[int | None, ...]) -> str:

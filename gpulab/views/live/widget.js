@@ -1,9 +1,9 @@
-// The live panel: draws what Python says of a running session (gpulab/views/live/panel_content.py), and computes nothing.
+// The live panel: draws the content that Python sends (gpulab/views/live/panel_content.py), and computes nothing.
 
 const SVG = "http://www.w3.org/2000/svg";
-const FEWEST = 25; // a young sparkline is at least this many points wide, its newest point at the right edge
+const MIN_POINTS = 25; // a new sparkline is at least this many points wide, its newest point at the right edge
 
-function make(tag, name, parent) {
+function addElement(tag, name, parent) {
   const node = document.createElement(tag);
   node.className = "gpulab-" + name;
   parent.append(node);
@@ -14,14 +14,14 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// Python sends points as text, "12,,13": nothing stands for an absent one.
-function points(text) {
+// Parse points, which Python sends as text, "12,,13": an empty item is an absent point.
+function parsePoints(text) {
   return text === "" ? [] : text.split(",").map((point) => (point === "" ? null : Number(point)));
 }
 
-// One path for the line and one for the area under it; an absent point leaves a hole.
+// Compute the SVG paths of the line and of the area under it; an absent point leaves a gap.
 function outline(trail) {
-  const left = Math.max(FEWEST - trail.length, 0);
+  const left = Math.max(MIN_POINTS - trail.length, 0);
   const runs = [];
   let open = null;
   trail.forEach((percent, index) => {
@@ -39,26 +39,26 @@ function outline(trail) {
   return { line, area };
 }
 
-// "oowwwr" as [letter, from, to], so that a band needs one box for each phase and not one for each point.
-function stretches(letters) {
-  const found = [];
+// Split "oowwwr" into [letter, from, to] segments, so that a band needs one element per phase, not one per point.
+function phaseSegments(letters) {
+  const segments = [];
   [...letters].forEach((letter, index) => {
-    if (found.length && found.at(-1)[0] === letter) found.at(-1)[2] = index + 1;
-    else found.push([letter, index, index + 1]);
+    if (segments.length && segments.at(-1)[0] === letter) segments.at(-1)[2] = index + 1;
+    else segments.push([letter, index, index + 1]);
   });
-  return found;
+  return segments;
 }
 
 class Tile {
   constructor(parent) {
-    this.node = make("div", "tile", parent);
-    const words = make("div", "words", this.node);
-    this.label = make("span", "label", words);
-    this.value = make("span", "value", words);
-    this.note = make("span", "note", words);
-    this.graph = make("div", "graph", this.node);
+    this.node = addElement("div", "tile", parent);
+    const labels = addElement("div", "labels", this.node);
+    this.label = addElement("span", "label", labels);
+    this.value = addElement("span", "value", labels);
+    this.note = addElement("span", "note", labels);
+    this.graph = addElement("div", "graph", this.node);
     this.graph.setAttribute("aria-hidden", "true");
-    this.band = make("div", "band", this.node);
+    this.band = addElement("div", "band", this.node);
     this.band.setAttribute("aria-hidden", "true");
     this.kind = null;
   }
@@ -71,36 +71,37 @@ class Tile {
     write(this.value, tile.value);
     write(this.note, tile.note);
     this.note.title = tile.note;
-    this.announce(tile);
+    this.describe(tile);
     this.band.hidden = !tile.trail;
-    if (tile.trail) this.drawBand(phases, points(tile.trail).length);
+    if (tile.trail) this.drawBand(phases, parsePoints(tile.trail).length);
     const kind = tile.bars ? "bars" : tile.trail ? "trail" : tile.frac !== null ? "share" : "none";
-    if (kind !== this.kind) this.begin(kind);
-    if (kind === "bars") this.drawBars(points(tile.bars));
-    if (kind === "trail") this.drawTrail(points(tile.trail), tile.limit);
+    if (kind !== this.kind) this.createGraph(kind);
+    if (kind === "bars") this.drawBars(parsePoints(tile.bars));
+    if (kind === "trail") this.drawTrail(parsePoints(tile.trail), tile.limit);
     if (kind === "share") this.fill.style.width = `${100 * tile.frac}%`;
   }
 
-  announce(tile) {
-    const known = tile.frac !== null;
-    this.node.setAttribute("role", known ? "meter" : "group");
-    this.node.setAttribute("aria-label", known ? tile.label : `${tile.label}: ${tile.value} ${tile.note}`);
+  // Set the ARIA role and attributes.
+  describe(tile) {
+    const isMeter = tile.frac !== null;
+    this.node.setAttribute("role", isMeter ? "meter" : "group");
+    this.node.setAttribute("aria-label", isMeter ? tile.label : `${tile.label}: ${tile.value} ${tile.note}`);
     for (const [name, value] of [
       ["aria-valuemin", "0"],
       ["aria-valuemax", "100"],
       ["aria-valuenow", String(Math.round(100 * tile.frac))],
       ["aria-valuetext", `${tile.value} ${tile.note}`.trim()],
     ]) {
-      if (known) this.node.setAttribute(name, value);
+      if (isMeter) this.node.setAttribute(name, value);
       else this.node.removeAttribute(name);
     }
   }
 
-  begin(kind) {
+  createGraph(kind) {
     this.kind = kind;
     this.graph.replaceChildren();
     this.graph.dataset.kind = kind;
-    if (kind === "share") this.fill = make("div", "fill", this.graph);
+    if (kind === "share") this.fill = addElement("div", "fill", this.graph);
     if (kind !== "trail") return;
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("preserveAspectRatio", "none");
@@ -115,21 +116,21 @@ class Tile {
   }
 
   drawBand(phases, count) {
-    const wide = Math.max(count, FEWEST);
-    const found = stretches(phases.slice(-count));
-    while (this.band.childElementCount > found.length) this.band.lastChild.remove();
-    while (this.band.childElementCount < found.length) make("span", "stretch", this.band);
-    found.forEach(([letter, from, to], index) => {
+    const width = Math.max(count, MIN_POINTS);
+    const segments = phaseSegments(phases.slice(-count));
+    while (this.band.childElementCount > segments.length) this.band.lastChild.remove();
+    while (this.band.childElementCount < segments.length) addElement("span", "segment", this.band);
+    segments.forEach(([letter, from, to], index) => {
       const node = this.band.children[index];
       node.dataset.phase = letter;
-      node.style.left = `${(100 * (wide - count + from)) / wide}%`;
-      node.style.width = `${(100 * (to - from)) / wide}%`;
+      node.style.left = `${(100 * (width - count + from)) / width}%`;
+      node.style.width = `${(100 * (to - from)) / width}%`;
     });
   }
 
   drawTrail(trail, limit) {
     const { line, area } = outline(trail);
-    const right = Math.max(trail.length, FEWEST) - 1;
+    const right = Math.max(trail.length, MIN_POINTS) - 1;
     this.svg.setAttribute("viewBox", `0 -4 ${right} 106`);
     this.limit.setAttribute("d", limit === null ? "" : `M0 ${100 - limit}L${right} ${100 - limit}`);
     this.line.setAttribute("d", line);
@@ -138,31 +139,31 @@ class Tile {
 
   drawBars(bars) {
     while (this.graph.childElementCount > bars.length) this.graph.lastChild.remove();
-    while (this.graph.childElementCount < bars.length) make("div", "fill", make("div", "core", this.graph));
+    while (this.graph.childElementCount < bars.length) addElement("div", "fill", addElement("div", "core", this.graph));
     bars.forEach((percent, index) => {
       this.graph.children[index].firstChild.style.height = `${percent}%`;
     });
   }
 }
 
-// Where time went so far, as a bar of shares with its words: the words are the text alternative, and always there.
+// The time so far as a bar of shares, with a text summary, which is always shown and serves as text alternative.
 class Bar {
   constructor(parent) {
-    this.node = make("div", "bar", parent);
-    const words = make("div", "barwords", this.node);
-    this.title = make("b", "bartitle", words);
-    this.words = make("span", "barsaid", words);
-    this.about = make("span", "about", words);
-    this.track = make("div", "track", this.node);
+    this.node = addElement("div", "bar", parent);
+    const labels = addElement("div", "barlabels", this.node);
+    this.title = addElement("b", "bartitle", labels);
+    this.summary = addElement("span", "barsummary", labels);
+    this.note = addElement("span", "barnote", labels);
+    this.track = addElement("div", "track", this.node);
     this.track.setAttribute("aria-hidden", "true");
   }
 
   draw(bar) {
     write(this.title, bar.title);
-    write(this.words, bar.words);
-    write(this.about, bar.about);
+    write(this.summary, bar.summary);
+    write(this.note, bar.note);
     while (this.track.childElementCount > bar.shares.length) this.track.lastChild.remove();
-    while (this.track.childElementCount < bar.shares.length) make("span", "share", this.track);
+    while (this.track.childElementCount < bar.shares.length) addElement("span", "share", this.track);
     bar.shares.forEach((share, index) => {
       const node = this.track.children[index];
       node.dataset.hue = share.hue;
@@ -171,111 +172,112 @@ class Bar {
   }
 }
 
-// As many drawers in the list as there are things to draw, made and dropped as needed.
-function each(drawers, things, make, ...more) {
-  while (drawers.length > things.length) drawers.pop().node.remove();
-  while (drawers.length < things.length) drawers.push(make());
-  things.forEach((thing, index) => drawers[index].draw(thing, ...more));
+// Draw each item with a component of its own; components are created and removed as needed.
+function drawAll(components, items, create, ...args) {
+  while (components.length > items.length) components.pop().node.remove();
+  while (components.length < items.length) components.push(create());
+  items.forEach((item, index) => components[index].draw(item, ...args));
 }
 
-function stopper(model, parent) {
-  const place = make("span", "stop", parent);
-  const button = make("button", "button", place);
-  const words = make("span", "hint", place);
+// Add the Stop button and the hint that replaces it if the button does not work; return the function that updates both.
+function addStopButton(model, parent) {
+  const container = addElement("span", "stop", parent);
+  const button = addElement("button", "button", container);
+  const hint = addElement("span", "hint", container);
   button.type = "button";
-  make("span", "square", button).setAttribute("aria-hidden", "true");
-  const text = make("span", "text", button);
+  addElement("span", "square", button).setAttribute("aria-hidden", "true");
+  const text = addElement("span", "text", button);
   button.addEventListener("click", () => model.send({ kind: "stop" }));
   return () => {
     const state = model.get("stop");
     button.hidden = state !== "button" && state !== "stopping";
     button.disabled = state === "stopping";
-    write(text, state === "stopping" ? "stopping" : "Stop");
-    const what = model.get("stops");
-    button.setAttribute("aria-label", state === "stopping" ? `Stopping ${what}` : `Stop ${what} and show the report`);
-    words.hidden = state !== "words";
-    write(words, model.get("now").stop);
+    write(text, state === "stopping" ? "Stopping" : "Stop");
+    const target = model.get("stops");
+    button.setAttribute("aria-label", state === "stopping" ? `Stopping ${target}` : `Stop ${target} and show the report`);
+    hint.hidden = state !== "words";
+    write(hint, model.get("now").stop);
   };
 }
 
-// The words for the marks under the sparklines; only those that can be seen.
-function drawKey(key, now) {
-  const said = [now.span, ...now.legend.map((entry) => entry.join(""))].join("|");
-  if (key.dataset.said === said) return;
-  key.dataset.said = said;
-  key.replaceChildren();
-  key.hidden = !now.legend.length;
-  write(make("span", "span", key), now.span);
-  for (const [letter, words] of now.legend) {
-    const entry = make("span", "entry", key);
-    const sample = make("span", "stretch", entry);
+// Draw the legend of the phase marks under the sparklines, limited to the phases that are visible.
+function drawLegend(legend, now) {
+  const content = [now.span, ...now.legend.map((entry) => entry.join(""))].join("|");
+  if (legend.dataset.content === content) return;
+  legend.dataset.content = content;
+  legend.replaceChildren();
+  legend.hidden = !now.legend.length;
+  write(addElement("span", "span", legend), now.span);
+  for (const [letter, description] of now.legend) {
+    const entry = addElement("span", "entry", legend);
+    const sample = addElement("span", "segment", entry);
     sample.dataset.phase = letter;
     sample.setAttribute("aria-hidden", "true");
-    write(make("span", "phasewords", entry), words);
+    write(addElement("span", "description", entry), description);
   }
 }
 
 function render({ model, el }) {
-  const root = make("div", "live", el);
+  const root = addElement("div", "live", el);
   root.setAttribute("role", "group");
   root.dataset.gpulabKey = model.get("key");
   root.dataset.lmSuppressShortcuts = "true"; // keys pressed here are not JupyterLab's
-  const head = make("div", "head", root);
-  const phase = make("span", "phase", head);
-  make("span", "dot", phase).setAttribute("aria-hidden", "true");
-  const said = make("span", "said", phase);
-  said.setAttribute("role", "status");
-  const name = make("span", "name", head);
-  const progress = make("span", "progress", head);
-  const elapsed = make("span", "elapsed", head);
-  const drawStop = stopper(model, head);
-  const alert = make("div", "alert", root);
-  alert.setAttribute("aria-hidden", "true"); // its seconds count up: read out is only its beginning, once
-  const aloud = make("div", "aloud", root);
-  aloud.setAttribute("role", "status");
-  const bars = { node: make("div", "bars", root), drawers: [] };
+  const head = addElement("div", "head", root);
+  const phase = addElement("span", "phase", head);
+  addElement("span", "dot", phase).setAttribute("aria-hidden", "true");
+  const phaseName = addElement("span", "phasename", phase);
+  phaseName.setAttribute("role", "status");
+  const name = addElement("span", "name", head);
+  const progress = addElement("span", "progress", head);
+  const elapsed = addElement("span", "elapsed", head);
+  const updateStop = addStopButton(model, head);
+  const alert = addElement("div", "alert", root);
+  alert.setAttribute("aria-hidden", "true"); // its seconds count up: screen readers get only the announcement
+  const announcement = addElement("div", "announcement", root);
+  announcement.setAttribute("role", "status");
+  const bars = { node: addElement("div", "bars", root), components: [] };
   const groups = ["GPUs", "", "workers"].map((group) => {
-    const node = make("div", group ? "smalltiles" : "tiles", root);
+    const node = addElement("div", group ? "smalltiles" : "tiles", root);
     node.dataset.group = group;
-    return { group, node, drawers: [] };
+    return { group, node, components: [] };
   });
-  const key = make("div", "key", root);
-  const line = make("div", "at", root);
+  const legend = addElement("div", "legend", root);
+  const source = addElement("div", "source", root);
 
   const draw = () => {
     const now = model.get("now");
     root.setAttribute("aria-label", `gpulab, run ${now.name}, live`);
     root.dataset.phase = now.phase;
-    write(said, now.phase);
+    write(phaseName, now.phase);
     write(name, now.name);
     write(progress, now.progress.join(" · "));
     write(elapsed, now.elapsed);
-    write(line, now.line);
-    line.title = now.line;
+    write(source, now.line);
+    source.title = now.line;
     alert.hidden = !now.alert;
     write(alert, now.alert);
-    write(aloud, now.alert_said);
-    each(bars.drawers, now.bars, () => new Bar(bars.node));
-    for (const { group, node, drawers } of groups) {
+    write(announcement, now.alert_announcement);
+    drawAll(bars.components, now.bars, () => new Bar(bars.node));
+    for (const { group, node, components } of groups) {
       const tiles = now.tiles.filter((tile) => tile.group === group);
-      each(drawers, tiles, () => new Tile(node), now.phases);
+      drawAll(components, tiles, () => new Tile(node), now.phases);
       node.hidden = !tiles.length;
     }
-    drawKey(key, now);
+    drawLegend(legend, now);
   };
   draw();
-  drawStop();
+  updateStop();
   model.on("change:now", draw);
-  model.on("change:stop", drawStop);
-  // JupyterLab opens a way around the busy cell only once the widget exists: ask again until one question got through.
-  const asks = (model.get("hello") ? [100, 300, 800, 2000] : []).map((delay) =>
+  model.on("change:stop", updateStop);
+  // JupyterLab can reach a busy kernel only once the widget exists: send "hello" until one message gets through.
+  const hellos = (model.get("hello") ? [100, 300, 800, 2000] : []).map((delay) =>
     setTimeout(() => ["", "words"].includes(model.get("stop")) && model.send({ kind: "hello" }), delay),
   );
   return () => {
-    asks.forEach(clearTimeout);
+    hellos.forEach(clearTimeout);
     model.off("change:now", draw);
-    model.off("change:stop", drawStop);
-    // Cleared by the cell, and not shown anew in the meantime: then it must be displayed again.
+    model.off("change:stop", updateStop);
+    // If the cell cleared its output and did not show the panel again, Python has to display it again.
     if (model.get("stop") === "done") return;
     setTimeout(() => {
       const elsewhere = document.querySelector(`[data-gpulab-key="${root.dataset.gpulabKey}"]`);

@@ -1,9 +1,9 @@
-"""The interactive timeline: a run as groups of rows, cut into tiles that a page draws and never computes on.
+"""The interactive timeline: a run as groups of rows, cut into tiles that the page draws without further computation.
 
-`scene(diagnosis)` makes it ready; `Scene.header()` is told once, `Scene.tile(level, index)` as often as somebody looks,
-and `search`, `brush`, `card` and `event` answer what is asked of it.
+`Scene` is a run prepared for the timeline. The page reads `Scene.header()` once and `Scene.tile(level, index)` as
+needed; `Scene.search`, `Scene.brush`, `Scene.card` and `Scene.event` answer its queries.
 """
 
-from gpulab.views.timeline.scene.scene import Scene, scene
+from gpulab.views.timeline.scene.scene import Scene
 
-__all__ = ["Scene", "scene"]
+__all__ = ["Scene"]

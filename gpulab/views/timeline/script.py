@@ -1,7 +1,7 @@
-"""The scripts of the timeline as one, for a notebook or for a page: what each file imports comes before it.
+"""Bundles the timeline's scripts into one, for a notebook or a page: every file follows the files that it imports.
 
-There is no build step. The files are plain ES modules that import each other by name; put together, the imports fall
-away, so a name is used once among them.
+There is no build step. The files are plain ES modules that import each other by name. The bundle drops the imports, so
+top-level names must be unique among the files.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ _EXPORT = re.compile(r"^export (?=(?:async |function|class|const|let)\b)", re.MU
 
 
 def script(name: str) -> str:
-    """This file and all that it imports, in order; only an `export default` stays."""
-    return "\n".join(_bare(each) for each in _in_order(name, []))
+    """Return a file with everything that it imports, in order; of its exports only `export default` is kept."""
+    return "\n".join(_without_imports(file) for file in _dependencies(name, []))
 
 
 def style() -> str:
-    """The style sheet."""
+    """Return the style sheet."""
     return (HERE / "timeline.css").read_text(encoding="utf-8")
 
 
-def _in_order(name: str, found: list[str]) -> list[str]:
+def _dependencies(name: str, files: list[str]) -> list[str]:
+    """Append a file to `files`, after the files that it imports."""
     for relative in _IMPORT.findall(_text(name)):
         other = posixpath.normpath(posixpath.join(posixpath.dirname(name), relative))
-        if other not in found:
-            _in_order(other, found)
-    if name not in found:
-        found.append(name)
-    return found
+        if other not in files:
+            _dependencies(other, files)
+    if name not in files:
+        files.append(name)
+    return files
 
 
-def _bare(name: str) -> str:
+def _without_imports(name: str) -> str:
     text = _text(name)
     for pattern in (_IMPORT, _EXPORTS, _EXPORT):
         text = pattern.sub("", text)

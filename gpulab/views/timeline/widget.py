@@ -1,8 +1,8 @@
-"""The timeline's side in a living kernel: it answers the front end, and knows what is selected there.
+"""The kernel side of an interactive timeline: it answers the front end and receives its selection.
 
-It is a widget without a view. Its script is started by the model alone, finds the static picture in the notebook by
-its key, and draws the living timeline in its place. So the notebook holds the picture and nothing else: what is saved,
-mailed or reopened shows it, and where no script starts it simply stays.
+It is a widget model without a view. The script starts with the model, finds the static picture in the notebook by its
+key, and draws the interactive timeline in its place. So the notebook stores only the picture: a saved, mailed or
+reopened notebook shows it, and it stays where no script can run.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class TimelineModel(anywidget.AnyWidget):
-    """A scene that a front end can ask; `widget.js` sends {"kind": "ask", ...}."""
+    """Answers the queries of a front end about a scene; `widget.js` sends {"kind": "ask", ...}."""
 
     _esm = script("widget.js")
     _css = style()
-    key = traitlets.Unicode(help="names the place that the timeline is drawn in").tag(sync=True)
-    offered = traitlets.Bool(help="whether a button stands there until it is pressed").tag(sync=True)
+    key = traitlets.Unicode(help="id of the HTML element in which the timeline is drawn").tag(sync=True)
+    offered = traitlets.Bool(help="whether a button opens the timeline").tag(sync=True)
     go: traitlets.List[int] = traitlets.List(
-        help="where Python wants to look: start, end, and how often it has wanted"
+        help="window requested by Python: start and end in ns, and the number of the request"
     ).tag(sync=True)
-    selected = traitlets.Dict(default_value=None, allow_none=True, help="what was clicked").tag(sync=True)
-    window: traitlets.List[float] = traitlets.List(help="what is in view: start and end, in ns").tag(sync=True)
+    selected = traitlets.Dict(default_value=None, allow_none=True, help="the selected box").tag(sync=True)
+    window: traitlets.List[float] = traitlets.List(help="the visible window: start and end in ns").tag(sync=True)
 
     def __init__(self, scene: Callable[[], Scene], key: str, *, offered: bool = False) -> None:
         super().__init__(key=key, offered=offered)
-        self._scene = cache(scene)  # worked out when it is first asked about
-        self.on_msg(self._told)
+        self._scene = cache(scene)  # computed at the first query
+        self.on_msg(self._receive)
         reach_during_a_cell(self.comm)
 
     def __repr__(self) -> str:
@@ -49,8 +49,8 @@ class TimelineModel(anywidget.AnyWidget):
         self.layout.close()
         super().close()
 
-    def _told(self, _: object, content: Question, __: object) -> None:
-        """The front end speaks, in whatever thread; it may do so while a cell runs."""
+    def _receive(self, _: object, content: Question, __: object) -> None:
+        """Answer a message of the front end; called in any thread, also while a cell runs."""
         if content.get("kind") == "ask":
-            told, buffers = answer(self._scene, content)
-            self.send(told, buffers)
+            reply, buffers = answer(self._scene, content)
+            self.send(reply, buffers)

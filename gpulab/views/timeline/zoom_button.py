@@ -1,4 +1,4 @@
-"""A report's picture of a few steps, with an offer to zoom into it for as long as the kernel lives."""
+"""A button that turns the step picture of a report into the interactive timeline, while the kernel is running."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from gpulab.views.sheet.sheet import Block, Section, Sheet, Timeline
 
 
 def offered(sheet: Sheet, diagnosis: Diagnosis) -> Sheet:
-    """The sheet, its first picture a place that a button turns into the timeline; as it is where widgets are missing.
+    """Return the sheet with a timeline button at its first picture; unchanged if widgets are not available.
 
-    Nothing is worked out before that button is pressed: most reports are read, few are searched.
+    The timeline is computed when the button is pressed: most reports are only read.
     """
     from gpulab.views.timeline.scene.scene import scene
 
     key = uuid4().hex
-    blocks = _with_place(sheet.blocks, key)
+    blocks = _with_key(sheet.blocks, key)
     if blocks == sheet.blocks:
         return sheet
     try:
         from gpulab.views.timeline.widget import TimelineModel
     except ImportError:
         return sheet
-    TimelineModel(lambda: scene(diagnosis), key, offered=True)  # ipywidgets keeps it while the kernel lives
+    TimelineModel(lambda: scene(diagnosis), key, offered=True)  # ipywidgets keeps a reference to it
     return replace(sheet, blocks=blocks)
 
 
-def _with_place(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """The first picture among the headings and what is under them, given a name."""
+def _with_key(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
+    """Give the first picture a key, searching sections recursively."""
     for index, block in enumerate(blocks):
         if isinstance(block, Timeline):
             return (*blocks[:index], replace(block, place=key), *blocks[index + 1 :])
-        if isinstance(block, Section) and (inside := _with_place(block.blocks, key)) != block.blocks:
-            return (*blocks[:index], replace(block, blocks=inside), *blocks[index + 1 :])
+        if isinstance(block, Section) and (section_blocks := _with_key(block.blocks, key)) != block.blocks:
+            return (*blocks[:index], replace(block, blocks=section_blocks), *blocks[index + 1 :])
     return blocks

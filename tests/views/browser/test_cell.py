@@ -1,4 +1,4 @@
-"""%%gpuprofile in a real JupyterLab: seen moving, stopped by its button, and its report found again afterwards."""
+"""%%gpuprofile in JupyterLab: the live panel, its Stop button, and the report in the saved and reopened notebook."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def folder(jupyterlab: JupyterLab) -> Path:
 
 @pytest.fixture(scope="module", params=first_tier(NOTEBOOKS, {"small"}))
 def stopped(request: pytest.FixtureRequest, jupyterlab: JupyterLab, folder: Path) -> Stopped:
-    """A notebook whose first profiled cell was run, watched, and stopped by the button; then saved."""
+    """A notebook whose first profiled cell was run, stopped with the button, and saved."""
     source = NOTEBOOKS[request.param]
     if source is not None and not source.exists():
-        pytest.skip(f"{source.name} is not there")
+        pytest.skip(f"{source.name} does not exist")
     path = folder / f"{request.param}.ipynb"
-    made(path, source)
+    write_notebook(path, source)
     return Stopped(jupyterlab, path)
 
 
 class Stopped:
-    """What was seen while a profiled cell ran, and the notebook that was saved after it was stopped."""
+    """Observations of a profiled cell until it was stopped, and the notebook that was saved afterwards."""
 
     def __init__(self, jupyterlab: JupyterLab, path: Path) -> None:
         self.path, self.errors = path, []
@@ -73,11 +73,11 @@ class Stopped:
         panel.wait_for(timeout=60_000)
         button = panel.get_by_role("button", name="Stop the cell")
         button.wait_for(timeout=60_000)
-        self.seen = []
+        self.observations = []
         for _ in range(150):
-            told = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
-            self.seen.append((notebook.prompt(self.index), told))
-            if len({told for _, told in self.seen}) >= 5:
+            texts = panel.locator(".gpulab-progress").text_content(), panel.locator(".gpulab-elapsed").text_content()
+            self.observations.append((notebook.prompt(self.index), texts))
+            if len({texts for _, texts in self.observations}) >= 5:
                 break
             page.wait_for_timeout(200)
         self.meters = panel.get_by_role("meter").count()
@@ -85,19 +85,19 @@ class Stopped:
         notebook.wait(self.index, timeout_s=120)
         self.cell_text = cell.text_content()
         self.panels_left = cell.locator(".gpulab-live").count()
-        offer = cell.get_by_role("button", name="Zoom into it")
-        offer.wait_for(timeout=60_000)
-        offer.click()
+        open_button = cell.get_by_role("button", name="Open timeline")
+        open_button.wait_for(timeout=60_000)
+        open_button.click()
         timeline = cell.locator(".gpulab-tl[data-painted]")
         timeline.wait_for(timeout=60_000)
-        self.zoomed = timeline.inner_text()
+        self.timeline_text = timeline.inner_text()
         self.focused = timeline.evaluate("root => root.contains(document.activeElement)")
         self.next = notebook.run(profiled(path, after=True)).text_content() if path.stem == "small" else ""
         notebook.save()
         notebook.close()
 
 
-def made(path: Path, source: Path | None) -> None:
+def write_notebook(path: Path, source: Path | None) -> None:
     import nbformat
 
     if source is not None:
@@ -115,56 +115,56 @@ def code(path: Path) -> list[Any]:
 
 
 def profiled(path: Path, *, after: bool = False) -> int:
-    """The number of the first profiled code cell, or of the one after it."""
+    """Return the index of the first profiled code cell, or of the one after it."""
     first = next(index for index, cell in enumerate(code(path)) if cell.source.startswith("%%gpuprofile"))
     return first + after
 
 
 def report(path: Path) -> dict[str, str]:
-    """The report in the saved notebook, by MIME type."""
+    """Return the report in the saved notebook, by MIME type."""
     outputs = code(path)[profiled(path)].outputs
     [bundle] = [output["data"] for output in outputs if "text/html" in output.get("data", {})]
     return dict(bundle)
 
 
-def sentence(path: Path) -> str:
-    """The line that says where the numbers are from, which is never folded: what every form of it must show."""
+def source_line(path: Path) -> str:
+    """Return the line of the report with the source of its numbers, which every form of the report shows."""
     lines = (re.sub(r"\s+", " ", line).strip() for line in report(path)["text/plain"].splitlines())
     return next(line for line in lines if line.startswith("Run "))
 
 
-def wait_until_shown(element: Any, text: str) -> None:
-    """Until the text can be seen in the element: text that is there but hidden does not count."""
+def wait_until_visible(element: Any, text: str) -> None:
+    """Wait until the text is visible in the element; hidden text does not count."""
     for _ in range(50):
-        if text in (seen := re.sub(r"\s+", " ", element.inner_text())):
+        if text in (visible_text := re.sub(r"\s+", " ", element.inner_text())):
             return
         element.page.wait_for_timeout(100)
-    raise AssertionError(f"{text!r} is not shown in: {seen}")
+    raise AssertionError(f"{text!r} is not visible in: {visible_text}")
 
 
-def test_the_panel_moves_while_the_prompt_is_a_star(stopped):
-    assert {prompt for prompt, _ in stopped.seen} == {"[*]:"}
-    assert len({told for _, told in stopped.seen}) >= 5
+def test_the_panel_updates_while_the_cell_is_running(stopped):
+    assert {prompt for prompt, _ in stopped.observations} == {"[*]:"}
+    assert len({texts for _, texts in stopped.observations}) >= 5
     assert stopped.meters >= 1
     assert stopped.errors == []
 
 
-def test_stop_pressed_once_ends_the_cell_and_the_report_takes_the_place_of_the_panel(stopped):
+def test_the_stop_button_ends_the_cell_and_the_report_replaces_the_panel(stopped):
     assert "KeyboardInterrupt" in stopped.cell_text
     assert stopped.panels_left == 0
-    assert sentence(stopped.path) in re.sub(r"\s+", " ", stopped.cell_text)
+    assert source_line(stopped.path) in re.sub(r"\s+", " ", stopped.cell_text)
     if stopped.path.stem == "small":
         assert "after" in stopped.next, "the next cell runs: one press interrupts one cell"
 
 
-def test_a_button_turns_the_report_s_picture_into_the_timeline(stopped):
-    assert "steps" in stopped.zoomed
-    assert "ledger" in stopped.zoomed
-    assert "main thread" in stopped.zoomed
-    assert stopped.focused, "who pressed it with the keyboard goes on there"
+def test_a_button_turns_the_picture_of_the_report_into_the_timeline(stopped):
+    assert "steps" in stopped.timeline_text
+    assert "ledger" in stopped.timeline_text
+    assert "main thread" in stopped.timeline_text
+    assert stopped.focused, "keyboard users continue in the timeline"
 
 
-def test_the_saved_notebook_holds_html_and_text_and_no_widget(stopped):
+def test_the_saved_notebook_contains_html_and_text_and_no_widget(stopped):
     import nbformat
 
     assert set(report(stopped.path)) == {"text/html", "text/plain"}
@@ -178,17 +178,17 @@ def test_the_saved_notebook_holds_html_and_text_and_no_widget(stopped):
 def test_reopened_without_running_anything_it_shows_the_report(stopped, jupyterlab, folder, trusted):
     import nbformat
 
-    copy = folder / f"{stopped.path.stem}_{'trusted' if trusted else 'stranger'}.ipynb"
+    copy = folder / f"{stopped.path.stem}_{'trusted' if trusted else 'untrusted'}.ipynb"
     saved = nbformat.read(stopped.path, 4)
     if not trusted:
-        saved.metadata["from"] = "somebody else"  # another content: the signature is no longer known here
+        saved.metadata["from"] = "somebody else"  # changed content has no known signature
     nbformat.write(saved, copy)
     notebook = jupyterlab.read(copy)
     assert "No Kernel" in notebook.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Toolbar").first.inner_text()
     cell = notebook.cell(stopped.index)
     cell.scroll_into_view_if_needed()
     cell.locator(".jp-RenderedHTMLCommon").first.wait_for()
-    wait_until_shown(cell, sentence(stopped.path))
+    wait_until_visible(cell, source_line(stopped.path))
 
 
 def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped, chromium):
@@ -197,16 +197,16 @@ def test_its_nbconvert_html_shows_the_report_without_network_or_scripts(stopped,
     html, _ = HTMLExporter().from_filename(str(stopped.path))
     target = stopped.path.with_suffix(".html")
     target.write_text(html, encoding="utf-8")
-    opened = chromium.new_context(java_script_enabled=False, offline=True).new_page()
-    opened.goto(target.as_uri(), wait_until="domcontentloaded")
-    wait_until_shown(opened.locator("body"), sentence(stopped.path))
+    page = chromium.new_context(java_script_enabled=False, offline=True).new_page()
+    page.goto(target.as_uri(), wait_until="domcontentloaded")
+    wait_until_visible(page.locator("body"), source_line(stopped.path))
 
 
 @pytest.fixture(scope="module")
 def running(jupyterlab: JupyterLab, folder: Path) -> Iterator[Any]:
-    """A notebook whose profiled cell runs until the notebook is closed, and that cell."""
+    """A notebook with a profiled cell that is running, and that cell."""
     path = folder / "running.ipynb"
-    made(path, None)
+    write_notebook(path, None)
     notebook = jupyterlab.open(path)
     index = profiled(path)
     for before in range(index):

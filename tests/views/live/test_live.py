@@ -1,4 +1,4 @@
-"""The live panel: what it says, and that it moves, can be stopped, and leaves nothing, in a live kernel."""
+"""The live panel: its content; and in a live kernel, its updates, its Stop button and its clean-up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from gpulab.capture.live.snapshot import Live
 from gpulab.views.live.html_panel import markup
-from gpulab.views.live.panel_content import TRAIL, Glances
+from gpulab.views.live.panel_content import TRAIL_POINTS, Glances
+from gpulab.views.live.tiles import INTERRUPT
 from gpulab.wording import clock
 from tests.support.front_end.kernel import Kernel, Reply
 from tests.support.front_end.live_panel import Front, gpu, live_state
@@ -32,76 +33,77 @@ def tiles(state: Live) -> dict[str, tuple[str, str]]:
     return {tile.label: (tile.value, tile.note) for tile in Glances("r").of(state).tiles}
 
 
-# What it says.
+# Content.
 
 
-def test_a_glance_tells_progress_waiting_and_load():
+def test_the_panel_shows_progress_waiting_time_and_load():
     glance = Glances("r").of(live_state())
     assert (glance.phase, glance.progress, glance.elapsed) == ("recording", ("step 1,234", "7.91 steps/s"), "1:15")
     assert glance.line == "at train (cell line 7)"
     assert tiles(live_state()) == {
         "waiting for data": ("41 %", "2 workers"),
         "CPU": ("1.5 of 2", "cores busy"),
-        "memory": ("3 GiB", "of this process"),
+        "memory": ("3 GiB", "RSS of this process"),
     }
 
 
-def test_a_gpu_gives_its_load_memory_and_power():
-    shown = tiles(live_state(gpus=(gpu(),)))
-    assert shown["GPU busy"] == ("34 %", "A GPU")
-    assert shown["GPU memory"] == ("16 GiB", "of 64 GiB")
-    assert shown["GPU power"] == ("312 W", "")
+def test_a_gpu_has_tiles_for_utilisation_memory_and_power():
+    tile_texts = tiles(live_state(gpus=(gpu(),)))
+    assert tile_texts["GPU busy"] == ("34 %", "A GPU")
+    assert tile_texts["GPU memory"] == ("16 GiB", "of 64 GiB")
+    assert tile_texts["GPU power"] == ("312 W", "")
 
 
-def test_many_gpus_get_one_tile_each():
-    shown = tiles(live_state(gpus=tuple(gpu(util_frac=index / 8) for index in range(8))))
-    assert [shown[f"GPU {index}"][0] for index in range(8)] == [f"{round(100 * index / 8)} %" for index in range(8)]
+def test_with_many_gpus_each_gpu_has_one_tile():
+    tile_texts = tiles(live_state(gpus=tuple(gpu(util_frac=index / 8) for index in range(8))))
+    values = [tile_texts[f"GPU {index}"][0] for index in range(8)]
+    assert values == [f"{round(100 * index / 8)} %" for index in range(8)]
 
 
-def test_what_is_not_measured_is_never_shown_as_zero():
+def test_a_value_that_was_not_measured_is_never_shown_as_zero():
     silent = gpu(util_frac=None, memory_used_bytes=None, memory_bytes=None, power_w=None)
     state = live_state(gpus=(silent,), waiting_frac=None, core_fracs=(), rss_bytes=None, steps_per_s=None, frame=None)
-    shown = tiles(state)
-    assert {value for value, _ in shown.values()} == {"not measured", "none"}
-    assert shown["waiting for data"] == ("none", "no DataLoader so far")
+    tile_texts = tiles(state)
+    assert {value for value, _ in tile_texts.values()} == {"not measured", "none"}
+    assert tile_texts["waiting for data"][0] == "none"
     glance = Glances("r").of(state)
     assert all(tile.frac is None and set(tile.trail) <= {None} for tile in glance.tiles)
     assert not re.search(r"\b0\b", glance.sentence().replace("GPU 0", ""))
 
 
 @pytest.mark.parametrize(
-    ("steps", "rate", "said"),
+    ("steps", "rate", "progress"),
     [
         (0, None, ("no step yet",)),
         (1, None, ("step 1",)),
-        (9, 0.4, ("step 9", "2.5 s a step")),
+        (9, 0.4, ("step 9", "2.5 s per step")),
         (9, 431.7, ("step 9", "432 steps/s")),
     ],
 )
-def test_progress_is_told_in_the_unit_that_reads_well(steps, rate, said):
-    assert Glances("r").of(live_state(steps=steps, steps_per_s=rate)).progress == said
+def test_slow_steps_are_shown_as_time_per_step_and_fast_ones_as_a_rate(steps, rate, progress):
+    assert Glances("r").of(live_state(steps=steps, steps_per_s=rate)).progress == progress
 
 
-@pytest.mark.parametrize(("elapsed_s", "said"), [(0.4, "0:00"), (75, "1:15"), (3600, "1:00:00"), (90061, "25:01:01")])
-def test_elapsed_time_reads_like_a_clock(elapsed_s, said):
-    assert clock(elapsed_s) == said
+@pytest.mark.parametrize(("elapsed_s", "text"), [(0.4, "0:00"), (75, "1:15"), (3600, "1:00:00"), (90061, "25:01:01")])
+def test_elapsed_time_is_formatted_like_a_clock(elapsed_s, text):
+    assert clock(elapsed_s) == text
 
 
-def test_trails_are_bounded_and_end_with_now():
+def test_sparklines_have_a_maximum_length_and_end_with_the_newest_value():
     glances = Glances("r")
-    for step in range(3 * TRAIL):
-        glance = glances.of(live_state(waiting_frac=step / (3 * TRAIL)))
+    for step in range(3 * TRAIL_POINTS):
+        glance = glances.of(live_state(waiting_frac=step / (3 * TRAIL_POINTS)))
     trail = glance.tiles[0].trail
-    assert len(trail) == TRAIL
+    assert len(trail) == TRAIL_POINTS
     assert list(trail) == sorted(trail)
     assert trail[-1] == 100
 
 
-def test_when_the_cell_has_ended_the_last_values_stand():
+def test_the_last_values_stay_after_the_cell_has_ended():
     glances = Glances("r")
     last = glances.of(live_state())
     assert glances.processing().tiles == last.tiles
-    assert glances.processing().phase == "reading the recording"
+    assert glances.processing().phase != last.phase
 
 
 class _Tags(HTMLParser):
@@ -119,68 +121,68 @@ class _Tags(HTMLParser):
         self.text += data
 
 
-def test_the_html_panel_says_the_same_without_any_script_and_escapes_what_it_is_given():
+def test_the_html_panel_shows_the_content_without_scripts_and_escapes_foreign_text():
     evil = "<script>alert(1)</script>"
     parser = _Tags()
     parser.feed(markup(Glances(evil).of(live_state(frame=evil, gpus=(gpu(name=evil),)))))
     assert set(parser.tags) == {"div", "span", "b", "code"}
     assert parser.attributes == {"style", "role", "aria-label", "aria-hidden"}
     assert parser.text.count(evil) == 3
-    for words in ("41 %", "34 %", "312 W", "step 1,234", "to stop: the interrupt button"):
-        assert words in parser.text
+    for text in ("41 %", "34 %", "312 W", "step 1,234", INTERRUPT):
+        assert text in parser.text
 
 
 # In a kernel.
 
 
 def states(reply: Reply) -> list[dict[str, Any]]:
-    """What the widget was told, in order."""
-    told = [message["content"]["data"].get("state", {}) for message in reply.of("comm_open", "comm_msg")]
-    return [state for state in told if "now" in state or "stop" in state]
+    """Return the states sent to the widget, in order."""
+    updates = [message["content"]["data"].get("state", {}) for message in reply.of("comm_open", "comm_msg")]
+    return [state for state in updates if "now" in state or "stop" in state]
 
 
-def moved(reply: Reply) -> int:
-    """How many different times the panel showed."""
+def update_count(reply: Reply) -> int:
+    """Count the different elapsed times that the panel showed."""
     return len({state["now"]["elapsed_s"] for state in states(reply) if state.get("now")})
 
 
 def panel_comm(reply: Reply) -> str:
-    """The comm of the panel, once it is open and shown."""
-    opened = [m["content"] for m in reply.of("comm_open") if "_esm" in m["content"]["data"]["state"]]
-    return opened[0]["comm_id"] if opened and reply.of("display_data") else ""
+    """Return the comm id of the panel, once it is open and displayed."""
+    comms = [m["content"] for m in reply.of("comm_open") if "_esm" in m["content"]["data"]["state"]]
+    return comms[0]["comm_id"] if comms and reply.of("display_data") else ""
 
 
-def saying(front: Front, *kinds: str) -> Callable[[Reply], None]:
-    """Say these in turn, each after the panel moved since the one before."""
-    left = list(kinds)
-    at = [0]
+def sends(front: Front, *kinds: str) -> Callable[[Reply], None]:
+    """Return a callback that sends these messages one by one, each after an update of the panel."""
+    remaining = list(kinds)
+    state_count = [0]
 
     def during(reply: Reply) -> None:
         comm = panel_comm(reply)
-        if comm and left and len(states(reply)) > at[0] + 1:
-            at[0] = len(states(reply))
-            front.say(comm, left.pop(0))
+        if comm and remaining and len(states(reply)) > state_count[0] + 1:
+            state_count[0] = len(states(reply))
+            front.say(comm, remaining.pop(0))
 
     return during
 
 
-def test_the_panel_comes_before_anything_the_cell_shows(live):
+def test_the_panel_is_displayed_before_the_output_of_the_cell(live):
     reply = live.run("%%gpuprofile panel --level sensors\nprint('first', flush=True)", notebook=True)
     assert [message["msg_type"] for message in reply.of("display_data", "stream")] == ["display_data", "stream"]
 
 
-def test_the_widget_moves_while_the_main_thread_is_busy_and_the_report_takes_its_place(live):
+def test_the_widget_updates_while_the_main_thread_is_busy_and_the_report_replaces_it(live):
     reply = live.run(BUSY, notebook=True)
-    assert moved(reply) >= 4
-    shown, final = reply.of("display_data"), reply.of("update_display_data")
-    assert len(shown) == len(final) == 1
-    assert "application/vnd.jupyter.widget-view+json" in shown[0]["content"]["data"]
+    assert update_count(reply) >= 4
+    first, final = reply.of("display_data"), reply.of("update_display_data")
+    assert len(first) == len(final) == 1
+    assert "application/vnd.jupyter.widget-view+json" in first[0]["content"]["data"]
     assert set(final[0]["content"]["data"]) == {"text/plain", "text/html"}
-    assert shown[0]["content"]["transient"] == final[0]["content"]["transient"]
-    assert shown[0]["content"]["data"]["text/plain"] == "gpulab live panel"
+    assert first[0]["content"]["transient"] == final[0]["content"]["transient"]
+    assert first[0]["content"]["data"]["text/plain"] == "gpulab live panel"
 
 
-def test_every_comm_that_was_opened_is_closed(live):
+def test_every_opened_comm_is_closed(live):
     for cell in (BUSY, "%%gpuprofile panel\n1 / 0"):
         reply = live.run(cell, notebook=True)
         opened = [message["content"]["comm_id"] for message in reply.of("comm_open")]
@@ -190,12 +192,12 @@ def test_every_comm_that_was_opened_is_closed(live):
 
 
 def test_without_an_answer_from_the_front_end_the_panel_names_the_interrupt_button(live):
-    said = [state["stop"] for state in states(live.run(BUSY, notebook=True)) if "stop" in state]
-    assert said == ["", "words", "done"]
+    stop_states = [state["stop"] for state in states(live.run(BUSY, notebook=True)) if "stop" in state]
+    assert stop_states == ["", "words", "done"]
 
 
 def test_stop_ends_the_cell_with_a_partial_report(live, front):
-    reply = live.run(ENDLESS, notebook=True, during=saying(front, "hello", "stop"))
+    reply = live.run(ENDLESS, notebook=True, during=sends(front, "hello", "stop"))
     assert reply.content["ename"] == "KeyboardInterrupt"
     assert len(reply.errors) == 1
     assert [state["stop"] for state in states(reply) if state.get("stop")][-1] == "done"
@@ -205,63 +207,61 @@ def test_stop_ends_the_cell_with_a_partial_report(live, front):
 
 def test_stop_works_while_the_cell_sleeps(live, front):
     cell = "%%gpuprofile panel --level sensors\nimport time\ntime.sleep(600)"
-    reply = live.run(cell, notebook=True, during=saying(front, "hello", "stop"))
+    reply = live.run(cell, notebook=True, during=sends(front, "hello", "stop"))
     assert reply.content["ename"] == "KeyboardInterrupt"
 
 
 def test_stop_works_under_another_magic(live, front):
-    reply = live.run("%%time\n" + ENDLESS, notebook=True, during=saying(front, "hello", "stop"))
+    reply = live.run("%%time\n" + ENDLESS, notebook=True, during=sends(front, "hello", "stop"))
     assert reply.content["ename"] == "KeyboardInterrupt"
     assert len(reply.errors) == 1
 
 
-def test_only_a_panel_that_was_heard_can_stop(live, front):
-    reply = live.run(BUSY, notebook=True, during=saying(front, "stop"))
+def test_stop_is_ignored_before_the_kernel_has_received_hello(live, front):
+    reply = live.run(BUSY, notebook=True, during=sends(front, "stop"))
     assert reply.status == "ok"
 
 
-def test_a_message_that_waited_for_the_cell_stops_nothing(live):
-    late = Front(live, subshell=False)
-    reply = live.run(BUSY, notebook=True, during=saying(late, "hello", "stop"))
+def test_a_stop_message_that_arrives_after_the_cell_has_no_effect(live):
+    front_without_subshell = Front(live, subshell=False)
+    reply = live.run(BUSY, notebook=True, during=sends(front_without_subshell, "hello", "stop"))
     assert reply.status == "ok"
     assert "button" not in [state.get("stop") for state in states(reply)]
     assert live.run("1 + 1").value == "2"
 
 
-def test_a_figure_being_drawn_survives_a_message_of_the_front_end(live, front):
+def test_an_open_figure_survives_a_message_from_the_front_end(live, front):
     cell = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
-    reply = live.run(
-        BUSY.replace("import time\n", "import time\n" + cell), notebook=True, during=saying(front, "hello")
-    )
+    reply = live.run(BUSY.replace("import time\n", "import time\n" + cell), notebook=True, during=sends(front, "hello"))
     assert sum("image/png" in bundle for bundle in reply.bundles) == 1
 
 
-def test_without_anywidget_plain_html_moves_instead(live):
+def test_without_anywidget_the_panel_is_updated_as_plain_html(live):
     live.run("blocked = {n: sys.modules.pop(n, None) for n in ('anywidget', 'gpulab.views.live.widget')}")
     live.run("sys.modules['anywidget'] = None")
     try:
-        _moves_as_html(live)
+        _assert_html_updates(live)
     finally:
         live.run("sys.modules.update({n: m for n, m in blocked.items() if m}) if blocked['anywidget'] else None")
         live.run("sys.modules['anywidget'] or sys.modules.pop('anywidget')")
-    assert moved(live.run(BUSY, notebook=True)) >= 4
+    assert update_count(live.run(BUSY, notebook=True)) >= 4
 
 
-def test_in_vs_code_plain_html_moves_instead(live):
+def test_in_vs_code_the_panel_is_updated_as_plain_html(live):
     live.run("__vsc_ipynb_file__ = 'x.ipynb'")
     try:
-        _moves_as_html(live)
+        _assert_html_updates(live)
     finally:
         live.run("del __vsc_ipynb_file__")
 
 
-def _moves_as_html(live: Kernel) -> None:
+def _assert_html_updates(live: Kernel) -> None:
     reply = live.run(BUSY, notebook=True)
     assert reply.of("comm_open") == []
     updates = [message["content"]["data"] for message in reply.of("update_display_data")]
     assert len({bundle["text/html"] for bundle in updates}) >= 4
-    assert "interrupt button" in updates[0]["text/html"]
-    assert "interrupt button" not in updates[-1]["text/html"], "the report stands in its place"
+    assert INTERRUPT in updates[0]["text/html"]
+    assert INTERRUPT not in updates[-1]["text/html"], "the report replaces the panel"
 
 
 CLEARING = {
@@ -281,40 +281,39 @@ def test_a_cell_that_clears_its_output_keeps_its_last_one_and_gets_the_report(li
     cell += f"for i in range(4):\n    {body}\n".replace("\n    ", "\n    time.sleep(0.15); ", 1)
     live.run("" if widget else "__vsc_ipynb_file__ = 'x.ipynb'")
     try:
-        shown = [text.strip() for _, text in live.run(cell, notebook=True).outputs]
+        outputs = [text.strip() for _, text in live.run(cell, notebook=True).outputs]
     finally:
         live.run("" if widget else "del __vsc_ipynb_file__")
-    assert shown.count("curve 3") == 1, shown
-    [report] = [text for text in shown if text not in ("curve 3", "3")]
+    assert outputs.count("curve 3") == 1, outputs
+    [report] = [text for text in outputs if text not in ("curve 3", "3")]
     assert "panel" in report
     assert "live panel" not in report
 
 
-@pytest.mark.parametrize("how", ["headless", "console", "--no-live", "%config"])
-def test_where_nobody_could_see_it_nothing_moves_and_the_report_comes_in_the_end(live, how):
-    cell = BUSY.replace("panel ", "panel --no-live ") if how == "--no-live" else BUSY
-    if how == "%config":
+@pytest.mark.parametrize("setting", ["headless", "console", "--no-live", "%config"])
+def test_without_a_viewer_only_the_report_is_displayed(live, setting):
+    cell = BUSY.replace("panel ", "panel --no-live ") if setting == "--no-live" else BUSY
+    if setting == "%config":
         live.run("%config GpuProfileMagics.live = False")
     try:
-        if how == "console":  # somebody types, in no notebook
+        if setting == "console":  # interactive input without a notebook
             request = live.client.execute(cell, allow_stdin=True)
             reply = live.end(request)
         else:
-            reply = live.run(cell, notebook=how != "headless")
+            reply = live.run(cell, notebook=setting != "headless")
     finally:
         live.run("%config GpuProfileMagics.live = True")
     assert [message["msg_type"] for message in reply.messages] == ["execute_input", "display_data"]
     assert set(reply.bundles[0]) == {"text/plain", "text/html"}
 
 
-def test_a_fault_in_the_panel_does_not_reach_cell_or_report(live):
-    live.run(
-        "from gpulab.views.live.panel_content import Glances\nkept = Glances.of\nGlances.of = lambda self, live: 1 / 0"
-    )
+def test_an_error_in_the_panel_affects_neither_the_cell_nor_the_report(live):
+    builder, method = Glances.__name__, f"{Glances.__name__}.{Glances.of.__name__}"
+    live.run(f"from {Glances.__module__} import {builder}\noriginal = {method}\n{method} = lambda self, live: 1 / 0")
     try:
         reply = live.run(BUSY + "5", notebook=True)
     finally:
-        live.run("Glances.of = kept")
+        live.run(f"{method} = original")
     assert (reply.status, reply.value) == ("ok", "5")
     assert reply.stderr == ""
     assert "panel" in reply.of("update_display_data")[-1]["content"]["data"]["text/plain"]

@@ -1,4 +1,4 @@
-"""The timeline's script writes numbers as gpulab.wording does: one table of values through both."""
+"""The timeline's script formats numbers like gpulab.wording: a table of values is formatted by both."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ VALUES = [
     *(figure * 1024.0**power for figure in SIZES for power in range(6)),
 ]
 
-# The call in format.js, and its counterpart in Python.
+# The call in format.js, and the equivalent function in Python.
 PAIRS: dict[str, Callable[[float | None], str]] = {
     "span(value)": duration,
     "share(value)": percent,
     'reading(value, { format: "percent" })': percent,
     'reading(value, { format: "bytes" })': size,
-    'reading(value, { format: "watts" })': lambda value: quantity(value, "W"),
-    'reading(value, { format: "mhz" })': lambda value: quantity(value, "MHz"),
-    'reading(value, { format: "celsius" })': lambda value: quantity(value, "°C"),
+    'reading(value, { format: "number", unit: "W" })': lambda value: quantity(value, "W"),
+    'reading(value, { format: "number", unit: "°C" })': lambda value: quantity(value, "°C"),
     'reading(value, { format: "number" })': number,
 }
 
@@ -41,7 +40,7 @@ def page() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("call", PAIRS)
-def test_the_script_and_python_write_a_number_in_the_same_way(page: Any, call: str) -> None:
+def test_the_script_formats_numbers_like_python(page: Any, call: str) -> None:
     source = script("drawing/format.js")
     texts = page.evaluate(f"(values) => {{ {source}\nreturn values.map((value) => {call}); }}", VALUES)
     expected = list(map(PAIRS[call], VALUES))
@@ -49,6 +48,6 @@ def test_the_script_and_python_write_a_number_in_the_same_way(page: Any, call: s
 
 
 @pytest.mark.parametrize("call", PAIRS)
-def test_the_script_and_python_call_an_absent_number_the_same(page: Any, call: str) -> None:
+def test_the_script_formats_a_missing_number_like_python(page: Any, call: str) -> None:
     source = script("drawing/format.js")
     assert page.evaluate(f"(value) => {{ {source}\nreturn {call}; }}", math.nan) == PAIRS[call](math.nan)

@@ -1,16 +1,16 @@
-// The timeline in a file: drawn from the data in the page itself (gpulab/views/timeline/page.py).
+// The timeline in an HTML file: draws the data that is stored in the page (gpulab/views/timeline/page.py).
 
 import { mount } from "./timeline.js";
-import { HeldRun } from "./data/file.js";
+import { StoredRun } from "./data/file.js";
 
-function begin() {
-  const said = document.getElementById("gpulab-said");
+function startPage() {
+  const status = document.getElementById("gpulab-status");
   const data = JSON.parse(document.getElementById("gpulab-data").textContent);
   if (typeof DecompressionStream === "undefined") {
-    said.textContent = "This browser is too old for the timeline: one of 2023 or later shows it.";
+    status.textContent = "This browser is too old for the timeline: use a version from 2023 or later.";
     return;
   }
-  const file = new HeldRun(data);
+  const file = new StoredRun(data);
   mount(document.getElementById("gpulab-timeline"), {
     header: data.header,
     offline: true,
@@ -21,9 +21,9 @@ function begin() {
     selected: () => {},
     window: () => {},
   });
-  said.textContent = data.whole
-    ? "This file holds every event of the run."
-    : "This file holds the run as a whole, and in full the steps shown first and the findings. For more, open the run in a notebook.";
+  status.textContent = data.whole
+    ? "This file contains every event of the run."
+    : "This file contains an overview of the run, and every event of the initial view and of the findings. For more detail, open the run in a notebook.";
 }
 
-begin();
+startPage();

@@ -1,10 +1,10 @@
-// The timeline: asks its source for the tiles in view, draws them, and computes nothing about the run.
+// The timeline: requests the visible tiles from its source and draws them. It computes nothing about the run.
 //
-// Every name in a tile is data from a trace: it reaches the page through textContent or a canvas only.
+// Every name in a tile is untrusted data from a trace: it reaches the page only through textContent or a canvas.
 
 import { Announcer, Card } from "./panels/card.js";
 import { AXIS, Lanes, View } from "./drawing/view.js";
-import { BrushPanel, ChosenPanel, KeysPanel, TablePanel } from "./panels/panels.js";
+import { BrushPanel, KeysPanel, SelectionPanel, TablePanel } from "./panels/panels.js";
 import { Cursor } from "./panels/cursor.js";
 import { Findings, SearchPanel } from "./panels/search.js";
 import { Finder } from "./data/finder.js";
@@ -14,31 +14,31 @@ import { Painter } from "./drawing/painter.js";
 import { Tiles } from "./data/tiles.js";
 import { button, clamp, make, moment, reading, span, write } from "./drawing/format.js";
 
-const TALLEST = [560, 760]; // px of lanes, of one run and of two; more lanes than that scroll
-const NARROW = 640; // px; below, a lane's label stands above it
-const LABELS = 168; // px, the column of labels; timeline.css knows it too
+const MAX_HEIGHTS = [560, 760]; // px of lanes for one run and for two; higher content scrolls
+const NARROW = 640; // px; below this width labels are placed above their lanes
+const LABELS = 168; // px, the column of labels; also in timeline.css
 
-let serial = 0; // ids must differ between the timelines of one page
+let serial = 0; // for ids that are unique among the timelines of a page
 
 class Timeline {
   constructor(el, source) {
-    Object.assign(this, { source, header: source.header, born: performance.now(), over: new AbortController() });
+    Object.assign(this, { source, header: source.header, created: performance.now(), over: new AbortController() });
     Object.assign(this, { scroll: 0, row: 0, pieces: [], painted: 0, waits: [], cursorShown: false, brushing: false });
-    Object.assign(this, { shades: [], hits: [], query: "", window: null, measure: null }); // what is marked
+    Object.assign(this, { shades: [], hits: [], query: "", window: null, measure: null }); // highlights
     Object.assign(this, { selected: null, hovered: null, pointer: null });
-    this.calm = matchMedia("(prefers-reduced-motion: reduce)");
-    this.view = new View(this.header, () => this.calm.matches);
-    this.tiles = new Tiles(source, () => this.ask());
+    this.reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+    this.view = new View(this.header, () => this.reducedMotion.matches);
+    this.tiles = new Tiles(source, () => this.requestFrame());
     this.finder = new Finder(this);
     this.cursor = new Cursor(this);
     this.build(el);
     this.stats = this.root.gpulabStats = { frames: [], paints: [], bytes: this.tiles.bytes };
     this.row = this.firstRow();
     this.watch();
-    this.measureUp();
+    this.resize();
   }
 
-  // ---- the parts of the page
+  // ---- elements
 
   build(el) {
     const { header } = this;
@@ -68,19 +68,19 @@ class Timeline {
     if (!this.header.groups.length) return;
     const tools = make("div", "tools", head);
     tools.setAttribute("role", "group");
-    tools.setAttribute("aria-label", "tools of the timeline");
+    tools.setAttribute("aria-label", "timeline tools");
     this.search = new SearchPanel(this, tools);
     button(tools, "−", "zoom out (−)", () => this.zoom(2)).setAttribute("aria-label", "zoom out");
     button(tools, "+", "zoom in (+)", () => this.zoom(0.5)).setAttribute("aria-label", "zoom in");
-    button(tools, "all", "the whole run (Home)", () => this.go(0, this.view.limit));
-    button(tools, "home", "back to the first view (0)", () => this.go(...this.header.home));
-    const about = "mark a window by dragging (as shift + drag does); b takes what is in view";
-    const byKey = (event) => event.detail === 0;
-    const mark = (event) => (byKey(event) ? this.brushPanel.take() : this.setBrushing(!this.brushing));
-    this.brushButton = button(tools, "brush", about, mark);
+    button(tools, "all", "show the whole run (Home)", () => this.go(0, this.view.limit));
+    button(tools, "home", "back to the initial view (0)", () => this.go(...this.header.home));
+    const brushTitle = "analyse a time window: drag to select it (like shift + drag), or press b for the visible window";
+    const isKeyPress = (event) => event.detail === 0;
+    const brush = (event) => (isKeyPress(event) ? this.brushPanel.take() : this.setBrushing(!this.brushing));
+    this.brushButton = button(tools, "window", brushTitle, brush);
     this.brushButton.setAttribute("aria-pressed", "false");
-    button(tools, "table", "the lane under the cursor as a table (t)", () => this.table.show());
-    button(tools, "?", "the keys (?)", () => this.help.show()).setAttribute("aria-label", "keys");
+    button(tools, "table", "show the lane at the cursor as a table (t)", () => this.table.show());
+    button(tools, "?", "keyboard shortcuts (?)", () => this.help.show()).setAttribute("aria-label", "keyboard shortcuts");
   }
 
   buildStage(frame) {
@@ -89,13 +89,13 @@ class Timeline {
     this.stage = make("div", "stage", frame);
     this.stage.tabIndex = 0;
     this.stage.setAttribute("role", "application");
-    this.stage.setAttribute("aria-label", `lanes of ${this.header.title}`);
+    this.stage.setAttribute("aria-label", `timeline lanes of ${this.header.title}`);
     const canvas = make("canvas", "canvas", this.stage);
     canvas.setAttribute("aria-hidden", "true");
     this.labels = make("div", "labels", frame);
-    this.labelled = make("div", "labelled", this.labels);
+    this.labelColumn = make("div", "label-column", this.labels);
     this.thumb = make("div", "thumb", frame);
-    this.lanes = new Lanes(this.header, this.labelled, (group) => this.folded(group));
+    this.lanes = new Lanes(this.header, this.labelColumn, (group) => this.foldChanged(group));
     this.stepRows = new Set(this.lanes.stepsOf.filter(Boolean).map(({ first }) => first));
     this.painter = new Painter(this, canvas);
   }
@@ -103,24 +103,24 @@ class Timeline {
   buildFoot() {
     this.legend = new Legend(this, this.root);
     this.hint = make("div", "hint", this.root,
-      "Click here, then the wheel zooms (ctrl + wheel always does); drag pans, shift + drag marks a window, " +
-      "arrows and Enter select, ? lists the keys.");
+      "Click the lanes to zoom with the wheel (ctrl + wheel always zooms). Drag to pan, shift + drag to analyse a " +
+      "window, arrow keys and Enter to select an event, ? for all shortcuts.");
     this.hint.id = `gpulab-tl-hint-${++serial}`;
     this.stage.setAttribute("aria-describedby", this.hint.id);
     this.panels = make("div", "panels", this.root);
-    this.chosen = new ChosenPanel(this, "chosen", () => this.cursor.unselect());
-    this.brushPanel = new BrushPanel(this, "brush", () => this.brushPanel.forget());
+    this.selection = new SelectionPanel(this, "selection", () => this.cursor.unselect());
+    this.brushPanel = new BrushPanel(this, "brush", () => this.brushPanel.clearWindow());
     this.table = new TablePanel(this, "table");
     this.help = new KeysPanel(this, "keys");
     if (!this.header.notes.length) return;
     const notes = make("ul", "notes", this.root);
-    notes.setAttribute("aria-label", "what a reader must know");
+    notes.setAttribute("aria-label", "notes on the recording");
     for (const note of this.header.notes) make("li", "", notes, note);
   }
 
   buildEmpty() {
     const node = make("div", "empty", this.root);
-    make("strong", "", node, "There is nothing to draw.");
+    make("strong", "", node, "This run has nothing to draw.");
     for (const note of this.header.notes) make("div", "", node, note);
     this.root.dataset.painted = "1";
     this.root.dataset.firstPaintMs = "0";
@@ -129,106 +129,106 @@ class Timeline {
   watch() {
     const { signal } = this.over;
     if (!this.stage) return;
-    this.resized = new ResizeObserver(() => this.measureUp());
-    this.resized.observe(this.root);
-    const dress = () => (this.painter.dress(), this.ask());
-    this.themed = new MutationObserver(() => {
-      dress();
-      setTimeout(dress, 600); // JupyterLab names a theme before its style sheet is there
+    this.resizeObserver = new ResizeObserver(() => this.resize());
+    this.resizeObserver.observe(this.root);
+    const updateTheme = () => (this.painter.readTheme(), this.requestFrame());
+    this.themeObserver = new MutationObserver(() => {
+      updateTheme();
+      setTimeout(updateTheme, 600); // JupyterLab sets the name of a theme before its style sheet is loaded
     });
     for (const node of [document.documentElement, document.body]) {
-      this.themed.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-name", "data-theme"] });
+      this.themeObserver.observe(node, { attributes: true, attributeFilter: ["class", "data-jp-theme-name", "data-theme"] });
     }
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dress, { signal });
-    for (const name of ["focus", "blur"]) this.stage.addEventListener(name, () => this.attend(), { signal });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", updateTheme, { signal });
+    for (const name of ["focus", "blur"]) this.stage.addEventListener(name, () => this.focusChanged(), { signal });
     this.thumb.addEventListener("pointerdown", (event) => this.grabThumb(event), { signal });
-    this.painter.dress();
+    this.painter.readTheme();
   }
 
-  // With the focus comes the cursor, unless it came by the pointer.
-  attend() {
+  // Show the cursor when the lanes get the keyboard focus.
+  focusChanged() {
     this.cursorShown = this.stage.matches(":focus-visible");
-    if (this.cursorShown) this.announcer.say(this.cursor.whereAmI(), 400);
+    if (this.cursorShown) this.announcer.say(this.cursor.describe(), 400);
     else this.card.hide();
-    this.ask();
+    this.requestFrame();
   }
 
   // ---- sizes
 
-  measureUp() {
+  resize() {
     const width = this.root.clientWidth;
     if (!width || !this.stage) return;
     const narrow = width < NARROW;
     if (narrow !== this.lanes.narrow) this.lanes.arrange(narrow);
     this.root.classList.toggle("gpulab-tl-narrow", narrow);
     this.view.width = Math.max(width - (narrow ? 0 : LABELS), 120);
-    this.tall = Math.min(this.lanes.height, TALLEST[Math.min(this.lanes.sides.length, 2) - 1]);
-    this.frame.style.height = `${AXIS + this.tall}px`;
-    this.painter.size(this.view.width, AXIS + this.tall);
+    this.visibleHeight = Math.min(this.lanes.height, MAX_HEIGHTS[Math.min(this.lanes.sides.length, 2) - 1]);
+    this.frame.style.height = `${AXIS + this.visibleHeight}px`;
+    this.painter.size(this.view.width, AXIS + this.visibleHeight);
     this.scrollTo(this.scroll);
-    this.ask();
+    this.requestFrame();
   }
 
-  inSight(row) {
+  isVisible(row) {
     const { lanes } = this;
     const top = lanes.top[row] - this.scroll;
-    return lanes.shows(row) && top + lanes.tall[row] >= 0 && top <= this.tall;
+    return lanes.isShown(row) && top + lanes.heights[row] >= 0 && top <= this.visibleHeight;
   }
 
   rowAt(y) {
     return this.lanes.rowAt(y - AXIS + this.scroll);
   }
 
-  // True when the lanes moved.
+  // Return whether the lanes moved.
   scrollTo(y) {
-    const most = Math.max(this.lanes.height - this.tall, 0);
+    const maxScroll = Math.max(this.lanes.height - this.visibleHeight, 0);
     const before = this.scroll;
-    this.scroll = clamp(Math.round(y), 0, most);
-    this.labelled.style.transform = `translateY(${-this.scroll}px)`;
-    this.thumb.hidden = most === 0;
-    this.thumb.style.height = `${(this.tall * this.tall) / this.lanes.height}px`;
-    this.thumb.style.top = `${AXIS + (this.scroll * this.tall) / this.lanes.height}px`;
-    this.ask();
+    this.scroll = clamp(Math.round(y), 0, maxScroll);
+    this.labelColumn.style.transform = `translateY(${-this.scroll}px)`;
+    this.thumb.hidden = maxScroll === 0;
+    this.thumb.style.height = `${(this.visibleHeight * this.visibleHeight) / this.lanes.height}px`;
+    this.thumb.style.top = `${AXIS + (this.scroll * this.visibleHeight) / this.lanes.height}px`;
+    this.requestFrame();
     return this.scroll !== before;
   }
 
   grabThumb(event) {
     const [y, scroll] = [event.clientY, this.scroll];
     this.thumb.setPointerCapture(event.pointerId);
-    this.thumb.onpointermove = (move) => this.scrollTo(scroll + ((move.clientY - y) * this.lanes.height) / this.tall);
+    this.thumb.onpointermove = (move) => this.scrollTo(scroll + ((move.clientY - y) * this.lanes.height) / this.visibleHeight);
     this.thumb.onpointerup = this.thumb.onpointercancel = () => (this.thumb.onpointermove = null);
     event.preventDefault();
   }
 
   reveal(row) {
-    if (!this.lanes.shows(row)) return;
-    const [top, bottom] = [this.lanes.top[row] - 22, this.lanes.top[row] + this.lanes.tall[row] + 6];
+    if (!this.lanes.isShown(row)) return;
+    const [top, bottom] = [this.lanes.top[row] - 22, this.lanes.top[row] + this.lanes.heights[row] + 6];
     if (top < this.scroll) this.scrollTo(top);
-    else if (bottom > this.scroll + this.tall) this.scrollTo(bottom - this.tall);
+    else if (bottom > this.scroll + this.visibleHeight) this.scrollTo(bottom - this.visibleHeight);
   }
 
   // ---- frames
 
-  ask() {
+  requestFrame() {
     if (this.raf || this.over.signal.aborted || !this.stage) return;
-    this.askedAt = performance.now();
+    this.requestedAt = performance.now();
     this.raf = requestAnimationFrame((now) => this.frameAt(now));
   }
 
   frameAt(now) {
     this.raf = null;
-    if (!this.painter.wide) return;
-    // Only frames that follow one another tell how fast pictures can come.
-    if (this.askedAt - this.lastFrame < 17) this.note(this.stats.frames, now - this.lastFrame);
-    const began = performance.now();
+    if (!this.painter.width) return;
+    // Only consecutive frames measure the frame rate.
+    if (this.requestedAt - this.lastFrame < 17) this.record(this.stats.frames, now - this.lastFrame);
+    const start = performance.now();
     const moving = this.view.glide(clamp(now - (this.lastFrame || now), 8, 50));
     this.lastFrame = now;
     this.draw(moving);
-    this.note(this.stats.paints, performance.now() - began);
-    if (moving) this.ask();
+    this.record(this.stats.paints, performance.now() - start);
+    if (moving) this.requestFrame();
   }
 
-  note(list, value) {
+  record(list, value) {
     if (list.length >= 4000) list.splice(0, 2000);
     list.push(value);
   }
@@ -236,90 +236,91 @@ class Timeline {
   draw(moving) {
     const { view, tiles } = this;
     const [start, end] = view.target;
-    tiles.want(tiles.levelFor(view.width / (end - start)), start, end); // where a glide passes, nothing is asked
+    tiles.request(tiles.levelFor(view.width / (end - start)), start, end); // only for the target of an animation
     const level = tiles.levelFor(view.scale);
     Object.assign(this, tiles.cover(level, view.start, view.end));
     this.painter.paint();
     this.overview.paint(this.painter.dpr);
     this.legend.update(this.painter);
-    this.readings();
+    this.updateReadings();
     tiles.prune(new Set(this.pieces.map(({ tile }) => tile)));
     write(this.corner, `${span(view.span)} in view`);
-    if (!moving && this.full) this.whole();
+    if (!moving && this.full) this.completed();
   }
 
-  whole() {
+  completed() {
     this.root.dataset.painted = String(++this.painted);
-    if (!this.root.dataset.firstPaintMs) this.root.dataset.firstPaintMs = (performance.now() - this.born).toFixed(1);
-    if (this.selected && this.selected.told) this.cursor.complete();
+    if (!this.root.dataset.firstPaintMs) this.root.dataset.firstPaintMs = (performance.now() - this.created).toFixed(1);
+    if (this.selected && this.selected.partial) this.cursor.complete();
     for (const wait of this.waits.splice(0)) wait();
   }
 
-  // Once all that is wanted is on screen, or after a while.
+  // Resolve when everything requested is on screen, or after 2.5 s.
   settled() {
-    this.ask();
+    this.requestFrame();
     return new Promise((done) => {
       this.waits.push(done);
       setTimeout(done, 2500);
     });
   }
 
-  readings() {
+  updateReadings() {
     const at = this.pointer ? this.view.at(this.pointer.x) : this.cursorShown ? this.cursor.at() : null;
     for (const group of this.lanes.groups) {
-      if (!group.value || !this.inSight(group.first)) continue;
+      if (!group.value || !this.isVisible(group.first)) continue;
       const scale = `${reading(group.low, group)} to ${reading(group.high, group)}`;
       write(group.value, at === null ? scale : this.finder.reading(group, at));
       group.value.classList.toggle("gpulab-tl-soft", at === null);
     }
   }
 
-  // ---- moving
+  // ---- navigation
 
   go(start, end) {
     this.view.go(start, end);
-    this.moved();
+    this.viewChanged();
   }
 
   pan(part) {
     this.view.pan(part);
-    this.moved();
+    this.viewChanged();
   }
 
   zoom(factor, at = this.cursor.at()) {
     this.view.zoom(factor, at);
-    this.moved();
+    this.viewChanged();
   }
 
-  moved() {
+  viewChanged() {
     this.card.hide();
     this.hovered = null;
-    this.used();
-    clearTimeout(this.movedTimer);
-    this.movedTimer = setTimeout(() => {
+    this.hideHint();
+    clearTimeout(this.windowTimer);
+    this.windowTimer = setTimeout(() => {
       const [start, end] = this.view.target;
       if (this.source.window) this.source.window(Math.round(start), Math.round(end));
     }, 220);
     const [start, end] = this.view.target;
-    if (this.focused()) this.announcer.say(`${span(end - start)} in view, from ${moment(start, end - start)}`, 600);
-    this.cursor.cardSoon();
+    if (this.hasFocus()) this.announcer.say(`${span(end - start)} in view, from ${moment(start, end - start)}`, 600);
+    this.cursor.showCardSoon();
   }
 
-  used() {
-    if (this.begun) this.hint.hidden = true; // the first move may have been the host's
-    this.begun = true;
+  // Hide the hint after the second action: the first one may come from Python.
+  hideHint() {
+    if (this.used) this.hint.hidden = true;
+    this.used = true;
   }
 
   focus() {
     this.stage.focus({ preventScroll: true });
   }
 
-  focused() {
+  hasFocus() {
     const active = this.root.getRootNode().activeElement;
     return !!active && this.root.contains(active);
   }
 
-  // The lane where the cursor begins: work, not the summary of it.
+  // The lane where the cursor starts: a thread or stream, not steps or ledger.
   firstRow() {
     if (!this.lanes) return 0;
     const group = this.lanes.groups.find(({ id, kind }) => kind === "boxes" && !/(^|:)(steps|ledger)$/.test(id));
@@ -339,17 +340,17 @@ class Timeline {
     if (group) this.lanes.fold(group);
   }
 
-  folded(group) {
-    if (!this.lanes.shows(this.row)) this.row = this.lanes.standIn(this.row);
-    this.measureUp();
-    this.announcer.say(`${group.name} ${group.folded ? "folded" : "unfolded"}`);
+  foldChanged(group) {
+    if (!this.lanes.isShown(this.row)) this.row = this.lanes.visibleRow(this.row);
+    this.resize();
+    this.announcer.say(`${group.name} ${group.folded ? "collapsed" : "expanded"}`);
   }
 
-  binnedIn(row) {
+  hasBins(row) {
     return this.pieces.some(({ tile }) => tile.binsOf.some((each) => each.row === row));
   }
 
-  // One thing after another: the latest first.
+  // Undo one highlight or panel per call, the most recent first.
   clear() {
     if (this.brushing) return this.setBrushing(false);
     if (this.measure) this.measure = null;
@@ -361,9 +362,9 @@ class Timeline {
   destroy() {
     this.over.abort();
     cancelAnimationFrame(this.raf);
-    clearTimeout(this.movedTimer);
-    if (this.resized) this.resized.disconnect();
-    if (this.themed) this.themed.disconnect();
+    clearTimeout(this.windowTimer);
+    if (this.resizeObserver) this.resizeObserver.disconnect();
+    if (this.themeObserver) this.themeObserver.disconnect();
     this.root.remove();
   }
 }
@@ -374,7 +375,7 @@ function mount(el, source) {
     root: timeline.root,
     focus: () => timeline.stage && timeline.focus(),
     go: (start, end) => timeline.stage && timeline.go(start, end),
-    select: (chosen) => timeline.stage && (chosen ? timeline.cursor.select(chosen) : timeline.cursor.unselect()),
+    select: (box) => timeline.stage && (box ? timeline.cursor.select(box) : timeline.cursor.unselect()),
     finding: (index) => timeline.stage && timeline.findings.show(index),
     find: (text) => {
       if (!timeline.stage) return;

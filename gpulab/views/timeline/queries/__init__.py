@@ -1,1 +1,1 @@
-"""What a timeline page asks its kernel: ledger of a window, details of a box, search."""
+"""The queries of a timeline page: ledger of a time window, details of a box, search by name."""

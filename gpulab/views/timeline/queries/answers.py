@@ -1,4 +1,4 @@
-"""What the front end of a timeline asks, answered: from a question as data to an answer as data, and no more."""
+"""Answers the questions of the timeline's front end; question and answer are plain data."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ if TYPE_CHECKING:
     from gpulab.views.timeline.scene.scene import Scene
 
 Question = Mapping[str, Any]
-MOST_TEXT = 200  # characters of a search that are looked at
-MOST_LEVEL = 40
+_MAX_SEARCH_LENGTH = 200  # longer search texts are cut
+_MAX_LEVEL = 40
 
 
 def answer(scene: Callable[[], Scene], question: Question) -> tuple[dict[str, Any], list[bytes]]:
-    """The answer to a question, and its bytes; a question that cannot be answered gives an error in words.
+    """Return the answer to a question as a small dict and a list of buffers; a failed question gives an error message.
 
-    The content travels beside the bytes and stays small, because ipykernel looks at every item of it. `form` says
-    what the bytes are: "tile", "json", "nothing" or "error", whose words are in `text`.
+    The dict stays small because ipykernel inspects every item of it; the content is in the buffer. `form` is the type
+    of the buffer: "tile", "json", "nothing", or "error" with the message in `text`.
     """
-    told: dict[str, Any] = {"kind": "answer", "id": str(question.get("id", ""))[:64]}
+    reply: dict[str, Any] = {"kind": "answer", "id": str(question.get("id", ""))[:64]}
     try:
-        # Whether there is a kernel at all is asked first, and costs no scene.
-        found = None if question.get("what") == "ready" else _found(scene(), question)
-    except Exception as problem:  # whatever it is, the front end is told, and the log of the kernel is left alone
-        return {**told, "form": "error", "text": problem_text(problem)}, []
-    if found is None:
-        return {**told, "form": "nothing"}, []
-    if isinstance(found, bytes):
-        return {**told, "form": "tile"}, [found]
-    return {**told, "form": "json"}, [json.dumps(found, allow_nan=False).encode()]
+        # "ready" only checks that there is a kernel, and must not compute the scene.
+        content = None if question.get("what") == "ready" else _content(scene(), question)
+    except Exception as problem:  # the front end shows every error, and the log of the kernel stays clean
+        return {**reply, "form": "error", "text": problem_text(problem)}, []
+    if content is None:
+        return {**reply, "form": "nothing"}, []
+    if isinstance(content, bytes):
+        return {**reply, "form": "tile"}, [content]
+    return {**reply, "form": "json"}, [json.dumps(content, allow_nan=False).encode()]
 
 
-def _found(scene: Scene, question: Question) -> bytes | dict[str, Any] | None:
-    what = question.get("what")
-    if what == "header":
+def _content(scene: Scene, question: Question) -> bytes | dict[str, Any] | None:
+    query = question.get("what")
+    if query == "header":
         return scene.header()
-    if what == "tile":
-        level, index = _whole(question, "level"), _whole(question, "index")
-        return scene.tile(level, index) if 0 <= level <= MOST_LEVEL and 0 <= index < 2**level else None
-    if what == "search":
-        return scene.search(str(question.get("text", ""))[:MOST_TEXT])
-    if what == "brush":
-        first, last = sorted((_whole(question, "start_ns"), _whole(question, "end_ns")))
+    if query == "tile":
+        level, index = _integer(question, "level"), _integer(question, "index")
+        return scene.tile(level, index) if 0 <= level <= _MAX_LEVEL and 0 <= index < 2**level else None
+    if query == "search":
+        return scene.search(str(question.get("text", ""))[:_MAX_SEARCH_LENGTH])
+    if query == "brush":
+        first, last = sorted((_integer(question, "start_ns"), _integer(question, "end_ns")))
         return scene.brush(max(first, 0), min(max(last, 0), scene.span_ns))
-    if what == "card":
-        return scene.card(_whole(question, "row"), _whole(question, "box"))
+    if query == "card":
+        return scene.card(_integer(question, "row"), _integer(question, "box"))
     raise GpulabError(
-        f"The timeline was asked {str(what)[:40]!r}.",
-        why="the page that asks is of another version of gpulab than the kernel",
+        f"The timeline does not know the query {str(query)[:40]!r}.",
+        why="the page was made by another version of gpulab than the one in the kernel",
         fix="reload the page, then run the cell again",
     )
 
 
-def _whole(question: Question, name: str) -> int:
+def _integer(question: Question, name: str) -> int:
     value = question.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 2**62:
         raise GpulabError(
-            f"The timeline was asked for a {name} that is no number.",
+            f"The {name} of a timeline query is not a number.",
             why=f"it is {str(value)[:40]!r}",
             fix="reload the page, then run the cell again",
         )

@@ -1,4 +1,4 @@
-"""Where the time between two moments went: an exact ledger of any stretch, and what took most of it."""
+"""The ledger of any time window, exact to the nanosecond, and its kernels with the longest total time."""
 
 from __future__ import annotations
 
@@ -18,48 +18,51 @@ _LABELS = {key.key: key.label for key in KEYS}
 
 
 def brush(sides: Sequence[Side], start_ns: int, end_ns: int) -> dict[str, Any]:
-    """For each side its ledger between two moments of the scene, which sums to that time, and its kernels."""
+    """Return ledger and longest kernels of each side in a window of the scene; a ledger sums to the window's length."""
     end_ns = max(start_ns, end_ns)
-    told = [_side(side, start_ns - side.shift_ns, end_ns - side.shift_ns) for side in sides]
-    return {"start_ns": start_ns, "end_ns": end_ns, "sides": told}
+    answers = [_side(side, start_ns - side.shift_ns, end_ns - side.shift_ns) for side in sides]
+    return {"start_ns": start_ns, "end_ns": end_ns, "sides": answers}
 
 
 def _side(side: Side, start_ns: int, end_ns: int) -> dict[str, Any]:
     labels = {part.key: part.label for part in side.accounts.parts} if side.accounts else {}
-    spent = {key: int(covered.within(start_ns, end_ns)) for key, covered in side.whole.items()}
-    spent = {key: spent[key] for key in labels if spent.get(key)}
-    left = end_ns - start_ns - sum(spent.values())
-    if left:
-        spent[UNRECORDED] = left
+    part_ns = {key: int(covered.within(start_ns, end_ns)) for key, covered in side.whole.items()}
+    part_ns = {key: part_ns[key] for key in labels if part_ns.get(key)}
+    unrecorded_ns = end_ns - start_ns - sum(part_ns.values())
+    if unrecorded_ns:
+        part_ns[UNRECORDED] = unrecorded_ns
     return {
         "name": clean(side.name, 120),
-        "ledger": [{"key": key, "label": labels.get(key, _LABELS[key]), "ns": ns} for key, ns in spent.items()],
+        "ledger": [{"key": key, "label": labels.get(key, _LABELS[key]), "ns": ns} for key, ns in part_ns.items()],
         "kernels": _kernels(side, start_ns, end_ns),
-        "note": _note(side.run, left, end_ns - start_ns),
+        "note": _note(side.run, unrecorded_ns, end_ns - start_ns),
     }
 
 
-def _note(run: Run, left_ns: int, all_ns: int) -> str:
-    if not left_ns:
+def _note(run: Run, unrecorded_ns: int, window_ns: int) -> str:
+    if not unrecorded_ns:
         return ""
     if not len(run.event_rows):
         return "No events were recorded in this run."
-    if left_ns == all_ns:
-        return "No events were recorded in this stretch."
-    return f"In {duration(left_ns)} of it no events were recorded."
+    if unrecorded_ns == window_ns:
+        return "No events were recorded in this window."
+    return f"No events were recorded in {duration(unrecorded_ns)} of this window."
 
 
 def _kernels(side: Side, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
-    """What took most time in it: kernels, or operators by their own time where no GPU worked. Cut at its edges."""
+    """Return the kernels with the longest total time; in a run without device work, operators by self time.
+
+    Times are clipped to the window.
+    """
     rows = side.run.event_rows
     if np.isin(rows["kind"], DEVICE_KINDS).any():
-        names, within = _device_time(side, start_ns, end_ns)
+        names, times = _device_time(side, start_ns, end_ns)
     else:
-        names, within = _own_time(side, start_ns, end_ns)
+        names, times = _self_time(side, start_ns, end_ns)
     if not len(names):
         return []
     vocabulary = rows.words("name").vocabulary
-    total = np.bincount(names + 1, weights=within)
+    total = np.bincount(names + 1, weights=times)
     count = np.bincount(names + 1)
     order = np.lexsort((np.arange(len(total)), -total))
     order = order[count[order] > 0][:MOST_KERNELS]
@@ -75,26 +78,26 @@ def _kernels(side: Side, start_ns: int, end_ns: int) -> list[dict[str, Any]]:
 
 
 def _device_time(side: Side, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """The name of each kernel and collective that ran in it, and for how long."""
+    """Return name and time in the window of each kernel and collective that ran in it."""
     rows = side.run.event_rows
     start, end, kind = rows["start_ns"], rows["start_ns"] + rows["dur_ns"], rows["kind"]
-    mine = (start < end_ns) & (end > start_ns) & ((kind == Kind.KERNEL) | (kind == Kind.COLLECTIVE))
-    mine = np.flatnonzero(mine)
-    return rows["name"][mine], np.minimum(end[mine], end_ns) - np.maximum(start[mine], start_ns)
+    mask = (start < end_ns) & (end > start_ns) & ((kind == Kind.KERNEL) | (kind == Kind.COLLECTIVE))
+    events = np.flatnonzero(mask)
+    return rows["name"][events], np.minimum(end[events], end_ns) - np.maximum(start[events], start_ns)
 
 
-def _own_time(side: Side, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """The name of each operator that ran in it, and for how long it did without what it called."""
+def _self_time(side: Side, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return name and self time (without called operators) in the window of each operator that ran in it."""
     kinds, codes = side.run.event_rows["kind"], side.run.event_rows["name"]
     names, times = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     begin, until = start_ns + side.shift_ns, end_ns + side.shift_ns
-    for row, below in side.nested():
-        places = row.reaching(begin, until)
-        places = places[kinds[row.id[places]] == Kind.OP]
-        opens, closes = np.maximum(row.start_ns[places], begin), np.minimum(row.end_ns[places], until)
-        own = row.covered.within(opens, closes) if row.tangled else closes - opens
-        if below is not None:
-            own = own - below.covered.within(opens, closes)
-        names.append(codes[row.id[places]])
-        times.append(np.maximum(own, 0))
+    for row, callees in side.nested():
+        positions = row.reaching(begin, until)
+        positions = positions[kinds[row.id[positions]] == Kind.OP]
+        starts, ends = np.maximum(row.start_ns[positions], begin), np.minimum(row.end_ns[positions], until)
+        self_ns = row.covered.within(starts, ends) if row.tangled else ends - starts
+        if callees is not None:
+            self_ns = self_ns - callees.covered.within(starts, ends)
+        names.append(codes[row.id[positions]])
+        times.append(np.maximum(self_ns, 0))
     return np.concatenate(names).astype(np.int64), np.concatenate(times)

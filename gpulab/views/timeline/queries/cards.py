@@ -1,4 +1,4 @@
-"""What a card says of a box: who launched it and when, sizes, bytes, the rate reached, how it fills the GPU."""
+"""The text of a card: launch and delay, tensor sizes, bytes, achieved rate, grid and occupancy of a box."""
 
 from __future__ import annotations
 
@@ -21,121 +21,122 @@ FULL_LETTERS = 1200
 
 
 def note(side: Side, event: int) -> str:
-    """The lines of a card of an event after name and duration; "" where there is nothing to say."""
+    """Return the lines of an event's card that follow name and duration, joined; "" if there are none."""
     return "\n".join(shorten(line, LINE_LETTERS) for line in lines(side, event))
 
 
 def lines(side: Side, event: int) -> Iterator[str]:
-    """The same, line by line."""
+    """Yield the lines of an event's card that follow name and duration."""
     rows = side.run.event_rows
     kind = Kind(int(rows["kind"][event]))
     partner = int(side.partner[event])
     if kind >= Kind.KERNEL:
-        yield from _work(side, event, kind, partner)
+        yield from _device_lines(side, event, kind, partner)
     elif partner >= 0:
         delay = int(rows["start_ns"][partner] - rows["start_ns"][event])
-        yield f"started {_name(side, partner)} {duration(max(0, delay))} later"
+        yield f"launched {_name(side, partner)}, which started {duration(max(0, delay))} later"
     if kind is Kind.OP and (sizes := _sizes(side, event)):
         yield sizes
 
 
-def _work(side: Side, event: int, kind: Kind, partner: int) -> Iterator[str]:
+def _device_lines(side: Side, event: int, kind: Kind, partner: int) -> Iterator[str]:
+    """Yield the lines about a kernel, copy or collective."""
     rows = side.run.event_rows
     op = side.around(partner) if partner >= 0 else -1
     if partner >= 0:
         delay = int(rows["start_ns"][event] - rows["start_ns"][partner])
         yield f"launched {duration(max(0, delay))} earlier by {_name(side, op if op >= 0 else partner)}"
-    if filling := _grid(side, event):
-        yield filling
+    if grid := _grid(side, event):
+        yield grid
     if op >= 0 and (sizes := _sizes(side, op)):
         yield sizes
-    if amount := _amount(side, event, kind, op):
-        yield amount
+    if throughput := _throughput(side, event, kind, op):
+        yield throughput
 
 
 def _grid(side: Side, event: int) -> str:
-    """How a kernel fills the GPU."""
-    rows, place = side.run.grid_rows, _beside(side.run.grid_rows, event)
-    if place < 0:
+    """Describe grid, registers, shared memory and occupancy of a kernel."""
+    rows, index = side.run.grid_rows, _row_of_event(side.run.grid_rows, event)
+    if index < 0:
         return ""
-    grid, block = int(rows["grid"][place]), int(rows["block"][place])
-    registers, shared = int(rows["registers"][place]), int(rows["shared_bytes"][place])
-    occupancy = float(rows["occupancy_frac"][place])
-    told = [
+    grid, block = int(rows["grid"][index]), int(rows["block"][index])
+    registers, shared = int(rows["registers"][index]), int(rows["shared_bytes"][index])
+    occupancy = float(rows["occupancy_frac"][index])
+    parts = [
         f"grid {grid:,}" + (f" x {block:,} threads" if block >= 0 else "") if grid >= 0 else "",
         f"{registers} registers" if registers >= 0 else "",
-        f"{size(shared)} shared" if shared > 0 else "",
-        "" if np.isnan(occupancy) else f"occupancy {percent(occupancy)}, estimated",
+        f"{size(shared)} shared memory" if shared > 0 else "",
+        "" if np.isnan(occupancy) else f"estimated occupancy {percent(occupancy)}",
     ]
-    return " | ".join(filter(None, told))
+    return " | ".join(filter(None, parts))
 
 
 def _sizes(side: Side, event: int) -> str:
-    """The inputs of an operator as recorded."""
-    rows, place = side.run.shape_rows, _beside(side.run.shape_rows, event)
-    if place < 0:
+    """Describe the first three input tensors of an operator."""
+    rows, index = side.run.shape_rows, _row_of_event(side.run.shape_rows, event)
+    if index < 0:
         return ""
-    given = inputs(rows.words("shapes")[place], rows.words("dtypes")[place])
+    op_inputs = inputs(rows.words("shapes")[index], rows.words("dtypes")[index])
     tensors = [
         f"[{', '.join(map(str, shape))}] {clean(dtype, 20)}".strip()
-        for shape, dtype in zip(given.shapes, (*given.dtypes, *[""] * len(given.shapes)), strict=False)
+        for shape, dtype in zip(op_inputs.shapes, (*op_inputs.dtypes, *[""] * len(op_inputs.shapes)), strict=False)
         if shape
     ]
     more = f" and {count(len(tensors) - 3, 'more tensor')}" if len(tensors) > 3 else ""
     return ", ".join(tensors[:3]) + more
 
 
-def _amount(side: Side, event: int, kind: Kind, op: int) -> str:
-    """What was moved or computed, and how fast."""
+def _throughput(side: Side, event: int, kind: Kind, op: int) -> str:
+    """Return bytes and B/s of a copy, or FLOP and FLOP/s of a matrix kernel; "" if unknown."""
     rows = side.run.event_rows
-    moved, dur = int(rows["bytes"][event]), int(rows["dur_ns"][event])
-    if kind in (Kind.MEMCPY, Kind.MEMSET) and moved >= 0:
-        return size(moved) + (f", {metric(moved / dur * 1e9, 'B/s')}" if dur > 0 else "")
-    place = _beside(side.run.shape_rows, op) if op >= 0 else -1
-    if kind is not Kind.KERNEL or place < 0 or not is_matrix(_word(side, event)):
+    copied_bytes, dur = int(rows["bytes"][event]), int(rows["dur_ns"][event])
+    if kind in (Kind.MEMCPY, Kind.MEMSET) and copied_bytes >= 0:
+        return size(copied_bytes) + (f", {metric(copied_bytes / dur * 1e9, 'B/s')}" if dur > 0 else "")
+    index = _row_of_event(side.run.shape_rows, op) if op >= 0 else -1
+    if kind is not Kind.KERNEL or index < 0 or not is_matrix(_raw_name(side, event)):
         return ""
     shapes = side.run.shape_rows
-    done = flops(_word(side, op), inputs(shapes.words("shapes")[place], shapes.words("dtypes")[place]))
-    if not done or dur <= 0:
+    flop = flops(_raw_name(side, op), inputs(shapes.words("shapes")[index], shapes.words("dtypes")[index]))
+    if not flop or dur <= 0:
         return ""
-    return f"{metric(done, 'FLOP')}, {metric(done / dur * 1e9, 'FLOP/s')}"
+    return f"{metric(flop, 'FLOP')}, {metric(flop / dur * 1e9, 'FLOP/s')}"
 
 
-def _beside(rows: Rows, event: int) -> int:
-    """The row of a side table about an event; -1: none."""
+def _row_of_event(rows: Rows, event: int) -> int:
+    """Return the row of a side table about an event; -1 if there is none."""
     events = rows["event"]
-    place = int(np.searchsorted(events, events.dtype.type(event)))  # of another type all would be copied first
-    if place < len(events) and events[place] == event:
-        return place
-    if len(events) and (events[1:] < events[:-1]).any():  # out of order: looked for one by one
-        found = np.flatnonzero(events == event)
-        return int(found[0]) if len(found) else -1
+    index = int(np.searchsorted(events, events.dtype.type(event)))  # the same dtype avoids a copy of the column
+    if index < len(events) and events[index] == event:
+        return index
+    if len(events) and (events[1:] < events[:-1]).any():  # not sorted: linear search
+        matches = np.flatnonzero(events == event)
+        return int(matches[0]) if len(matches) else -1
     return -1
 
 
-def _word(side: Side, event: int) -> str:
+def _raw_name(side: Side, event: int) -> str:
     return side.run.event_rows.words("name")[event] or ""
 
 
 def _name(side: Side, event: int) -> str:
-    return clean(_word(side, event), NAME_LETTERS) or "an event without a name"
+    return clean(_raw_name(side, event), NAME_LETTERS) or "an event without a name"
 
 
 def step_note(side: Side, index: int) -> str:
-    """What a card says of a step: what it was mostly spent on."""
+    """Return the card text of a step: the three largest parts of its ledger."""
     steps = side.steps
     if not steps.recorded[index]:
-        return "no events were recorded in it"
+        return "no events were recorded in this step"
     parts = side.accounts.parts if side.accounts else ()
-    spent = [(int(side.spent_ns[part.key][index]), part.label) for part in parts]
-    whole = max(1, int(steps.dur_ns[index]))
-    said = ", ".join(f"{label} {percent(ns / whole)}" for ns, label in sorted(spent, reverse=True)[:3] if ns > 0)
-    edge = "" if steps.interior[index] else "\nat the edge of the recording: not evidence"
-    return said + edge
+    times = [(int(side.spent_ns[part.key][index]), part.label) for part in parts]
+    step_ns = max(1, int(steps.dur_ns[index]))
+    text = ", ".join(f"{label} {percent(ns / step_ns)}" for ns, label in sorted(times, reverse=True)[:3] if ns > 0)
+    edge = "" if steps.interior[index] else "\nedge step of the recording: not used in the diagnosis"
+    return text + edge
 
 
 def card(side: Side, row: int, id: int) -> dict[str, Any] | None:
-    """Everything there is to say of a box, by its row and id; None where there is no such box."""
+    """Return the details of a box, by its row and id; None if there is no such box."""
     placed = side.group_of(row)
     if placed is None or id < 0:
         return None
@@ -143,13 +144,13 @@ def card(side: Side, row: int, id: int) -> dict[str, Any] | None:
     if group.id == "steps" and id < len(side.steps):
         steps = side.steps
         name, kind, start, dur = step_name(steps, id), "step", steps.start_ns[id], steps.dur_ns[id]
-        told = step_note(side, id).split("\n")
+        card_lines = step_note(side, id).split("\n")
         partner = None
     elif group.events and id < len(side.run.event_rows):
         rows = side.run.event_rows
-        name, start, dur = clean(_word(side, id), FULL_LETTERS), rows["start_ns"][id], rows["dur_ns"][id]
+        name, start, dur = clean(_raw_name(side, id), FULL_LETTERS), rows["start_ns"][id], rows["dur_ns"][id]
         kind = Kind(int(rows["kind"][id])).name.lower()
-        told = [*lines(side, id), *_where(side, id)]
+        card_lines = [*lines(side, id), *_location(side, id)]
         partner = _partner(side, id)
     else:
         return None
@@ -161,7 +162,7 @@ def card(side: Side, row: int, id: int) -> dict[str, Any] | None:
         "id": id,
         "start_ns": int(start) + side.shift_ns,
         "dur_ns": int(dur),
-        "lines": [line for line in told if line],
+        "lines": [line for line in card_lines if line],
         "partner": partner,
     }
 
@@ -180,49 +181,50 @@ def _partner(side: Side, event: int) -> dict[str, Any] | None:
     }
 
 
-def _where(side: Side, event: int) -> Iterator[str]:
+def _location(side: Side, event: int) -> Iterator[str]:
+    """Yield thread, GPU, stream and step of an event."""
     rows = side.run.event_rows
     thread, device, stream = (int(rows[column][event]) for column in ("thread", "device", "stream"))
     if thread >= 0:
-        yield f"in {thread_name(side.run, thread)}"
+        yield f"on {thread_name(side.run, thread)}"
     if device >= 0:
         yield f"on GPU {device}" + (f", stream {stream}" if stream >= 0 else "")
     start = int(rows["start_ns"][event])
     step = int(np.searchsorted(side.steps.start_ns, start, side="right")) - 1
     if step >= 0 and start < side.steps.end_ns[step]:
-        yield f"begun in {step_name(side.steps, step)}"
+        yield f"started in {step_name(side.steps, step)}"
 
 
 def event(side: Side, id: int) -> dict[str, Any] | None:
-    """An event as plain values, in the run's own time; what is not told is None. None where there is no such event."""
+    """Return an event as plain values in the run's own time, None for absent ones; None if there is no such event."""
     rows = side.run.event_rows
     if not 0 <= id < len(rows):
         return None
-    told: dict[str, Any] = {"run": side.run.name, "side": side.number, "id": id}
-    told |= {column: _plain(rows, column, id) for column in rows.columns}
-    told["kind"] = Kind(int(rows["kind"][id])).name.lower()
-    thread = told["thread"]
-    told["thread"] = None if thread is None else thread_name(side.run, thread)
-    for beside in (side.run.grid_rows, side.run.shape_rows, side.run.collective_rows):
-        place = _beside(beside, id)
-        if place >= 0:
-            told |= {column: _plain(beside, column, place) for column in beside.columns if column != "event"}
-    other = int(side.partner[id])
-    told["partner"] = other if other >= 0 else None
-    return told
+    values: dict[str, Any] = {"run": side.run.name, "side": side.number, "id": id}
+    values |= {column: _python_value(rows, column, id) for column in rows.columns}
+    values["kind"] = Kind(int(rows["kind"][id])).name.lower()
+    thread = values["thread"]
+    values["thread"] = None if thread is None else thread_name(side.run, thread)
+    for table in (side.run.grid_rows, side.run.shape_rows, side.run.collective_rows):
+        index = _row_of_event(table, id)
+        if index >= 0:
+            values |= {column: _python_value(table, column, index) for column in table.columns if column != "event"}
+    partner = int(side.partner[id])
+    values["partner"] = partner if partner >= 0 else None
+    return values
 
 
-def _plain(rows: Rows, column: str, place: int) -> Any:
-    """A value of a table as Python has it; absent is None."""
-    kinds = {each.name: each.dtype for each in rows.table.columns}
-    if kinds[column] == "words":
-        return rows.words(column)[place]
-    value = rows[column][place].item()
+def _python_value(rows: Rows, column: str, index: int) -> Any:
+    """Return a value of a table as a Python object; absent is None."""
+    dtypes = {each.name: each.dtype for each in rows.table.columns}
+    if dtypes[column] == "words":
+        return rows.words(column)[index]
+    value = rows[column][index].item()
     absent = np.isnan(value) if isinstance(value, float) else value == -1 and column not in ("start_ns", "dur_ns")
     return None if absent else value
 
 
 def part_note(side: Side, key: int) -> str:
-    """What a part of the ledger means."""
+    """Return the meaning of a part of the ledger."""
     parts = side.accounts.parts if side.accounts else ()
     return next((part.meaning for part in parts if INDEX[part.key] == key), "")

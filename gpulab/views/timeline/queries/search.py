@@ -1,4 +1,4 @@
-"""Where a name is: every box whose name holds a text, kernels first."""
+"""Search by name: all boxes whose name contains a text, device work first."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ NAME_LETTERS = 200
 def search(
     sides: Sequence[Side], rows: Sequence[Boxes | None], names: Sequence[str], text: str, most: int
 ) -> dict[str, Any]:
-    """Every event and step drawn whose name holds this text, in whatever case.
+    """Find every event and step in the timeline whose name contains the text, ignoring case.
 
-    Names come with device work first, then by their total time; hits in the order of names, of one name the longest
-    first. Without a text: all names, and no hits.
+    Names are sorted with device work first, then by total time; hits are in the order of names, and the longest first
+    within a name. At most `most` names and hits are returned. Without a text: all names, and no hits.
     """
-    wanted = text.strip().lower()
-    matching = np.fromiter((wanted in name.lower() for name in names), bool, len(names))
-    row, place, device = _found(sides, matching)
-    columns = [np.empty(0, np.int64)] * 4
+    query = text.strip().lower()
+    matching = np.fromiter((query in name.lower() for name in names), bool, len(names))
+    row, position, on_device = _matches(sides, matching)
+    empty = np.empty(0, np.int64)
+    columns = _boxes(rows, row, position)
     start, dur, name, id = (
-        np.concatenate([empty, *(each[index] for each in _boxes(rows, row, place))]).astype(np.int64)
-        for index, empty in enumerate(columns)
+        np.concatenate([empty, *(boxes[index] for boxes in columns)]).astype(np.int64) for index in range(4)
     )
-    each, which, count = np.unique(name, return_inverse=True, return_counts=True)
-    total = np.bincount(which, weights=dur, minlength=len(each))
-    on_device = np.zeros(len(each), bool)
-    on_device[which[device]] = True
-    ranked = np.lexsort((each, -total, ~on_device))
-    rank = np.empty(len(each), np.int64)
-    rank[ranked] = np.arange(len(each))
-    order = np.lexsort((start, -dur, rank[which])) if len(which) else np.empty(0, np.int64)
+    codes, code_index, count = np.unique(name, return_inverse=True, return_counts=True)
+    total = np.bincount(code_index, weights=dur, minlength=len(codes))
+    is_device = np.zeros(len(codes), bool)
+    is_device[code_index[on_device]] = True
+    ranked = np.lexsort((codes, -total, ~is_device))
+    rank = np.empty(len(codes), np.int64)
+    rank[ranked] = np.arange(len(codes))
+    order = np.lexsort((start, -dur, rank[code_index])) if len(code_index) else np.empty(0, np.int64)
 
-    def hit(at: int) -> dict[str, Any]:
-        told = {"start_ns": int(start[at]), "dur_ns": int(dur[at]), "row": int(row[at])}
-        return {**told, "name": _shown(names[int(name[at])]), "id": int(id[at])}
+    def hit(index: int) -> dict[str, Any]:
+        times = {"start_ns": int(start[index]), "dur_ns": int(dur[index]), "row": int(row[index])}
+        return {**times, "name": _display_name(names[int(name[index])]), "id": int(id[index])}
 
-    longest = order[np.searchsorted(rank[which][order], np.arange(len(each)))] if len(each) else order
+    longest = order[np.searchsorted(rank[code_index][order], np.arange(len(codes)))] if len(codes) else order
     return {
         "count": len(start),
         "total_ns": int(dur.sum()),
-        "hits": [hit(at) for at in order[: most if wanted else 0].tolist()],
+        "hits": [hit(index) for index in order[: most if query else 0].tolist()],
         "names": [
             {
-                "name": _shown(names[int(each[of])]),
-                "count": int(count[of]),
-                "total_ns": int(total[of]),
-                "longest": hit(int(longest[place_])),
+                "name": _display_name(names[int(codes[code])]),
+                "count": int(count[code]),
+                "total_ns": int(total[code]),
+                "longest": hit(int(longest[index])),
             }
-            for place_, of in enumerate(ranked[:most].tolist())
+            for index, code in enumerate(ranked[:most].tolist())
         ],
     }
 
 
-def _shown(name: str) -> str:
+def _display_name(name: str) -> str:
     return shorten(clean(name, NAME_LETTERS), NAME_LETTERS)
 
 
-def _found(sides: Sequence[Side], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
-    """Row and place of each box found, and whether it is work of a device."""
+def _matches(sides: Sequence[Side], matching: np.ndarray) -> tuple[Ints, Ints, np.ndarray]:
+    """Return row and position of each box with a matching name, and whether it is device work."""
     parts: list[tuple[np.ndarray, ...]] = []
     for side in sides:
         kinds = side.run.event_rows["kind"]
@@ -76,22 +76,24 @@ def _found(sides: Sequence[Side], matching: np.ndarray) -> tuple[Ints, Ints, np.
             if not group.events and group.id != "steps":
                 continue
             for number, boxes in enumerate(group.rows, placed.first):
-                places = np.flatnonzero(matching[boxes.name])
-                on_device = kinds[boxes.id[places]] >= Kind.KERNEL if group.events else np.zeros(len(places), bool)
-                parts.append((np.full(len(places), number), places, on_device))
+                positions = np.flatnonzero(matching[boxes.name])
+                on_device = (
+                    kinds[boxes.id[positions]] >= Kind.KERNEL if group.events else np.zeros(len(positions), bool)
+                )
+                parts.append((np.full(len(positions), number), positions, on_device))
     if not parts:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool)
-    row, place, device = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return row, place, device
+    row, position, on_device = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return row, position, on_device
 
 
-def _boxes(rows: Sequence[Boxes | None], row: Ints, place: Ints) -> list[tuple[Ints, ...]]:
-    """Start, length, name and id of these boxes, which stand row by row."""
-    told: list[tuple[Ints, ...]] = []
+def _boxes(rows: Sequence[Boxes | None], row: Ints, position: Ints) -> list[tuple[Ints, ...]]:
+    """Return start, duration, name and id of boxes that are sorted by row, one tuple per row."""
+    columns: list[tuple[Ints, ...]] = []
     for number in np.unique(row).tolist():
-        boxes, mine = rows[number], place[row == number]
+        boxes, positions = rows[number], position[row == number]
         assert boxes is not None
-        start = boxes.start_ns[mine]
-        name, id = boxes.name[mine].astype(np.int64), boxes.id[mine].astype(np.int64)
-        told.append((start, boxes.end_ns[mine] - start, name, id))
-    return told
+        start = boxes.start_ns[positions]
+        name, id = boxes.name[positions].astype(np.int64), boxes.id[positions].astype(np.int64)
+        columns.append((start, boxes.end_ns[positions] - start, name, id))
+    return columns

@@ -1,1 +1,1 @@
-"""The scene of a timeline: rows, curves, names, colours."""
+"""The scene of a timeline: rows of boxes, curves, names and colours, computed from a run."""

@@ -1,4 +1,4 @@
-"""A second run below the first: where it lies on the first one's axis of time."""
+"""Aligns a second run with the first one on a common time axis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from gpulab.views.sheet.lanes import window
 
 
 def shift(steps: Steps, other: Steps) -> int:
-    """By how much the other run's time is moved, so that the first steps shown of both begin together."""
-    mine, theirs = window(steps), window(other)
-    if mine is None or theirs is None:
+    """Return the time in ns to add to the other run, so that the first visible steps of both begin together."""
+    first_window, other_window = window(steps), window(other)
+    if first_window is None or other_window is None:
         return 0
-    return mine.start_ns - theirs.start_ns
+    return first_window.start_ns - other_window.start_ns

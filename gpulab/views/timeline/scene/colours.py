@@ -1,4 +1,4 @@
-"""What a colour in the timeline stands for: the parts of the ledger, and what is drawn beside them."""
+"""The colours of the timeline: parts of the ledger, and the other kinds of boxes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpulab.views.sheet.step_picture import LEGEND
 
 @dataclass(frozen=True)
 class Key:
-    """One colour: its key, its name on screen."""
+    """A colour with its key and its label on screen."""
 
     key: str
     label: str
@@ -20,10 +20,10 @@ class Key:
 
 
 def _parts() -> tuple[Key, ...]:
-    found = {part.key: Key(part.key, LEGEND.get(part.key, part.label), colour(part.key)) for part in GPU_PARTS}
+    keys = {part.key: Key(part.key, LEGEND.get(part.key, part.label), colour(part.key)) for part in GPU_PARTS}
     for part in CPU_PARTS:
-        found.setdefault(part.key, Key(part.key, LEGEND.get(part.key, part.label), colour(part.key)))
-    return tuple(found.values())
+        keys.setdefault(part.key, Key(part.key, LEGEND.get(part.key, part.label), colour(part.key)))
+    return tuple(keys.values())
 
 
 UNRECORDED = "unrecorded"
@@ -33,15 +33,15 @@ KEYS = (
     *_parts(),
     Key("annotation", "annotation", "#6C7F95"),
     Key("frame", "Python frame", "#94408A"),
-    Key("overhead", "the profiler's own", NEUTRAL),
+    Key("overhead", "profiler overhead", NEUTRAL),
     Key("gc", "garbage collection", "#84543B"),
     Key("compile", "compilation", "#A8627F"),
-    Key("throttle", "clocks held back", "#C84B00"),
-    Key(UNRECORDED, "nothing recorded", NEUTRAL),
+    Key("throttle", "clock throttling", "#C84B00"),
+    Key(UNRECORDED, "not recorded", NEUTRAL),
 )
-INDEX = {key.key: place for place, key in enumerate(KEYS)}
+INDEX = {key.key: index for index, key in enumerate(KEYS)}
 
-# What a host event is, by its kind; operators are work where there is no GPU, and calls for work where there is one.
+# The colour key of each kind of event. Without a GPU, long operators get the key "compute" instead (see rows.py).
 OF_KIND = {
     Kind.OP: "dispatch",
     Kind.ANNOTATION: "annotation",

@@ -1,4 +1,4 @@
-"""What a page is told once of a scene: its groups, colours, findings, and what a reader must know."""
+"""The header of a scene, sent to the page once: groups, colours, findings and notes on the recording."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gpulab.views.timeline.scene.placed_run import Placed, Side
 from gpulab.wording import clean, count, duration, ratio, sentence
 
 MOST_SPANS = 200
-MARGIN_FRAC = 0.01  # beside the steps that are shown first
+MARGIN_FRAC = 0.01  # on either side of the steps in the initial view
 INFLATED = 1.1
 
 
 def heading(diagnosis: Diagnosis, sides: Sequence[Side], span_ns: int, deepest: int) -> dict[str, Any]:
-    """The header of a scene, as JSON knows it."""
+    """Return the header of a scene as JSON-compatible values."""
     run = diagnosis.run
     return {
         "version": 1,
@@ -46,7 +46,7 @@ def heading(diagnosis: Diagnosis, sides: Sequence[Side], span_ns: int, deepest: 
 
 
 def _keys(side: Side) -> Iterator[Key]:
-    """The colours, with the words that fit a run without a GPU where it is one."""
+    """Yield the colours; a run without a GPU uses the labels of the CPU ledger."""
     on_cpu = side.accounts is not None and side.accounts.device == "cpu"
     labels = {part.key: part.label for part in CPU_PARTS} if on_cpu else {}
     for key in KEYS:
@@ -54,26 +54,27 @@ def _keys(side: Side) -> Iterator[Key]:
 
 
 def _source(run: Run) -> str:
-    """Where the numbers come from, with the day where it is not told already."""
-    told = str(run.source)
+    """Return the source of the numbers, with the date unless it is part of the source."""
+    source = str(run.source)
     date = run.source.date
-    return f"{told}, {date}" if date and date not in told else told
+    return f"{source}, {date}" if date and date not in source else source
 
 
 def _watermark(sides: Sequence[Side]) -> str:
-    """That what is seen was never measured: of the run, or of the one below it."""
-    told = [str(side.run.source) for side in sides if side.run.source.how in ("virtual", "predicted")]
-    if len(told) == 1 and len(sides) > 1:  # one of two: which
-        return f"{'above' if sides[0].run.source.how in ('virtual', 'predicted') else 'below'}: {told[0]}"
-    return "; ".join(dict.fromkeys(told))
+    """Return the sources of the runs that were not measured but simulated or predicted; "" if there are none."""
+    sources = [str(side.run.source) for side in sides if side.run.source.how in ("virtual", "predicted")]
+    if len(sources) == 1 and len(sides) > 1:
+        return f"{'above' if sides[0].run.source.how in ('virtual', 'predicted') else 'below'}: {sources[0]}"
+    return "; ".join(dict.fromkeys(sources))
 
 
 def _home(steps: Steps, span_ns: int) -> list[int]:
-    shown = window(steps)
-    if shown is None or shown.end_ns <= shown.start_ns:
+    """Return the initial window: a few interior steps, or the whole run."""
+    first_view = window(steps)
+    if first_view is None or first_view.end_ns <= first_view.start_ns:
         return [0, span_ns]
-    margin = round(MARGIN_FRAC * (shown.end_ns - shown.start_ns))
-    return [max(0, shown.start_ns - margin), min(span_ns, shown.end_ns + margin)]
+    margin = round(MARGIN_FRAC * (first_view.end_ns - first_view.start_ns))
+    return [max(0, first_view.start_ns - margin), min(span_ns, first_view.end_ns + margin)]
 
 
 def _group(side: Side, placed: Placed) -> dict[str, Any]:
@@ -110,49 +111,50 @@ def _notes(sides: Sequence[Side]) -> Iterator[str]:
     if len(sides) > 1:
         yield from _alignment(sides[0], sides[1])
     for side in sides:
-        whose = f"Of {side.name}: " if len(sides) > 1 else ""
-        for note in (*_of_side(side), *side.notes, *map(gap_words, side.run.recording.left_out), *_lost(side.run)):
-            yield whose + sentence(note)
+        prefix = f"{side.name}: " if len(sides) > 1 else ""
+        notes = (*_recording_notes(side), *side.notes, *map(gap_words, side.run.recording.left_out), *_lost(side.run))
+        for note in notes:
+            yield prefix + sentence(note)
 
 
-def _of_side(side: Side) -> Iterator[str]:
+def _recording_notes(side: Side) -> Iterator[str]:
     run, steps = side.run, side.steps
     if not len(run.event_rows):
-        sensed = any(placed.group.curve is not None for placed in side.placed)
+        has_curves = any(placed.group.curve is not None for placed in side.placed)
         level = run.recording.level
-        yield f"no events were recorded (level {level})" if sensed else "nothing was recorded: there is nothing to show"
+        yield f"no events were recorded (level {level})" if has_curves else "the run is empty: nothing was recorded"
         return
     if not steps.recorded.all():
-        yield _which(steps)
+        yield _recorded_steps(steps)
     if run.source.how == "predicted":
         yield "sensors and memory are not predicted"
     if steps.inflation is not None and steps.inflation >= INFLATED:
-        yield f"recorded steps took {ratio(steps.inflation)} the time of the others: recording has its cost"
+        yield f"profiler overhead: profiled steps took {ratio(steps.inflation)} the time of the other steps"
 
 
-def _which(steps: Steps) -> str:
-    """Of which steps there are events."""
-    found = np.flatnonzero(steps.recorded)
-    if not len(found):
-        return f"no whole step of {len(steps)} was recorded with events"
-    first, last = int(found[0]) + 1, int(found[-1]) + 1
-    if len(found) < last - first + 1:
-        return f"events were recorded for {len(found)} of {len(steps)} steps only, between steps {first} and {last}"
-    which = f"steps {first}-{last}" if last > first else f"step {first}"
-    return f"events were recorded for {which} only, of {len(steps)}"
+def _recorded_steps(steps: Steps) -> str:
+    """Describe which steps have events."""
+    recorded = np.flatnonzero(steps.recorded)
+    if not len(recorded):
+        return f"none of the {len(steps)} steps was recorded with events from start to end"
+    first, last = int(recorded[0]) + 1, int(recorded[-1]) + 1
+    if len(recorded) < last - first + 1:
+        return f"only {len(recorded)} of {len(steps)} steps have events, between steps {first} and {last}"
+    if last > first:
+        return f"only steps {first}-{last} of {len(steps)} have events"
+    return f"only step {first} of {len(steps)} has events"
 
 
 def _lost(run: Run) -> Iterator[str]:
     for cause, events in sorted(run.recording.lost.items()):
-        yield f"lost from the trace: {count(events, 'event')} ({cause})"
+        yield f"the trace lost {count(events, 'event')} ({cause})"
 
 
 def _alignment(first: Side, second: Side) -> Iterator[str]:
-    shown = window(first.steps), window(second.steps)
-    if None in shown:
-        yield "Both begin at the left: without steps in both there is nothing to align."
+    if None in (window(first.steps), window(second.steps)):
+        yield "Both runs start at the left edge: they cannot be aligned by steps, because at least one has none."
     else:
-        yield f"Below: {second.name}, moved so that the first steps shown of both begin together."
+        yield f"{second.name} (below) is aligned so that the first visible steps of both runs start together."
     cut_ns = -second.shift_ns
     if cut_ns > 0:
-        yield f"The first {duration(cut_ns)} of {second.name} are left of the beginning and are not shown."
+        yield f"The first {duration(cut_ns)} of {second.name} lie before the start of the time axis and are not shown."

@@ -1,1 +1,1 @@
-"""The tiles of a timeline: cutting, encoding, and what fits into a file."""
+"""The tiles of a timeline: cutting, encoding, and the selection that is stored in an HTML file."""

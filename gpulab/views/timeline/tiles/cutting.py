@@ -1,7 +1,7 @@
-"""Cutting a scene into tiles: boxes wide enough to be seen are told one by one, the rest as shares of bins.
+"""Cuts a scene into tiles: boxes that are wide enough to be visible are stored singly, the others as shares of bins.
 
-Of every row, what the boxes cover and what the bins hold is together exactly the time that the row covers: bins are
-worked out from running totals over the whole row, less the boxes told one by one, so that no box can be lost between.
+In every row, boxes and bins together cover exactly the time that the row covers. Bins are computed from running totals
+over the whole row minus the single boxes, so no box can be lost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gpulab.views.timeline.scene.groups import Boxes
 from gpulab.views.timeline.tiles.encoding import BOX_BYTES
 
 BINS = 512
-BIN_BYTES_MOST, BOX_BYTES_LEAST = 24_000, 10_000  # bins may have more where that leaves so much for boxes
-LAYER_BYTES = 44  # what the head says of a layer
-# With many rows: coarser bins, then one colour for each row, the one it has most of.
-FORMS = tuple(
-    (BINS // coarser, mixed)
-    for coarser, mixed in ((1, False), (2, False), (4, False), (2, True), (4, True), (8, True), (16, True))
+_MAX_BIN_BYTES, _MIN_BOX_BYTES = 24_000, 10_000  # bins may take more if that leaves this much for boxes
+_LAYER_BYTES = 44  # size of a layer in the head
+# Number of bins, and whether each row has one colour only. With many rows: coarser bins, then the main colour of a row.
+_BIN_FORMATS = tuple(
+    (BINS // factor, one_colour)
+    for factor, one_colour in ((1, False), (2, False), (4, False), (2, True), (4, True), (8, True), (16, True))
 )
 _ROUNDS = 6
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Of one row and colour, how much of each bin is filled by what is not told one by one."""
+    """For one row and colour, the time in each bin that is filled by boxes which are not stored singly."""
 
     row: int
     key: int
@@ -38,7 +38,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A stretch of time, cut: boxes told one by one (`row` and the place in it, in order), and layers of bins."""
+    """The content of a tile: single boxes (`row` and position in it, sorted), and layers of bins."""
 
     start_ns: int
     end_ns: int
@@ -53,45 +53,43 @@ class _Candidates:
     """Boxes at least a bin wide, the widest first."""
 
     row: Ints
-    place: Ints
+    position: Ints
     key: Ints
-    inside_ns: Ints  # how much of it lies in the tile
-    cost: Ints  # bytes of it and of all before it
+    inside_ns: Ints  # time within the tile
+    cost: Ints  # cumulative bytes
 
     def first(self, count: int) -> _Candidates:
-        """The widest."""
-        return _Candidates(*(each[:count] for each in (self.row, self.place, self.key, self.inside_ns, self.cost)))
+        """Return the `count` widest."""
+        return _Candidates(*(each[:count] for each in (self.row, self.position, self.key, self.inside_ns, self.cost)))
 
 
 NameBytes = Callable[[Ints], Ints]
 
 
 def cut(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, room_bytes: int, name_bytes: NameBytes) -> Cut:
-    """Cut a stretch of time so that boxes, names and bins take at most so many bytes. Rows that are curves are None."""
-    found = _candidates(rows, start_ns, end_ns, name_bytes)
-    covered = _covered(rows, start_ns, end_ns)
-    most = max(BIN_BYTES_MOST, room_bytes - BOX_BYTES_LEAST)
-    kept, reserved = found.first(0), -1
+    """Cut a time window so that boxes, names and bins take at most `room_bytes`. Rows that are curves are None."""
+    candidates = _candidates(rows, start_ns, end_ns, name_bytes)
+    covered_ns = _covered(rows, start_ns, end_ns)
+    max_bin_bytes = max(_MAX_BIN_BYTES, room_bytes - _MIN_BOX_BYTES)
+    single, reserved = candidates.first(0), -1
     for _ in range(_ROUNDS):
-        needed = _left(rows, covered, found if reserved < 0 else kept)
-        bins_bytes = _bins_bytes(needed, most)
+        binned = _binned_layers(rows, covered_ns, candidates if reserved < 0 else single)
+        bins_bytes = _bins_bytes(binned, max_bin_bytes)
         if bins_bytes <= reserved:
             break
         reserved = bins_bytes
-        kept = found.first(int(np.searchsorted(found.cost, room_bytes - reserved, side="right")))
+        single = candidates.first(int(np.searchsorted(candidates.cost, room_bytes - reserved, side="right")))
     else:
-        kept = found.first(
-            int(np.searchsorted(found.cost, room_bytes - _bins_bytes(list(covered), most), side="right"))
-        )
-    needed = _left(rows, covered, kept)
-    bins, mixed = _form(needed, most)
+        reserved = _bins_bytes(list(covered_ns), max_bin_bytes)
+        single = candidates.first(int(np.searchsorted(candidates.cost, room_bytes - reserved, side="right")))
+    binned = _binned_layers(rows, covered_ns, single)
+    bins, one_colour = _bin_format(binned, max_bin_bytes)
     edges = start_ns + (np.arange(bins + 1) * (end_ns - start_ns)) // bins
-    layers = [_layer(rows, row, key, kept, edges) for row, key in needed]
+    layers = [_layer(rows, row, key, single, edges) for row, key in binned]
     layers = [layer for layer in layers if layer.filled_ns.any()]
-    order = np.lexsort((kept.place, kept.row))
-    return Cut(
-        start_ns, end_ns, edges, kept.row[order], kept.place[order], tuple(_one_colour(layers) if mixed else layers)
-    )
+    order = np.lexsort((single.position, single.row))
+    row, position = single.row[order], single.position[order]
+    return Cut(start_ns, end_ns, edges, row, position, tuple(_merge_colours(layers) if one_colour else layers))
 
 
 def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_bytes: NameBytes) -> _Candidates:
@@ -100,27 +98,27 @@ def _candidates(rows: Sequence[Boxes | None], start_ns: int, end_ns: int, name_b
     for number, row in enumerate(rows):
         if row is None or not len(row):
             continue
-        places = row.wide(start_ns, end_ns, bin_ns)
-        if len(places):
-            starts, ends = row.start_ns[places], row.end_ns[places]
+        positions = row.wide(start_ns, end_ns, bin_ns)
+        if len(positions):
+            starts, ends = row.start_ns[positions], row.end_ns[positions]
             inside = np.minimum(ends, end_ns) - np.maximum(starts, start_ns)
-            keys, names = row.key[places].astype(np.int64), row.name[places].astype(np.int64)
-            parts.append((np.full(len(places), number), places, keys, inside, ends - starts, names))
+            keys, names = row.key[positions].astype(np.int64), row.name[positions].astype(np.int64)
+            parts.append((np.full(len(positions), number), positions, keys, inside, ends - starts, names))
     if not parts:
-        none = np.empty(0, np.int64)
-        return _Candidates(none, none, none, none, none)
-    row_, place, key, inside, dur, name = (np.concatenate(each) for each in zip(*parts, strict=True))
-    order = np.lexsort((place, row_, -dur))
+        empty = np.empty(0, np.int64)
+        return _Candidates(empty, empty, empty, empty, empty)
+    row_, position, key, inside, dur, name = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.lexsort((position, row_, -dur))
     name = name[order]
-    each, first = np.unique(name, return_index=True)
+    codes, first = np.unique(name, return_index=True)
     cost = np.full(len(order), BOX_BYTES)
-    cost[first] += name_bytes(each)
-    return _Candidates(row_[order], place[order], key[order], inside[order], np.cumsum(cost))
+    cost[first] += name_bytes(codes)
+    return _Candidates(row_[order], position[order], key[order], inside[order], np.cumsum(cost))
 
 
 def _covered(rows: Sequence[Boxes | None], start_ns: int, end_ns: int) -> dict[tuple[int, int], int]:
-    """How much of the stretch each row and key covers; those that cover nothing of it are left out."""
-    found = {}
+    """Return the time in the window that each row and colour key covers, without those that cover none of it."""
+    covered_ns = {}
     window = np.array([start_ns, end_ns])
     for number, row in enumerate(rows):
         if row is None or not len(row):
@@ -128,89 +126,96 @@ def _covered(rows: Sequence[Boxes | None], start_ns: int, end_ns: int) -> dict[t
         for key, coverage in row.layers:
             before, until = coverage.until(window).tolist()
             if until > before:
-                found[number, key] = until - before
-    return found
+                covered_ns[number, key] = until - before
+    return covered_ns
 
 
-def _left(
-    rows: Sequence[Boxes | None], covered: dict[tuple[int, int], int], kept: _Candidates
+def _binned_layers(
+    rows: Sequence[Boxes | None], covered_ns: dict[tuple[int, int], int], single: _Candidates
 ) -> list[tuple[int, int]]:
-    """The layers that the boxes told one by one do not tell wholly. Where boxes overlap, that is not known yet."""
-    told = np.zeros(len(rows) << 8, np.int64)
-    np.add.at(told, (kept.row << 8) + kept.key, kept.inside_ns)
-    left = []
-    for (row, key), covered_ns in covered.items():
+    """Return the layers (row, key) that single boxes do not cover completely; with overlaps, all that might remain."""
+    single_ns = np.zeros(len(rows) << 8, np.int64)
+    np.add.at(single_ns, (single.row << 8) + single.key, single.inside_ns)
+    layers = []
+    for (row, key), layer_ns in covered_ns.items():
         boxes = rows[row]
         assert boxes is not None
-        if boxes.tangled or told[(row << 8) + key] < covered_ns:
-            left.append((row, key))
-    return left
+        if boxes.tangled or single_ns[(row << 8) + key] < layer_ns:
+            layers.append((row, key))
+    return layers
 
 
-def _form(layers: Sequence[tuple[int, int]], most: int) -> tuple[int, bool]:
-    """How fine the bins can be, and whether each row must do with one colour."""
-    one_each = len({row for row, _ in layers})
-    for bins, mixed in FORMS:
-        if (one_each if mixed else len(layers)) * (bins + LAYER_BYTES) <= most:
+def _bin_format(layers: Sequence[tuple[int, int]], max_bytes: int) -> tuple[int, bool]:
+    """Return the number of bins, and whether each row is reduced to one colour."""
+    row_count = len({row for row, _ in layers})
+    for bins, one_colour in _BIN_FORMATS:
+        if (row_count if one_colour else len(layers)) * (bins + _LAYER_BYTES) <= max_bytes:
             break
-    return bins, mixed
+    return bins, one_colour
 
 
-def _bins_bytes(layers: Sequence[tuple[int, int]], most: int) -> int:
-    bins, mixed = _form(layers, most)
-    return (len({row for row, _ in layers}) if mixed else len(layers)) * (bins + LAYER_BYTES)
+def _bins_bytes(layers: Sequence[tuple[int, int]], max_bytes: int) -> int:
+    bins, one_colour = _bin_format(layers, max_bytes)
+    return (len({row for row, _ in layers}) if one_colour else len(layers)) * (bins + _LAYER_BYTES)
 
 
-def _layer(rows: Sequence[Boxes | None], row: int, key: int, kept: _Candidates, edges: Ints) -> Layer:
+def _layer(rows: Sequence[Boxes | None], row: int, key: int, single: _Candidates, edges: Ints) -> Layer:
+    """Compute the bins of a row and colour key, without the time of the single boxes."""
     boxes = rows[row]
     assert boxes is not None
     coverage = dict(boxes.layers)[key]
     filled = coverage.within(edges[:-1], edges[1:])
-    places = kept.place[kept.row == row]
+    positions = single.position[single.row == row]
     if boxes.tangled:
-        told = union(boxes.start_ns[places], boxes.end_ns[places]) if len(places) else nothing()
-        mine = intersect(_near(coverage.spans, int(edges[0]), int(edges[-1])), told)
+        single_spans = union(boxes.start_ns[positions], boxes.end_ns[positions]) if len(positions) else nothing()
+        single_spans = intersect(_clip(coverage.spans, int(edges[0]), int(edges[-1])), single_spans)
     else:
-        places = np.sort(places[boxes.key[places] == key])
-        mine = Spans(boxes.start_ns[places], boxes.end_ns[places])
-    if len(mine.start_ns):
-        filled = filled - Coverage.of(mine).within(edges[:-1], edges[1:])
+        positions = np.sort(positions[boxes.key[positions] == key])
+        single_spans = Spans(boxes.start_ns[positions], boxes.end_ns[positions])
+    if len(single_spans.start_ns):
+        filled = filled - Coverage.of(single_spans).within(edges[:-1], edges[1:])
     return Layer(row, key, filled)
 
 
-def _near(spans: Spans, start_ns: int, end_ns: int) -> Spans:
+def _clip(spans: Spans, start_ns: int, end_ns: int) -> Spans:
+    """Clip sorted spans to a window; the binary search avoids a pass over all spans."""
     first = int(np.searchsorted(spans.end_ns, start_ns, side="right"))
     last = int(np.searchsorted(spans.start_ns, end_ns, side="left"))
     return clip(Spans(spans.start_ns[first:last], spans.end_ns[first:last]), start_ns, end_ns)
 
 
-def _one_colour(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers of each row as one, in the colour of the largest."""
-    found: dict[int, list[Layer]] = {}
+def _merge_colours(layers: Sequence[Layer]) -> list[Layer]:
+    """Merge the layers of each row into one, with the colour of the largest."""
+    by_row: dict[int, list[Layer]] = {}
     for layer in layers:
-        found.setdefault(layer.row, []).append(layer)
+        by_row.setdefault(layer.row, []).append(layer)
     return [
         Layer(row, max(each, key=lambda layer: int(layer.filled_ns.sum())).key, np.sum([e.filled_ns for e in each], 0))
-        for row, each in found.items()
+        for row, each in by_row.items()
     ]
 
 
 def shares(layers: Sequence[Layer], edges: Ints) -> list[tuple[int, int, NDArray[np.uint8]]]:
-    """Row, key and share of each bin, 0 to 255. Work is at least 1; a bin with any idle has at most 254 in its row."""
+    """Return row, key and the share of each bin, 0 to 255.
+
+    A bin with any work is at least 1; a bin with any idle time is at most 254, summed over its row.
+    """
     widths = np.maximum(np.diff(edges), 1)
-    told = []
+    values_of_layers = []
     by_row: dict[int, list[Layer]] = {}
     for layer in layers:
         by_row.setdefault(layer.row, []).append(layer)
-    for row, each in by_row.items():
-        filled = np.stack([layer.filled_ns for layer in each])
+    for row, row_layers in by_row.items():
+        filled = np.stack([layer.filled_ns for layer in row_layers])
         value = np.where(filled > 0, np.maximum(1, filled * 255 // widths), 0)
         total = filled.sum(0)
-        aim = np.where(total >= widths, 255, np.clip(np.rint(total * 255 / widths), 1, 254)).astype(np.int64)
+        target = np.where(total >= widths, 255, np.clip(np.rint(total * 255 / widths), 1, 254)).astype(np.int64)
         largest = filled.argmax(0)[None]
-        # What rounding left over goes to the largest, which can best bear it.
-        most = np.take_along_axis(value, largest, 0) + aim - value.sum(0)
+        # The rounding error is added to the largest layer, where it matters least.
+        adjusted = np.take_along_axis(value, largest, 0) + target - value.sum(0)
         lowest = np.where(total > 0, 1, 0)
-        np.put_along_axis(value, largest, np.where(total > 0, np.maximum(most, lowest), 0), 0)
-        told += [(row, layer.key, values.astype(np.uint8)) for layer, values in zip(each, value, strict=True)]
-    return told
+        np.put_along_axis(value, largest, np.where(total > 0, np.maximum(adjusted, lowest), 0), 0)
+        values_of_layers += [
+            (row, layer.key, values.astype(np.uint8)) for layer, values in zip(row_layers, value, strict=True)
+        ]
+    return values_of_layers

@@ -1,4 +1,4 @@
-"""The bytes of a tile: a head that says what is where, then arrays, each at a multiple of eight."""
+"""The binary format of a tile: a JSON head with offsets, then arrays aligned to eight bytes."""
 
 from __future__ import annotations
 
@@ -35,53 +35,54 @@ def packed(
     bins: list[tuple[int, int, Array]],
     curves: list[tuple[int, Array, Array, Array]],
 ) -> bytes:
-    """One tile; `bins` are row, key and shares, `curves` are row, moments, lowest and highest."""
+    """Encode a tile; `bins` are row, key and shares, `curves` are row, times, lowest and highest values."""
     arrays: list[bytes] = []
-    at = 0
+    size = 0
 
     def put(values: Array, dtype: str) -> int:
-        nonlocal at
+        """Append an array and return its offset."""
+        nonlocal size
         data = np.ascontiguousarray(values, np.dtype(NUMPY[dtype])).tobytes()
-        here, padding = at, -len(data) % 8
+        offset, padding = size, -len(data) % 8
         arrays.append(data + bytes(padding))
-        at += len(data) + padding
-        return here
+        size += len(data) + padding
+        return offset
 
-    places = {name: [put(columns[name], dtype), len(columns[name]), dtype] for name, dtype in DTYPES.items()}
+    arrays_of = {name: [put(columns[name], dtype), len(columns[name]), dtype] for name, dtype in DTYPES.items()}
     bins_of = [{"row": row, "key": key, "offset": put(shares, "u8")} for row, key, shares in bins]
     curve_of = [
         {
             "row": row,
-            "offset_at": put(moments, "f64"),
+            "offset_at": put(times, "f64"),
             "offset_low": put(low, "f32"),
             "offset_high": put(high, "f32"),
-            "count": len(moments),
+            "count": len(times),
         }
-        for row, moments, low, high in curves
+        for row, times, low, high in curves
     ]
-    return _with_head(head, places, bins_of, curve_of, b"".join(arrays))
+    return _with_head(head, arrays_of, bins_of, curve_of, b"".join(arrays))
 
 
 def _with_head(
     head: Mapping[str, Any],
-    places: Mapping[str, list[Any]],
+    arrays_of: Mapping[str, list[Any]],
     bins_of: list[dict[str, int]],
     curves: list[dict[str, int]],
     body: bytes,
 ) -> bytes:
-    """Offsets count from the beginning of the tile, so the head must know its own length: it is tried until it does."""
+    """Prepend the head. Its offsets count from the start of the tile, so its length is found by iteration."""
     length = 0
     while True:
-        told = {
+        full_head = {
             **head,
-            "columns": {name: [offset + length, count, dtype] for name, (offset, count, dtype) in places.items()},
+            "columns": {name: [offset + length, count, dtype] for name, (offset, count, dtype) in arrays_of.items()},
             "bins_of": [{**each, "offset": each["offset"] + length} for each in bins_of],
             "curves": [
                 {key: value + length if key.startswith("offset") else value for key, value in each.items()}
                 for each in curves
             ],
         }
-        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(full_head, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
         needed = 4 + len(text) + -(4 + len(text)) % 8
         if needed <= length:
             break
@@ -91,7 +92,7 @@ def _with_head(
 
 
 def unpacked(tile: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A tile's head and its columns, as a page reads them."""
+    """Decode the head and the columns of a tile."""
     (length,) = struct.unpack_from("<I", tile)
     head = json.loads(tile[4 : 4 + length])
     columns = {

@@ -1,8 +1,8 @@
-"""What a file holds of a scene: as much as there is room for, that first which is looked at first.
+"""Selects the parts of a scene that are stored in an HTML file: within its size limit, the most useful ones first.
 
-Two kinds of pieces, by level and index as tiles are. A tile, as a page draws it, where a stretch holds too much to be
-told one by one; and a sheet, of which every box is told, however narrow. From a sheet the page cuts every tile that
-lies in it, so beneath a sheet nothing else is needed, and a run of which all is in sheets is in the file as a whole.
+There are two kinds of pieces, identified by level and index like tiles: tiles, as the page draws them, and sheets,
+which contain every box of their span, however short. The page cuts all finer tiles from a sheet, so nothing below a
+sheet is stored. A run that is covered by sheets is in the file completely.
 """
 
 from __future__ import annotations
@@ -19,85 +19,85 @@ from gpulab.views.timeline.scene.scene import Scene
 from gpulab.views.timeline.tiles.encoding import NUMPY, unpacked
 from gpulab.views.timeline.tiles.sheets import boxes_within, sheet
 
-WHOLE_LEVELS = 4  # of these, everything: the run as a whole, and a first zoom anywhere
-MOST_EVIDENCE = 24  # stretches of evidence that are followed down, of all findings together
+_COMPLETE_LEVELS = 4  # all tiles of these levels are stored: the whole run, and a first zoom anywhere
+_MAX_EVIDENCE = 24  # evidence spans that are stored in full detail, of all findings together
 SHEET_BOXES = 3_000
-KEY_BYTES = 24  # what a piece takes in the file beside its data
+_KEY_BYTES = 24  # size of a piece in the file besides its data
 
-Place = tuple[int, int]
+Piece = tuple[int, int]
 Window = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Held:
+class FilePieces:
     """The pieces of a file: level, index, whether it is a sheet, and its bytes as text."""
 
     pieces: tuple[tuple[int, int, bool, str], ...]
-    whole: bool  # every event of the run is in it
+    complete: bool  # whether the file contains every event of the run
 
 
-def held(scene: Scene, room_bytes: int) -> Held:
-    """Pieces that take at most so many bytes, in order of use: the whole, the first window, the evidence, the rest."""
+def select_pieces(scene: Scene, max_bytes: int) -> FilePieces:
+    """Select pieces of at most `max_bytes`: first the whole run, then the initial view, the evidence, and the rest."""
     header = scene.header()
-    packer = _Packer(scene, room_bytes)
-    deepest, everything = int(header["deepest"]), (0, scene.span_ns)
-    wanted = [(everything, WHOLE_LEVELS - 1), *((window, deepest) for window in _looked_at(header))]
-    for window, last in (*wanted, (everything, deepest)):
-        for place in packer.missing(window, last):
-            if not packer.add(place):
-                return Held(tuple(packer.found), whole=False)
-    return Held(tuple(packer.found), whole=packer.whole)
+    packer = _Packer(scene, max_bytes)
+    deepest, whole_run = int(header["deepest"]), (0, scene.span_ns)
+    targets = [(whole_run, _COMPLETE_LEVELS - 1), *((window, deepest) for window in _first_windows(header))]
+    for window, last_level in (*targets, (whole_run, deepest)):
+        for piece in packer.missing(window, last_level):
+            if not packer.add(piece):
+                return FilePieces(tuple(packer.pieces), complete=False)
+    return FilePieces(tuple(packer.pieces), complete=packer.complete)
 
 
-def _looked_at(header: Mapping[str, Any]) -> Iterator[Window]:
-    """The windows that are looked at first: the one shown, then the longest evidence of each finding in turn."""
+def _first_windows(header: Mapping[str, Any]) -> Iterator[Window]:
+    """Yield the windows that readers look at first: the initial view, then evidence, one span per finding and round."""
     first, last = header["home"]
     yield first, last
     spans = [finding["spans"] for finding in header["findings"] if finding["spans"]]
-    turns = [each[turn] for turn in range(MOST_EVIDENCE) for each in spans if turn < len(each)]
-    yield from ((start, end) for start, end in turns[:MOST_EVIDENCE])
+    evidence = [each[turn] for turn in range(_MAX_EVIDENCE) for each in spans if turn < len(each)]
+    yield from ((start, end) for start, end in evidence[:_MAX_EVIDENCE])
 
 
 class _Packer:
-    """Makes pieces, and counts their bytes."""
+    """Encodes pieces and counts their bytes."""
 
-    def __init__(self, scene: Scene, room_bytes: int) -> None:
-        self._scene, self._room = scene, room_bytes
-        self._sheets: dict[Place, bool] = {}  # of each piece held, whether it is a sheet
-        self.found: list[tuple[int, int, bool, str]] = []
-        self.whole = True  # nothing was met so far that no sheet could hold
+    def __init__(self, scene: Scene, max_bytes: int) -> None:
+        self._scene, self._free_bytes = scene, max_bytes
+        self._is_sheet: dict[Piece, bool] = {}  # for each stored piece
+        self.pieces: list[tuple[int, int, bool, str]] = []
+        self.complete = True  # sheets have covered every window so far
 
-    def missing(self, window: Window, last: int) -> Iterator[Place]:
-        """The pieces of this window that are not held yet, level by level, down to the sheets."""
-        level_of = [(0, 0)]
-        for level in range(last + 1):
-            yield from (place for place in level_of if place not in self._sheets)
-            parents = [place for place in level_of if not self._sheets.get(place, False)]
+    def missing(self, window: Window, last_level: int) -> Iterator[Piece]:
+        """Yield the pieces of a window that are not stored yet, level by level, down to the sheets."""
+        candidates = [(0, 0)]
+        for level in range(last_level + 1):
+            yield from (piece for piece in candidates if piece not in self._is_sheet)
+            parents = [piece for piece in candidates if not self._is_sheet.get(piece, False)]
             width = self._scene.tile_ns(level + 1)
-            level_of = [
+            candidates = [
                 (level + 1, child)
                 for _, index in parents
                 for child in (2 * index, 2 * index + 1)
                 if child * width < min(window[1], self._scene.span_ns) and (child + 1) * width > window[0]
             ]
-        self.whole = self.whole and (not level_of or last < self._scene.deepest)
+        self.complete = self.complete and (not candidates or last_level < self._scene.deepest)
 
-    def add(self, place: Place) -> bool:
-        """Hold this piece; False where there is no room for it."""
-        level, index = place
-        fits = boxes_within(self._scene, level, index) <= SHEET_BOXES
-        data = sheet(self._scene, level, index) if fits else self._scene.tile(level, index)
+    def add(self, piece: Piece) -> bool:
+        """Store a piece; return False if there is not enough space."""
+        level, index = piece
+        is_sheet = boxes_within(self._scene, level, index) <= SHEET_BOXES
+        data = sheet(self._scene, level, index) if is_sheet else self._scene.tile(level, index)
         text = b64encode(gzip.compress(shuffled(data), 6, mtime=0)).decode()
-        self._room -= len(text) + KEY_BYTES
-        if self._room < 0:
+        self._free_bytes -= len(text) + _KEY_BYTES
+        if self._free_bytes < 0:
             return False
-        self._sheets[place] = fits
-        self.found.append((level, index, fits, text))
+        self._is_sheet[piece] = is_sheet
+        self.pieces.append((level, index, is_sheet, text))
         return True
 
 
 def shuffled(tile: bytes) -> bytes:
-    """The same bytes in an order that compresses better: of each column all first bytes, then all second ones."""
+    """Reorder the bytes of a tile for better compression: for each column all first bytes, then all second bytes."""
     head, _ = unpacked(tile)
     out = np.frombuffer(tile, np.uint8).copy()
     for offset, count, width in _arrays(head):
@@ -108,7 +108,7 @@ def shuffled(tile: bytes) -> bytes:
 
 
 def _arrays(head: Mapping[str, Any]) -> Iterator[tuple[int, int, int]]:
-    """Where the arrays of a tile lie: offset, number of items, bytes of one."""
+    """Yield offset, number of items and item size of each array of a tile."""
     for offset, count, dtype in head["columns"].values():
         yield offset, count, np.dtype(NUMPY[dtype]).itemsize
     for curve in head["curves"]:

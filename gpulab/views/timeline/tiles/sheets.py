@@ -1,4 +1,4 @@
-"""A stretch of a scene of which every box is told, in the bytes of a tile: what a file cuts its tiles from."""
+"""A sheet: a time span of a scene with every box, in the format of a tile. The page cuts finer tiles from it."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from gpulab.views.timeline.tiles.cutting import Cut
 from gpulab.views.timeline.tiles.encoding import packed
 from gpulab.views.timeline.tiles.tile import columns_of, curves_in, note_of, written
 
-NOTE_BYTES, MOST_NOTES = 24_000, 400  # of a sheet: the widest boxes get theirs
+_MAX_NOTE_BYTES, _MAX_NOTES = 24_000, 400  # per sheet: the longest boxes get theirs
 
 
 def boxes_within(scene: Scene, level: int, index: int) -> int:
-    """How many boxes reach into this stretch."""
+    """Count the boxes that overlap the span of a tile."""
     start, end = scene.stretch(level, index)
     return sum(len(row.reaching(start, end)) for row in scene.rows if row is not None and len(row))
 
 
 def sheet(scene: Scene, level: int, index: int) -> bytes:
-    """All boxes that reach into this stretch, and its curves."""
+    """Encode all boxes that overlap the span of a tile, and its curves."""
     start, end = scene.stretch(level, index)
-    none = [np.empty(0, np.int64)]
-    found = [
-        (np.full(len(places), number), places)
+    empty = [np.empty(0, np.int64)]
+    parts = [
+        (np.full(len(positions), number), positions)
         for number, row in enumerate(scene.rows)
-        if row is not None and len(row) and len(places := row.reaching(start, end))
+        if row is not None and len(row) and len(positions := row.reaching(start, end))
     ]
-    row = np.concatenate(none + [each for each, _ in found])
-    place = np.concatenate(none + [each for _, each in found])
-    made = Cut(start, end, np.array([start, end]), row, place, ())
-    columns, told = columns_of(scene.sides, scene.rows, scene.texts, made)
-    told["notes"], columns["note"] = _notes(scene, made, columns["dur"])
+    row = np.concatenate(empty + [each for each, _ in parts])
+    position = np.concatenate(empty + [each for _, each in parts])
+    boxes = Cut(start, end, np.array([start, end]), row, position, ())
+    columns, texts = columns_of(scene.sides, scene.rows, scene.texts, boxes)
+    texts["notes"], columns["note"] = _notes(scene, boxes, columns["dur"])
     head = {"level": level, "index": index, "start_ns": start, "end_ns": end, "bins": 512, "binned": False}
-    return packed({**head, **told}, columns, [], list(curves_in(scene.curves, start, end)))
+    return packed({**head, **texts}, columns, [], list(curves_in(scene.curves, start, end)))
 
 
-def _notes(scene: Scene, made: Cut, dur: np.typing.NDArray[np.int64]) -> tuple[list[str], np.typing.NDArray[np.int64]]:
-    told, which, room = {"": 0}, np.zeros(len(made.row), np.int64), NOTE_BYTES
-    for at in np.argsort(-dur, kind="stable")[:MOST_NOTES].tolist():
-        text = note_of(scene.sides, scene.rows, int(made.row[at]), int(made.place[at]))
-        if text not in told:
-            room -= written(text)
-            if room < 0:
+def _notes(scene: Scene, boxes: Cut, dur: np.typing.NDArray[np.int64]) -> tuple[list[str], np.typing.NDArray[np.int64]]:
+    """Return the notes of the longest boxes and, for each box, the index of its note (0: none)."""
+    numbers, note_index, free_bytes = {"": 0}, np.zeros(len(boxes.row), np.int64), _MAX_NOTE_BYTES
+    for box in np.argsort(-dur, kind="stable")[:_MAX_NOTES].tolist():
+        text = note_of(scene.sides, scene.rows, int(boxes.row[box]), int(boxes.place[box]))
+        if text not in numbers:
+            free_bytes -= written(text)
+            if free_bytes < 0:
                 break
-            told[text] = len(told)
-        which[at] = told[text]
-    return list(told), which
+            numbers[text] = len(numbers)
+        note_index[box] = numbers[text]
+    return list(numbers), note_index

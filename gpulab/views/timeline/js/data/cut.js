@@ -1,5 +1,5 @@
-// Cuts a tile from a sheet, as gpulab/views/timeline/tiles/cutting.py cuts it from the run: what is at least a bin wide is told
-// one by one, the rest is summed into bins, by row and colour. A sheet has the form of a tile, and tells every box.
+// Cuts a tile from a sheet, as gpulab/views/timeline/tiles/cutting.py cuts it from the run: boxes at least a bin wide
+// are kept, the others are summed into bins, by row and colour. A sheet has the format of a tile, with every box.
 
 const BINS = 512;
 const ARRAYS = { f64: Float64Array, f32: Float32Array, i32: Int32Array, u16: Uint16Array, u8: Uint8Array };
@@ -9,8 +9,8 @@ function headOf(blob) {
   return JSON.parse(new TextDecoder().decode(new Uint8Array(blob, 4, length)));
 }
 
-// In the file the bytes of a column stand plane by plane, which compresses better: back to item by item.
-function inOrder(blob) {
+// Undo the byte order of the file, which stores a column byte plane by byte plane for better compression.
+function unshuffled(blob) {
   const head = headOf(blob);
   const bytes = new Uint8Array(blob);
   const curves = head.curves.flatMap((each) => [
@@ -37,7 +37,7 @@ class TileCutter {
   }
 
   tile(level, index) {
-    const { kept, layers } = this.sort();
+    const { single, layers } = this.split();
     const parts = [];
     let size = 0;
     const put = (array) => {
@@ -46,11 +46,12 @@ class TileCutter {
       size += Math.ceil(array.byteLength / 8) * 8;
       return at;
     };
-    const texts = { name: this.renumbered("name", this.head.names, kept), note: this.renumbered("note", this.head.notes, kept) };
+    const { names, notes } = this.head;
+    const texts = { name: this.renumbered("name", names, single), note: this.renumbered("note", notes, single) };
     const columns = {};
     for (const [name, [, , type]] of Object.entries(this.head.columns)) {
-      const values = texts[name]?.codes ?? ARRAYS[type].from(kept, (at) => this.columns[name][at]);
-      columns[name] = [put(values), kept.length, type];
+      const values = texts[name]?.codes ?? ARRAYS[type].from(single, (at) => this.columns[name][at]);
+      columns[name] = [put(values), single.length, type];
     }
     const bins_of = this.shares(layers).map(({ row, key, values }) => ({ row, key, offset: put(values) }));
     const curves = this.head.curves.flatMap((curve) => this.curve(curve, put));
@@ -58,42 +59,42 @@ class TileCutter {
     return assembled({ ...head, names: texts.name.texts, notes: texts.note.texts, columns, bins_of, curves }, parts, size);
   }
 
-  // The boxes that are told, and by row and colour what the others fill of each bin.
-  sort() {
+  // Split the boxes into single boxes, and the time that the others fill in each bin, by row and colour.
+  split() {
     const { start, dur, row, key } = this.columns;
-    const [kept, layers, next] = [[], new Map(), this.next()];
+    const [single, layers, next] = [[], new Map(), this.nextSingle()];
     let [current, reach] = [-1, -Infinity];
     for (let at = 0; at < row.length; at++) {
-      // A row's boxes stand in order; where some overlap, a moment belongs to the one that began first.
+      // The boxes of a row are sorted; where they overlap, the time belongs to the box that began first.
       if (row[at] !== current) [current, reach] = [row[at], -Infinity];
-      const own = Math.max(start[at], reach);
+      const from = Math.max(start[at], reach);
       reach = Math.max(reach, start[at] + dur[at]);
-      if (!this.reaches(at)) continue;
-      if (dur[at] >= this.bin) kept.push(at);
+      if (!this.overlaps(at)) continue;
+      if (dur[at] >= this.bin) single.push(at);
       else {
-        // Nor is told twice what a box told by itself covers: it is longer than this one, so it goes on beyond its end.
-        const end = Math.min(start[at] + dur[at], next[at]);
-        if (end > own) this.fill(layers, row[at], key[at], Math.max(own, this.start), Math.min(end, this.end));
+        // Do not count time that the next single box covers: it is longer than this box, and ends later.
+        const to = Math.min(start[at] + dur[at], next[at]);
+        if (to > from) this.fill(layers, row[at], key[at], Math.max(from, this.start), Math.min(to, this.end));
       }
     }
-    return { kept, layers };
+    return { single, layers };
   }
 
-  reaches(at) {
+  overlaps(at) {
     const { start, dur } = this.columns;
     return start[at] < this.end && start[at] + dur[at] > this.start;
   }
 
-  // For each box, when the next one of its row begins that is told by itself.
-  next() {
+  // For each box, the start of the next single box of its row.
+  nextSingle() {
     const { start, dur, row } = this.columns;
-    const found = new Float64Array(row.length).fill(Infinity);
+    const starts = new Float64Array(row.length).fill(Infinity);
     for (let at = row.length - 2; at >= 0; at--) {
       if (row[at + 1] !== row[at]) continue;
-      const told = this.reaches(at + 1) && dur[at + 1] >= this.bin;
-      found[at] = told ? start[at + 1] : found[at + 1];
+      const isSingle = this.overlaps(at + 1) && dur[at + 1] >= this.bin;
+      starts[at] = isSingle ? start[at + 1] : starts[at + 1];
     }
-    return found;
+    return starts;
   }
 
   fill(layers, row, key, from, to) {
@@ -107,29 +108,30 @@ class TileCutter {
     }
   }
 
-  // Shares of each bin, 0 to 255: any work is at least 1, and a bin with any idle has at most 254 in its row.
+  // Shares of each bin, 0 to 255: any work is at least 1; with any idle time the sum over a row is at most 254.
   shares(layers) {
     const rows = Map.groupBy ? Map.groupBy(layers.values(), ({ row }) => row) : grouped(layers.values());
-    return [...rows.values()].flatMap((each) => {
-      const values = each.map(({ filled }) => Uint8Array.from(filled, (ns) => (ns > 0 ? Math.max(1, Math.floor((ns * 255) / this.bin)) : 0)));
+    const share = (ns) => (ns > 0 ? Math.max(1, Math.floor((ns * 255) / this.bin)) : 0);
+    return [...rows.values()].flatMap((rowLayers) => {
+      const values = rowLayers.map(({ filled }) => Uint8Array.from(filled, share));
       for (let bin = 0; bin < BINS; bin++) {
-        const total = each.reduce((sum, { filled }) => sum + filled[bin], 0);
+        const total = rowLayers.reduce((sum, { filled }) => sum + filled[bin], 0);
         if (total <= 0) continue;
         const full = total >= this.bin * (1 - 1e-9);
-        const aim = full ? 255 : Math.min(254, Math.max(1, Math.round((total * 255) / this.bin)));
+        const target = full ? 255 : Math.min(254, Math.max(1, Math.round((total * 255) / this.bin)));
         let largest = 0;
-        each.forEach(({ filled }, at) => (largest = filled[bin] > each[largest].filled[bin] ? at : largest));
+        rowLayers.forEach(({ filled }, at) => (largest = filled[bin] > rowLayers[largest].filled[bin] ? at : largest));
         const others = values.reduce((sum, value, at) => sum + (at === largest ? 0 : value[bin]), 0);
-        values[largest][bin] = Math.min(255, Math.max(1, aim - others));
+        values[largest][bin] = Math.min(255, Math.max(1, target - others));
       }
-      return each.map(({ row, key }, at) => ({ row, key, values: values[at] }));
+      return rowLayers.map(({ row, key }, at) => ({ row, key, values: values[at] }));
     });
   }
 
-  // The texts that the kept boxes have, and their numbers.
-  renumbered(column, texts, kept) {
+  // The texts of the single boxes, and the number of the text of each box.
+  renumbered(column, texts, single) {
     const numbers = new Map([[0, 0]]);
-    const codes = Uint16Array.from(kept, (at) => {
+    const codes = Uint16Array.from(single, (at) => {
       const old = this.columns[column][at];
       if (!numbers.has(old)) numbers.set(old, numbers.size);
       return numbers.get(old);
@@ -137,7 +139,7 @@ class TileCutter {
     return { codes, texts: [...numbers.keys()].map((old) => texts[old]) };
   }
 
-  // The points of a curve within, and the last before and the first after.
+  // The points of a curve inside the tile, with the last one before and the first one after it.
   curve({ row, offset_at, offset_low, offset_high, count }, put) {
     const at = new Float64Array(this.blob, offset_at, count);
     let first = at.findIndex((ns) => ns >= this.start);
@@ -145,9 +147,14 @@ class TileCutter {
     first = first < 0 ? count - 1 : Math.max(0, first - 1);
     last = Math.min(count - 1, Math.max(first, last + 1));
     if (last < 0) return [];
-    const of = (Kind, offset) => put(new Kind(this.blob, offset, count).slice(first, last + 1));
-    const offsets = { offset_at: of(Float64Array, offset_at), offset_low: of(Float32Array, offset_low), offset_high: of(Float32Array, offset_high) };
-    return [{ row, ...offsets, count: last + 1 - first }];
+    const copy = (Kind, offset) => put(new Kind(this.blob, offset, count).slice(first, last + 1));
+    return [{
+      row,
+      offset_at: copy(Float64Array, offset_at),
+      offset_low: copy(Float32Array, offset_low),
+      offset_high: copy(Float32Array, offset_high),
+      count: last + 1 - first,
+    }];
   }
 }
 
@@ -157,35 +164,36 @@ function grouped(layers) {
   return rows;
 }
 
-// The bytes of a tile. Offsets count from its beginning, so the head is written with the length that it has then.
+// The bytes of a tile. Offsets count from its start, so the length of the head is found by iteration.
 function assembled(head, parts, size) {
-  let room = 0;
+  let headSize = 0;
   for (;;) {
-    const moved = (offset) => offset + room;
-    const told = {
+    const shift = (offset) => offset + headSize;
+    const columns = Object.entries(head.columns).map(([name, [offset, ...rest]]) => [name, [shift(offset), ...rest]]);
+    const fullHead = {
       ...head,
-      columns: Object.fromEntries(Object.entries(head.columns).map(([name, [offset, ...more]]) => [name, [moved(offset), ...more]])),
-      bins_of: head.bins_of.map((each) => ({ ...each, offset: moved(each.offset) })),
+      columns: Object.fromEntries(columns),
+      bins_of: head.bins_of.map((each) => ({ ...each, offset: shift(each.offset) })),
       curves: head.curves.map((each) => ({
         ...each,
-        offset_at: moved(each.offset_at),
-        offset_low: moved(each.offset_low),
-        offset_high: moved(each.offset_high),
+        offset_at: shift(each.offset_at),
+        offset_low: shift(each.offset_low),
+        offset_high: shift(each.offset_high),
       })),
     };
-    const text = new TextEncoder().encode(JSON.stringify(told));
+    const text = new TextEncoder().encode(JSON.stringify(fullHead));
     const needed = Math.ceil((4 + text.length) / 8) * 8;
-    if (needed > room) {
-      room = needed;
+    if (needed > headSize) {
+      headSize = needed;
       continue;
     }
-    const out = new Uint8Array(room + size);
-    out.fill(32, 4, room); // spaces
-    new DataView(out.buffer).setUint32(0, room - 4, true);
+    const out = new Uint8Array(headSize + size);
+    out.fill(32, 4, headSize); // spaces
+    new DataView(out.buffer).setUint32(0, headSize - 4, true);
     out.set(text, 4);
-    for (const [at, bytes] of parts) out.set(bytes, room + at);
+    for (const [at, bytes] of parts) out.set(bytes, headSize + at);
     return out.buffer;
   }
 }
 
-export { TileCutter, headOf, inOrder };
+export { TileCutter, headOf, unshuffled };

@@ -1,4 +1,4 @@
-// Questions about what is in view: which box is here, which step, which value.
+// Lookups in the visible tiles: boxes, bins, steps and curve values at a point.
 
 import { clamp, reading, share, span } from "../drawing/format.js";
 
@@ -11,49 +11,49 @@ class Finder {
     Object.assign(this, { t: timeline });
   }
 
-  // The exact boxes of a row in view, in order of time, each once.
+  // The single boxes of a row in view, sorted by time and without duplicates.
   boxes(row) {
-    const found = new Map();
+    const boxes = new Map();
     const { start, end } = this.t.view;
     for (const { tile, a, b } of this.t.pieces) {
       const c = tile.columns;
       for (let i = 0; i < tile.count; i++) {
         if (c.row[i] !== row || c.start[i] >= b || c.start[i] + c.dur[i] <= a) continue;
-        if (c.start[i] < end && c.start[i] + c.dur[i] > start) found.set(`${c.start[i]} ${c.dur[i]}`, [tile, i]);
+        if (c.start[i] < end && c.start[i] + c.dur[i] > start) boxes.set(`${c.start[i]} ${c.dur[i]}`, [tile, i]);
       }
     }
-    return [...found.values()].map(([tile, i]) => tile.box(i)).sort((a, b) => a.start - b.start || b.dur - a.dur);
+    return [...boxes.values()].map(([tile, i]) => tile.box(i)).sort((a, b) => a.start - b.start || b.dur - a.dur);
   }
 
   piece(at) {
     return this.t.pieces.find(({ a, b }) => at >= a && at < b);
   }
 
-  // The box of a row at a time; failing that, the nearest within some pixels.
+  // The box of a row at a time, or else the nearest one within some pixels.
   box(row, at, pixels = 3) {
     let best = null;
-    let least = pixels / this.t.view.scale + 1e-9;
+    let minDistance = pixels / this.t.view.scale + 1e-9;
     for (const { tile } of this.t.pieces) {
       const c = tile.columns;
       for (let i = 0; i < tile.count; i++) {
         if (c.row[i] !== row) continue;
-        const off = Math.max(c.start[i] - at, at - c.start[i] - c.dur[i], 0);
-        if (off > least || (off === least && best && c.dur[i] >= best.dur)) continue;
-        [best, least] = [{ tile, i, dur: c.dur[i] }, off];
+        const distance = Math.max(c.start[i] - at, at - c.start[i] - c.dur[i], 0);
+        if (distance > minDistance || (distance === minDistance && best && c.dur[i] >= best.dur)) continue;
+        [best, minDistance] = [{ tile, i, dur: c.dur[i] }, distance];
       }
     }
     return best && best.tile.box(best.i);
   }
 
-  // What the bin under a point holds: [{key, part}], or nothing.
+  // The content of the bin at a point: [{key, part, width}], empty without a bin.
   bins(row, at) {
     const piece = this.piece(at);
     if (!piece) return [];
     const { tile } = piece;
     const width = (tile.end - tile.start) / tile.bins;
     const bin = clamp(Math.floor((at - tile.start) / width), 0, tile.bins - 1);
-    const held = tile.binsOf.filter((each) => each.row === row && each.share[bin]);
-    return held.map(({ key, share: shares }) => ({ key, part: shares[bin] / 255, width }));
+    const layers = tile.binsOf.filter((each) => each.row === row && each.share[bin]);
+    return layers.map(({ key, share: shares }) => ({ key, part: shares[bin] / 255, width }));
   }
 
   step(at, side = 0) {
@@ -72,8 +72,8 @@ class Finder {
       else high = middle;
     }
     const i = Math.abs(curve.at[high] - at) < Math.abs(curve.at[low] - at) ? high : low;
-    const beyond = at < curve.at[0] || at > curve.at[curve.at.length - 1];
-    if (beyond && Math.abs(curve.at[i] - at) * this.t.view.scale > 8) return null;
+    const isOutside = at < curve.at[0] || at > curve.at[curve.at.length - 1];
+    if (isOutside && Math.abs(curve.at[i] - at) * this.t.view.scale > 8) return null;
     return { at: curve.at[i], low: curve.low[i], high: curve.high[i] };
   }
 
@@ -84,7 +84,8 @@ class Finder {
     return low === high ? high : `${low} to ${high}`;
   }
 
-  measureOf(box) {
+  // The duration of a box, with its share of the step.
+  durationText(box) {
     const group = this.t.lanes.groupOf[box.row];
     const step = this.t.stepRows.has(box.row) ? null : this.step(box.start + box.dur / 2, group.side);
     return span(box.dur) + (step && step.dur >= box.dur ? ` · ${share(box.dur / step.dur)} of ${step.name}` : "");

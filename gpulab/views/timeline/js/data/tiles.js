@@ -1,18 +1,18 @@
-// Tiles: one as Python packed it (tile.py), and all that are held.
+// Tiles: the decoder of one tile, as Python encodes it (tile.py), and the cache of all loaded tiles.
 //
-// Tile `index` of `level` covers one stretch of time, with boxes where they are wide enough to be seen and with bins,
-// shares of time, where they are not. Names are data from a trace.
+// Tile `index` of `level` covers one span of time, with single boxes where they are wide enough to be visible, and
+// with bins (shares of time) where they are not. Names are untrusted data from a trace.
 
 import { clamp, rgb } from "../drawing/format.js";
 
 const TILE_PX = 600; // a tile is drawn 600 to 1200 px wide, so that two or three cover a view
-const MOST_TILES = 60;
-const MOST_PICTURES = 8; // pictures of bins kept beside those in view: they are large
-const FLIGHTS = 3; // requests under way at once
-const RETRY_MS = 4000; // a kernel that did not answer is asked again after this
+const MAX_TILES = 60;
+const MAX_PICTURES = 8; // pictures of bins cached in addition to the visible ones: they are large
+const MAX_REQUESTS = 3; // concurrent requests
+const RETRY_MS = 4000; // time after which a failed request is repeated
 const TYPES = { f64: Float64Array, u16: Uint16Array, u8: Uint8Array, i32: Int32Array, f32: Float32Array };
 
-// One tile as Python packed it: columns of boxes, bins, pieces of curves.
+// One tile: columns of boxes, bins, and samples of curves.
 class Tile {
   constructor(blob) {
     const view = ArrayBuffer.isView(blob);
@@ -35,13 +35,13 @@ class Tile {
       low: new Float32Array(bytes, curve.offset_low, curve.count),
       high: new Float32Array(bytes, curve.offset_high, curve.count),
     }));
-    this.byKey = this.grouped();
-    this.matched = { text: "", names: null };
+    this.byKey = this.groupedByKey();
+    this.search = { text: "", names: null };
     this.picture = { version: "", canvas: null };
   }
 
-  // Boxes by colour, so that a picture changes its pen once for each.
-  grouped() {
+  // Boxes by colour, so that the painter sets each colour once.
+  groupedByKey() {
     const groups = new Map();
     this.columns.key.forEach((key, index) => {
       if (!groups.has(key)) groups.set(key, []);
@@ -50,12 +50,12 @@ class Tile {
     return groups;
   }
 
-  // For each name, whether it contains the text; remembered while the text stays.
+  // For each name, whether it contains the text; cached for the last text.
   matches(text) {
-    if (this.matched.text !== text) {
-      this.matched = { text, names: this.names.map((name) => name.toLowerCase().includes(text)) };
+    if (this.search.text !== text) {
+      this.search = { text, names: this.names.map((name) => name.toLowerCase().includes(text)) };
     }
-    return this.matched.names;
+    return this.search.names;
   }
 
   box(index) {
@@ -67,13 +67,13 @@ class Tile {
     };
   }
 
-  // The bins of a row as a picture, one texel wide each, stacked from the bottom; what is left empty is idle.
+  // The bins of all rows as a picture, one texel per bin, stacked from the bottom; idle time stays transparent.
   pictureOf(lanes, colours, dpr) {
     const version = `${lanes.version}/${dpr}`;
     if (this.picture.version === version) return this.picture.canvas;
     this.picture = { version, canvas: null };
-    const shown = this.binsOf.filter(({ row }) => lanes.shows(row));
-    if (!shown.length) return null;
+    const layers = this.binsOf.filter(({ row }) => lanes.isShown(row));
+    if (!layers.length) return null;
     const canvas = document.createElement("canvas");
     canvas.width = this.bins;
     canvas.height = Math.max(1, Math.ceil(lanes.height * dpr));
@@ -81,7 +81,7 @@ class Tile {
     const image = pen.createImageData(canvas.width, canvas.height);
     const texels = new Uint32Array(image.data.buffer);
     const filled = new Map();
-    for (const each of shown) this.stack(each, lanes, colours, dpr, texels, filled);
+    for (const layer of layers) this.stack(layer, lanes, colours, dpr, texels, filled);
     pen.putImageData(image, 0, 0);
     this.picture.canvas = canvas;
     return canvas;
@@ -90,26 +90,26 @@ class Tile {
   stack({ row, key, share: shares }, lanes, colours, dpr, texels, filled) {
     if (!filled.has(row)) filled.set(row, { sum: new Uint16Array(this.bins), top: new Uint16Array(this.bins) });
     const { sum, top } = filled.get(row);
-    const floor = Math.round((lanes.top[row] + lanes.tall[row]) * dpr) - 1;
-    const height = Math.round(lanes.tall[row] * dpr);
+    const floor = Math.round((lanes.top[row] + lanes.heights[row]) * dpr) - 1;
+    const height = Math.round(lanes.heights[row] * dpr);
     const [r, g, b] = rgb(colours[key]);
     const colour = ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
     for (let bin = 0; bin < this.bins; bin++) {
       if (!shares[bin]) continue;
       sum[bin] += shares[bin];
-      // Any work is at least one pixel high, and any idle leaves at least one pixel free.
-      const most = sum[bin] >= 255 ? height : height - 1;
-      const reach = Math.min(Math.max(top[bin] + 1, Math.floor((sum[bin] / 255) * height)), most);
+      // Any work is at least one pixel high; with any idle time at least one pixel stays free.
+      const maxHeight = sum[bin] >= 255 ? height : height - 1;
+      const reach = Math.min(Math.max(top[bin] + 1, Math.floor((sum[bin] / 255) * height)), maxHeight);
       for (let y = top[bin]; y < reach; y++) texels[(floor - y) * this.bins + bin] = colour;
       top[bin] = Math.max(top[bin], reach);
     }
   }
 }
 
-// The tiles that are held, on their way, or not to be had.
+// The tiles that are loaded, requested, or missing in the source.
 class Tiles {
-  constructor(source, arrived) {
-    Object.assign(this, { source, arrived, held: new Map(), flying: new Set(), missing: new Map(), bytes: [] });
+  constructor(source, onLoad) {
+    Object.assign(this, { source, onLoad, loaded: new Map(), requested: new Set(), missing: new Map(), bytes: [] });
     this.queue = [];
     this.span = source.header.span_ns;
     this.deepest = source.header.deepest;
@@ -123,7 +123,7 @@ class Tiles {
     return clamp(Math.floor(Math.log2((this.span * scale) / TILE_PX)), 0, this.deepest);
   }
 
-  // Indices of the tiles of a level that reach into a window.
+  // Indices of the tiles of a level that overlap a window.
   indices(level, start, end) {
     const width = this.width(level);
     const last = Math.ceil(this.span / width) - 1;
@@ -135,20 +135,20 @@ class Tiles {
 
   get(level, index) {
     const key = `${level}/${index}`;
-    const tile = this.held.get(key);
+    const tile = this.loaded.get(key);
     if (tile) {
-      this.held.delete(key); // to the young end of the map
-      this.held.set(key, tile);
+      this.loaded.delete(key); // move to the end: most recently used
+      this.loaded.set(key, tile);
     }
     return tile;
   }
 
-  lacks(level, index) {
+  isMissing(level, index) {
     const since = this.missing.get(`${level}/${index}`);
     return since !== undefined && (this.source.offline || performance.now() - since < RETRY_MS);
   }
 
-  // What to draw for a window: pieces of tiles side by side, and whether each is the one that was wanted.
+  // Select what to draw for a window: adjacent pieces of tiles, and whether all have the requested level.
   cover(level, start, end) {
     const pieces = [];
     let full = true;
@@ -159,53 +159,53 @@ class Tiles {
       const exact = this.get(level, index);
       if (exact) pieces.push({ tile: exact, a, b });
       else {
-        pieces.push(...this.instead(level, a, b));
-        if (this.lacks(level, index)) poor = true;
+        pieces.push(...this.substitutes(level, a, b));
+        if (this.isMissing(level, index)) poor = true;
         else full = false;
       }
     }
     return { pieces, full, poor };
   }
 
-  // Finer tiles where all are held, else the nearest coarser one, stretched.
-  instead(level, a, b) {
+  // Return finer tiles if all are loaded, or else the nearest coarser tile, stretched.
+  substitutes(level, a, b) {
     for (const other of [level + 1, ...Array.from({ length: level }, (_, up) => level - 1 - up)]) {
       if (other > this.deepest) continue;
-      const found = this.indices(other, a, b).map((index) => this.held.get(`${other}/${index}`));
+      const tiles = this.indices(other, a, b).map((index) => this.loaded.get(`${other}/${index}`));
       const piece = (tile) => ({ tile, a: Math.max(a, tile.start), b: Math.min(b, tile.end) });
-      if (found.every(Boolean)) return found.map(piece);
+      if (tiles.every(Boolean)) return tiles.map(piece);
     }
     return [];
   }
 
-  // What is in view now; requests not yet sent for anything else are forgotten.
-  want(level, start, end) {
+  // Request the tiles of a window; queued requests for other tiles are dropped.
+  request(level, start, end) {
     const middle = (start + end) / 2;
-    const wanted = new Map([["0/0", [0, 0]]]); // the whole run: the overview, and what there is until better comes
+    const targets = new Map([["0/0", [0, 0]]]); // the whole run: for the overview, and until finer tiles arrive
     for (const index of this.indices(level, start, end)) {
       let [l, i] = [level, index];
-      while (l > 0 && this.lacks(l, i)) {
+      while (l > 0 && this.isMissing(l, i)) {
         i = Math.floor(((i + 0.5) * this.width(l)) / this.width(l - 1));
         l -= 1;
       }
-      wanted.set(`${l}/${i}`, [l, i]);
+      targets.set(`${l}/${i}`, [l, i]);
     }
-    this.queue = [...wanted.entries()]
-      .filter(([key, at]) => !this.held.has(key) && !this.flying.has(key) && !this.lacks(...at))
+    this.queue = [...targets.entries()]
+      .filter(([key, at]) => !this.loaded.has(key) && !this.requested.has(key) && !this.isMissing(...at))
       .sort(([, a], [, b]) => this.distance(a, middle) - this.distance(b, middle));
-    this.pump();
+    this.sendRequests();
   }
 
   distance([level, index], middle) {
     return level === 0 ? -1 : Math.abs((index + 0.5) * this.width(level) - middle);
   }
 
-  pump() {
-    while (this.queue.length && this.flying.size < FLIGHTS) this.fetch(...this.queue.shift());
+  sendRequests() {
+    while (this.queue.length && this.requested.size < MAX_REQUESTS) this.fetch(...this.queue.shift());
   }
 
   async fetch(key, [level, index]) {
-    this.flying.add(key);
+    this.requested.add(key);
     let tile = null;
     try {
       const blob = await this.source.tile(level, index);
@@ -213,32 +213,32 @@ class Tiles {
     } catch (error) {
       console.warn("gpulab: a tile of the timeline could not be read", error);
     }
-    this.flying.delete(key);
-    if (tile) this.hold(key, tile);
+    this.requested.delete(key);
+    if (tile) this.store(key, tile);
     else {
       this.missing.set(key, performance.now());
-      if (!this.source.offline) setTimeout(this.arrived, RETRY_MS + 50);
+      if (!this.source.offline) setTimeout(this.onLoad, RETRY_MS + 50);
     }
-    this.pump();
-    this.arrived();
+    this.sendRequests();
+    this.onLoad();
   }
 
-  hold(key, tile) {
+  store(key, tile) {
     this.missing.delete(key);
-    this.held.set(key, tile);
+    this.loaded.set(key, tile);
     this.bytes.push(tile.size);
-    for (const old of this.held.keys()) {
-      if (this.held.size <= MOST_TILES) break;
-      if (old !== "0/0") this.held.delete(old);
+    for (const old of this.loaded.keys()) {
+      if (this.loaded.size <= MAX_TILES) break;
+      if (old !== "0/0") this.loaded.delete(old);
     }
   }
 
-  // Pictures of bins are large: only the last few are kept.
+  // Drop pictures of bins except the most recent ones, because they are large.
   prune(used) {
-    let kept = 0;
-    for (const tile of [...this.held.values()].reverse()) {
+    let count = 0;
+    for (const tile of [...this.loaded.values()].reverse()) {
       if (!tile.picture.canvas || used.has(tile)) continue;
-      if (++kept > MOST_PICTURES) tile.picture = { version: "", canvas: null };
+      if (++count > MAX_PICTURES) tile.picture = { version: "", canvas: null };
     }
   }
 }

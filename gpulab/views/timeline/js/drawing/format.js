@@ -1,6 +1,6 @@
-// Words and numbers of the timeline, and the few things that make a page of them.
+// Formats numbers and times, and creates page elements.
 
-const NEUTRAL = "#8A8A8A"; // what has no colour of its own
+const NEUTRAL = "#8A8A8A"; // for boxes without a colour of their own
 const NO_ROW = 65535; // no linked row
 
 function make(tag, name, parent, text) {
@@ -11,11 +11,11 @@ function make(tag, name, parent, text) {
   return node;
 }
 
-function button(parent, text, title, act, name = "button") {
+function button(parent, text, title, onClick, name = "button") {
   const node = make("button", name, parent, text);
   node.type = "button";
   if (title) node.title = title;
-  node.addEventListener("click", act);
+  node.addEventListener("click", onClick);
   return node;
 }
 
@@ -29,9 +29,9 @@ const unitOf = (ns) => UNITS.find(([size]) => ns >= size) || UNITS[3];
 const trim = (text) => (text.includes(".") ? text.replace(/\.?0+$/, "") : text);
 const UNKNOWN = "not measured";
 
-// What follows writes numbers as gpulab/wording does; tests/views/timeline/test_number_formats.py compares the two.
+// The following functions format numbers like gpulab/wording.py; tests/views/timeline/test_number_formats.py compares them.
 
-// So many decimals; a tie goes to the even digit, as in Python. "<1": too small for them, but not zero.
+// A fixed number of decimals, rounded half to even as in Python; "<1" if not zero but too small to show.
 function fixed(value, decimals) {
   if (value === 0) return "0";
   const exact = value.toFixed(decimals + 40);
@@ -44,14 +44,14 @@ function fixed(value, decimals) {
   return value > 0 ? `<${least}` : `>-${least}`;
 }
 
-// Three significant digits, without zeros at the end: "4.56", "12", "1,234".
+// Three significant digits without trailing zeros: "4.56", "12", "1,234".
 function number(value) {
   if (value === 0) return "0";
   const exponent = Number(value.toExponential(2).split("e")[1]);
   return trim(fixed(value, Math.max(0, 2 - exponent)));
 }
 
-// The number in the smallest unit in which it stays below the next.
+// The number in the smallest unit in which it is less than one of the next unit.
 function inUnit(value, factor, units) {
   if (!Number.isFinite(value)) return UNKNOWN;
   const texts = units.map((unit, power) => number(value / factor ** power));
@@ -64,7 +64,7 @@ const bytes = (value) => inUnit(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "
 const quantity = (value, unit) => (Number.isFinite(value) ? `${fixed(value, 0)} ${unit}` : UNKNOWN);
 const share = (part) => quantity(100 * part, "%");
 
-const round = (value) => (value % 1 === 0.5 ? 2 * Math.round(value / 2) : Math.round(value)); // a tie goes to even
+const round = (value) => (value % 1 === 0.5 ? 2 * Math.round(value / 2) : Math.round(value)); // half to even
 
 // A duration: "4.56 ms", "12 s", "2 min 5 s".
 function span(ns) {
@@ -81,7 +81,7 @@ function span(ns) {
   return `${fixed(whole, 0)} ${unit}${rest ? ` ${rest} ${part}` : ""}`;
 }
 
-// A point in time, as finely as a window of this width needs.
+// A point in time, with the precision that a window of this width needs.
 function moment(ns, window) {
   const [size, unit] = unitOf(Math.max(Math.abs(ns), window, 1));
   const digits = clamp(Math.ceil(Math.log10(size / Math.max(window / 1000, 1))), 0, 9);
@@ -92,10 +92,11 @@ function reading(value, group) {
   if (Number.isNaN(value)) return UNKNOWN;
   if (group.format === "percent") return share(value);
   if (group.format === "bytes") return bytes(value) + ((group.unit || "").endsWith("/s") ? "/s" : "");
+  if (group.format === "number" && group.unit) return quantity(value, group.unit);
   return Number.isFinite(value) ? `${number(value)} ${group.unit || ""}`.trim() : UNKNOWN;
 }
 
-// What a box has room for: without the prefixes that all kernels of a library share.
+// A kernel name without the prefixes that all kernels of a library share, so that more of it fits into a box.
 function shortened(name) {
   return name.replace(/^void /, "").replace(/\b(at::native::|at::cuda::|\(anonymous namespace\)::)/g, "");
 }
@@ -106,7 +107,7 @@ function rgb(colour) {
   return [(number >> 16) & 255, (number >> 8) & 255, number & 255];
 }
 
-// Black or white, whichever is read more easily on this colour (WCAG relative luminance).
+// Black or white, whichever has the higher contrast on a colour (WCAG relative luminance).
 function inkOn(colour) {
   const [r, g, b] = rgb(colour).map((part) => {
     const s = part / 255;

@@ -1,4 +1,4 @@
-// What is drawn over the boxes: evidence, a marked window, the selection, links, cursors, measures.
+// Draws over the boxes: evidence, the brushed window, the selection, links, cursors, measurements.
 
 import { AXIS } from "./view.js";
 import { NO_ROW, clamp, span } from "./format.js";
@@ -9,32 +9,32 @@ class Marks {
     Object.assign(this, { t: timeline, painter, pen: painter.pen });
   }
 
-  // Evidence and a marked window: over the boxes, under their names.
-  shaded() {
+  // Shade evidence and the brushed window: over the boxes, under their names.
+  paintShades() {
     const { t, painter } = this;
-    const all = { top: t.scroll, bottom: t.scroll + painter.high };
-    const own = t.lanes.sides.length > 1 ? t.lanes.sides[0] : all; // findings are about the first run
-    for (const [start, end] of t.shades) this.shadeOver(start, end, own, painter.shade, 0.2, 2);
-    if (t.window) this.shadeOver(...t.window, all, painter.accent, 0.16, 1);
+    const all = { top: t.scroll, bottom: t.scroll + painter.height };
+    const firstSide = t.lanes.sides.length > 1 ? t.lanes.sides[0] : all; // findings are about the first run
+    for (const [start, end] of t.shades) this.shade(start, end, firstSide, painter.shade, 0.2, 2);
+    if (t.window) this.shade(...t.window, all, painter.accent, 0.16, 1);
   }
 
-  // Where the search found something that is too fine to light up by itself.
-  found() {
+  // Mark search hits that are too short to be visible.
+  paintHits() {
     const { pen, t } = this;
     if (!t.query) return;
     for (const { row, start_ns: start } of t.hits) {
       const x = t.view.x(start);
-      if (!t.inSight(row) || x < 0 || x > this.painter.wide) continue;
+      if (!t.isVisible(row) || x < 0 || x > this.painter.width) continue;
       const y = t.lanes.top[row];
       pen.fillStyle = this.painter.page;
-      pen.fillRect(x - 2, y - 1, 5, t.lanes.tall[row] + 2);
+      pen.fillRect(x - 2, y - 1, 5, t.lanes.heights[row] + 2);
       pen.fillStyle = this.painter.hit;
-      pen.fillRect(x - 1, y - 1, 3, t.lanes.tall[row] + 2);
+      pen.fillRect(x - 1, y - 1, 3, t.lanes.heights[row] + 2);
     }
   }
 
-  // The selection, and the link of launch and kernel.
-  marks() {
+  // Outline the selection, and draw the link between launch and kernel.
+  paintSelection() {
     const { t } = this;
     if (t.selected) this.ring(t.selected, 2);
     if (t.hovered && !same(t.hovered, t.selected)) this.ring(t.hovered, 1);
@@ -42,44 +42,44 @@ class Marks {
     if (linked && linked.partnerRow !== NO_ROW && !Number.isNaN(linked.partnerAt)) this.link(linked);
   }
 
-  shadeOver(start, end, { top, bottom }, colour, alpha, edge) {
+  shade(start, end, { top, bottom }, colour, alpha, edge) {
     const { pen, t } = this;
     const [a, b] = [t.view.x(start), t.view.x(end)];
-    if (b < 0 || a > this.painter.wide) return;
-    const wide = Math.max(b - a, 2);
+    if (b < 0 || a > this.painter.width) return;
+    const width = Math.max(b - a, 2);
     pen.fillStyle = colour;
     pen.globalAlpha = alpha;
-    // Where all that is in view is marked, a wash would only dull it.
-    if (a > 0 || b < this.painter.wide) pen.fillRect(a, top, wide, bottom - top);
+    // No tint if the whole view is shaded: it would only reduce the contrast.
+    if (a > 0 || b < this.painter.width) pen.fillRect(a, top, width, bottom - top);
     pen.globalAlpha = 0.9;
-    pen.fillRect(a, top, wide, 3);
-    if (wide > 6) for (const x of [a, b - edge]) pen.fillRect(x, top, edge, bottom - top);
+    pen.fillRect(a, top, width, 3);
+    if (width > 6) for (const x of [a, b - edge]) pen.fillRect(x, top, edge, bottom - top);
     pen.globalAlpha = 1;
   }
 
   ring(box, line) {
     const { pen, t } = this;
-    const row = t.lanes.standIn(box.row);
+    const row = t.lanes.visibleRow(box.row);
     if (row < 0) return;
-    const x = clamp(t.view.x(box.start), -4, this.painter.wide + 4);
-    const w = Math.max(clamp(t.view.x(box.start + box.dur), -4, this.painter.wide + 4) - x, 2);
+    const x = clamp(t.view.x(box.start), -4, this.painter.width + 4);
+    const w = Math.max(clamp(t.view.x(box.start + box.dur), -4, this.painter.width + 4) - x, 2);
     pen.lineWidth = line + 2;
     pen.strokeStyle = this.painter.page;
-    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.tall[row]);
+    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.heights[row]);
     pen.lineWidth = line;
     pen.strokeStyle = this.painter.ink;
-    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.tall[row]);
+    pen.strokeRect(x, t.lanes.top[row], w, t.lanes.heights[row]);
     pen.lineWidth = 1;
   }
 
   link(box) {
     const { t } = this;
-    const [own, other] = [t.lanes.standIn(box.row), t.lanes.standIn(box.partnerRow)];
-    if (own < 0 || other < 0) return;
-    const end = (row, from) => t.lanes.top[row] + (t.lanes.top[from] > t.lanes.top[row] ? t.lanes.tall[row] : 0);
-    const here = [t.view.x(box.start), end(own, other)];
-    const there = [t.view.x(box.partnerAt), end(other, own)];
-    this.arrow(...(box.partnerAt >= box.start ? [here, there] : [there, here]));
+    const [row, partnerRow] = [t.lanes.visibleRow(box.row), t.lanes.visibleRow(box.partnerRow)];
+    if (row < 0 || partnerRow < 0) return;
+    const edge = (at, other) => t.lanes.top[at] + (t.lanes.top[other] > t.lanes.top[at] ? t.lanes.heights[at] : 0);
+    const start = [t.view.x(box.start), edge(row, partnerRow)];
+    const end = [t.view.x(box.partnerAt), edge(partnerRow, row)];
+    this.arrow(...(box.partnerAt >= box.start ? [start, end] : [end, start]));
   }
 
   arrow([x0, y0], [x1, y1]) {
@@ -103,19 +103,19 @@ class Marks {
     pen.lineWidth = 1;
   }
 
-  // The keyboard's cursor, and the line under the pointer.
-  pointers() {
+  // Draw the keyboard cursor, and the line under the pointer.
+  paintCursors() {
     const { pen, t } = this;
     const at = t.pointer ? t.pointer.x : null;
     if (at !== null) {
       pen.fillStyle = this.painter.soft;
-      pen.fillRect(this.painter.snap(at), t.scroll, 1, this.painter.high);
+      pen.fillRect(this.painter.snap(at), t.scroll, 1, this.painter.height);
     }
-    if (!t.cursorShown || !t.lanes.shows(t.row)) return;
-    const [x, y, h] = [t.view.x(t.cursor.at()), t.lanes.top[t.row], t.lanes.tall[t.row]];
+    if (!t.cursorShown || !t.lanes.isShown(t.row)) return;
+    const [x, y, h] = [t.view.x(t.cursor.at()), t.lanes.top[t.row], t.lanes.heights[t.row]];
     pen.strokeStyle = this.painter.accent;
     pen.lineWidth = 2;
-    pen.strokeRect(1, y - 1, this.painter.wide - 2, h + 2);
+    pen.strokeRect(1, y - 1, this.painter.width - 2, h + 2);
     pen.lineWidth = 1;
     if (t.selected) return;
     pen.fillStyle = this.painter.page;
@@ -124,17 +124,17 @@ class Marks {
     pen.fillRect(x - 1.5, y - 4, 3, h + 8);
   }
 
-  // What lies between the two ends of a measurement.
-  measure(measure) {
+  // Draw both ends of a measurement, and its duration.
+  paintMeasure(measure) {
     if (!measure) return;
     const { pen, t } = this;
     const end = measure.end ?? (t.pointer ? t.view.at(t.pointer.x) : t.cursor.at());
     const [a, b] = [t.view.x(Math.min(measure.start, end)), t.view.x(Math.max(measure.start, end))];
     const text = span(Math.abs(end - measure.start));
-    const width = this.painter.wideOf(text) + 12;
-    const x = clamp((Math.max(a, 0) + Math.min(b, this.painter.wide)) / 2 - width / 2, 0, this.painter.wide - width);
+    const width = this.painter.textWidth(text) + 12;
+    const x = clamp((Math.max(a, 0) + Math.min(b, this.painter.width)) / 2 - width / 2, 0, this.painter.width - width);
     pen.fillStyle = this.painter.ink;
-    for (const edge of [a, b]) pen.fillRect(this.painter.snap(edge), 0, 1, this.painter.high);
+    for (const edge of [a, b]) pen.fillRect(this.painter.snap(edge), 0, 1, this.painter.height);
     pen.fillRect(a, AXIS + 9, b - a, 2);
     pen.fillRect(x, AXIS + 1, width, 18);
     pen.fillStyle = this.painter.page;

@@ -1,17 +1,17 @@
-// Around the lanes: the whole run in a strip, and the colours in view.
+// The overview strip above the lanes, and the legend below them.
 
 import { NEUTRAL, clamp, make, write } from "./format.js";
 
-// The whole run in a strip, with the window in view as a frame to drag.
+// The whole run in a strip, with a frame around the visible window that can be dragged.
 class Overview {
-  constructor(timeline, place) {
-    Object.assign(this, { t: timeline, canvas: make("canvas", "overview", place), grabbed: null });
-    this.canvas.setAttribute("aria-hidden", "true"); // Home, 0 and the arrows do the same
+  constructor(timeline, parent) {
+    Object.assign(this, { t: timeline, canvas: make("canvas", "overview", parent), dragOffset: null });
+    this.canvas.setAttribute("aria-hidden", "true"); // keys do the same: Home, 0 and the arrows
     this.pen = this.canvas.getContext("2d");
     const options = { signal: timeline.over.signal };
     this.canvas.addEventListener("pointerdown", (event) => this.grab(event), options);
     this.canvas.addEventListener("pointermove", (event) => this.drag(event), options);
-    const drop = () => (this.grabbed = null);
+    const drop = () => (this.dragOffset = null);
     for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, drop, options);
   }
 
@@ -20,15 +20,15 @@ class Overview {
     this.canvas.setPointerCapture(event.pointerId);
     const at = this.at(event);
     const inside = at >= view.start && at <= view.end;
-    this.grabbed = inside ? at - view.start : view.span / 2;
+    this.dragOffset = inside ? at - view.start : view.span / 2;
     this.drag(event);
   }
 
   drag(event) {
-    if (this.grabbed === null) return;
-    const first = this.at(event) - this.grabbed;
+    if (this.dragOffset === null) return;
+    const first = this.at(event) - this.dragOffset;
     this.t.view.jump(first, first + this.t.view.span);
-    this.t.moved();
+    this.t.viewChanged();
   }
 
   at(event) {
@@ -36,26 +36,26 @@ class Overview {
     return ((event.clientX - left) / width) * this.t.view.limit;
   }
 
-  // The first rows of a few groups: the ledger, the main thread, the GPUs; others where there is room.
+  // Select the first rows of a few groups: ledger, main thread and GPUs; others if there is space.
   rows() {
     const { groups, sides } = this.t.lanes;
     const rank = ({ id }) => [/(^|:)ledger$/, /(^|:)thread:0$/, /(^|:)gpu\d+:/, /./].findIndex((each) => each.test(id));
-    const most = sides.length > 1 ? 4 : 9;
-    const chosen = sides.flatMap((_, side) => {
-      const drawn = groups.filter((g) => g.side === side && g.kind === "boxes" && !/(^|:)steps$/.test(g.id));
-      return drawn.sort((a, b) => rank(a) - rank(b)).slice(0, most);
+    const max = sides.length > 1 ? 4 : 9;
+    const selected = sides.flatMap((_, side) => {
+      const candidates = groups.filter((g) => g.side === side && g.kind === "boxes" && !/(^|:)steps$/.test(g.id));
+      return candidates.sort((a, b) => rank(a) - rank(b)).slice(0, max);
     });
-    return chosen.map(({ first }) => first).sort((a, b) => a - b);
+    return selected.map(({ first }) => first).sort((a, b) => a - b);
   }
 
   paint(dpr) {
     const { pen, canvas, t } = this;
     const [w, h] = [t.root.clientWidth, 34];
-    const wide = Math.round(w * dpr);
-    if (canvas.width !== wide) Object.assign(canvas, { width: wide, height: Math.round(h * dpr) });
+    const width = Math.round(w * dpr);
+    if (canvas.width !== width) Object.assign(canvas, { width, height: Math.round(h * dpr) });
     pen.setTransform(dpr, 0, 0, dpr, 0, 0);
     pen.clearRect(0, 0, w, h);
-    const tile = t.tiles.held.get("0/0");
+    const tile = t.tiles.loaded.get("0/0");
     if (tile) pen.drawImage(this.strip(tile), 0, 2, w, h - 4);
     const scale = w / t.view.limit;
     pen.fillStyle = t.painter.shade;
@@ -65,24 +65,24 @@ class Overview {
 
   frame(from, to, w, h) {
     const { pen, t } = this;
-    const wide = Math.max(to - from, 5);
-    const left = clamp(from - (wide - (to - from)) / 2, 0, w - wide);
+    const width = Math.max(to - from, 5);
+    const left = clamp(from - (width - (to - from)) / 2, 0, w - width);
     pen.globalAlpha = 0.72;
     pen.fillStyle = t.painter.page;
     pen.fillRect(0, 0, left, h);
-    pen.fillRect(left + wide, 0, w, h);
+    pen.fillRect(left + width, 0, w, h);
     pen.globalAlpha = 1;
     pen.strokeStyle = t.painter.accent;
     pen.lineWidth = 2;
-    pen.strokeRect(left + 1, 1, wide - 2, h - 2);
+    pen.strokeRect(left + 1, 1, width - 2, h - 2);
   }
 
   strip(tile) {
-    if (this.made === tile && this.picture) return this.picture;
+    if (this.pictureTile === tile && this.picture) return this.picture;
     const rows = this.rows();
     const picture = document.createElement("canvas");
-    const each = Math.max(2, Math.floor(30 / Math.max(rows.length, 1)));
-    Object.assign(picture, { width: 1024, height: each * Math.max(rows.length, 1) });
+    const rowHeight = Math.max(2, Math.floor(30 / Math.max(rows.length, 1)));
+    Object.assign(picture, { width: 1024, height: rowHeight * Math.max(rows.length, 1) });
     const pen = picture.getContext("2d");
     const bin = 1024 / tile.bins;
     for (const { row, key, share: shares } of tile.binsOf) {
@@ -90,7 +90,7 @@ class Overview {
       pen.fillStyle = this.t.painter.colours[key] || NEUTRAL;
       if (at >= 0) shares.forEach((part, b) => {
         pen.globalAlpha = Math.min(1, part / 255 + 0.08 * (part > 0));
-        if (part) pen.fillRect(b * bin, at * each, bin, each - 0.5);
+        if (part) pen.fillRect(b * bin, at * rowHeight, bin, rowHeight - 0.5);
       });
     }
     pen.globalAlpha = 1;
@@ -99,26 +99,26 @@ class Overview {
       const at = rows.indexOf(row[i]);
       pen.fillStyle = this.t.painter.colours[key[i]] || NEUTRAL;
       const scale = 1024 / this.t.view.limit;
-      if (at >= 0) pen.fillRect(start[i] * scale, at * each, Math.max(dur[i] * scale, 0.5), each - 0.5);
+      if (at >= 0) pen.fillRect(start[i] * scale, at * rowHeight, Math.max(dur[i] * scale, 0.5), rowHeight - 0.5);
     }
-    Object.assign(this, { made: tile, picture });
+    Object.assign(this, { pictureTile: tile, picture });
     return picture;
   }
 }
 
-// Names and colours of what is in view, and no others.
+// The legend of the colours in view.
 class Legend {
-  constructor(timeline, place) {
-    Object.assign(this, { t: timeline, shown: "" });
-    this.node = make("ul", "legend", place);
+  constructor(timeline, parent) {
+    Object.assign(this, { t: timeline, content: "" });
+    this.node = make("ul", "legend", parent);
     this.node.setAttribute("aria-label", "colours in view");
-    this.state = make("div", "state", place);
+    this.state = make("div", "state", parent);
   }
 
   update(painter) {
-    const keys = this.t.header.keys.map((_, index) => index).filter((index) => painter.seen.has(index));
-    if (keys.join() !== this.shown) {
-      this.shown = keys.join();
+    const keys = this.t.header.keys.map((_, index) => index).filter((index) => painter.visibleKeys.has(index));
+    if (keys.join() !== this.content) {
+      this.content = keys.join();
       this.node.replaceChildren();
       for (const index of keys) {
         const line = make("li", "", this.node);
@@ -126,11 +126,11 @@ class Legend {
         make("span", "", line, this.t.header.keys[index].label);
       }
     }
-    const said = [];
-    if (painter.binned) said.push("showing bins: what is narrower than a pixel is drawn as the share of time it fills");
-    const why = this.t.source.offline ? "this file holds no finer detail here" : "the kernel gave no finer detail here";
-    if (this.t.poor) said.push(why);
-    write(this.state, said.join(" · "));
+    const notes = [];
+    if (painter.binned) notes.push("showing bins: events too short to draw separately appear as the share of time they fill");
+    const source = this.t.source.offline ? "this file has" : "the kernel sent";
+    if (this.t.poor) notes.push(`${source} no finer detail here`);
+    write(this.state, notes.join(" · "));
   }
 }
 

@@ -1,13 +1,13 @@
-// Drawing: lanes, bins, boxes and their names, the ruler. Only what is in view, one colour after another.
+// Draws lanes, bins, boxes with their names, and the time axis: only the visible part, one colour after another.
 
 import { NEUTRAL, inkOn, shortened } from "./format.js";
 import { Curves } from "./curves.js";
 import { Marks } from "./marks.js";
 import { AXIS, Ticks } from "./view.js";
 
-const NAMED_PX = 30; // a box narrower than this carries no name
-const EDGED_PX = 5; // nor, than this, an edge
-const MOST_NAMES = 320; // names drawn in one picture
+const MIN_NAMED_PX = 30; // boxes narrower than this have no name
+const MIN_EDGED_PX = 5; // boxes narrower than this have no edge
+const MAX_DRAWN_NAMES = 320; // per picture
 
 class Painter {
   constructor(timeline, canvas) {
@@ -18,8 +18,8 @@ class Painter {
     this.marks = new Marks(timeline, this);
   }
 
-  // The theme's colours, read once from CSS.
-  dress() {
+  // Read the colours of the theme from CSS.
+  readTheme() {
     const style = getComputedStyle(this.t.root);
     for (const name of ["ink", "soft", "edge", "wash", "page", "accent", "shade", "hit"]) {
       this[name] = style.getPropertyValue(`--gpulab-tl-${name}`).trim() || "#808080";
@@ -32,7 +32,7 @@ class Painter {
     this.dpr = Math.min(window.devicePixelRatio || 1, 3);
     const [w, h] = [Math.round(width * this.dpr), Math.round(height * this.dpr)];
     if (this.canvas.width !== w || this.canvas.height !== h) Object.assign(this.canvas, { width: w, height: h });
-    Object.assign(this, { wide: width, high: height });
+    Object.assign(this, { width, height });
   }
 
   snap(x) {
@@ -41,46 +41,46 @@ class Painter {
 
   paint() {
     const { pen, t } = this;
-    this.seen = new Set();
+    this.visibleKeys = new Set();
     this.names = [];
     this.steps = [];
     this.binned = false;
     pen.setTransform(this.dpr, 0, 0, this.dpr, 0, 0);
-    pen.clearRect(0, 0, this.wide, this.high);
+    pen.clearRect(0, 0, this.width, this.height);
     pen.font = this.font;
     pen.textBaseline = "middle";
     const ticks = new Ticks(t.view);
     pen.save();
     pen.beginPath();
-    pen.rect(0, AXIS, this.wide, this.high - AXIS);
+    pen.rect(0, AXIS, this.width, this.height - AXIS);
     pen.clip();
     pen.translate(0, AXIS - t.scroll);
-    this.ground(ticks);
+    this.background(ticks);
     this.bins();
     this.boxes();
     this.boundaries();
     this.curves.paint();
-    this.marks.shaded();
+    this.marks.paintShades();
     this.label();
-    this.marks.found();
-    this.marks.marks();
-    this.marks.pointers();
+    this.marks.paintHits();
+    this.marks.paintSelection();
+    this.marks.paintCursors();
     pen.restore();
     this.axis(ticks);
-    this.marks.measure(t.measure);
+    this.marks.paintMeasure(t.measure);
   }
 
-  // Every lane has a ground, so that idle is seen as an empty lane and not as no lane.
-  ground(ticks) {
+  // Draw a background for every lane, so that idle time looks like an empty lane.
+  background(ticks) {
     const { pen, t } = this;
     pen.fillStyle = this.wash;
     for (const row of t.lanes.order) {
-      if (t.inSight(row)) pen.fillRect(0, t.lanes.top[row], this.wide, t.lanes.tall[row]);
+      if (t.isVisible(row)) pen.fillRect(0, t.lanes.top[row], this.width, t.lanes.heights[row]);
     }
     pen.fillStyle = this.edge;
-    for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.high);
+    for (const { x } of ticks.all) pen.fillRect(this.snap(x), t.scroll, 1 / this.dpr, this.height);
     if (t.lanes.sides.length < 2) return;
-    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.wide, 1);
+    for (const side of t.lanes.sides) pen.fillRect(0, side.top + 2, this.width, 1);
   }
 
   bins() {
@@ -91,23 +91,23 @@ class Painter {
       if (b <= t.view.start || a >= t.view.end) continue;
       const picture = tile.pictureOf(t.lanes, this.colours, this.dpr);
       if (!picture) continue;
-      const per = (tile.end - tile.start) / tile.bins; // ns in a bin
+      const binNs = (tile.end - tile.start) / tile.bins;
       const [from, to] = [Math.max(a, t.view.start), Math.min(b, t.view.end)];
-      const [sx, sw] = [(from - tile.start) / per, Math.max((to - from) / per, 1e-6)];
-      this.look(tile, Math.floor(sx), Math.ceil(sx + sw));
+      const [sx, sw] = [(from - tile.start) / binNs, Math.max((to - from) / binNs, 1e-6)];
+      this.noteBins(tile, Math.floor(sx), Math.ceil(sx + sw));
       const x = this.snap(t.view.x(from));
       pen.drawImage(picture, sx, 0, sw, picture.height, x, 0, this.snap(t.view.x(to)) - x, picture.height / this.dpr);
     }
     pen.globalAlpha = 1;
   }
 
-  // Whether these bins hold anything, and of what colours: for the legend.
-  look(tile, first, last) {
+  // Note the colours in a range of bins, for the legend.
+  noteBins(tile, first, last) {
     for (const { row, key, share } of tile.binsOf) {
-      if ((this.binned && this.seen.has(key)) || !this.t.inSight(row)) continue;
+      if ((this.binned && this.visibleKeys.has(key)) || !this.t.isVisible(row)) continue;
       if (!share.subarray(first, last).some(Boolean)) continue;
       this.binned = true;
-      this.seen.add(key);
+      this.visibleKeys.add(key);
     }
   }
 
@@ -115,14 +115,14 @@ class Painter {
     const { t } = this;
     const keys = new Set();
     this.edges = [];
-    this.drawn = new Map();
+    this.namedStarts = new Map();
     for (const { tile } of t.pieces) for (const key of tile.byKey.keys()) keys.add(key);
     for (const key of keys) {
       this.pen.fillStyle = this.colours[key] || NEUTRAL;
       for (const piece of t.pieces) this.boxesOf(piece, key);
     }
     this.pen.globalAlpha = 1;
-    this.pen.fillStyle = "rgba(0,0,0,0.3)"; // neighbours of one colour are told apart by an edge, not by a gap
+    this.pen.fillStyle = "rgba(0,0,0,0.3)"; // an edge separates neighbours of the same colour
     for (const [x, y, h] of this.edges) this.pen.fillRect(x, y, 1, h);
   }
 
@@ -135,47 +135,47 @@ class Painter {
     if (left >= right) return;
     for (const i of tile.byKey.get(key) || []) {
       const [s, e] = [start[i], start[i] + dur[i]];
-      if (e <= left || s >= right || !t.inSight(row[i])) continue;
+      if (e <= left || s >= right || !t.isVisible(row[i])) continue;
       const x = this.snap(view.x(Math.max(s, left)));
       const w = Math.max(this.snap(view.x(Math.min(e, right))) - x, 1);
-      const [y, h] = [lanes.top[row[i]], lanes.tall[row[i]]];
+      const [y, h] = [lanes.top[row[i]], lanes.heights[row[i]]];
       if (matches) pen.globalAlpha = matches[name[i]] ? 1 : 0.25;
       pen.fillRect(x, y, w, h);
-      this.seen.add(key);
-      const whole = dur[i] * view.scale;
-      if (whole >= EDGED_PX && s >= left) this.edges.push([x, y, h]);
-      if (whole >= NAMED_PX && h >= 11) this.name(tile, i, key);
-      if (whole >= 8 && t.stepRows.has(row[i])) this.steps.push([row[i], s, e]);
+      this.visibleKeys.add(key);
+      const fullWidth = dur[i] * view.scale;
+      if (fullWidth >= MIN_EDGED_PX && s >= left) this.edges.push([x, y, h]);
+      if (fullWidth >= MIN_NAMED_PX && h >= 11) this.name(tile, i, key);
+      if (fullWidth >= 8 && t.stepRows.has(row[i])) this.steps.push([row[i], s, e]);
     }
   }
 
-  // A box that reaches through several tiles is named once.
+  // Add the name of a box; a box that spans several tiles gets one name.
   name(tile, i, key) {
     const { start, dur, row, name } = tile.columns;
-    if (!this.drawn.has(row[i])) this.drawn.set(row[i], new Set());
-    const drawn = this.drawn.get(row[i]);
-    if (drawn.has(start[i]) || !name[i]) return;
-    drawn.add(start[i]);
+    if (!this.namedStarts.has(row[i])) this.namedStarts.set(row[i], new Set());
+    const starts = this.namedStarts.get(row[i]);
+    if (starts.has(start[i]) || !name[i]) return;
+    starts.add(start[i]);
     const x = Math.max(this.t.view.x(start[i]), 0);
-    const w = Math.min(this.t.view.x(start[i] + dur[i]), this.wide) - x;
-    if (w >= NAMED_PX) this.names.push({ x, w, row: row[i], key, text: tile.names[name[i]] });
+    const w = Math.min(this.t.view.x(start[i] + dur[i]), this.width) - x;
+    if (w >= MIN_NAMED_PX) this.names.push({ x, w, row: row[i], key, text: tile.names[name[i]] });
   }
 
   label() {
     const { pen, t } = this;
-    const most = this.names.sort((a, b) => b.w - a.w).slice(0, MOST_NAMES);
+    const widest = this.names.sort((a, b) => b.w - a.w).slice(0, MAX_DRAWN_NAMES);
     const steps = t.stepRows;
-    for (const { x, w, row, key, text } of most) {
+    for (const { x, w, row, key, text } of widest) {
       if (t.query && !text.toLowerCase().includes(t.query)) continue;
       pen.fillStyle = this.inks[key] || "#000";
-      const fits = this.fitted(shortened(text), w - 8);
-      const at = steps.has(row) ? x + Math.max((w - this.wideOf(fits)) / 2, 4) : x + 4;
-      if (fits) pen.fillText(fits, at, t.lanes.top[row] + t.lanes.tall[row] / 2 + 0.5);
+      const label = this.fitText(shortened(text), w - 8);
+      const at = steps.has(row) ? x + Math.max((w - this.textWidth(label)) / 2, 4) : x + 4;
+      if (label) pen.fillText(label, at, t.lanes.top[row] + t.lanes.heights[row] / 2 + 0.5);
     }
     pen.globalAlpha = 1;
   }
 
-  wideOf(text) {
+  textWidth(text) {
     let width = this.widths.get(text);
     if (width === undefined) {
       if (this.widths.size > 5000) this.widths.clear();
@@ -185,14 +185,14 @@ class Painter {
     return width;
   }
 
-  // As much of a name as there is room for; nothing when that would not tell names apart.
-  fitted(name, room) {
-    if (this.wideOf(name) <= room) return name;
+  // Shorten a name to a width; "" if fewer than three letters would remain.
+  fitText(name, maxWidth) {
+    if (this.textWidth(name) <= maxWidth) return name;
     const text = name.replace(/^aten::/, "");
-    const width = this.wideOf(text);
-    if (width <= room) return text;
-    let letters = Math.floor((text.length * (room - 6)) / width);
-    while (letters >= 3 && this.wideOf(text.slice(0, letters) + "…") > room) letters -= 1;
+    const width = this.textWidth(text);
+    if (width <= maxWidth) return text;
+    let letters = Math.floor((text.length * (maxWidth - 6)) / width);
+    while (letters >= 3 && this.textWidth(text.slice(0, letters) + "…") > maxWidth) letters -= 1;
     return letters >= 3 ? text.slice(0, letters) + "…" : "";
   }
 
@@ -204,7 +204,7 @@ class Painter {
       const side = t.lanes.sides[t.lanes.groupOf[row].side];
       const [from, to] = [t.lanes.top[row], side.bottom];
       for (const x of [t.view.x(start), t.view.x(end)]) {
-        if (x >= 0 && x <= this.wide) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
+        if (x >= 0 && x <= this.width) pen.fillRect(this.snap(x) - 0.5, from, 1, to - from);
       }
     }
     pen.globalAlpha = 1;
@@ -213,15 +213,15 @@ class Painter {
   axis(ticks) {
     const { pen } = this;
     pen.fillStyle = this.edge;
-    pen.fillRect(0, AXIS - 1, this.wide, 1);
-    const left = ticks.base ? this.wideOf(ticks.base) + 10 : 0;
+    pen.fillRect(0, AXIS - 1, this.width, 1);
+    const left = ticks.base ? this.textWidth(ticks.base) + 10 : 0;
     if (ticks.base) {
       pen.fillStyle = this.ink;
       pen.fillText(ticks.base, 3, AXIS / 2);
     }
     for (const { x, text } of ticks.all) {
-      const width = this.wideOf(text);
-      if (x < left || x + width + 4 > this.wide) continue;
+      const width = this.textWidth(text);
+      if (x < left || x + width + 4 > this.width) continue;
       pen.fillStyle = this.soft;
       pen.fillRect(this.snap(x), AXIS - 6, 1, 5);
       pen.fillText(text, x + 4, AXIS / 2);

@@ -1,16 +1,16 @@
-// What is shown: the window in view, the rows and their labels, and the ruler of time.
+// The visible window, the rows with their labels, and the ticks of the time axis.
 
 import { button, clamp, make, trim, unitOf } from "./format.js";
 
-const AXIS = 24; // px, the ruler above the lanes
-const FINEST_NS = 400; // no window is narrower than this
-const EASE_MS = 45; // time constant of a zoom that glides
+const AXIS = 24; // px, height of the time axis above the lanes
+const FINEST_NS = 400; // the narrowest window
+const EASE_MS = 45; // time constant of zoom animations
 const HEIGHTS = { steps: 18, ledger: 22, boxes: 18, nested: 16, curve: 40 };
 
-// The window in view, and the one it glides to.
+// The visible window, and the target window of an animation.
 class View {
-  constructor(header, still) {
-    Object.assign(this, { limit: Math.max(header.span_ns, 1), width: 1, still });
+  constructor(header, isStill) {
+    Object.assign(this, { limit: Math.max(header.span_ns, 1), width: 1, isStill });
     this.finest = Math.min(FINEST_NS, this.limit);
     [this.start, this.end] = this.fitted(...header.home);
     this.target = [this.start, this.end];
@@ -33,9 +33,9 @@ class View {
   }
 
   fitted(start, end) {
-    const wide = clamp(end - start, this.finest, this.limit);
-    const first = clamp((start + end) / 2 - wide / 2, 0, this.limit - wide);
-    return [first, first + wide];
+    const width = clamp(end - start, this.finest, this.limit);
+    const first = clamp((start + end) / 2 - width / 2, 0, this.limit - width);
+    return [first, first + width];
   }
 
   jump(start, end) {
@@ -45,7 +45,7 @@ class View {
 
   go(start, end) {
     this.target = this.fitted(start, end);
-    if (this.still()) this.jump(...this.target);
+    if (this.isStill()) this.jump(...this.target);
   }
 
   pan(part) {
@@ -55,42 +55,42 @@ class View {
 
   zoom(factor, at) {
     const [start, end] = this.target;
-    const share = clamp((at - this.start) / this.span, 0, 1); // the point stays where it is on the screen
-    const wide = clamp((end - start) * factor, this.finest, this.limit);
-    const first = clamp(at - share * wide, 0, this.limit - wide);
-    this.go(first, first + wide);
+    const share = clamp((at - this.start) / this.span, 0, 1); // keep the point at its position on the screen
+    const width = clamp((end - start) * factor, this.finest, this.limit);
+    const first = clamp(at - share * width, 0, this.limit - width);
+    this.go(first, first + width);
   }
 
-  // One frame nearer to the target; true while it moves.
+  // Move one frame closer to the target; return whether the animation goes on.
   glide(elapsed) {
     const [start, end] = this.target;
     if (this.start === start && this.end === end) return false;
     const part = 1 - Math.exp(-elapsed / EASE_MS);
-    const off = Math.max(Math.abs(start - this.start), Math.abs(end - this.end));
-    if (off * this.scale < 0.5 && off < 0.004 * (end - start)) this.jump(start, end);
+    const distance = Math.max(Math.abs(start - this.start), Math.abs(end - this.end));
+    if (distance * this.scale < 0.5 && distance < 0.004 * (end - start)) this.jump(start, end);
     else {
-      // The width moves by ratio: a zoom over four decades is as even as one over one.
-      const wide = this.span * ((end - start) / this.span) ** part;
-      const widths = end - start - this.span;
-      const done = widths ? (wide - this.span) / widths : part;
-      const first = this.start + (start - this.start) * done;
-      [this.start, this.end] = this.fitted(first, first + wide);
+      // The width changes by a constant ratio, so that a zoom over four decades is as smooth as one over one.
+      const width = this.span * ((end - start) / this.span) ** part;
+      const change = end - start - this.span;
+      const progress = change ? (width - this.span) / change : part;
+      const first = this.start + (start - this.start) * progress;
+      [this.start, this.end] = this.fitted(first, first + width);
     }
     return true;
   }
 }
 
-// Where each row lies, and the labels beside (or, where it is narrow, above) the lanes.
+// The positions of all rows, and their labels: left of the lanes, or above them if the page is narrow.
 class Lanes {
-  constructor(header, place, changed) {
-    Object.assign(this, { header, place, changed, version: 0, narrow: false, height: 0 });
+  constructor(header, parent, onFold) {
+    Object.assign(this, { header, parent, onFold, version: 0, narrow: false, height: 0 });
     this.groups = header.groups.map((group) => ({ ...group }));
     const rows = Math.max(0, ...this.groups.map((group) => group.first + group.rows));
     this.groupOf = new Array(rows).fill(null);
     for (const group of this.groups) this.groupOf.fill(group, group.first, group.first + group.rows);
     this.stepsOf = header.sides.map((_, side) => this.groups.find((g) => g.side === side && /(^|:)steps$/.test(g.id)));
     this.top = new Float64Array(rows).fill(-1);
-    this.tall = new Float64Array(rows);
+    this.heights = new Float64Array(rows);
     this.sides = [];
     this.labels = new Map();
     this.arrange(false);
@@ -108,7 +108,7 @@ class Lanes {
     this.header.sides.forEach((side, index) => {
       const from = y;
       if (this.header.sides.length > 1) y += 24;
-      for (const group of this.groups.filter((each) => each.side === index)) y = this.putGroup(group, y);
+      for (const group of this.groups.filter((each) => each.side === index)) y = this.placeGroup(group, y);
       this.sides.push({ ...side, top: from, bottom: y });
       y += 6;
     });
@@ -117,30 +117,30 @@ class Lanes {
     this.label();
   }
 
-  putGroup(group, y) {
+  placeGroup(group, y) {
     group.top = y;
     if (this.narrow) y += 17;
-    const tall = this.rowHeight(group);
+    const height = this.rowHeight(group);
     for (let row = group.first; row < group.first + (group.folded ? 1 : group.rows); row++) {
       this.top[row] = y;
-      this.tall[row] = tall - 1;
-      y += tall;
+      this.heights[row] = height - 1;
+      y += height;
     }
     group.bottom = y;
     return y + 5;
   }
 
-  shows(row) {
+  isShown(row) {
     return row < this.top.length && this.top[row] >= 0;
   }
 
-  // The row itself, or the one that stands for it while its group is folded.
-  standIn(row) {
-    return this.shows(row) ? row : row < this.groupOf.length && this.groupOf[row] ? this.groupOf[row].first : -1;
+  // Return the row itself, or the first row of its group if the group is folded.
+  visibleRow(row) {
+    return this.isShown(row) ? row : row < this.groupOf.length && this.groupOf[row] ? this.groupOf[row].first : -1;
   }
 
   rowAt(y) {
-    return this.order.find((row) => y >= this.top[row] && y < this.top[row] + this.tall[row] + 1) ?? -1;
+    return this.order.find((row) => y >= this.top[row] && y < this.top[row] + this.heights[row] + 1) ?? -1;
   }
 
   title(row) {
@@ -155,7 +155,7 @@ class Lanes {
     if (group.rows < 2 || group.folded === folded) return;
     group.folded = folded;
     this.arrange(this.narrow);
-    this.changed(group);
+    this.onFold(group);
   }
 
   label() {
@@ -167,7 +167,7 @@ class Lanes {
     if (this.sides.length < 2) return;
     const key = `side ${side.name} ${this.sides.indexOf(side)}`;
     if (!this.labels.has(key)) {
-      const node = make("div", "side", this.place);
+      const node = make("div", "side", this.parent);
       make("strong", "", node, side.name);
       make("span", "soft", node, side.source);
       this.labels.set(key, node);
@@ -185,8 +185,8 @@ class Lanes {
 
   newLabel(group) {
     const folds = group.rows > 1;
-    const { place } = this;
-    const node = folds ? button(place, undefined, "", () => this.fold(group), "label") : make("div", "label", place);
+    const { parent } = this;
+    const node = folds ? button(parent, undefined, "", () => this.fold(group), "label") : make("div", "label", parent);
     node.title = group.about ? `${group.name}: ${group.about}` : group.name;
     if (folds) make("span", "arrow", node).setAttribute("aria-hidden", "true");
     make("span", "name", node, group.name);
@@ -195,15 +195,15 @@ class Lanes {
   }
 }
 
-// Round points in time for the ruler; far from zero they count from a base that is written once.
+// Round numbers for the time axis; far from zero they are relative to a base that is written once.
 class Ticks {
   constructor(view) {
-    const least = (view.span * 84) / view.width;
-    const power = 10 ** Math.floor(Math.log10(least));
-    const step = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= least));
+    const minStep = (view.span * 84) / view.width;
+    const power = 10 ** Math.floor(Math.log10(minStep));
+    const step = Math.max(1, [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= minStep));
     const far = view.end / step > 2000;
-    const whole = 10 ** Math.ceil(Math.log10(view.span));
-    const base = far ? Math.floor(view.start / whole) * whole : 0;
+    const decade = 10 ** Math.ceil(Math.log10(view.span));
+    const base = far ? Math.floor(view.start / decade) * decade : 0;
     const [size, unit] = unitOf(far ? Math.max(step, 1) * 100 : Math.max(view.end / 2, step));
     const digits = Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9));
     this.base = far && base ? `${this.exact(base)} +` : "";

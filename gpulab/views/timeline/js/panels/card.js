@@ -1,12 +1,12 @@
-// What is known of a box, in words: said aloud, and shown beside the pointer.
+// The details of a box: announced to screen readers, and shown in a card next to the pointer.
 
 import { NEUTRAL, make, moment, share, span, write } from "../drawing/format.js";
 import { same } from "../data/finder.js";
 
-// Says to a screen reader what happened; a zoom that goes on is said once it rests.
+// Announces changes to screen readers; during a zoom only the final state.
 class Announcer {
   constructor(root) {
-    this.node = make("div", "unseen", root);
+    this.node = make("div", "announcer", root);
     this.node.setAttribute("role", "status");
     this.timer = null;
   }
@@ -17,12 +17,12 @@ class Announcer {
   }
 }
 
-// What is known of a box, beside the pointer or beside the selection.
+// A card with the details of a box, next to the pointer or the selection.
 class Card {
   constructor(timeline) {
-    Object.assign(this, { t: timeline, node: make("div", "card", timeline.root), told: new Map(), timer: null });
+    Object.assign(this, { t: timeline, node: make("div", "card", timeline.root), cache: new Map(), timer: null });
     this.node.hidden = true;
-    this.node.setAttribute("aria-hidden", "true"); // the same words are announced, and stand under the lanes
+    this.node.setAttribute("aria-hidden", "true"); // the same text is announced, and shown below the lanes
   }
 
   hide() {
@@ -31,54 +31,55 @@ class Card {
   }
 
   box(box, x, y) {
-    this.fill(box.name || "no name", this.facts(box), box.key);
-    this.place(x, y);
+    this.fill(box.name || "(no name)", this.facts(box), box.key);
+    this.moveTo(x, y);
     clearTimeout(this.timer);
-    if (!box.note && box.id >= 0) this.timer = setTimeout(() => this.more(box, x, y), 160);
+    if (!box.note && box.id >= 0) this.timer = setTimeout(() => this.addDetails(box, x, y), 160);
   }
 
-  async more(box, x, y) {
+  async addDetails(box, x, y) {
     const { lines } = await this.details(box);
     if (this.node.hidden || !lines.length || !same(box, this.t.hovered || this.t.selected)) return;
-    this.fill(box.name, [this.t.finder.measureOf(box), ...lines], box.key);
-    this.place(x, y);
+    this.fill(box.name, [this.t.finder.durationText(box), ...lines], box.key);
+    this.moveTo(x, y);
   }
 
-  // The source's own words on a box: {name, lines, partner}; a source that cannot say gives what the tile says.
+  // Query {name, lines, partner} of a box; without an answer, return the content of the tile.
   async details(box) {
     const key = `${box.row} ${box.id} ${box.start}`;
-    if (!this.told.has(key)) {
-      const known = { name: box.name, lines: (box.note || "").split("\n").filter(Boolean) };
+    if (!this.cache.has(key)) {
+      const details = { name: box.name, lines: (box.note || "").split("\n").filter(Boolean) };
       const answer = box.id >= 0 ? await this.t.source.card(box.row, box.id).catch(() => null) : null;
       if (answer) {
-        known.name = String(answer.name || box.name);
+        details.name = String(answer.name || box.name);
         const lines = answer.lines || (answer.note ? String(answer.note).split("\n") : []);
-        if (lines.length) known.lines = lines.map(String);
-        known.partner = answer.partner || null;
+        if (lines.length) details.lines = lines.map(String);
+        details.partner = answer.partner || null;
       }
-      this.told.set(key, known);
+      this.cache.set(key, details);
     }
-    return this.told.get(key);
+    return this.cache.get(key);
   }
 
   facts(box) {
-    return [this.t.finder.measureOf(box), this.t.lanes.title(box.row), ...(box.note || "").split("\n").filter(Boolean)];
+    const notes = (box.note || "").split("\n").filter(Boolean);
+    return [this.t.finder.durationText(box), this.t.lanes.title(box.row), ...notes];
   }
 
   bins(row, at, bins, x, y) {
     const keys = this.t.header.keys;
     const lines = bins.map(({ key, part }) => `${share(part)} ${keys[key] ? keys[key].label : ""}`);
     const idle = 1 - bins.reduce((sum, { part }) => sum + part, 0);
-    if (idle > 0.004) lines.push(`${share(idle)} nothing`);
-    lines.push(this.t.lanes.title(row), "zoom in to see each");
-    this.fill(`${span(bins[0].width)} here, too fine to draw one by one`, lines);
-    this.place(x, y);
+    if (idle > 0.004) lines.push(`${share(idle)} empty`);
+    lines.push(this.t.lanes.title(row), "zoom in to see single events");
+    this.fill(`${span(bins[0].width)} of events too short to draw separately`, lines);
+    this.moveTo(x, y);
   }
 
   curve(group, at, x, y) {
     const lines = [`${group.name} at ${moment(at, this.t.view.span)}`, group.about];
     this.fill(this.t.finder.reading(group, at), lines.filter(Boolean));
-    this.place(x, y);
+    this.moveTo(x, y);
   }
 
   fill(title, lines, key) {
@@ -89,8 +90,8 @@ class Card {
     for (const line of lines) make("div", "card-line", this.node, line);
   }
 
-  // Beside the point, and never out of the timeline or out of the window.
-  place(x, y) {
+  // Show the card next to a point, inside the timeline and the browser window.
+  moveTo(x, y) {
     const { node, t } = this;
     node.hidden = false;
     const root = t.root.getBoundingClientRect();

@@ -1,17 +1,17 @@
-// The cursor and the selection: choosing boxes, walking between them, measuring.
+// The cursor and the selection: select boxes, move between them, measure.
 
 import { AXIS, FINEST_NS } from "../drawing/view.js";
 import { NO_ROW, clamp, span } from "../drawing/format.js";
 import { same } from "../data/finder.js";
 
-const FURTHER = 8; // how many views the next box is looked for in
+const MAX_VIEWS = 8; // number of views in which the next box is searched for
 
-// How far a box is from a point in time.
-const away = (at) => ({ start, dur }) => Math.max(start - at, at - start - dur, 0);
+// The distance in ns of a box from a point in time.
+const distanceFrom = (at) => ({ start, dur }) => Math.max(start - at, at - start - dur, 0);
 
 function nearest(boxes, at) {
-  const off = away(at);
-  return boxes.sort((a, b) => off(a) - off(b))[0];
+  const distance = distanceFrom(at);
+  return boxes.sort((a, b) => distance(a) - distance(b))[0];
 }
 
 class Cursor {
@@ -19,7 +19,7 @@ class Cursor {
     this.t = timeline;
   }
 
-  // The middle of the selection where it is in view, else of the view.
+  // The middle of the visible part of the selection, or else of the view.
   at() {
     const { view, selected } = this.t;
     const middle = (view.start + view.end) / 2;
@@ -28,40 +28,40 @@ class Cursor {
     return a <= b ? (a + b) / 2 : middle;
   }
 
-  whereAmI() {
+  describe() {
     const { lanes, finder, row } = this.t;
     const group = lanes.groupOf[row];
     if (!group) return "";
     if (group.kind === "curve") return `${lanes.title(row)}: ${finder.reading(group, this.at())}`;
     const count = finder.boxes(row).length;
-    return `${lanes.title(row)}, ${count} ${count === 1 ? "box" : "boxes"} in view`;
+    return `${lanes.title(row)}, ${count} ${count === 1 ? "event" : "events"} in view`;
   }
 
-  choose(box) {
+  selectBox(box) {
     const { t } = this;
     t.selected = box;
-    t.row = t.lanes.standIn(box.row);
+    t.row = t.lanes.visibleRow(box.row);
     t.reveal(t.row);
-    t.used();
+    t.hideHint();
     const { row, id, start, dur, name } = box;
     if (t.source.selected) t.source.selected({ row, id, start_ns: start, dur_ns: dur, name });
-    t.chosen.show(box);
-    t.announcer.say(`selected ${name || "a box"}, ${t.finder.measureOf(box)}, ${t.lanes.title(row)}`);
-    this.cardSoon();
+    t.selection.show(box);
+    t.announcer.say(`selected ${name || "an event without a name"}, ${t.finder.durationText(box)}, ${t.lanes.title(row)}`);
+    this.showCardSoon();
   }
 
-  // Chosen with keys, a box shows its card as one under the pointer does.
-  cardSoon() {
+  // A box that is selected with keys shows its card like one under the pointer.
+  showCardSoon() {
     const { t } = this;
-    t.ask();
-    if (t.selected && t.cursorShown) t.settled().then(() => this.card());
+    t.requestFrame();
+    if (t.selected && t.cursorShown) t.settled().then(() => this.showCard());
   }
 
-  card() {
+  showCard() {
     const { selected, cursorShown, view, lanes, scroll } = this.t;
     if (!selected || !cursorShown || selected.start > view.end || selected.start + selected.dur < view.start) return;
-    const row = lanes.standIn(selected.row);
-    this.t.card.box(selected, view.x(this.at()), AXIS + lanes.top[row] - scroll + lanes.tall[row]);
+    const row = lanes.visibleRow(selected.row);
+    this.t.card.box(selected, view.x(this.at()), AXIS + lanes.top[row] - scroll + lanes.heights[row]);
   }
 
   unselect() {
@@ -69,49 +69,49 @@ class Cursor {
     if (!t.selected) return false;
     t.selected = null;
     t.card.hide();
-    t.chosen.close();
+    t.selection.close();
     if (t.source.selected) t.source.selected(null);
-    t.ask();
+    t.requestFrame();
     return true;
   }
 
-  // Goes to a box that Python named, and selects it there.
+  // Go to a box that Python or a search specifies, and select it.
   select({ row, id = -1, start_ns: start, dur_ns: dur, name = "" }) {
     const { lanes, view } = this.t;
     const group = lanes.groupOf[row];
     if (!group) return;
-    if (!lanes.shows(row)) lanes.fold(group, false);
+    if (!lanes.isShown(row)) lanes.fold(group, false);
     const pixels = dur * view.scale;
-    const wide = pixels > 24 && pixels < 0.8 * view.width ? view.span : Math.max(dur * 6, FINEST_NS);
-    this.t.go(start + dur / 2 - wide / 2, start + dur / 2 + wide / 2);
-    this.choose({ row, id, start, dur, name, note: "", partnerAt: NaN, partnerRow: NO_ROW, told: true });
+    const width = pixels > 24 && pixels < 0.8 * view.width ? view.span : Math.max(dur * 6, FINEST_NS);
+    this.t.go(start + dur / 2 - width / 2, start + dur / 2 + width / 2);
+    this.selectBox({ row, id, start, dur, name, note: "", partnerAt: NaN, partnerRow: NO_ROW, partial: true });
   }
 
-  // The rest of what a tile knows of the selection, when the tile is there.
+  // Add the details of a partial selection when its tile has arrived.
   complete() {
     const { t } = this;
     const { row, start, dur, name, id } = t.selected;
-    const near = t.finder.boxes(row).filter((box) => Math.abs(box.start - start) < 2 && (id < 0 || box.id === id));
-    const best = near.find((box) => Math.abs(box.dur - dur) < 2) || near[0];
+    const candidates = t.finder.boxes(row).filter((box) => Math.abs(box.start - start) < 2 && (id < 0 || box.id === id));
+    const best = candidates.find((box) => Math.abs(box.dur - dur) < 2) || candidates[0];
     if (!best) return;
     t.selected = { ...best, name: best.name || name };
-    t.chosen.show(t.selected);
-    t.ask();
+    t.selection.show(t.selected);
+    t.requestFrame();
   }
 
-  // The box under the cursor; among bins, nearer.
+  // Select the box under the cursor; zoom in if there are only bins.
   enter() {
     const { t } = this;
     const at = this.at();
     const box = t.finder.box(t.row, at);
-    if (box) return same(box, t.selected) ? this.fit() : this.choose(box);
+    if (box) return same(box, t.selected) ? this.fit() : this.selectBox(box);
     if (t.finder.bins(t.row, at).length) {
-      t.announcer.say("events too fine to select: zooming in");
+      t.announcer.say("events too short to select: zooming in");
       return t.zoom(0.2, at);
     }
     const other = nearest(t.finder.boxes(t.row), at);
-    if (other) this.choose(other);
-    else t.announcer.say(`no box in view: ${this.whereAmI()}`);
+    if (other) this.selectBox(other);
+    else t.announcer.say(`no event in view: ${this.describe()}`);
   }
 
   changeRow(by) {
@@ -121,80 +121,81 @@ class Cursor {
     if (!t.selected) {
       t.row = order[clamp(index + by, 0, order.length - 1)];
       t.reveal(t.row);
-      return t.announcer.say(this.whereAmI(), 120);
+      return t.announcer.say(this.describe(), 120);
     }
     const at = this.at();
     while (order[(index += by)] !== undefined) {
       if (groupOf[order[index]].kind === "curve") continue;
       const other = nearest(t.finder.boxes(order[index]), at);
-      if (other) return this.chooseInView(other);
+      if (other) return this.selectInView(other);
     }
-    t.announcer.say("no box further that way");
+    t.announcer.say("no more events in this direction");
   }
 
-  // The next box of the lane; where the view ends, it moves on.
+  // Select the next box of the lane, and move the view if there is none in it.
   async changeBox(by) {
     const { t } = this;
     const from = t.selected;
     const before = t.view.target;
-    for (let tries = 0; tries < FURTHER && same(from, t.selected); tries++) {
-      const next = this.beside(from, by);
-      if (next) return this.chooseInView(next);
+    for (let tries = 0; tries < MAX_VIEWS && same(from, t.selected); tries++) {
+      const next = this.neighbour(from, by);
+      if (next) return this.selectInView(next);
       const [start, end] = t.view.target;
       if (by > 0 ? end >= t.view.limit : start <= 0) break;
       t.view.jump(start + 0.7 * by * (end - start), end + 0.7 * by * (end - start));
-      t.moved();
+      t.viewChanged();
       await t.settled();
     }
     if (!same(from, t.selected)) return;
     t.go(...before);
-    t.announcer.say("no box further that way");
+    t.announcer.say("no more events in this direction");
   }
 
-  beside(from, by) {
+  neighbour(from, by) {
     const boxes = this.t.finder.boxes(from.row);
     const later = (a, b) => a.start > b.start || (a.start === b.start && a.dur < b.dur);
     return by > 0 ? boxes.find((box) => later(box, from)) : boxes.reverse().find((box) => later(from, box));
   }
 
-  chooseInView(box) {
+  selectInView(box) {
     const { view } = this.t;
     const [start, end] = [box.start, box.start + box.dur];
-    const wide = view.span;
+    const width = view.span;
     const middle = (start + end) / 2;
-    const cut = start < view.start || end > view.end;
-    if (box.dur < 0.9 * wide && cut) this.t.go(middle - wide / 2, middle + wide / 2);
-    else if (start > view.end - 0.2 * wide || end < view.start + 0.2 * wide) {
-      this.t.go(start - 0.1 * wide, start + 0.9 * wide);
+    const isCut = start < view.start || end > view.end;
+    if (box.dur < 0.9 * width && isCut) this.t.go(middle - width / 2, middle + width / 2);
+    else if (start > view.end - 0.2 * width || end < view.start + 0.2 * width) {
+      this.t.go(start - 0.1 * width, start + 0.9 * width);
     }
-    this.choose(box);
+    this.selectBox(box);
   }
 
   fit() {
-    const { selected, window: marked } = this.t;
+    const { selected, window: brushed } = this.t;
     if (selected) this.t.go(selected.start - 0.1 * selected.dur, selected.start + 1.1 * selected.dur);
-    else if (marked) this.t.go(...marked);
+    else if (brushed) this.t.go(...brushed);
     else this.t.announcer.say("nothing is selected");
   }
 
-  // From a launch to its kernel, and back.
-  async linked() {
+  // Go from a launch to its kernel, or back.
+  async goToPartner() {
     const { t } = this;
     const box = t.selected;
-    if (!box || box.partnerRow === NO_ROW || Number.isNaN(box.partnerAt)) return t.announcer.say("no linked box");
+    const isLinked = box && box.partnerRow !== NO_ROW && !Number.isNaN(box.partnerAt);
+    if (!isLinked) return t.announcer.say("no linked launch or kernel");
     const { partner } = await t.card.details(box);
     if (!same(box, t.selected)) return;
     if (partner) return this.select(partner);
-    if (!t.lanes.shows(box.partnerRow)) t.lanes.fold(t.lanes.groupOf[box.partnerRow], false);
-    const { start, end, span: wide } = t.view;
-    if (box.partnerAt < start || box.partnerAt > end) t.go(box.partnerAt - wide / 2, box.partnerAt + wide / 2);
+    if (!t.lanes.isShown(box.partnerRow)) t.lanes.fold(t.lanes.groupOf[box.partnerRow], false);
+    const { start, end, span: width } = t.view;
+    if (box.partnerAt < start || box.partnerAt > end) t.go(box.partnerAt - width / 2, box.partnerAt + width / 2);
     await t.settled();
     const other = t.finder.boxes(box.partnerRow).find((each) => Math.abs(each.start - box.partnerAt) < 1);
-    if (other) this.choose(other);
-    else t.announcer.say("the linked box is too fine to select here: zoom in");
+    if (other) this.selectBox(other);
+    else t.announcer.say("the linked event is too short to select here: zoom in");
   }
 
-  // Where a measurement begins or ends: at the edge of a box when it is near one.
+  // The time at which a measurement starts or ends; it snaps to the edge of a box nearby.
   markAt() {
     const { pointer, view, selected, measure, finder } = this.t;
     if (!pointer && selected) return measure ? selected.start + selected.dur : selected.start;
@@ -210,12 +211,12 @@ class Cursor {
     if (t.measure && t.measure.end !== undefined) t.measure = null;
     if (!t.measure) {
       t.measure = { start: this.markAt() };
-      t.announcer.say("measuring: m again at the other end");
+      t.announcer.say("measuring: press m again at the other end");
     } else {
       t.measure.end = this.markAt();
       t.announcer.say(`${span(Math.abs(t.measure.end - t.measure.start))} measured`);
     }
-    t.ask();
+    t.requestFrame();
   }
 }
 

@@ -1,15 +1,15 @@
-// Panels under the lanes: the selection, a marked window, a lane as a table, the keys.
+// Panels below the lanes: the selection, a time window, a lane as a table, the keyboard shortcuts.
 
 import { NEUTRAL, NO_ROW, button, make, moment, reading, share, span } from "../drawing/format.js";
 import { KEYS } from "./input.js";
 import { same } from "../data/finder.js";
 
-const MOST_ROWS = 200; // of the table
+const MAX_ROWS = 200; // of the table
 
-// A panel under the lanes, with a heading and a way to close it.
+// A panel below the lanes, with a heading and a close button.
 class Panel {
-  constructor(timeline, name, closed) {
-    Object.assign(this, { t: timeline, closed });
+  constructor(timeline, name, onClose) {
+    Object.assign(this, { t: timeline, onClose });
     this.node = make("section", "panel", timeline.panels);
     this.node.dataset.panel = name;
     this.node.hidden = true;
@@ -27,21 +27,21 @@ class Panel {
     return this.node;
   }
 
-  close(back = false) {
+  close(refocus = false) {
     if (this.node.hidden) return false;
-    back = back || this.node.contains(this.t.root.getRootNode().activeElement); // the focus is not left in what is gone
+    refocus = refocus || this.node.contains(this.t.root.getRootNode().activeElement); // do not lose the focus
     this.node.hidden = true;
-    if (this.closed) this.closed();
-    if (back) this.t.focus();
+    if (this.onClose) this.onClose();
+    if (refocus) this.t.focus();
     return true;
   }
 
   table(headings, rows) {
-    const place = make("div", "scroll", this.node);
-    place.tabIndex = 0;
-    place.setAttribute("role", "region");
-    place.setAttribute("aria-label", `table: ${this.node.getAttribute("aria-label")}`);
-    const table = make("table", "table", place);
+    const region = make("div", "scroll", this.node);
+    region.tabIndex = 0;
+    region.setAttribute("role", "region");
+    region.setAttribute("aria-label", `table: ${this.node.getAttribute("aria-label")}`);
+    const table = make("table", "table", region);
     const head = make("tr", "", make("thead", "", table));
     for (const heading of headings) make("th", "", head, heading).scope = "col";
     const body = make("tbody", "", table);
@@ -52,24 +52,26 @@ class Panel {
   }
 }
 
-class ChosenPanel extends Panel {
+class SelectionPanel extends Panel {
   async show(box) {
-    const told = await this.t.card.details(box);
+    const details = await this.t.card.details(box);
     if (!same(box, this.t.selected)) return;
     this.open("Selected");
-    button(this.tools, "fit", "zoom to it (f)", () => this.t.cursor.fit());
+    button(this.tools, "fit", "zoom to the selection (f)", () => this.t.cursor.fit());
     const { cursor } = this.t;
-    if (box.partnerRow !== NO_ROW) button(this.tools, "linked", "go to the linked box (l)", () => cursor.linked());
-    make("div", "chosen", this.node, told.name || "no name").style.borderLeftColor = this.t.painter.colours[box.key];
-    const lane = box.id >= 0 && told.lines.length ? [] : [this.t.lanes.title(box.row)]; // the source's lines say where
-    const facts = [`${this.t.finder.measureOf(box)}, from ${moment(box.start, 10 * box.dur)}`, ...lane, ...told.lines];
-    for (const fact of facts) make("div", "soft", this.node, fact);
+    const isLinked = box.partnerRow !== NO_ROW;
+    if (isLinked) button(this.tools, "linked", "go to the linked launch or kernel (l)", () => cursor.goToPartner());
+    const name = make("div", "selected-name", this.node, details.name || "(no name)");
+    name.style.borderLeftColor = this.t.painter.colours[box.key];
+    const lane = box.id >= 0 && details.lines.length ? [] : [this.t.lanes.title(box.row)]; // else the lines contain it
+    const duration = `${this.t.finder.durationText(box)}, from ${moment(box.start, 10 * box.dur)}`;
+    for (const line of [duration, ...lane, ...details.lines]) make("div", "soft", this.node, line);
   }
 }
 
-// A marked window: where its time went, and the kernels in it.
+// The ledger and the kernels of a time window.
 class BrushPanel extends Panel {
-  // Of what was measured, else of the selection, else of what is in view.
+  // Use the measured interval, or else the selection, or else the visible window.
   take() {
     const { selected, measure, view } = this.t;
     if (measure && measure.end !== undefined) {
@@ -78,27 +80,27 @@ class BrushPanel extends Panel {
     else this.show(view.start, view.end);
   }
 
-  forget() {
+  clearWindow() {
     this.t.window = null;
-    this.t.ask();
+    this.t.requestFrame();
   }
 
   async show(start, end) {
     this.t.window = [start, end];
-    this.t.ask();
+    this.t.requestFrame();
     const title = `${span(end - start)}, from ${moment(start, end - start)} to ${moment(end, end - start)}`;
     this.open(title);
-    const wait = make("div", "soft", this.node, "counting …");
+    const wait = make("div", "soft", this.node, "computing …");
     const answer = await this.t.source.brush(Math.round(start), Math.round(end)).catch(() => null);
     if (!this.t.window || this.t.window[0] !== start || this.t.window[1] !== end) return;
     wait.remove();
-    if (!answer) return void make("div", "soft", this.node, "Counting this needs the kernel that holds the run.");
+    if (!answer) return void make("div", "soft", this.node, "Not available: the kernel that has this run does not answer.");
     button(this.tools, "zoom", "zoom to the window (f)", () => this.t.go(start, end));
     for (const side of answer.sides) this.side(side, answer);
-    this.t.announcer.say(`${title}: ${answer.sides.map((side) => this.spoken(side)).join("; ")}`);
+    this.t.announcer.say(`${title}: ${answer.sides.map((side) => this.summary(side)).join("; ")}`);
   }
 
-  spoken(side) {
+  summary(side) {
     const parts = [...side.ledger].sort((a, b) => b.ns - a.ns).slice(0, 4);
     return `${side.name}: ${parts.map(({ label, ns }) => `${label} ${span(ns)}`).join(", ")}`;
   }
@@ -112,9 +114,9 @@ class BrushPanel extends Panel {
       bar.setAttribute("aria-hidden", "true");
       const list = make("ul", "parts", this.node);
       for (const { key, label, ns } of parts) {
-        const piece = make("span", "", bar);
-        Object.assign(piece.style, { flexGrow: String(ns), background: colour(key) });
-        piece.title = `${label} ${span(ns)}`;
+        const segment = make("span", "", bar);
+        Object.assign(segment.style, { flexGrow: String(ns), background: colour(key) });
+        segment.title = `${label} ${span(ns)}`;
         const line = make("li", "", list);
         make("span", "swatch", line).style.background = colour(key);
         make("span", "", line, `${label} ${span(ns)} (${share(ns / (end - start))})`);
@@ -127,22 +129,22 @@ class BrushPanel extends Panel {
   }
 }
 
-// One lane in view, as a table.
+// The visible part of a lane as a table.
 class TablePanel extends Panel {
   show(row = this.t.row) {
     const { lanes, finder, view } = this.t;
-    this.row = lanes.shows(row) ? row : lanes.order[0];
+    this.row = lanes.isShown(row) ? row : lanes.order[0];
     if (this.row === undefined) return;
     const group = lanes.groupOf[this.row];
     this.open(`${lanes.title(this.row)}, ${moment(view.start, view.span)} to ${moment(view.end, view.span)}`);
-    this.pick();
+    this.addLaneMenu();
     if (group.kind === "curve") return this.readings(group);
     const boxes = finder.boxes(this.row);
-    const more = boxes.length > MOST_ROWS ? `The first ${MOST_ROWS} of ${boxes.length} boxes.` : "";
-    const bins = this.t.binnedIn(this.row) ? "Events too fine to draw one by one are not listed: zoom in." : "";
-    const told = [boxes.length ? more : "No boxes in view.", bins].filter(Boolean).join(" ");
-    if (told) make("div", "soft", this.node, told);
-    const rows = boxes.slice(0, MOST_ROWS).map((box) => [box.name, moment(box.start, view.span), span(box.dur)]);
+    const more = boxes.length > MAX_ROWS ? `The first ${MAX_ROWS} of ${boxes.length} events.` : "";
+    const bins = this.t.hasBins(this.row) ? "Zoom in to list events that are too short to draw separately." : "";
+    const note = [boxes.length ? more : "No events in view.", bins].filter(Boolean).join(" ");
+    if (note) make("div", "soft", this.node, note);
+    const rows = boxes.slice(0, MAX_ROWS).map((box) => [box.name, moment(box.start, view.span), span(box.dur)]);
     if (rows.length) this.table(["name", "start", "duration"], rows);
   }
 
@@ -152,15 +154,15 @@ class TablePanel extends Panel {
     for (const { tile, a, b } of pieces) {
       const curve = tile.curves.find(({ row }) => row === group.first);
       if (curve) curve.at.forEach((at, i) => {
-        if (at < Math.max(a, view.start) || at >= Math.min(b, view.end) || rows.length >= MOST_ROWS) return;
+        if (at < Math.max(a, view.start) || at >= Math.min(b, view.end) || rows.length >= MAX_ROWS) return;
         rows.push([moment(at, view.span), reading(curve.low[i], group), reading(curve.high[i], group)]);
       });
     }
     if (rows.length) this.table(["time", "lowest", "highest"], rows);
-    else make("div", "soft", this.node, "Nothing was read in this stretch of time.");
+    else make("div", "soft", this.node, "No readings in view.");
   }
 
-  pick() {
+  addLaneMenu() {
     const { lanes } = this.t;
     const select = make("select", "select", this.tools);
     select.setAttribute("aria-label", "lane");
@@ -170,22 +172,22 @@ class TablePanel extends Panel {
       this.t.row = Number(select.value);
       this.show();
       this.tools.querySelector("select").focus();
-      this.t.ask();
+      this.t.requestFrame();
     });
   }
 }
 
 class KeysPanel extends Panel {
   show() {
-    this.open("Keys");
+    this.open("Keyboard shortcuts");
     const list = make("dl", "keys", this.node);
     for (const [key, meaning] of KEYS) {
       make("dt", "", list, key);
       make("dd", "", list, meaning);
     }
-    make("div", "soft", this.node, "Pointer: drag pans, shift + drag marks a window, double-click zooms to a box; " +
-      "the wheel zooms once the timeline has the focus, ctrl + wheel always, shift + wheel pans.");
+    make("div", "soft", this.node, "Mouse: drag to pan, shift + drag to analyse a window, double-click to zoom to an " +
+      "event. The wheel zooms while the timeline has the focus, ctrl + wheel always zooms, shift + wheel pans.");
   }
 }
 
-export { BrushPanel, ChosenPanel, KeysPanel, TablePanel };
+export { BrushPanel, KeysPanel, SelectionPanel, TablePanel };
