@@ -57,7 +57,7 @@ def start(shell: InteractiveShell, name: str | None, every_s: float, threshold_f
     visible = show(shell, active)
     if running is not None:
         suffix = "; it is now shown here, too" if visible else ""
-        return f"gpulab: the monitor {running.name!r} is running already{suffix}. %gpumonitor --stop stops it"
+        return f"gpulab: the monitor {running.name!r} is already running{suffix}. %gpumonitor --stop stops it"
     return "" if visible else f"gpulab: the monitor {active.name!r} is running. %gpumonitor --stop stops it and reports"
 
 

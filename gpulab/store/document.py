@@ -36,7 +36,7 @@ class _Body(msgspec.Struct):
 
 
 def encoded(run: Run, sha256: Mapping[str, str]) -> bytes:
-    """The run.json of a run with these checksums of its tables. Raises TypeError or ValueError for unsupported values."""
+    """The run.json of a run with these checksums. Raises TypeError or ValueError for unsupported values."""
     values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in FIELDS}
     document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": values}
     builtins = _utf8_only(msgspec.to_builtins(document, enc_hook=_to_builtin))

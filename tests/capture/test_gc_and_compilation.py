@@ -95,7 +95,7 @@ def test_nothing_is_left_of_it():
 
 def test_a_collection_that_had_begun_before_is_not_told():
     made = Stalls()
-    made._heard("stop", {"generation": 2})
+    made._on_gc("stop", {"generation": 2})
     now_ns = time.time_ns()  # what other tests compiled was before
     assert len(made.rows(now_ns, now_ns)) == 0
 

@@ -176,7 +176,7 @@ def test_under_a_running_profiler_only_sensors_are_recorded_and_it_loses_nothing
 
 def test_a_second_recording_inside_the_first_is_refused_and_the_first_goes_on():
     with gpulab.profile("outer") as session:
-        with pytest.raises(CaptureError, match="'inner' is not recorded"), gpulab.profile("inner"):
+        with pytest.raises(CaptureError, match=r"'inner'.*'outer'"), gpulab.profile("inner"):
             pass
         train(10)
     assert len(steps(session.run)) == 10
@@ -276,9 +276,9 @@ def test_a_start_that_is_interrupted_leaves_the_profiler_off_and_the_next_may_st
 
 
 def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():
-    with pytest.raises(CaptureError, match="the levels are sensors, trace, deep"), gpulab.profile(level="everything"):
+    with pytest.raises(CaptureError, match="sensors, trace, deep"), gpulab.profile(level="everything"):
         pass
-    with pytest.raises(CaptureError, match="at least one"), gpulab.profile(steps=0):
+    with pytest.raises(CaptureError, match="0 steps"), gpulab.profile(steps=0):
         pass
 
 

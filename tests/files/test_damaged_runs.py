@@ -112,14 +112,14 @@ def test_a_table_without_a_checksum_is_refused(saved):
         (lambda document: document.update(format="a long poem" * 100), r"(a long poem){20}[^\n]* \.\.\.\n"),
         (lambda document: document.pop("schema"), "schema"),
         (lambda document: document.update(schema=[0, 9]), "there is no schema 0.9"),
-        (lambda document: document["run"].pop("name"), "does not tell name"),
+        (lambda document: document["run"].pop("name"), "name is missing"),
         (lambda document: document["run"].update(span_ns="long"), "span_ns: Expected `int`"),
-        (lambda document: document["run"].update(span_ns=2**63), "beyond all clocks"),
+        (lambda document: document["run"].update(span_ns=2**63), "out of range"),
         (
             lambda document: document["run"]["recording"].update(windows_ns=[[0, 10**40]]),
-            "windows_ns|beyond all clocks",
+            "windows_ns|out of range",
         ),
-        (lambda document: document["run"].update(threads=["only one"], main_thread=0), "thread 1, and 1 are listed"),
+        (lambda document: document["run"].update(threads=["only one"], main_thread=0), "thread 1.* 1"),
         (lambda document: document["run"].update(machine=[]), "machine: Expected `object`"),
     ],
 )
@@ -141,15 +141,15 @@ def column_set(name, row, value):
 @pytest.mark.parametrize(
     ("table", "change", "why"),
     [
-        ("grids", column_set("event", -1, 50), "a row of grids refers to an event that is not there"),
-        ("shapes", column_set("event", 0, -1), "a row of shapes refers to an event that is not there"),
-        ("waits", column_set("event", 1, 0), "not in the order of their events"),
-        ("memory", column_set("thread", 3, 2), "a row of memory refers to thread 2, and 2 are listed"),
-        ("events", column_set("thread", 3, -2), "a row of events refers to thread -2"),
-        ("marks", column_set("loader", 3, 2), "a row of marks refers to loader 2"),
-        ("gpu_samples", column_set("device", 3, 2), "a row of gpu_samples refers to device 2"),
-        ("events", column_set("dur_ns", 0, -1), "a dur_ns of events is beyond all clocks, or negative"),
-        ("host_samples", column_set("at_ns", 0, 2**62 + 1), "an? at_ns of host_samples is beyond all clocks"),
+        ("grids", column_set("event", -1, 50), "grids refers to an event"),
+        ("shapes", column_set("event", 0, -1), "shapes refers to an event"),
+        ("waits", column_set("event", 1, 0), "rows of waits"),
+        ("memory", column_set("thread", 3, 2), "memory refers to thread 2"),
+        ("events", column_set("thread", 3, -2), "events refers to thread -2"),
+        ("marks", column_set("loader", 3, 2), "marks refers to loader 2"),
+        ("gpu_samples", column_set("device", 3, 2), "gpu_samples refers to device 2"),
+        ("events", column_set("dur_ns", 0, -1), "dur_ns of events"),
+        ("host_samples", column_set("at_ns", 0, 2**62 + 1), "at_ns of host_samples"),
     ],
 )
 def test_rows_that_point_nowhere_are_refused(saved, table, change, why):

@@ -62,7 +62,7 @@ def test_a_part_with_a_path_for_a_name_is_refused_and_nothing_is_written(saved, 
         saved.read_bytes().replace("PLACEHOLDER"[: len(name)].ljust(len(name), "_").encode(), name.encode())
     )
     before = sorted(saved.parent.rglob("*"))
-    with pytest.raises(StoreError, match="it holds a part called"):
+    with pytest.raises(StoreError, match="a part named"):
         store.open(saved)
     assert sorted(saved.parent.rglob("*")) == before
 
@@ -70,7 +70,7 @@ def test_a_part_with_a_path_for_a_name_is_refused_and_nothing_is_written(saved, 
 def test_a_part_that_is_there_twice_is_refused(saved):
     with zipfile.ZipFile(saved, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("marks.parquet", b"")
-    with pytest.raises(StoreError, match=r"it holds marks.parquet twice"):
+    with pytest.raises(StoreError, match=r"marks.parquet twice"):
         store.open(saved)
 
 
@@ -80,8 +80,8 @@ def test_a_part_that_is_there_twice_is_refused(saved):
         ({"flag_bits": 0x1}, "encrypted"),
         ({"external_attr": (stat.S_IFLNK | 0o777) << 16}, "a link or a device"),
         ({"external_attr": (stat.S_IFCHR | 0o777) << 16}, "a link or a device"),
-        ({"compress_type": zipfile.ZIP_DEFLATED}, "packed in a way of its own"),
-        ({"compress_type": zipfile.ZIP_LZMA}, "packed in a way of its own"),
+        ({"compress_type": zipfile.ZIP_DEFLATED}, "compression"),
+        ({"compress_type": zipfile.ZIP_LZMA}, "compression"),
         ({"file_size": 2**31}, "claims 2,147,483,648 bytes"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_column_of_another_type_than_ours_is_refused(saved, name, values):
         return table.set_column(table.schema.get_field_index(name), name, values)
 
     with_table(saved, "events", changed)
-    with pytest.raises(StoreError, match=f"the table events is damaged: .*({name}|columns within columns)"):
+    with pytest.raises(StoreError, match=f"the table events is damaged: .*({name}|nested columns)"):
         store.open(saved)
 
 
@@ -172,11 +172,11 @@ def equal_rows(count, times):
     return buffer.getvalue()
 
 
-TOLD_BY_THE_ONE_BEFORE = {"use_dictionary": ["kind"], "column_encoding": {"name": "DELTA_BYTE_ARRAY"}}
+DELTA_TEXTS = {"use_dictionary": ["kind"], "column_encoding": {"name": "DELTA_BYTE_ARRAY"}}
 BOMBS = {
-    "each text is told by the one before it": (
-        lambda: equal_texts(2000, 100_000, **TOLD_BY_THE_ONE_BEFORE),
-        "a page is of a form that gpulab does not write",
+    "each text depends on the one before": (
+        lambda: equal_texts(2000, 100_000, **DELTA_TEXTS),
+        "a page",
     ),
     "one text is huge": (lambda: equal_texts(1, 70_000_000), "more memory"),
     "all rows are alike": (lambda: equal_rows(1_000_000, 5), "more memory"),
@@ -214,7 +214,7 @@ def test_a_small_file_that_would_take_much_memory_is_refused_before_it_does(save
 
 def test_a_run_that_would_take_a_thousand_times_its_file_is_refused(saved):
     with_part(saved, "events.parquet", equal_rows(1_000_000, 30))
-    with pytest.raises(StoreError, match="its events would take more memory than a run of its size does"):
+    with pytest.raises(StoreError, match=r"its events .* memory"):
         store.open(saved)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
@@ -156,11 +157,11 @@ def test_one_file_in_a_directory_is_a_sequence_of_one(tmp_path):
 
 
 def test_a_directory_with_nothing_to_read_says_what_would_be(tmp_path):
-    with pytest.raises(TraceError, match="no trace and no run") as told:
+    with pytest.raises(TraceError, match=re.escape(str(tmp_path))) as told:
         gpulab.load(tmp_path)
     assert ".gpulab" in told.value.why
     (tmp_path / "settings.json").write_text("{}")
-    with pytest.raises(TraceError, match="no trace and no run"):
+    with pytest.raises(TraceError, match=re.escape(str(tmp_path))):
         gpulab.load(tmp_path)
     write(tmp_path / "deeper" / "a.json")
     with pytest.raises(TraceError) as told:
@@ -177,7 +178,7 @@ def test_a_directory_of_damaged_files_gives_their_reasons(tmp_path):
         (tmp_path / f"{name}.gpulab").write_bytes(b"PK")
     with pytest.raises(TraceError, match="None of the 5 files") as told:
         gpulab.load(tmp_path)
-    assert "a.json (the file has no bytes); b.gpulab" in told.value.why
+    assert "a.json (the file has 0 bytes); b.gpulab" in told.value.why
     assert told.value.why.endswith("and 2 more")
 
 
@@ -219,7 +220,7 @@ def test_what_a_pattern_names_counts_whatever_it_is_called(tmp_path):
 
 def test_a_pattern_that_matches_other_json_only_says_so(tmp_path):
     (tmp_path / "settings.json").write_text('{"lr": 0.1}')
-    with pytest.raises(TraceError, match="No trace and no run matches") as told:
+    with pytest.raises(TraceError, match=r"\*\.json") as told:
         gpulab.load(tmp_path / "*.json")
     assert "other JSON" in told.value.why
     with pytest.raises(TraceError, match="not a PyTorch profiler trace"):

@@ -94,7 +94,7 @@ def test_rows_of_an_unknown_kind_are_passed_over_with_what_stands_beside_them(sa
     run, whole = store.open(saved), full_run()
     kept = [row for row in range(50) if row not in (0, 1, 2, 30)]
     assert run.event_rows["start_ns"].tolist() == whole.event_rows["start_ns"][kept].tolist()
-    assert "events: 4 rows of a kind that is not known" in run.recording.left_out[-1].what
+    assert "events: 4 rows" in run.recording.left_out[-1].what
     for mine, theirs in ((run.grid_rows, whole.grid_rows), (run.wait_rows, whole.wait_rows)):
         beside = {kept[row] for row in mine["event"].tolist()}
         assert beside == set(theirs["event"].tolist()) & set(kept)
@@ -116,7 +116,7 @@ def test_a_column_that_a_newer_schema_widened_is_read_as_long_as_it_fits(saved):
         return table.set_column(table.schema.get_field_index("group_size"), "group_size", pa.array(values))
 
     with_table(saved, "collectives", too_wide)
-    with pytest.raises(StoreError, match="its column group_size holds int64, not int32"):
+    with pytest.raises(StoreError, match=r"group_size .*int64.*int32"):
         store.open(saved)
 
 

@@ -378,7 +378,8 @@ def test_a_library_that_others_shut_down_is_opened_again(standin, opened):
     pynvml.nvmlShutdown()
     assert all(math.isnan(value) for value in nvml.read(gpu).values())
     assert nvml.read(gpu) == {column: expected(column, 1) for column in COLUMNS}
-    assert [gap.why for gap in nvml.gaps] == ["something in this process shut the driver's library down"]
+    (gap,) = nvml.gaps
+    assert "NVML" in gap.why
 
 
 def test_a_forked_child_opens_the_library_for_itself(standin, opened):
@@ -410,17 +411,18 @@ def test_without_the_library_there_is_one_gap_and_no_exception(monkeypatch, tmp_
     nvml = Nvml({}, root=tmp_path)
     nvml.open()
     assert (nvml.gpus, nvml.driver) == ((), None)
-    assert [gap.why for gap in nvml.gaps] == ["this machine has no NVIDIA driver"]
+    (gap,) = nvml.gaps
+    assert "no NVIDIA driver" in gap.why
     nvml.close()
 
 
 @pytest.mark.parametrize(
     ("sign", "expected_why"),
     [
-        ("proc/driver/nvidia/version", "its library libnvidia-ml is not to be found"),
+        ("proc/driver/nvidia/version", "libnvidia-ml"),
         ("dev/dxg", "WSL"),
         ("dev/kfd", "AMD"),
-        ("sys/bus/pci/devices/0000:01:00.0/vendor", "this machine has an NVIDIA GPU, but no driver"),
+        ("sys/bus/pci/devices/0000:01:00.0/vendor", "no driver"),
     ],
 )
 def test_why_the_library_is_missing_is_told_from_what_the_system_shows(standin, tmp_path, sign, expected_why):

@@ -156,7 +156,7 @@ def test_what_a_worker_reads_from_storage_is_its_own(child, monkeypatch):
 
 
 def test_of_many_workers_some_are_looked_at_in_turn_and_all_are_counted(child, monkeypatch):
-    monkeypatch.setattr(sensor, "_MOST_AT_ONCE", 2)
+    monkeypatch.setattr(sensor, "_MAX_PER_READING", 2)
     started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
     workers = Workers()
     workers.watch([worker.pid for worker in started])

@@ -183,6 +183,6 @@ def test_cleared_by_its_reader_it_comes_back_where_it_is_asked_for_again(jupyter
     notebook.command("notebook:clear-all-cell-outputs")
     panel = notebook.run(SECOND).locator(".gpulab-live")
     panel.wait_for(timeout=60_000)
-    assert "'watch' is monitored already" in notebook.cell(SECOND).inner_text()
+    assert "'watch' is already running" in notebook.cell(SECOND).inner_text()
     assert looks(notebook.page, panel) >= 4
     abandon(notebook)
