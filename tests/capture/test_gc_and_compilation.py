@@ -18,10 +18,10 @@ from gpulab.tables import StallKind
 @pytest.fixture
 def hearing():
     """Stalls that are installed, and taken away whatever the test does."""
-    made = Stalls()
-    made.install()
-    yield made
-    made.remove()
+    recorder = Stalls()
+    recorder.install()
+    yield recorder
+    recorder.remove()
 
 
 @pytest.fixture
@@ -30,42 +30,42 @@ def many_objects():
     return [[number] for number in range(300_000)]
 
 
-def rows_since(made, began_ns):
-    return made.rows(began_ns, time.time_ns())
+def rows_since(recorder, began_ns):
+    return recorder.rows(began_ns, time.time_ns())
 
 
 def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing, many_objects):
     began_ns = time.time_ns()
     gc.collect()
     rows = rows_since(hearing, began_ns)
-    whats = rows.words("what").to_list()
-    asked = [what for what in whats if what.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
-    assert len(asked) == 1
-    assert "(test_gc_and_compilation.py:" in asked[0]
-    assert rows["dur_ns"][whats.index(asked[0])] >= gc_and_compilation.LEAST_NS
+    descriptions = rows.words("what").to_list()
+    explicit = [text for text in descriptions if text.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
+    assert len(explicit) == 1
+    assert "(test_gc_and_compilation.py:" in explicit[0]
+    assert rows["dur_ns"][descriptions.index(explicit[0])] >= gc_and_compilation.LEAST_NS
     assert (rows["kind"] == StallKind.GC).all()
 
 
 def test_a_collection_that_python_decides_on_is_told_by_its_generation(hearing):
     began_ns = time.time_ns()
-    kept = [[number] for number in range(1_000_000)]
-    whats = set(rows_since(hearing, began_ns).words("what").to_list())
-    assert len(kept) == 1_000_000
-    assert "generation 2" in whats
-    assert not [what for what in whats if what.startswith("gc.collect")]
+    garbage = [[number] for number in range(1_000_000)]
+    descriptions = set(rows_since(hearing, began_ns).words("what").to_list())
+    assert len(garbage) == 1_000_000
+    assert "generation 2" in descriptions
+    assert not [text for text in descriptions if text.startswith("gc.collect")]
 
 
 def test_with_the_collector_off_only_calls_collect(hearing, many_objects):
     began_ns = time.time_ns()
     gc.disable()
     try:
-        made = [[number] for number in range(50_000)]
+        garbage = [[number] for number in range(50_000)]
         gc.collect()
     finally:
         gc.enable()
-    whats = rows_since(hearing, began_ns).words("what").to_list()
-    assert len(made) == 50_000
-    assert [what for what in whats if not what.startswith("gc.collect()")] == []
+    descriptions = rows_since(hearing, began_ns).words("what").to_list()
+    assert len(garbage) == 50_000
+    assert [text for text in descriptions if not text.startswith("gc.collect()")] == []
 
 
 def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
@@ -76,8 +76,8 @@ def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
     ended_ns = time.time_ns()
     gc.collect()
     rows = hearing.rows(began_ns, ended_ns)
-    asked = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
-    assert asked.sum() == 2
+    is_explicit = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
+    assert is_explicit.sum() == 2
     assert (np.diff(rows["start_ns"]) >= 0).all()
     assert rows["start_ns"].min() >= 0
     assert (rows["start_ns"] + rows["dur_ns"]).max() <= ended_ns - began_ns
@@ -85,19 +85,19 @@ def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
 
 def test_nothing_is_left_of_it():
     before = list(gc.callbacks)
-    made = Stalls()
-    made.install()
+    recorder = Stalls()
+    recorder.install()
     assert gc.callbacks != before
-    made.remove()
-    made.remove()
+    recorder.remove()
+    recorder.remove()
     assert gc.callbacks == before
 
 
 def test_a_collection_that_had_begun_before_is_not_told():
-    made = Stalls()
-    made._on_gc("stop", {"generation": 2})
+    recorder = Stalls()
+    recorder._on_gc("stop", {"generation": 2})
     now_ns = time.time_ns()  # what other tests compiled was before
-    assert len(made.rows(now_ns, now_ns)) == 0
+    assert len(recorder.rows(now_ns, now_ns)) == 0
 
 
 def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch, many_objects):
@@ -111,18 +111,18 @@ def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch
 
 def compiler(monkeypatch, *metrics, **more):
     """PyTorch's compiler, which tells of these compilations."""
-    told = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", told)
+    module = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
 
 
-def compilation(**told):
+def compilation(**changes):
     return SimpleNamespace(
         **{
             "co_name": "train_step",
             "co_filename": "/home/me/model.py",
             "co_firstlineno": 12,
             "is_forward": True,
-            **told,
+            **changes,
         }
     )
 
@@ -164,17 +164,17 @@ def test_compilations_of_an_earlier_cell_are_not_this_one_s(monkeypatch):
 
 def test_a_compiler_that_tells_nothing_of_the_kind_is_a_gap_and_no_failure(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())
-    made = Stalls()
-    assert len(made.rows(0, 1)) == 0
-    assert made.gaps[0].what == "compilations"
+    recorder = Stalls()
+    assert len(recorder.rows(0, 1)) == 0
+    assert recorder.gaps[0].what == "compilations"
 
 
 def test_where_pytorch_kept_only_the_latest_compilations_that_is_told(monkeypatch):
-    known = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
-    compiler(monkeypatch, *known, DEFAULT_COMPILATION_METRICS_LIMIT=3)
-    made = Stalls()
-    assert len(made.rows(0, 10_000_000)) == 3
-    assert "latest 3" in made.gaps[0].why
+    compilations = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
+    compiler(monkeypatch, *compilations, DEFAULT_COMPILATION_METRICS_LIMIT=3)
+    recorder = Stalls()
+    assert len(recorder.rows(0, 10_000_000)) == 3
+    assert "latest 3" in recorder.gaps[0].why
 
 
 def test_this_pytorch_tells_of_its_compilations():
@@ -187,10 +187,12 @@ def test_this_pytorch_tells_of_its_compilations():
     compiled = torch.compile(doubled, backend="eager", dynamic=False)
     compiled(torch.ones(3))
     compiled(torch.ones(4))
-    made = Stalls()
-    rows = rows_since(made, began_ns)
-    whats = [what for what in rows.words("what").to_list() if what.startswith("doubled (test_gc_and_compilation.py:")]
-    assert len(whats) == 2
-    assert ", again: tensor 'x' size mismatch" in whats[1]
-    assert not made.gaps
+    recorder = Stalls()
+    rows = rows_since(recorder, began_ns)
+    descriptions = [
+        text for text in rows.words("what").to_list() if text.startswith("doubled (test_gc_and_compilation.py:")
+    ]
+    assert len(descriptions) == 2
+    assert ", again: tensor 'x' size mismatch" in descriptions[1]
+    assert not recorder.gaps
     assert (rows["dur_ns"] > 0).all()

@@ -33,8 +33,8 @@ def test_kernels_are_recorded_joined_to_their_launches_and_the_ledger_is_the_gpu
 
 
 def test_the_driver_and_torch_speak_of_the_same_gpu():
-    asked = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
-    assert str(torch.cuda.get_device_properties(0).uuid) in asked
+    uuids = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
+    assert str(torch.cuda.get_device_properties(0).uuid) in uuids
 
 
 def test_sensors_of_the_gpu_give_numbers_that_a_gpu_can_have():
@@ -46,7 +46,9 @@ def test_sensors_of_the_gpu_give_numbers_that_a_gpu_can_have():
     assert (samples.memory_used_bytes.dropna() > 1e8).all()
 
 
-@pytest.mark.parametrize("workload", [each for each in WORKLOADS if each.rule], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "workload", [workload for workload in WORKLOADS if workload.rule], ids=lambda workload: workload.name
+)
 def test_what_was_planted_is_named_first(workload):
     with gpulab.profile(workload.name) as session:
         workload.run(device="cuda")

@@ -56,7 +56,7 @@ def fail():
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 MiB.")
 
 
-def told(failure=HOST, error=None, **more):
+def held_mebibytes(failure=HOST, error=None, **more):
     """Bytes in MiB by who and how, of what holds a MiB at least."""
     rows, gaps = holders(failure, error or error_of(fail), limit_s=PATIENT_S, **more)
     assert not gaps
@@ -66,15 +66,15 @@ def told(failure=HOST, error=None, **more):
 
 def test_a_variable_of_the_notebook_holds_its_tensors_and_those_in_its_containers(notebook):
     notebook["data"] = {"a": [mebibytes(3), (mebibytes(2),)], "b": SimpleNamespace(deep=mebibytes(1))}
-    assert told()["data", "variable"] == 6
+    assert held_mebibytes()["data", "variable"] == 6
 
 
 def test_memory_that_several_share_is_counted_once_for_the_first(notebook):
-    whole = mebibytes(8)
-    notebook.update(whole=whole, part=whole[:4], same=whole.view(-1))
-    found = told()
-    assert found["whole", "variable"] == 8
-    assert {who for who, _ in found} & {"part", "same"} == set()
+    tensor = mebibytes(8)
+    notebook.update(whole=tensor, part=tensor[:4], same=tensor.view(-1))
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["whole", "variable"] == 8
+    assert {name for name, _ in holder_sizes} & {"part", "same"} == set()
 
 
 def test_a_model_its_gradients_and_its_optimizer_are_told_apart(notebook):
@@ -83,42 +83,42 @@ def test_a_model_its_gradients_and_its_optimizer_are_told_apart(notebook):
     model(torch.ones(1, 1024)).sum().backward()
     optimizer.step()
     notebook.update(net=model, adam=optimizer)
-    found = told()
-    assert found["net", "parameter"] == 4
-    assert found["net", "gradient"] == 4
-    assert found["adam", "optimizer"] == 8
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["net", "parameter"] == 4
+    assert holder_sizes["net", "gradient"] == 4
+    assert holder_sizes["adam", "optimizer"] == 8
 
 
 def test_a_model_without_a_name_is_told_by_its_class(notebook):
-    kept = [torch.nn.Linear(1024, 1024)]
-    found = told()
-    assert found["Linear", "parameter"] == 4
-    del kept
+    models = [torch.nn.Linear(1024, 1024)]
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["Linear", "parameter"] == 4
+    del models
 
 
 def test_what_a_graph_keeps_is_told_for_the_variable_that_keeps_the_graph(notebook):
     weight = torch.ones(MIB // 4, requires_grad=True)
     notebook["losses"] = [weight.exp().sum() for _ in range(5)]  # exp keeps its result: 1 MiB each
-    found = told()
-    assert found["losses", "graph"] >= 5
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["losses", "graph"] >= 5
 
 
 def test_what_backward_has_freed_is_held_no_more(notebook):
     weight = torch.ones(4 * MIB, requires_grad=True)
     notebook["loss"] = weight.exp().sum()
-    assert told()["loss", "graph"] >= 16
+    assert held_mebibytes()["loss", "graph"] >= 16
     notebook["loss"].backward()
-    assert ("loss", "graph") not in told()
+    assert ("loss", "graph") not in held_mebibytes()
 
 
 def test_outputs_of_earlier_cells_and_the_underscore_come_after_variables(notebook):
     first, second, third = mebibytes(2), mebibytes(3), mebibytes(5)
     notebook.update(mine=first, Out={1: first, 2: second}, _=third, _2=second)
-    found = told()
-    assert found["mine", "variable"] == 2
-    assert found["Out[2]", "output"] == 3
-    assert found["_", "output"] == 5
-    assert ("Out[1]", "output") not in found
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["mine", "variable"] == 2
+    assert holder_sizes["Out[2]", "output"] == 3
+    assert holder_sizes["_", "output"] == 5
+    assert ("Out[1]", "output") not in holder_sizes
 
 
 def test_variables_of_the_function_that_failed_are_told_with_its_name(notebook):
@@ -127,7 +127,7 @@ def test_variables_of_the_function_that_failed_are_told_with_its_name(notebook):
         fail()
         return batch
 
-    assert told(error=error_of(train))["batch in train()", "variable"] == 7
+    assert held_mebibytes(error=error_of(train))["batch in train()", "variable"] == 7
 
 
 def test_an_error_that_is_still_kept_from_before_is_named(notebook):
@@ -137,7 +137,7 @@ def test_an_error_that_is_still_kept_from_before_is_named(notebook):
         return batch
 
     sys.last_value = error_of(work)
-    assert told()[EARLIER, "traceback"] == 6
+    assert held_mebibytes()[EARLIER, "traceback"] == 6
 
 
 def test_an_earlier_error_that_went_when_the_next_came_is_named_all_the_same(notebook):
@@ -150,12 +150,12 @@ def test_an_earlier_error_that_went_when_the_next_came_is_named_all_the_same(not
     before = EarlierError()
     sys.last_traceback = None
     gc.collect()
-    assert told(earlier=before)[EARLIER, "traceback"] == 6
+    assert held_mebibytes(earlier=before)[EARLIER, "traceback"] == 6
 
 
 def test_tensors_that_nobody_names_are_told_as_such(notebook):
     hidden = [mebibytes(9)]
-    assert told()[ELSEWHERE, "other"] >= 9
+    assert held_mebibytes()[ELSEWHERE, "other"] >= 9
     del hidden
 
 
@@ -170,19 +170,19 @@ def test_nothing_is_kept_alive_not_even_until_the_next_collection(notebook):
     gc.collect()
     gc.disable()
     try:
-        gone = []
+        references = []
 
         def work():
             model = torch.nn.Linear(64, 64)
             loss = model(torch.ones(4, 64)).sum()
-            gone.extend(weakref.ref(each) for each in (model, loss, model.weight))
+            references.extend(weakref.ref(each) for each in (model, loss, model.weight))
             fail()
 
         error = error_of(work)
         rows, _ = holders(failure_of(error), error, EarlierError(), limit_s=PATIENT_S)
         assert len(rows)
         del error
-        assert [each() for each in gone] == [None] * 3
+        assert [each() for each in references] == [None] * 3
     finally:
         gc.enable()
 
@@ -219,9 +219,9 @@ def test_no_code_of_the_users_is_called(notebook):
     object.__setattr__(angry, "held", mebibytes(3))
     notebook["angry"] = [angry]
     notebook["tensor"] = torch.zeros(MIB // 2).as_subclass(AngryTensor)
-    found = told()
-    assert found["angry", "variable"] == 3
-    assert found["tensor", "variable"] == 2
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["angry", "variable"] == 3
+    assert holder_sizes["tensor", "variable"] == 2
 
 
 def test_saved_tensors_are_not_unpacked_as_that_may_compute_or_copy(notebook):
@@ -231,7 +231,7 @@ def test_saved_tensors_are_not_unpacked_as_that_may_compute_or_copy(notebook):
     weight = torch.ones(MIB, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, refuse):
         notebook["loss"] = weight.exp().sum()
-    assert told()["loss", "graph"] >= 4
+    assert held_mebibytes()["loss", "graph"] >= 4
 
 
 def test_a_look_that_takes_too_long_ends_and_says_so(notebook):
@@ -243,9 +243,9 @@ def test_a_look_that_takes_too_long_ends_and_says_so(notebook):
 
 def test_other_devices_do_not_count(notebook):
     notebook.update(meta=torch.zeros(MIB, device="meta"), here=mebibytes(2))
-    found = told()
-    assert found["here", "variable"] == 2
-    assert "meta" not in {who for who, _ in found}
+    holder_sizes = held_mebibytes()
+    assert holder_sizes["here", "variable"] == 2
+    assert "meta" not in {name for name, _ in holder_sizes}
 
 
 def test_the_largest_tensor_is_described(notebook):
@@ -264,8 +264,8 @@ def test_frames_of_pytorch_itself_are_the_step_under_way(notebook):
     def train():
         torch.nn.Sequential(torch.nn.Identity(), torch.nn.Flatten(), Fails())(torch.ones(1, MIB))
 
-    found = told(error=error_of(train))
-    assert found.get((UNDER_WAY, "variable"), 0) + found.get(("x in forward()", "variable"), 0) == 4
+    holder_sizes = held_mebibytes(error=error_of(train))
+    assert holder_sizes.get((UNDER_WAY, "variable"), 0) + holder_sizes.get(("x in forward()", "variable"), 0) == 4
 
 
 def test_a_list_that_grows_by_graphs_is_noticed_and_one_of_numbers_is_not():

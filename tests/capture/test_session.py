@@ -55,14 +55,14 @@ def test_a_loop_is_found_recorded_and_left_alone_without_a_word_in_it():
     with gpulab.profile("squares") as session:
         train(60)
     run = session.run
-    found = steps(run)
+    detected = steps(run)
     assert runs["squares"] is run
     assert runs.last is run
-    assert found.found_by == "DataLoader"
-    assert len(found) == 60
-    assert found.interior.sum() >= 8
-    assert found.plain.sum() >= 5
-    assert found.inflation is not None
+    assert detected.found_by == "DataLoader"
+    assert len(detected) == 60
+    assert detected.interior.sum() >= 8
+    assert detected.plain.sum() >= 5
+    assert detected.inflation is not None
     assert run.outcome == "ok"
     assert run.recording.activities[0] == "cpu"
     loader = run.loaders[0]
@@ -86,8 +86,8 @@ def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_th
     events = run.event_rows
     slack_ns = 2_000_000
     inside = [
-        (events["start_ns"] >= begun - slack_ns) & (events["start_ns"] <= ended + slack_ns)
-        for begun, ended in run.recording.windows_ns
+        (events["start_ns"] >= start - slack_ns) & (events["start_ns"] <= end + slack_ns)
+        for start, end in run.recording.windows_ns
     ]
     assert sum(mask.sum() for mask in inside) == len(events)
     traced = events.of_kind(Kind.LOADER)["start_ns"]
@@ -150,25 +150,25 @@ def test_only_sensors_and_marks_at_that_level():
 def test_as_many_steps_are_recorded_as_asked_for():
     with gpulab.profile("four", steps=4) as session:
         train(40)
-    begun, ended = session.run.recording.windows_ns[-1]
-    found = steps(session.run)
-    assert ((found.start_ns >= begun) & (found.end_ns <= ended)).sum() == 4
+    start, end = session.run.recording.windows_ns[-1]
+    detected = steps(session.run)
+    assert ((detected.start_ns >= start) & (detected.end_ns <= end)).sum() == 4
 
 
 def test_the_cells_own_profiler_has_precedence_and_gets_all_its_events():
     with gpulab.profile("own") as session:
         train(10)
-        with torch.profiler.profile() as own:
+        with torch.profiler.profile() as user_profiler:
             torch.ones(3) + 1
-    assert any(event.name == "aten::add" for event in own.events())
+    assert any(event.name == "aten::add" for event in user_profiler.events())
     assert "own profiler" in session.run.recording.left_out[0].what
     assert len(session.run.event_rows) > 0
 
 
 def test_under_a_running_profiler_only_sensors_are_recorded_and_it_loses_nothing():
-    with torch.profiler.profile() as own, gpulab.profile("inner") as session:
+    with torch.profiler.profile() as user_profiler, gpulab.profile("inner") as session:
         train(10)
-    assert any(event.name == "aten::addmm" for event in own.events())
+    assert any(event.name == "aten::addmm" for event in user_profiler.events())
     assert len(session.run.event_rows) == 0
     assert "another PyTorch profiler" in session.run.recording.left_out[0].why
     assert len(steps(session.run)) == 10
@@ -211,31 +211,31 @@ def test_a_loop_without_any_mark_is_found_by_what_repeats():
 
 
 def test_what_is_recorded_can_be_told_while_it_runs():
-    told = []
-    with gpulab.profile("live", on_tick=told.append) as session:
+    snapshots = []
+    with gpulab.profile("live", on_tick=snapshots.append) as session:
         train(20)
-        while len(told) < 3:
+        while len(snapshots) < 3:
             torch.ones(3) + 1
         now = session.live()
     assert now.steps >= 20
     assert 0 <= now.waiting_frac <= 1
     assert now.elapsed_s > 0
-    assert told[0].phase in {phase.value for phase in Phase}
+    assert snapshots[0].phase in {phase.value for phase in Phase}
 
 
 def test_recording_works_in_a_thread_that_is_not_the_main_one():
-    kept = []
+    finished_runs = []
 
     def work():
         with gpulab.profile("elsewhere") as session:
             train(20)
-        kept.append(session.run)
+        finished_runs.append(session.run)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(steps(kept[0])) == 20
-    assert len(kept[0].event_rows) > 0
+    assert len(steps(finished_runs[0])) == 20
+    assert len(finished_runs[0].event_rows) > 0
 
 
 def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
@@ -246,9 +246,9 @@ def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
 
 
 def test_warming_up_leaves_nothing_and_records_nothing():
-    known = list(runs)
+    before = list(runs)
     warm_up()
-    assert list(runs) == known
+    assert list(runs) == before
 
 
 def test_a_session_given_up_leaves_nothing_and_no_run():

@@ -114,17 +114,17 @@ def test_nothing_that_was_looked_at_is_kept_alive():
 
 
 def test_locals_that_the_user_asked_for_are_left_to_them():
-    kept = {}
+    variables = {}
 
     def loop(network):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        kept["mine"] = locals()
+        variables["mine"] = locals()
         for inputs, _ in DataLoader(data(), batch_size=4):
             network(inputs).sum().backward()
             optimizer.step()
 
     recorded(loop, nn.Linear(4, 1))
-    assert "network" in kept["mine"]
+    assert "network" in variables["mine"]
 
 
 def test_the_tensors_of_the_first_step_are_not_kept_while_the_loop_goes_on():

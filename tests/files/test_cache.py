@@ -119,7 +119,9 @@ def test_a_change_of_any_module_that_reads_traces_makes_another_reader(monkeypat
     assert package / "trace" / "reading" / "damaged.py" in modules
     before, read_bytes = cache._reader.__wrapped__(), Path.read_bytes
     for module in modules:
-        monkeypatch.setattr(Path, "read_bytes", lambda path, it=module: read_bytes(path) + b"#" * (path == it))
+        monkeypatch.setattr(
+            Path, "read_bytes", lambda path, module_path=module: read_bytes(path) + b"#" * (path == module_path)
+        )
         assert cache._reader.__wrapped__() != before, module
 
 
@@ -128,19 +130,19 @@ def test_a_damaged_sidecar_is_made_again(tmp_path, damage):
     path = write(tmp_path / "a.json")
     gpulab.load(path, cache=True)
     sidecar = tmp_path / "a.json.gpulab"
-    whole = sidecar.read_bytes()
-    sidecar.write_bytes(damage(whole))
+    intact = sidecar.read_bytes()
+    sidecar.write_bytes(damage(intact))
     assert equal(gpulab.load(path, cache=True), trace.read(path))
-    assert sidecar.read_bytes() == whole
+    assert sidecar.read_bytes() == intact
 
 
 def test_a_sidecar_with_any_byte_flipped_gives_the_run_of_the_trace_all_the_same(tmp_path):
     path = write(tmp_path / "a.json")
     fresh = gpulab.load(path, cache=True)
     sidecar = tmp_path / "a.json.gpulab"
-    whole = sidecar.read_bytes()
-    for at in np.random.default_rng(0).integers(0, len(whole), 60).tolist():
-        sidecar.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+    intact = sidecar.read_bytes()
+    for at in np.random.default_rng(0).integers(0, len(intact), 60).tolist():
+        sidecar.write_bytes(intact[:at] + bytes([intact[at] ^ 0x55]) + intact[at + 1 :])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a flip in the mark makes it look like a run of the user's
             assert equal(gpulab.load(path, cache=True), fresh), at
@@ -149,22 +151,22 @@ def test_a_sidecar_with_any_byte_flipped_gives_the_run_of_the_trace_all_the_same
 def test_a_folder_may_hold_what_is_kept_of_traces_that_are_called_alike(tmp_path):
     one = write(tmp_path / "monday" / "rank0.json", began_ms=1)
     other = write(tmp_path / "tuesday" / "rank0.json", began_ms=5)
-    kept = tmp_path / "deep" / "kept"
+    cache_folder = tmp_path / "deep" / "kept"
     for _ in range(2):
-        assert gpulab.load(one, cache=kept).began_ns == BASE_NS + 10**6
-        assert gpulab.load(other, cache=str(kept)).began_ns == BASE_NS + 5 * 10**6
-    assert len(listing(kept)) == 2
+        assert gpulab.load(one, cache=cache_folder).began_ns == BASE_NS + 10**6
+        assert gpulab.load(other, cache=str(cache_folder)).began_ns == BASE_NS + 5 * 10**6
+    assert len(listing(cache_folder)) == 2
     assert listing(one.parent) == listing(other.parent) == ["rank0.json"]
-    assert len(gpulab.load(str(tmp_path / "**" / "*.*"), cache=kept)) == 2, "what is kept is no run of its own"
-    assert len(gpulab.load(kept)) == 2, "unless it is asked for"
+    assert len(gpulab.load(str(tmp_path / "**" / "*.*"), cache=cache_folder)) == 2, "what is kept is no run of its own"
+    assert len(gpulab.load(cache_folder)) == 2, "unless it is asked for"
 
 
 def test_a_run_that_the_user_saved_there_is_not_written_over(tmp_path):
     path = write(tmp_path / "a.json")
-    mine = store.save(dataclasses.replace(trace.read(path), name="mine"), tmp_path / "a.json.gpulab")
-    with pytest.warns(UserWarning, match=re.escape(mine.name)):
+    users_run = store.save(dataclasses.replace(trace.read(path), name="mine"), tmp_path / "a.json.gpulab")
+    with pytest.warns(UserWarning, match=re.escape(users_run.name)):
         assert gpulab.load(path, cache=True).name == "a"
-    assert store.open(mine).name == "mine"
+    assert store.open(users_run).name == "mine"
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_run(tmp_path):

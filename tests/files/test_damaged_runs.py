@@ -42,7 +42,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_harmless(small, tmp_path):
     text, run = small
     rng = random.Random(3)
     listing = text.index(b"PK\x01\x02")
-    heads = [found.start() + offset for found in re.finditer(b"PK\x03\x04", text) for offset in range(0, 30, 3)]
+    heads = [match.start() + offset for match in re.finditer(b"PK\x03\x04", text) for offset in range(0, 30, 3)]
     # All classes of places: the list of parts at the end, the head of each part, and anywhere.
     places = [*range(listing, len(text), 9), *heads, *rng.sample(range(len(text)), 300)]
     refused = 0

@@ -154,11 +154,11 @@ def test_a_name_that_is_no_text_in_the_file_is_refused(saved):
 # Small files that would take all memory.
 
 
-def equal_texts(count, length, **how):
+def equal_texts(count, length, **options):
     """Parquet of one text in all rows: a few kB, whatever its length."""
     table = pa.table({"kind": np.zeros(count, np.int8), "name": pa.array(["x" * length] * count)})
     buffer = io.BytesIO()
-    parquet.write_table(table, buffer, compression="zstd", **how)
+    parquet.write_table(table, buffer, compression="zstd", **options)
     return buffer.getvalue()
 
 
@@ -199,7 +199,7 @@ def test_a_small_file_that_would_take_much_memory_is_refused_before_it_does(save
     make, why = BOMBS[bomb]
     with_part(saved, "events.parquet", make())
     assert saved.stat().st_size < 100_000
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", OPEN_AND_TELL, str(saved)],
         cwd=Path(store.__file__).parents[2],
         capture_output=True,
@@ -207,9 +207,9 @@ def test_a_small_file_that_would_take_much_memory_is_refused_before_it_does(save
         check=True,
         timeout=60,
     )
-    taken, _, reason = told.stdout.partition(" ")
+    extra_kilobytes, _, reason = process.stdout.partition(" ")
     assert why in reason
-    assert int(taken) < 30_000 * (1024 if sys.platform == "darwin" else 1), "kB on Linux, bytes on macOS"
+    assert int(extra_kilobytes) < 30_000 * (1024 if sys.platform == "darwin" else 1), "kB on Linux, bytes on macOS"
 
 
 def test_a_run_that_would_take_a_thousand_times_its_file_is_refused(saved):

@@ -61,25 +61,25 @@ def test_limits_reach_the_reader(tmp_path):
     ["http://host/a.json", "https://host/*.json.gz", "s3://bucket/rank0.json", "gs://b/x", "file:///a.json"],
 )
 def test_a_url_is_refused_with_the_way_out(url):
-    with pytest.raises(TraceError, match="URL") as told:
+    with pytest.raises(TraceError, match="URL") as error:
         gpulab.load(url)
-    assert "download" in told.value.fix
+    assert "download" in error.value.fix
 
 
 def test_what_opens_a_url_is_not_repeated_in_the_error():
-    with pytest.raises(TraceError) as told:
+    with pytest.raises(TraceError) as error:
         gpulab.load("https://me:word@host/a.json?X-Signature=secret")
-    assert "https://host/a.json" in str(told.value)
-    assert "secret" not in str(told.value)
-    assert "word" not in str(told.value)
+    assert "https://host/a.json" in str(error.value)
+    assert "secret" not in str(error.value)
+    assert "word" not in str(error.value)
 
 
 @pytest.mark.parametrize("path", ["missing.json", "missing/", "a\0b"])
 def test_a_path_without_a_file_says_where_it_was_looked_for(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TraceError, match="There is no file") as told:
+    with pytest.raises(TraceError, match="There is no file") as error:
         gpulab.load(path)
-    assert str(tmp_path) in told.value.fix
+    assert str(tmp_path) in error.value.fix
 
 
 # A directory.
@@ -142,8 +142,8 @@ def test_files_that_cannot_be_read_do_not_lose_those_that_can(tmp_path):
 
 def test_a_damaged_rank_is_there_with_what_was_lost(tmp_path):
     write(tmp_path / "rank0.json", 0)
-    whole = write(tmp_path / "rank1.json", 1, events=9).read_text()
-    (tmp_path / "rank1.json").write_text(whole[: len(whole) * 2 // 3])
+    content = write(tmp_path / "rank1.json", 1, events=9).read_text()
+    (tmp_path / "rank1.json").write_text(content[: len(content) * 2 // 3])
     ranks = gpulab.load(tmp_path)
     assert numbers(ranks) == [0, 1]
     assert [bool(run.recording.lost) for run in ranks] == [False, True]
@@ -157,16 +157,16 @@ def test_one_file_in_a_directory_is_a_sequence_of_one(tmp_path):
 
 
 def test_a_directory_with_nothing_to_read_says_what_would_be(tmp_path):
-    with pytest.raises(TraceError, match=re.escape(str(tmp_path))) as told:
+    with pytest.raises(TraceError, match=re.escape(str(tmp_path))) as error:
         gpulab.load(tmp_path)
-    assert ".gpulab" in told.value.why
+    assert ".gpulab" in error.value.why
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(TraceError, match=re.escape(str(tmp_path))):
         gpulab.load(tmp_path)
     write(tmp_path / "deeper" / "a.json")
-    with pytest.raises(TraceError) as told:
+    with pytest.raises(TraceError) as error:
         gpulab.load(tmp_path)
-    advice = told.value.fix.partition('"')[2].partition('"')[0]
+    advice = error.value.fix.partition('"')[2].partition('"')[0]
     assert names(gpulab.load(advice)) == ["a"], "the advice works as it stands"
 
 
@@ -176,10 +176,10 @@ def test_a_directory_of_damaged_files_gives_their_reasons(tmp_path):
         gpulab.load(tmp_path)
     for name in "bcde":
         (tmp_path / f"{name}.gpulab").write_bytes(b"PK")
-    with pytest.raises(TraceError, match="None of the 5 files") as told:
+    with pytest.raises(TraceError, match="None of the 5 files") as error:
         gpulab.load(tmp_path)
-    assert "a.json (the file has 0 bytes); b.gpulab" in told.value.why
-    assert told.value.why.endswith("and 2 more")
+    assert "a.json (the file has 0 bytes); b.gpulab" in error.value.why
+    assert error.value.why.endswith("and 2 more")
 
 
 def test_a_directory_that_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch):
@@ -188,9 +188,9 @@ def test_a_directory_that_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypa
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(TraceError, match="cannot be read") as told:
+    with pytest.raises(TraceError, match="cannot be read") as error:
         gpulab.load(tmp_path)
-    assert told.value.why == "Permission denied"
+    assert error.value.why == "Permission denied"
 
 
 # A pattern.
@@ -220,9 +220,9 @@ def test_what_a_pattern_names_counts_whatever_it_is_called(tmp_path):
 
 def test_a_pattern_that_matches_other_json_only_says_so(tmp_path):
     (tmp_path / "settings.json").write_text('{"lr": 0.1}')
-    with pytest.raises(TraceError, match=r"\*\.json") as told:
+    with pytest.raises(TraceError, match=r"\*\.json") as error:
         gpulab.load(tmp_path / "*.json")
-    assert "other JSON" in told.value.why
+    assert "other JSON" in error.value.why
     with pytest.raises(TraceError, match="not a PyTorch profiler trace"):
         gpulab.load(tmp_path / "settings.json")
 
@@ -231,9 +231,9 @@ def test_a_pattern_that_matches_other_json_only_says_so(tmp_path):
 def test_a_pattern_that_matches_nothing_says_so(tmp_path, monkeypatch, pattern):
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TraceError, match="No file matches") as told:
+    with pytest.raises(TraceError, match="No file matches") as error:
         gpulab.load(pattern)
-    assert str(tmp_path) in told.value.fix
+    assert str(tmp_path) in error.value.fix
 
 
 def test_a_folder_linked_into_itself_gives_each_file_once(tmp_path):

@@ -141,9 +141,9 @@ def test_thousands_of_ranks_are_not_all_printed(ranks):
 
 
 def test_a_rank_that_is_not_there_is_said_to_be_missing(ranks):
-    with pytest.raises(RunError, match="no run of rank 3") as told:
+    with pytest.raises(RunError, match="no run of rank 3") as error:
         ranks.of_rank(3)
-    assert "0-2, 5" in told.value.why
+    assert "0-2, 5" in error.value.why
 
 
 def test_what_takes_one_run_says_how_to_give_it_one(ranks):
@@ -153,7 +153,7 @@ def test_what_takes_one_run_says_how_to_give_it_one(ranks):
         gpulab.save(ranks, "ranks.gpulab")
 
 
-@pytest.mark.parametrize("asks", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
-def test_diagnosis_report_and_comparison_take_all_ranks_together(ranks, asks):
-    assert str(asks(ranks))
-    assert str(asks(ranks[0]))
+@pytest.mark.parametrize("function", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
+def test_diagnosis_report_and_comparison_take_all_ranks_together(ranks, function):
+    assert str(function(ranks))
+    assert str(function(ranks[0]))

@@ -117,10 +117,10 @@ def test_saving_and_opening_need_no_pandas(saved):
         "print(len(run.event_rows), 'pandas' in sys.modules)"
     )
     root = Path(store.__file__).parents[2]
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(saved)], cwd=root, capture_output=True, text=True, check=True, timeout=60
     )
-    assert told.stdout.split() == ["50", "False"]
+    assert process.stdout.split() == ["50", "False"]
 
 
 # What is in the file.
@@ -132,10 +132,10 @@ def test_other_tools_can_read_the_tables_and_there_is_nothing_else_in_the_file(s
     for table in TABLES:
         read = parquet.read_table(io.BytesIO(parts[f"{table.name}.parquet"]))
         assert read.column_names == [column.name for column in table.columns]
-        words = [column.name for column in table.columns if column.dtype == "words"]
-        assert all(str(read[name].type) == "string" for name in words)
-        wanted = {column.name: column.dtype for column in table.columns if column.name not in words}
-        assert {name: str(read[name].to_numpy().dtype) for name in wanted} == wanted
+        text_columns = [column.name for column in table.columns if column.dtype == "words"]
+        assert all(str(read[name].type) == "string" for name in text_columns)
+        dtypes = {column.name: column.dtype for column in table.columns if column.name not in text_columns}
+        assert {name: str(read[name].to_numpy().dtype) for name in dtypes} == dtypes
         assert read.schema.metadata is None
     document = json.loads(parts["run.json"])
     assert (document["format"], document["schema"]) == ("gpulab run", [store.MAJOR, store.MINOR])

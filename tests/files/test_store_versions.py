@@ -78,10 +78,10 @@ def test_a_note_of_what_was_passed_over_stays_short(saved):
         document["run"] |= {f"{number:02} {'long' * 100}": 1 for number in range(40)}
 
     with_meta(saved, newer)
-    what = store.open(saved).recording.left_out[-1].what
-    assert what.startswith("parts of the file: 00 longlong")
-    assert what.endswith(", and 30 more")
-    assert len(what) < 1200
+    description = store.open(saved).recording.left_out[-1].what
+    assert description.startswith("parts of the file: 00 longlong")
+    assert description.endswith(", and 30 more")
+    assert len(description) < 1200
 
 
 def test_rows_of_an_unknown_kind_are_passed_over_with_what_stands_beside_them(saved):
@@ -91,14 +91,14 @@ def test_rows_of_an_unknown_kind_are_passed_over_with_what_stands_beside_them(sa
         return table.set_column(0, "kind", pa.array(kinds))
 
     with_table(saved, "events", newer)
-    run, whole = store.open(saved), full_run()
-    kept = [row for row in range(50) if row not in (0, 1, 2, 30)]
-    assert run.event_rows["start_ns"].tolist() == whole.event_rows["start_ns"][kept].tolist()
+    run, original = store.open(saved), full_run()
+    rows = [row for row in range(50) if row not in (0, 1, 2, 30)]
+    assert run.event_rows["start_ns"].tolist() == original.event_rows["start_ns"][rows].tolist()
     assert "events: 4 rows" in run.recording.left_out[-1].what
-    for mine, theirs in ((run.grid_rows, whole.grid_rows), (run.wait_rows, whole.wait_rows)):
-        beside = {kept[row] for row in mine["event"].tolist()}
-        assert beside == set(theirs["event"].tolist()) & set(kept)
-    grids = whole.grid_rows["grid"][np.isin(whole.grid_rows["event"], kept)]
+    for side, original_side in ((run.grid_rows, original.grid_rows), (run.wait_rows, original.wait_rows)):
+        events = {rows[row] for row in side["event"].tolist()}
+        assert events == set(original_side["event"].tolist()) & set(rows)
+    grids = original.grid_rows["grid"][np.isin(original.grid_rows["event"], rows)]
     assert run.grid_rows["grid"].tolist() == grids.tolist()
 
 

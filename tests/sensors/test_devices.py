@@ -96,7 +96,7 @@ def uuid(gpu: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("setting", "seen"),
+    ("setting", "visible"),
     [
         ("0,1,2,3", [0, 1, 2, 3]),
         ("2", [2]),
@@ -117,25 +117,25 @@ def uuid(gpu: int) -> str:
         ("MIG-0", []),
     ],
 )
-def test_the_gpus_are_those_that_cuda_visible_devices_shows_in_its_order(standin, opened, setting, seen):
+def test_the_gpus_are_those_that_cuda_visible_devices_shows_in_its_order(standin, opened, setting, visible):
     standin.reset(gpus=4)
     nvml = opened(CUDA_VISIBLE_DEVICES=setting)
-    assert [gpu.uuid for gpu in nvml.gpus] == [uuid(gpu) for gpu in seen]
-    assert [gpu.index for gpu in nvml.gpus] == list(range(len(seen)))
-    assert [nvml.read(gpu)["power_w"] for gpu in nvml.gpus] == [expected("power_w", gpu) for gpu in seen]
+    assert [gpu.uuid for gpu in nvml.gpus] == [uuid(gpu) for gpu in visible]
+    assert [gpu.index for gpu in nvml.gpus] == list(range(len(visible)))
+    assert [nvml.read(gpu)["power_w"] for gpu in nvml.gpus] == [expected("power_w", gpu) for gpu in visible]
     hidden = [gap for gap in nvml.gaps if f"CUDA_VISIBLE_DEVICES={setting} hides" in gap.why]
-    assert len(hidden) == (len(seen) < 4)
-    assert all(gap.what.startswith(f"{4 - len(seen)} of 4 GPUs") for gap in hidden)
+    assert len(hidden) == (len(visible) < 4)
+    assert all(gap.what.startswith(f"{4 - len(visible)} of 4 GPUs") for gap in hidden)
 
 
 @pytest.mark.parametrize(
-    ("setting", "seen"),
+    ("setting", "visible"),
     [("MIG-13", ["MIG-13"]), ("MIG-11,MIG-13", ["MIG-11"]), ("1", ["MIG-11"]), ("0", ["GPU-0a"]), ("GPU-1", [])],
 )
-def test_mig_instances_are_chosen_by_uuid_or_the_first_by_number(standin, opened, setting, seen):
+def test_mig_instances_are_chosen_by_uuid_or_the_first_by_number(standin, opened, setting, visible):
     standin.mig(1, instances=2)
     nvml = opened(CUDA_VISIBLE_DEVICES=setting)
-    assert [gpu.uuid[:6] for gpu in nvml.gpus] == seen
+    assert [gpu.uuid[:6] for gpu in nvml.gpus] == visible
 
 
 def test_unlike_gpus_numbered_by_cuda_may_be_in_another_order_and_that_is_told(standin, opened):

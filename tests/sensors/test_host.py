@@ -41,8 +41,8 @@ def host_with(*readings: list[Times]) -> Host:
 
 def test_host_threads_and_workers_give_each_float_column_of_the_table_between_them():
     floats = [column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"]
-    told = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
-    assert sorted(told) == sorted(floats)
+    columns = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
+    assert sorted(columns) == sorted(floats)
 
 
 def test_the_load_is_the_share_of_work_in_the_time_since_the_reading_before():
@@ -82,9 +82,9 @@ def test_a_core_switched_on_meanwhile_gives_no_load_once():
 
 def test_the_share_of_time_idle_for_storage_is_told_beside_the_load():
     host = host_with([times(), times()], [times(iowait=0.5, idle=0.5), times(user=0.75, iowait=0.25)])
-    told = host.read()
-    assert told["iowait_frac"] == pytest.approx(0.375)
-    assert told["cpu_frac"] == pytest.approx(0.375)
+    values = host.read()
+    assert values["iowait_frac"] == pytest.approx(0.375)
+    assert values["cpu_frac"] == pytest.approx(0.375)
 
 
 def test_where_the_system_does_not_count_waits_for_storage_their_share_is_unknown():
@@ -92,9 +92,9 @@ def test_where_the_system_does_not_count_waits_for_storage_their_share_is_unknow
     readings = iter([[Mac(0.0, 0.0, 0.0, 0.0)], [Mac(1.0, 0.0, 0.0, 1.0)]])
     host = Host(cpu_times=lambda: next(readings))
     host.read()
-    told = host.read()
-    assert math.isnan(told["iowait_frac"])
-    assert told["cpu_frac"] == pytest.approx(0.5)
+    values = host.read()
+    assert math.isnan(values["iowait_frac"])
+    assert values["cpu_frac"] == pytest.approx(0.5)
 
 
 # This process.
@@ -117,31 +117,31 @@ def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_chil
 
 
 def test_memory_of_this_process_is_what_psutil_says_of_it():
-    held = bytearray(64 * 1024**2)
-    told = Host().read()["rss_bytes"]
-    assert told > len(held)
-    assert told == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+    buffer = bytearray(64 * 1024**2)
+    rss_bytes = Host().read()["rss_bytes"]
+    assert rss_bytes > len(buffer)
+    assert rss_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 @linux_only
 def test_every_thread_that_was_taken_off_its_core_counts():
     host, usage = Host(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    own = psutil.Process().num_ctx_switches().involuntary
-    assert host.read()["preempted"] >= usage >= own, "psutil tells of the main thread alone"
+    before = psutil.Process().num_ctx_switches().involuntary
+    assert host.read()["preempted"] >= usage >= before, "psutil tells of the main thread alone"
 
 
 @linux_only
 def test_bytes_read_from_storage_are_unknown_with_a_reason_where_the_system_hides_them(monkeypatch):
-    asked = []
+    calls = []
 
     def denied(_):
-        asked.append(1)
+        calls.append(1)
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "io_counters", denied)
     host = Host()
     assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
-    assert len(asked) == 1
+    assert len(calls) == 1
     assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
 
 
@@ -225,8 +225,8 @@ P1 = {f"{CPU}/job/cpu.cfs_period_us": "100000"}
     ],
 )
 def test_how_long_a_quota_held_us_back_is_told_in_seconds(system, files, seconds):
-    told = Throttling(system(**files)).read()
-    assert told == seconds or (math.isnan(told) and math.isnan(seconds))
+    throttled_s = Throttling(system(**files)).read()
+    assert throttled_s == seconds or (math.isnan(throttled_s) and math.isnan(seconds))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ FUNCTIONS = {
 }
 # What else does not answer when these functions do not, in the columns' own sensor or in another.
 TOO = {"util_frac": {"memory_util_frac"}, "power_held_s": {"thermal_held_s", "power_w"}}
-ASKED = {"nvmlDeviceGetViolationStatus": 2}  # by so many sensors: once about power, once about heat
+CALLS_PER_READING = {"nvmlDeviceGetViolationStatus": 2}  # by so many sensors: once about power, once about heat
 TWO_ANSWERS = [column for column, functions in FUNCTIONS.items() if len(functions) == 2]
 
 
@@ -100,13 +100,13 @@ def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin
         standin.fault(function, code, gpu=0)
     nvml = opened()
     readings = [nvml.read(nvml.gpus[0]) for _ in range(3)]
-    asked = standin.calls(FUNCTIONS[column][-1])
+    call_count = standin.calls(FUNCTIONS[column][-1])
     other_processes = set(COLUMNS) - {column} - TOO.get(column, set())
     assert all(math.isnan(reading[column]) for reading in readings)
     assert all(reading[other] == expected(other, 0) for reading in readings for other in other_processes)
     assert nvml.read(nvml.gpus[1])[column] == expected(column, 1), "the other GPU goes on"
     nvml.read(nvml.gpus[0])
-    assert standin.calls(FUNCTIONS[column][-1]) - asked <= 1, "only the other GPU's question"
+    assert standin.calls(FUNCTIONS[column][-1]) - call_count <= 1, "only the other GPU's question"
     (gap,) = nvml.gaps
     assert "GPU 0 (Standin H100)" in gap.what
     assert "MIG" not in gap.why
@@ -164,7 +164,7 @@ def test_where_the_newer_question_is_not_answered_the_older_one_is_asked(standin
     standin.fault(newer, code)
     nvml = opened()
     assert [nvml.read(nvml.gpus[1])[column] for _ in range(2)] == [expected(column, 1, OLDER)] * 2
-    assert standin.calls(newer) == ASKED.get(newer, 1), "what failed for good is not asked again"
+    assert standin.calls(newer) == CALLS_PER_READING.get(newer, 1), "what failed for good is not asked again"
     assert nvml.gaps == (), "an answer from the older question leaves no gap"
 
 
@@ -208,9 +208,9 @@ def test_a_lost_gpu_is_left_alone_and_the_others_go_on(standin, opened):
     assert nvml.read(lost)["sm_clock_mhz"] == expected("sm_clock_mhz", 0)
     assert nvml.answering == nvml.gpus
     nvml.read(lost)
-    asked = standin.calls("nvmlDeviceGetUtilizationRates")
+    call_count = standin.calls("nvmlDeviceGetUtilizationRates")
     assert all(math.isnan(value) for value in nvml.read(lost).values())
-    assert standin.calls("nvmlDeviceGetUtilizationRates") == asked
+    assert standin.calls("nvmlDeviceGetUtilizationRates") == call_count
     assert nvml.answering == (sound,)
     assert nvml.read(sound) == {column: expected(column, 1) for column in COLUMNS}
     assert [gap.what for gap in nvml.gaps] == ["sensors of GPU 0 (Standin H100)"]
@@ -286,10 +286,10 @@ def test_a_process_known_by_the_number_of_one_of_its_threads_is_this_one(standin
     thread.start()
     standin.processes(own=thread.native_id, other=1 << 30)
     nvml = opened()
-    told = nvml.read(nvml.gpus[0])["others_memory_bytes"]
+    others_bytes = nvml.read(nvml.gpus[0])["others_memory_bytes"]
     end.set()
     thread.join()
-    assert told == expected("others_memory_bytes", 0)
+    assert others_bytes == expected("others_memory_bytes", 0)
 
 
 @pytest.mark.parametrize("column", OTHERS)
@@ -306,8 +306,8 @@ def test_numbers_of_another_namespace_tell_nothing_and_that_is_said_once(standin
 
 @pytest.mark.parametrize("column", OTHERS)
 def test_in_a_container_others_that_are_seen_are_there_and_seeing_none_says_nothing(standin, opened, contained, column):
-    seen = opened()
-    assert seen.read(seen.gpus[0])[column] == expected(column, 0)
+    nvml = opened()
+    assert nvml.read(nvml.gpus[0])[column] == expected(column, 0)
     standin.processes(other=0)
     unseen = opened()
     assert math.isnan(unseen.read(unseen.gpus[0])[column])
@@ -385,15 +385,15 @@ def test_a_library_that_others_shut_down_is_opened_again(standin, opened):
 def test_a_forked_child_opens_the_library_for_itself(standin, opened):
     nvml = opened()
     nvml.read(nvml.gpus[1])
-    mine, childs = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        told = json.dumps([nvml.read(nvml.gpus[1]), [gap.why for gap in nvml.gaps]])
-        os.write(childs, told.encode())
+        message = json.dumps([nvml.read(nvml.gpus[1]), [gap.why for gap in nvml.gaps]])
+        os.write(write_end, message.encode())
         os._exit(0)
-    os.close(childs)
+    os.close(write_end)
     os.waitpid(child, 0)
-    with os.fdopen(mine) as pipe:
+    with os.fdopen(read_end) as pipe:
         reading, gaps = json.load(pipe)
     assert reading == {column: expected(column, 1) for column in COLUMNS}
     assert gaps == []
@@ -445,17 +445,17 @@ def test_a_driver_that_cannot_be_opened_says_why_and_what_to_do(standin, opened,
 
 def python(code: str, **environ: str) -> str:
     """Run Python in a process of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     path = os.pathsep.join([environ.pop("PYTHONPATH", ""), str(ROOT)]).strip(os.pathsep)
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
-        env={**kept, **environ, "PYTHONPATH": path},
+        env={**environment, **environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert told.returncode == 0, told.stderr
-    return told.stdout.strip()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
 SAY_GAPS = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print([vars(g) for g in n.gaps])"
@@ -463,12 +463,12 @@ SAY_GAPS = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print([v
 
 @pytest.mark.parametrize("missing", ["_nvmlGetFunctionPointer", "nvmlInitWithFlags"])
 def test_an_old_package_in_the_place_of_nvidia_ml_py_is_named_with_the_way_out(tmp_path, missing):
-    there = {"_nvmlGetFunctionPointer", "nvmlInitWithFlags"} - {missing}
-    (tmp_path / "pynvml.py").write_text("\n".join(f"def {name}(*_): raise SystemExit(1)" for name in there))
-    told = python(SAY_GAPS, PYTHONPATH=str(tmp_path))
-    assert told.count("'why'") == 1
-    assert "hides nvidia-ml-py" in told
-    assert "pip uninstall -y pynvml nvidia-ml-py3" in told
+    present = {"_nvmlGetFunctionPointer", "nvmlInitWithFlags"} - {missing}
+    (tmp_path / "pynvml.py").write_text("\n".join(f"def {name}(*_): raise SystemExit(1)" for name in present))
+    output = python(SAY_GAPS, PYTHONPATH=str(tmp_path))
+    assert output.count("'why'") == 1
+    assert "hides nvidia-ml-py" in output
+    assert "pip uninstall -y pynvml nvidia-ml-py3" in output
 
 
 def test_without_nvidia_ml_py_the_way_to_install_it_is_told(tmp_path):
@@ -478,6 +478,6 @@ def test_without_nvidia_ml_py_the_way_to_install_it_is_told(tmp_path):
 
 def test_the_library_is_found_where_the_system_looks_for_libraries(built):
     reset = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1').standin_reset(1); "
-    say = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print(n.gpus[0].name, n.read(n.gpus[0]))"
-    told = python(reset + say, LD_LIBRARY_PATH=str(built().parent))
-    assert told.startswith("Standin H100 {'util_frac': 0.61,")
+    code = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print(n.gpus[0].name, n.read(n.gpus[0]))"
+    output = python(reset + code, LD_LIBRARY_PATH=str(built().parent))
+    assert output.startswith("Standin H100 {'util_frac': 0.61,")

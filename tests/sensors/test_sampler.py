@@ -118,8 +118,8 @@ def test_ticks_that_were_missed_are_counted_and_not_made_up_for():
     assert "930 ms" in gap.why
 
 
-@pytest.mark.parametrize(("rounds", "pause_ms", "told"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
-def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, told):
+@pytest.mark.parametrize(("rounds", "pause_ms", "reported"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
+def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, reported):
     clock = Clock(rounds)
     pauses = itertools.chain([pause_ms * MS], itertools.repeat(0))
 
@@ -128,7 +128,7 @@ def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, told):
 
     sampler = clock.sampled(collector([], work))
     assert sampler.missed == pause_ms // 100 - 1
-    assert len(sampler.gaps) == told
+    assert len(sampler.gaps) == reported
 
 
 def test_the_end_is_read_too_unless_that_was_done_just_now():
@@ -212,14 +212,14 @@ def test_a_reader_may_stop_the_sampler():
 
 
 def test_the_thread_has_the_context_of_the_one_that_started_it():
-    whose = contextvars.ContextVar("whose", default="nobody's")
-    seen = []
-    sampler = Sampler([Reader(what="context", read=lambda _: seen.append(whose.get()))], period_ns=MS)
-    token = whose.set("the cell's")
+    variable = contextvars.ContextVar("whose", default="nobody's")
+    values = []
+    sampler = Sampler([Reader(what="context", read=lambda _: values.append(variable.get()))], period_ns=MS)
+    token = variable.set("the cell's")
     sampler.start()
-    whose.reset(token)
+    variable.reset(token)
     sampler.stop()
-    assert set(seen) == {"the cell's"}
+    assert set(values) == {"the cell's"}
 
 
 def test_code_that_holds_the_gil_makes_ticks_late_or_missed_but_never_twice():
@@ -251,11 +251,11 @@ def standin(built, monkeypatch):
 
 def after_ticks(count: int, **options) -> tuple[Sensors, list]:
     """Sensors that have made at least so many rounds, and were stopped; and what `now()` said after each."""
-    seen, enough = [], threading.Event()
+    ticks, enough = [], threading.Event()
 
     def on_tick():
-        seen.append(sensors.now())
-        if len(seen) >= count:
+        ticks.append(sensors.now())
+        if len(ticks) >= count:
             enough.set()
 
     options = {"nvml": Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}), **options}
@@ -263,7 +263,7 @@ def after_ticks(count: int, **options) -> tuple[Sensors, list]:
     sensors.start()
     assert enough.wait(30)
     sensors.stop()
-    return sensors, seen
+    return sensors, ticks
 
 
 def not_told(sensors: Sensors) -> list[str]:
@@ -293,9 +293,9 @@ def test_the_driver_is_closed_when_the_sensors_have_stopped(standin):
 def test_each_gpu_has_its_own_rows_with_its_own_numbers(standin):
     rows = after_ticks(2)[0].gpu_rows(0)
     for gpu in range(2):
-        own = rows.where(rows["device"] == gpu)
+        rows_of_gpu = rows.where(rows["device"] == gpu)
         for column, (base, step) in EXPECTED.items():
-            assert own[column] == pytest.approx(base + gpu * step)
+            assert rows_of_gpu[column] == pytest.approx(base + gpu * step)
 
 
 def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
@@ -309,42 +309,42 @@ def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
 
 def test_what_a_gpu_does_not_tell_is_nan_in_the_rows_and_none_in_the_panel(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, gpu=1)
-    sensors, seen = after_ticks(2)
+    sensors, readings = after_ticks(2)
     rows = sensors.gpu_rows(0)
     assert np.isnan(rows.where(rows["device"] == 1)["util_frac"]).all()
-    told, untold = seen[-1].gpus
-    assert (told.gpu.name, told.util_frac, told.value("power_w")) == ("Standin H100", 0.61, 512.345)
-    assert (told.value("memory_used_bytes"), told.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
-    assert (untold.util_frac, untold.value("power_w")) == (None, pytest.approx(513.456))
+    first, second = readings[-1].gpus
+    assert (first.gpu.name, first.util_frac, first.value("power_w")) == ("Standin H100", 0.61, 512.345)
+    assert (first.value("memory_used_bytes"), first.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
+    assert (second.util_frac, second.value("power_w")) == (None, pytest.approx(513.456))
     assert not_told(sensors) == ["utilisation of GPU 1 (Standin H200)"]
 
 
 def test_a_lost_gpu_has_no_more_rows_and_the_others_have(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", LOST, gpu=0, skip=2)
-    sensors, seen = after_ticks(6)
+    sensors, readings = after_ticks(6)
     rows = sensors.gpu_rows(0)
     assert (rows["device"] == 0).sum() == 3, "two with values and the one at which it was lost"
     assert (rows["device"] == 1).sum() >= 6
-    assert seen[-1].gpus[0].util_frac is None
+    assert readings[-1].gpus[0].util_frac is None
 
 
 def test_the_host_is_sampled_with_the_line_the_caller_is_at(standin):
-    sensors, seen = after_ticks(3, worker_pids=lambda: [os.getpid()])
+    sensors, readings = after_ticks(3, worker_pids=lambda: [os.getpid()])
     rows = sensors.host_rows(0)
     assert set(rows["workers"]) == {1}
     assert rows["rss_bytes"][-1] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     lines = {line for line in rows.words("frame").to_list() if line}
     assert any("(test_sampler.py:" in line for line in lines), lines
-    assert seen[-1].workers == 1
-    assert seen[-1].rss_bytes == rows["rss_bytes"][len(seen) - 1]
+    assert readings[-1].workers == 1
+    assert readings[-1].rss_bytes == rows["rss_bytes"][len(readings) - 1]
 
 
 def test_without_a_gpu_the_host_is_still_sampled(standin):
     standin.fault("nvmlInitWithFlags", 12)
-    sensors, seen = after_ticks(2)
+    sensors, readings = after_ticks(2)
     assert len(sensors.gpu_rows(0)) == 0
     assert len(sensors.host_rows(0)) >= 2
-    assert seen[-1].gpus == ()
+    assert readings[-1].gpus == ()
     assert not_told(sensors) == ["GPU sensors"]
 
 
@@ -352,12 +352,12 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
     def broken():
         raise RuntimeError("comm closed")
 
-    host, asked = Host(), []
+    host, calls = Host(), []
     reading, enough = host.read, threading.Event()
 
     def read():
-        asked.append(1)
-        if len(asked) > 5:
+        calls.append(1)
+        if len(calls) > 5:
             enough.set()
         return reading()
 

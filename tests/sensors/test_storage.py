@@ -17,14 +17,14 @@ def mounts(tmp_path, monkeypatch):
     """A system whose /, and two folders of the test's, lie on different kinds of file systems."""
     for name in ("far", "far/near"):
         (tmp_path / name).mkdir()
-    told = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: told)
+    mounts = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     return tmp_path
 
 
 class Pictures:
-    def __init__(self, **held):
-        self.__dict__.update(held)
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
 
     def __getattr__(self, name):
         raise AssertionError(f"asked for {name}")
@@ -64,14 +64,14 @@ def test_what_wraps_a_dataset_is_looked_through(mounts):
 @pytest.mark.parametrize(
     "held", [{}, {"root": "no such folder"}, {"root": 7}, {"files": []}, {"path": "a" * 10_000}, {"path": "a\0b"}]
 )
-def test_a_dataset_that_tells_of_no_file_lies_nowhere_known(held):
-    assert location(Pictures(**held)) is None
+def test_a_dataset_that_tells_of_no_file_lies_nowhere_known(attributes):
+    assert location(Pictures(**attributes)) is None
 
 
 def test_a_dataset_that_holds_itself_is_no_endless_search():
-    own = Pictures()
-    own.__dict__["dataset"] = own
-    assert location(own) is None
+    dataset = Pictures()
+    dataset.__dict__["dataset"] = dataset
+    assert location(dataset) is None
 
 
 def test_anything_can_be_a_dataset():

@@ -39,8 +39,8 @@ def child():
 
 
 def test_no_workers_are_zero_workers_which_is_known():
-    told = Workers().read(0)
-    assert (told["workers"], told["worker_cpu_s"]) == (0, 0)
+    values = Workers().read(0)
+    assert (values["workers"], values["worker_cpu_s"]) == (0, 0)
 
 
 def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
@@ -48,9 +48,9 @@ def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
     first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
     workers = Workers()
     workers.watch([first.pid, second.pid])
-    told = workers.read(0)
-    assert told["workers"] == 2
-    assert told["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
+    values = workers.read(0)
+    assert values["workers"] == 2
+    assert values["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
 
 
 def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
@@ -62,11 +62,11 @@ def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
     first.kill()
     assert psutil.Process(first.pid).wait(10) is not None
     workers.watch([first.pid, second.pid])
-    gone = workers.read(0)
+    values = workers.read(0)
     workers.watch([])
     none = workers.read(0)
-    assert (gone["workers"], none["workers"]) == (1, 0)
-    assert before <= gone["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
+    assert (values["workers"], none["workers"]) == (1, 0)
+    assert before <= values["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
 
 
 @linux_only
@@ -95,8 +95,8 @@ def test_a_worker_waiting_for_storage_is_told_from_one_that_sleeps(child, monkey
     monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
     workers = Workers()
     workers.watch([worker.pid for worker in started])
-    told = workers.read(0)
-    assert (told["workers"], told["workers_blocked"]) == (3, 1)
+    values = workers.read(0)
+    assert (values["workers"], values["workers_blocked"]) == (3, 1)
     assert workers.rows(0)["blocked"].tolist() == [1, 0, 0]
 
 
@@ -109,9 +109,9 @@ def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unkn
     monkeypatch.setattr(psutil.Process, "status", denied)
     workers = Workers()
     workers.watch([worker.pid])
-    told = workers.read(0)
-    assert told["workers"] == 1
-    assert math.isnan(told["worker_cpu_s"])
+    values = workers.read(0)
+    assert values["workers"] == 1
+    assert math.isnan(values["worker_cpu_s"])
     assert [gap.what for gap in workers.gaps] == ["CPU time of the workers"]
 
 

@@ -58,11 +58,11 @@ def outcome(text, **limits):
     try:
         return trace.read(text, limits=Limits(**limits) if limits else None)
     except TraceError as error:
-        found = error
-    assert found.what
-    assert found.why
-    assert found.fix
-    return found
+        result = error
+    assert result.what
+    assert result.why
+    assert result.fix
+    return result
 
 
 def with_event(text):
@@ -82,18 +82,18 @@ def small_blocks(monkeypatch):
 
 
 def test_every_truncation_gives_what_came_before_and_says_so():
-    whole = names(trace.read(TEXT))
+    intact = names(trace.read(TEXT))
     most = 0
     for size in range(1, len(TEXT)):
-        found = outcome(TEXT[:size])
-        if isinstance(found, TraceError):
+        result = outcome(TEXT[:size])
+        if isinstance(result, TraceError):
             assert most == 0
             continue
-        assert names(found) == whole[: len(names(found))]
-        assert len(names(found)) >= most
-        most = len(names(found))
-        assert found.recording.lost or TEXT[:size].rstrip().endswith((b"]", b"}"))
-    assert most == len(whole)
+        assert names(result) == intact[: len(names(result))]
+        assert len(names(result)) >= most
+        most = len(names(result))
+        assert result.recording.lost or TEXT[:size].rstrip().endswith((b"]", b"}"))
+    assert most == len(intact)
 
 
 def test_every_truncation_with_tiny_blocks_gives_the_same(small_blocks):
@@ -111,12 +111,14 @@ def test_every_truncation_of_the_compressed_file_is_survived():
 
 def test_a_killed_job_s_trace_keeps_its_sound_part(recorded):
     text = gzip.decompress(recorded("v100_resnet50_workers0.json.gz").read_bytes())
-    whole = trace.read(text)
+    intact = trace.read(text)
     half = trace.read(text[: len(text) * 6 // 10])
     assert len(half.event_rows) > 20_000
     assert half.recording.lost == {"the file ends early": 1}
-    found = set(zip(half.event_rows.words("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
-    assert found <= set(zip(whole.event_rows.words("name").to_list(), whole.event_rows["dur_ns"].tolist(), strict=True))
+    events = set(zip(half.event_rows.words("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
+    assert events <= set(
+        zip(intact.event_rows.words("name").to_list(), intact.event_rows["dur_ns"].tolist(), strict=True)
+    )
 
 
 def test_damage_in_the_compressed_data_keeps_what_came_before():
@@ -147,11 +149,11 @@ ODD = b'{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 1.
         (b'"x": "a\nb\x00"', "control characters"),
     ],
 )
-def test_what_is_almost_json_is_mended_and_says_so(fault, what, small_blocks):
+def test_what_is_almost_json_is_mended_and_says_so(fault, repair, small_blocks):
     run = trace.read(with_event(ODD % fault))
     assert names(run) == ["op1", "odd", "op2"]
     assert run.recording.lost == {}
-    assert run.facts["mended"] == what
+    assert run.facts["mended"] == repair
     assert run.began_ns == 1132
 
 
@@ -361,9 +363,9 @@ def test_no_damage_raises_anything_but_a_trace_error(data):
         text[at:until] = data.draw(
             st.binary(max_size=12) | st.sampled_from([b'"', b"\\", b"}", b"]", b"{", b"[", b",", b"NaN", b"\xff"])
         )
-    found = outcome(bytes(text))
-    if isinstance(found, Run):
-        rows = found.event_rows
+    result = outcome(bytes(text))
+    if isinstance(result, Run):
+        rows = result.event_rows
         assert (rows["start_ns"] >= 0).all()
         assert (rows["dur_ns"] >= 0).all()
         assert len(rows) <= 8

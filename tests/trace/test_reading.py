@@ -28,16 +28,16 @@ from tests.support.runs.written_traces import read, x
 def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
     run, oracle = both
     rows = run.event_rows
-    found = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
-    assert sorted(found) == oracle.everything()
+    events = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
+    assert sorted(events) == oracle.everything()
     assert not run.recording.lost
 
     for kind, categories in ((Kind.MEMCPY, MEMCPY), (Kind.MEMSET, MEMSET)):
         events = oracle.of(categories)
         assert len(rows.of_kind(kind)) == len(events)
         assert rows.of_kind(kind)["dur_ns"].sum() == sum(event["length"] for event in events)
-        told = [int(event["args"].get("bytes", -1)) for event in events]
-        assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(told)
+        sizes = [int(event["args"].get("bytes", -1)) for event in events]
+        assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(sizes)
     kernels = rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
     assert len(kernels) == len(oracle.of(KERNEL))
     assert kernels["dur_ns"].sum() == sum(event["length"] for event in oracle.of(KERNEL))
@@ -45,8 +45,8 @@ def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
     device = rows.of_kind(*DEVICE_KINDS)
     ends = device["start_ns"] + device["dur_ns"]
     for index, busy_ns in oracle.busy_ns().items():
-        mine = device["device"] == index
-        assert union(device["start_ns"][mine], ends[mine]).total_ns == busy_ns
+        on_device = device["device"] == index
+        assert union(device["start_ns"][on_device], ends[on_device]).total_ns == busy_ns
     assert (device["thread"] == -1).all()
     joins = Counter(event["args"]["correlation"] for event in oracle.of(DEVICE))
     assert Counter(device["correlation"].tolist()) == joins
@@ -57,10 +57,10 @@ def test_steps_and_loader_time_of_a_real_trace_equal_the_oracle(both):
     rows = run.event_rows
     steps = rows.of_kind(Kind.STEP)
     ends = steps["start_ns"] + steps["dur_ns"]
-    found = dict(
+    starts = dict(
         zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True)
     )
-    assert found == oracle.steps()
+    assert starts == oracle.steps()
     loader = rows.of_kind(Kind.LOADER)
     waits = union(loader["start_ns"], loader["start_ns"] + loader["dur_ns"])
     per_step = covered_ns(waits, steps["start_ns"], ends).tolist()
@@ -75,8 +75,8 @@ def test_nanoseconds_without_leading_zeros_are_known_by_their_fractions():
         for ns in start_ns
     )
     run = trace.read(f'{{"traceEvents":[{unpadded}]}}'.encode())
-    found = dict(zip(run.event_rows.words("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
-    assert found == {str(ns): ns - start_ns[0] for ns in start_ns}
+    starts = dict(zip(run.event_rows.words("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
+    assert starts == {str(ns): ns - start_ns[0] for ns in start_ns}
     assert (run.event_rows["dur_ns"] == 2050).all()
     assert run.facts["mended"] == "nanoseconds without leading zeros"
 
@@ -225,13 +225,13 @@ def many(count):
 @pytest.mark.parametrize("size", [64, 1000, 100_000])
 def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
     text = json.dumps(many(500), indent=indent).encode()
-    whole = trace.read(text)
+    intact = trace.read(text)
     monkeypatch.setattr(text_blocks, "BLOCK", size)
     monkeypatch.setattr(cut, "BLOCK", size)
     for pieces in (trace.read(text), trace.read(gzip.compress(text))):
-        assert pieces.event_rows.words("name").to_list() == whole.event_rows.words("name").to_list()
+        assert pieces.event_rows.words("name").to_list() == intact.event_rows.words("name").to_list()
         assert not pieces.recording.lost
-        assert pieces.began_ns == whole.began_ns == 7
+        assert pieces.began_ns == intact.began_ns == 7
 
 
 @pytest.mark.parametrize("keys", ["name first", "turn about"])

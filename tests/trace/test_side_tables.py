@@ -34,7 +34,7 @@ def listed(rows):
     return list(zip(*columns, strict=True))
 
 
-def told(run, rows):
+def arguments_of_rows(run, rows):
     """How often each row occurs, told by the name and the time of its event instead of its place."""
     events = run.event_rows
     names, start, dur = events.words("name").to_list(), events["start_ns"].tolist(), events["dur_ns"].tolist()
@@ -44,10 +44,12 @@ def told(run, rows):
 def expected(oracle, events, values):
     """The same from the oracle's events; `values` gives what an event tells, None where that is nothing."""
     rows = ((e["name"], e["begin"] - oracle.zero, e["length"], values(e["args"])) for e in events if "args" in e)
-    return Counter((name, begin, length, *found) for name, begin, length, found in rows if found is not None)
+    return Counter(
+        (name, begin, length, *arguments) for name, begin, length, arguments in rows if arguments is not None
+    )
 
 
-def whole(args, key):
+def parse_count(args, key):
     return int(args.get(key, -1))
 
 
@@ -61,21 +63,21 @@ def grid(args):
     percent = args.get("est. achieved occupancy %")
     frac = None if percent is None or percent < 0 else float(np.float32(float(percent) / 100))
     sides = product(args.get("grid")), product(args.get("block"))
-    return *sides, whole(args, "registers per thread"), whole(args, "shared memory"), frac
+    return *sides, parse_count(args, "registers per thread"), parse_count(args, "shared memory"), frac
 
 
 def test_how_kernels_were_launched_equals_the_file(both):
     run, oracle = both
-    found = Counter()
-    for row, count in told(run, run.grid_rows).items():
-        found[(*row[:-1], None if np.isnan(row[-1]) else row[-1])] += count
-    assert found == expected(oracle, oracle.of(KERNEL), grid)
+    counts = Counter()
+    for row, count in arguments_of_rows(run, run.grid_rows).items():
+        counts[(*row[:-1], None if np.isnan(row[-1]) else row[-1])] += count
+    assert counts == expected(oracle, oracle.of(KERNEL), grid)
 
 
 def test_shapes_and_types_of_operators_equal_the_file(both):
     run, oracle = both
     spelled = Counter()
-    for (*event, shapes, dtypes), count in told(run, run.shape_rows).items():
+    for (*event, shapes, dtypes), count in arguments_of_rows(run, run.shape_rows).items():
         spelled[(*event, shapes and repr(json.loads(shapes)), dtypes and repr(json.loads(dtypes)))] += count
 
     def inputs(args):
@@ -89,14 +91,14 @@ def test_shapes_and_types_of_operators_equal_the_file(both):
 def test_what_collectives_moved_equals_the_file(both):
     run, oracle = both
 
-    def moved(args):
+    def message_arguments(args):
         if "Collective name" not in args:
             return None
-        sizes = whole(args, "In msg nelems"), whole(args, "Out msg nelems")
-        group = args.get("Process Group Name"), whole(args, "Group size")
-        return args["Collective name"], args["dtype"], *sizes, *group, whole(args, "Seq")
+        sizes = parse_count(args, "In msg nelems"), parse_count(args, "Out msg nelems")
+        group = args.get("Process Group Name"), parse_count(args, "Group size")
+        return args["Collective name"], args["dtype"], *sizes, *group, parse_count(args, "Seq")
 
-    assert told(run, run.collective_rows) == expected(oracle, oracle.events, moved)
+    assert arguments_of_rows(run, run.collective_rows) == expected(oracle, oracle.events, message_arguments)
 
 
 def test_what_waited_for_what_equals_the_file(both):
@@ -105,10 +107,10 @@ def test_what_waited_for_what_equals_the_file(both):
     def waited(args):
         if "wait_on_stream" not in args:
             return None
-        found = args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"]
-        return None if found == (-1, -1) else found  # a row that tells nothing is none
+        values = args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"]
+        return None if values == (-1, -1) else values  # a row that tells nothing is none
 
-    assert told(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
+    assert arguments_of_rows(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
 
 
 def test_memory_given_out_and_taken_back_equals_the_file(both):
@@ -118,7 +120,7 @@ def test_memory_given_out_and_taken_back_equals_the_file(both):
             nanoseconds(event["ts"]) - oracle.zero,
             event["args"]["Device Id"] if event["args"]["Device Type"] else -1,
             event["args"]["Bytes"],
-            *(whole(event["args"], key) for key in ("Addr", "Total Allocated", "Total Reserved")),
+            *(parse_count(event["args"], key) for key in ("Addr", "Total Allocated", "Total Reserved")),
         )
         for event in oracle.instants
     )
@@ -165,11 +167,11 @@ def test_an_event_that_is_left_out_takes_its_row_along():
 
 
 def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
-    moved = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
+    arguments = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
     group = {"Process Group Name": 7, "Group size": 2, "Seq": 4}
     run = read(
-        x("cpu_op", "record_param_comms", 1, 1, **moved, **group),
-        x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **moved, **group),
+        x("cpu_op", "record_param_comms", 1, 1, **arguments, **group),
+        x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **arguments, **group),
         x("kernel", "gemm", 3, 1, device=0, stream=7, correlation=2),
     )
     assert [Kind(kind) for kind in run.event_rows["kind"]] == [Kind.OP, Kind.COLLECTIVE, Kind.KERNEL]
@@ -180,11 +182,11 @@ def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
 
 
 def test_what_has_no_row_tells_nothing_of_its_neighbour():
-    moved = {"Collective name": "allreduce", "dtype": "Float"}
+    arguments = {"Collective name": "allreduce", "dtype": "Float"}
     run = read(
         x("cpu_op", "aten::add", 1, 1),
-        x("gpu_user_annotation", "nccl:all_reduce", 2, 1, pid=0, tid=7, **moved),
-        x("user_annotation", "nccl:all_reduce", 3, 1, **moved),
+        x("gpu_user_annotation", "nccl:all_reduce", 2, 1, pid=0, tid=7, **arguments),
+        x("user_annotation", "nccl:all_reduce", 3, 1, **arguments),
     )
     assert run.collective_rows["event"].tolist() == [1]
 
