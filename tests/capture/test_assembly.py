@@ -25,7 +25,7 @@ def stretch(start_us, thread):
     )
 
 
-def test_stretches_lie_on_the_cell_s_clock_and_rows_point_at_their_own_events():
+def test_merged_traces_use_the_cells_clock_and_keep_their_event_references():
     cell = replace(run_of(), began_ns=BASE_NS + 10_000)
     run = merged(cell, [stretch(100, 3), stretch(200, 4)])
     assert run.event_rows["start_ns"].tolist() == [90_000, 95_000, 190_000, 195_000]
@@ -40,6 +40,6 @@ def test_stretches_lie_on_the_cell_s_clock_and_rows_point_at_their_own_events():
     assert run.memory_rows["bytes"].tolist() == [3, 4]
 
 
-def test_a_cell_without_a_stretch_stays_what_it_was():
+def test_a_cell_without_a_trace_is_unchanged():
     cell = run_of()
     assert merged(cell, []) is cell

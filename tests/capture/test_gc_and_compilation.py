@@ -46,7 +46,7 @@ def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing,
     assert (rows["kind"] == StallKind.GC).all()
 
 
-def test_a_collection_that_python_decides_on_is_told_by_its_generation(hearing):
+def test_an_automatic_collection_is_recorded_with_its_generation(hearing):
     began_ns = time.time_ns()
     garbage = [[number] for number in range(1_000_000)]
     descriptions = set(rows_since(hearing, began_ns).words("what").to_list())
@@ -55,7 +55,7 @@ def test_a_collection_that_python_decides_on_is_told_by_its_generation(hearing):
     assert not [text for text in descriptions if text.startswith("gc.collect")]
 
 
-def test_with_the_collector_off_only_calls_collect(hearing, many_objects):
+def test_with_gc_disabled_only_explicit_collections_are_recorded(hearing, many_objects):
     began_ns = time.time_ns()
     gc.disable()
     try:
@@ -68,7 +68,7 @@ def test_with_the_collector_off_only_calls_collect(hearing, many_objects):
     assert [text for text in descriptions if not text.startswith("gc.collect()")] == []
 
 
-def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
+def test_stalls_are_in_order_and_within_the_run(hearing, many_objects):
     gc.collect()
     began_ns = time.time_ns()
     gc.collect()
@@ -83,7 +83,7 @@ def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
     assert (rows["start_ns"] + rows["dur_ns"]).max() <= ended_ns - began_ns
 
 
-def test_nothing_is_left_of_it():
+def test_remove_unregisters_the_gc_callback():
     before = list(gc.callbacks)
     recorder = Stalls()
     recorder.install()
@@ -93,14 +93,14 @@ def test_nothing_is_left_of_it():
     assert gc.callbacks == before
 
 
-def test_a_collection_that_had_begun_before_is_not_told():
+def test_a_collection_that_began_before_installation_is_not_recorded():
     recorder = Stalls()
     recorder._on_gc("stop", {"generation": 2})
     now_ns = time.time_ns()  # what other tests compiled was before
     assert len(recorder.rows(now_ns, now_ns)) == 0
 
 
-def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch, many_objects):
+def test_collections_beyond_the_limit_are_reported_as_a_gap(hearing, monkeypatch, many_objects):
     monkeypatch.setattr(gc_and_compilation, "MOST", 1)
     before = len(rows_since(hearing, 0))
     gc.collect()
@@ -127,7 +127,7 @@ def compilation(**changes):
     )
 
 
-def test_a_compilation_is_told_with_its_function_and_why_it_came_again(monkeypatch):
+def test_a_compilation_has_its_function_and_the_reason_for_recompilation(monkeypatch):
     again = "0/0: tensor 'x' size mismatch at index 0. expected 3, actual 4\n  and more"
     compiler(
         monkeypatch,
@@ -151,25 +151,25 @@ def test_a_compilation_is_told_with_its_function_and_why_it_came_again(monkeypat
     assert set(rows["kind"].tolist()) == {StallKind.COMPILE}
 
 
-def test_older_versions_of_pytorch_tell_seconds(monkeypatch):
+def test_compilation_times_in_seconds_of_older_pytorch_are_read(monkeypatch):
     compiler(monkeypatch, compilation(start_time=2.5, entire_frame_compile_time_s=0.25))
     rows = Stalls().rows(0, 10**10)
     assert (rows["start_ns"][0], rows["dur_ns"][0]) == (2_500_000_000, 250_000_000)
 
 
-def test_compilations_of_an_earlier_cell_are_not_this_one_s(monkeypatch):
+def test_compilations_of_an_earlier_cell_are_not_counted(monkeypatch):
     compiler(monkeypatch, compilation(start_time_us=1000, duration_us=50))
     assert len(Stalls().rows(2_000_000, 10_000_000)) == 0
 
 
-def test_a_compiler_that_tells_nothing_of_the_kind_is_a_gap_and_no_failure(monkeypatch):
+def test_a_pytorch_without_compilation_metrics_is_a_gap(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())
     recorder = Stalls()
     assert len(recorder.rows(0, 1)) == 0
     assert recorder.gaps[0].what == "compilations"
 
 
-def test_where_pytorch_kept_only_the_latest_compilations_that_is_told(monkeypatch):
+def test_truncated_compilation_metrics_are_reported_as_a_gap(monkeypatch):
     compilations = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
     compiler(monkeypatch, *compilations, DEFAULT_COMPILATION_METRICS_LIMIT=3)
     recorder = Stalls()
@@ -177,7 +177,7 @@ def test_where_pytorch_kept_only_the_latest_compilations_that_is_told(monkeypatc
     assert "latest 3" in recorder.gaps[0].why
 
 
-def test_this_pytorch_tells_of_its_compilations():
+def test_compilations_of_the_installed_pytorch_are_recorded():
     torch = pytest.importorskip("torch")
 
     def doubled(x):

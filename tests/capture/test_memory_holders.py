@@ -69,7 +69,7 @@ def test_a_variable_of_the_notebook_holds_its_tensors_and_those_in_its_container
     assert held_mebibytes()["data", "variable"] == 6
 
 
-def test_memory_that_several_share_is_counted_once_for_the_first(notebook):
+def test_shared_memory_is_counted_once_for_the_first_holder(notebook):
     tensor = mebibytes(8)
     notebook.update(whole=tensor, part=tensor[:4], same=tensor.view(-1))
     holder_sizes = held_mebibytes()
@@ -77,7 +77,7 @@ def test_memory_that_several_share_is_counted_once_for_the_first(notebook):
     assert {name for name, _ in holder_sizes} & {"part", "same"} == set()
 
 
-def test_a_model_its_gradients_and_its_optimizer_are_told_apart(notebook):
+def test_model_gradients_and_optimizer_state_are_counted_separately(notebook):
     model = torch.nn.Linear(1024, 1024, bias=False)  # 4 MiB
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 1024)).sum().backward()
@@ -89,21 +89,21 @@ def test_a_model_its_gradients_and_its_optimizer_are_told_apart(notebook):
     assert holder_sizes["adam", "optimizer"] == 8
 
 
-def test_a_model_without_a_name_is_told_by_its_class(notebook):
+def test_an_unnamed_model_is_listed_under_its_class(notebook):
     models = [torch.nn.Linear(1024, 1024)]
     holder_sizes = held_mebibytes()
     assert holder_sizes["Linear", "parameter"] == 4
     del models
 
 
-def test_what_a_graph_keeps_is_told_for_the_variable_that_keeps_the_graph(notebook):
+def test_saved_tensors_are_counted_for_the_variable_that_holds_the_graph(notebook):
     weight = torch.ones(MIB // 4, requires_grad=True)
     notebook["losses"] = [weight.exp().sum() for _ in range(5)]  # exp keeps its result: 1 MiB each
     holder_sizes = held_mebibytes()
     assert holder_sizes["losses", "graph"] >= 5
 
 
-def test_what_backward_has_freed_is_held_no_more(notebook):
+def test_tensors_freed_by_backward_are_not_counted(notebook):
     weight = torch.ones(4 * MIB, requires_grad=True)
     notebook["loss"] = weight.exp().sum()
     assert held_mebibytes()["loss", "graph"] >= 16
@@ -121,7 +121,7 @@ def test_outputs_of_earlier_cells_and_the_underscore_come_after_variables(notebo
     assert ("Out[1]", "output") not in holder_sizes
 
 
-def test_variables_of_the_function_that_failed_are_told_with_its_name(notebook):
+def test_variables_of_the_failed_function_are_listed_with_its_name(notebook):
     def train():
         batch = mebibytes(7)
         fail()
@@ -130,7 +130,7 @@ def test_variables_of_the_function_that_failed_are_told_with_its_name(notebook):
     assert held_mebibytes(error=error_of(train))["batch in train()", "variable"] == 7
 
 
-def test_an_error_that_is_still_kept_from_before_is_named(notebook):
+def test_an_earlier_error_that_python_still_holds_is_a_holder(notebook):
     def work():
         batch = mebibytes(6)
         fail()
@@ -140,7 +140,7 @@ def test_an_error_that_is_still_kept_from_before_is_named(notebook):
     assert held_mebibytes()[EARLIER, "traceback"] == 6
 
 
-def test_an_earlier_error_that_went_when_the_next_came_is_named_all_the_same(notebook):
+def test_an_earlier_error_replaced_by_the_next_one_is_still_a_holder(notebook):
     def work():
         batch = mebibytes(6)
         fail()
@@ -153,20 +153,20 @@ def test_an_earlier_error_that_went_when_the_next_came_is_named_all_the_same(not
     assert held_mebibytes(earlier=before)[EARLIER, "traceback"] == 6
 
 
-def test_tensors_that_nobody_names_are_told_as_such(notebook):
+def test_tensors_without_a_name_are_listed_as_unnamed(notebook):
     hidden = [mebibytes(9)]
     assert held_mebibytes()[ELSEWHERE, "other"] >= 9
     del hidden
 
 
-def test_what_the_allocator_gave_out_and_python_does_not_see_is_told(notebook):
+def test_allocated_memory_that_python_cannot_see_is_listed(notebook):
     notebook["seen"] = mebibytes(2)
     failure = Failure(message="", device=0, allocated_bytes=100 * 2**30)
     rows, _ = holders(failure, error_of(fail), limit_s=PATIENT_S)
     assert sum(rows["bytes"]) == 100 * 2**30
 
 
-def test_nothing_is_kept_alive_not_even_until_the_next_collection(notebook):
+def test_the_search_keeps_no_object_alive(notebook):
     gc.collect()
     gc.disable()
     try:
@@ -187,7 +187,7 @@ def test_nothing_is_kept_alive_not_even_until_the_next_collection(notebook):
         gc.enable()
 
 
-def test_no_code_of_the_users_is_called(notebook):
+def test_the_search_calls_no_user_code(notebook):
     class Angry:
         def __getattribute__(self, name):
             raise AssertionError(f"asked for {name}")
@@ -234,7 +234,7 @@ def test_saved_tensors_are_not_unpacked_as_that_may_compute_or_copy(notebook):
     assert held_mebibytes()["loss", "graph"] >= 4
 
 
-def test_a_look_that_takes_too_long_ends_and_says_so(notebook):
+def test_a_search_beyond_its_time_limit_ends_with_a_gap(notebook):
     notebook["many"] = [object() for _ in range(10)] * 20_000 + [[] for _ in range(50_000)]
     rows, gaps = holders(HOST, error_of(fail), limit_s=0.0)
     assert len(gaps) == 1
@@ -256,7 +256,7 @@ def test_the_largest_tensor_is_described(notebook):
     assert rows["tensors"][place] == 2
 
 
-def test_frames_of_pytorch_itself_are_the_step_under_way(notebook):
+def test_tensors_in_pytorch_frames_belong_to_the_failed_step(notebook):
     class Fails(torch.nn.Module):
         def forward(self, x):
             return fail()
@@ -268,7 +268,7 @@ def test_frames_of_pytorch_itself_are_the_step_under_way(notebook):
     assert holder_sizes.get((UNDER_WAY, "variable"), 0) + holder_sizes.get(("x in forward()", "variable"), 0) == 4
 
 
-def test_a_list_that_grows_by_graphs_is_noticed_and_one_of_numbers_is_not():
+def test_a_list_growing_by_graphs_is_recorded_and_a_list_of_numbers_is_not():
     growing, weight = Growing(), torch.ones(3, requires_grad=True)
     losses, numbers, first = [], [], [weight.sum()]
     for step in range(1, 40):
@@ -293,7 +293,7 @@ def test_what_the_graphs_of_a_growing_list_keep_is_counted():
     assert rows["bytes"][0] == pytest.approx(8 * MIB, rel=0.01)
 
 
-def test_a_list_that_is_emptied_again_and_again_does_not_grow():
+def test_a_list_that_is_emptied_regularly_does_not_count_as_growing():
     growing, weight = Growing(), torch.ones(3, requires_grad=True)
     window = []
     for step in range(1, 100):
@@ -304,7 +304,7 @@ def test_a_list_that_is_emptied_again_and_again_does_not_grow():
     assert len(growing.rows()) == 0
 
 
-def test_figures_to_reason_with_come_largest_first(notebook):
+def test_holders_are_sorted_by_size(notebook):
     from gpulab.run import Machine, Run, Source
 
     notebook.update(small=mebibytes(1), large=mebibytes(9))

@@ -24,14 +24,14 @@ def walk(plan, steps, step_ns, known_steps=None, start_ns=0):
     return acts
 
 
-def test_a_long_loop_is_opened_warmed_and_recorded_for_a_second_and_left_alone():
+def test_a_long_loop_is_recorded_for_one_second_after_opening_and_warm_up():
     plan = plan_with()
     acts = walk(plan, 1000, 10 * MS)
     assert acts == {2: Act.STOP, 7: Act.START, 107: Act.STOP}
     assert plan.phase is Phase.DONE
 
 
-def test_slow_steps_are_recorded_until_a_few_are_there():
+def test_few_slow_steps_are_enough():
     acts = walk(plan_with(), 30, 4 * SECOND)
     assert acts == {2: Act.STOP, 7: Act.START, 12: Act.STOP}
 
@@ -54,11 +54,11 @@ def test_three_steps_are_recorded_however_many_events_one_has():
     assert walk(plan, 50, 10 * MS, start_ns=20 * MS) == {5: Act.START, 8: Act.STOP}
 
 
-def test_as_many_steps_as_asked_for_are_recorded():
+def test_the_requested_number_of_steps_is_planned():
     assert walk(plan_with(steps=4), 50, MS) == {2: Act.STOP, 7: Act.START, 11: Act.STOP}
 
 
-def test_a_cell_without_steps_is_recorded_for_a_while_only():
+def test_a_cell_without_steps_is_recorded_for_a_limited_time():
     plan = plan_with(opening_ns=2 * SECOND)
     assert plan.tick(1 * SECOND) is Act.NONE
     assert plan.tick(3 * SECOND) is Act.STOP
@@ -72,7 +72,7 @@ def test_a_loop_that_begins_after_a_long_set_up_is_still_recorded():
     assert list(acts.values()) == [Act.START, Act.STOP]
 
 
-def test_recording_ends_when_the_loop_is_over_and_the_cell_goes_on():
+def test_recording_ends_with_the_loop_while_the_cell_continues():
     plan = plan_with(silent_ns=5 * SECOND)
     walk(plan, 20, 10 * MS)
     assert plan.phase is Phase.RECORDING
@@ -89,7 +89,7 @@ def test_a_slow_step_is_not_mistaken_for_the_end_of_the_loop():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_after_giving_up_nothing_is_started_again(steps):
+def test_a_stopped_plan_does_not_start_again(steps):
     plan = plan_with()
     walk(plan, steps, MS)
     plan.give_up(steps * MS)

@@ -22,7 +22,7 @@ from tests.support.runs.written_traces import x
 SOME = ("cuda_event_sync", "mi250_minitoy", "h100_bert_small_inference", "b200_eager")
 
 
-def test_without_the_wish_nothing_is_written_and_nothing_is_used(tmp_path):
+def test_by_default_no_cache_is_read_or_written(tmp_path):
     path = write(tmp_path / "a.json")
     gpulab.load(path)
     gpulab.load(tmp_path)
@@ -39,7 +39,7 @@ def replant(sidecar, **changes):
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_kept_run_equals_what_is_read_afresh_in_every_field(tmp_path, recorded, name):
+def test_a_cached_run_equals_a_fresh_one_in_every_field(tmp_path, recorded, name):
     path = Path(shutil.copy(recorded(f"{name}.json.gz"), tmp_path))
     fresh = trace.read(path)
     assert equal(gpulab.load(path, cache=True), fresh)
@@ -47,7 +47,7 @@ def test_a_kept_run_equals_what_is_read_afresh_in_every_field(tmp_path, recorded
     assert equal(gpulab.load(path, cache=True), fresh)
 
 
-def test_a_damaged_trace_is_kept_with_what_was_lost(tmp_path):
+def test_a_cached_run_of_a_damaged_trace_lists_its_losses(tmp_path):
     path = write(tmp_path / "a.json", events=9)
     path.write_text(path.read_text()[:600])
     first, second = gpulab.load(path, cache=True), gpulab.load(path, cache=True)
@@ -55,7 +55,7 @@ def test_a_damaged_trace_is_kept_with_what_was_lost(tmp_path):
     assert equal(first, second)
 
 
-def test_what_is_kept_is_used(tmp_path):
+def test_a_cached_run_is_used(tmp_path):
     path = write(tmp_path / "a.json")
     gpulab.load(path, cache=True)
     replant(tmp_path / "a.json.gpulab", name="planted")
@@ -79,7 +79,7 @@ def touched(path):
 
 
 @pytest.mark.parametrize("change", [altered, grown, touched])
-def test_a_trace_that_changed_is_read_again_and_kept_anew(tmp_path, change):
+def test_a_changed_trace_is_read_and_cached_again(tmp_path, change):
     path = write(tmp_path / "a.json")
     gpulab.load(path, cache=True)
     replant(tmp_path / "a.json.gpulab", name="planted")
@@ -89,14 +89,14 @@ def test_a_trace_that_changed_is_read_again_and_kept_anew(tmp_path, change):
     assert gpulab.load(path, cache=True).name == "planted again"
 
 
-def test_what_was_read_under_other_limits_is_not_used(tmp_path):
+def test_a_run_cached_with_other_limits_is_not_used(tmp_path):
     path = write(tmp_path / "a.json", events=LONG)
     part = gpulab.load(path, cache=True, limits=trace.Limits(text_bytes=path.stat().st_size // 2))
     assert part.recording.lost
     assert equal(gpulab.load(path, cache=True), trace.read(path))
 
 
-def test_shapes_are_read_where_the_user_asks_and_what_was_read_without_them_is_not_used(tmp_path):
+def test_a_run_cached_without_shapes_is_not_used_for_shapes(tmp_path):
     shaped = {"Input Dims": [[2, 3]], "Input type": ["float"]}
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"traceEvents": [{**x("cpu_op", "aten::mm", 1, 2), "args": shaped}]}))
@@ -105,7 +105,7 @@ def test_shapes_are_read_where_the_user_asks_and_what_was_read_without_them_is_n
     assert len(gpulab.load(tmp_path, cache=True, shapes=True)[0].shape_rows) == 1
 
 
-def test_what_another_reader_made_is_not_used(tmp_path, monkeypatch):
+def test_a_run_cached_by_another_reader_is_not_used(tmp_path, monkeypatch):
     path = write(tmp_path / "a.json")
     gpulab.load(path, cache=True)
     replant(tmp_path / "a.json.gpulab", name="planted")
@@ -113,7 +113,7 @@ def test_what_another_reader_made_is_not_used(tmp_path, monkeypatch):
     assert gpulab.load(path, cache=True).name == "a"
 
 
-def test_a_change_of_any_module_that_reads_traces_makes_another_reader(monkeypatch):
+def test_a_change_of_any_reading_module_invalidates_the_cache(monkeypatch):
     package = Path(gpulab.__file__).parent
     modules = [*package.glob("trace/**/*.py"), *package.glob("store/**/*.py")]
     assert package / "trace" / "reading" / "damaged.py" in modules
@@ -126,7 +126,7 @@ def test_a_change_of_any_module_that_reads_traces_makes_another_reader(monkeypat
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text[:90], lambda _: b"", lambda _: b"{}"])
-def test_a_damaged_sidecar_is_made_again(tmp_path, damage):
+def test_a_damaged_sidecar_is_replaced(tmp_path, damage):
     path = write(tmp_path / "a.json")
     gpulab.load(path, cache=True)
     sidecar = tmp_path / "a.json.gpulab"
@@ -136,7 +136,7 @@ def test_a_damaged_sidecar_is_made_again(tmp_path, damage):
     assert sidecar.read_bytes() == intact
 
 
-def test_a_sidecar_with_any_byte_flipped_gives_the_run_of_the_trace_all_the_same(tmp_path):
+def test_a_sidecar_with_a_flipped_byte_is_not_used(tmp_path):
     path = write(tmp_path / "a.json")
     fresh = gpulab.load(path, cache=True)
     sidecar = tmp_path / "a.json.gpulab"
@@ -148,7 +148,7 @@ def test_a_sidecar_with_any_byte_flipped_gives_the_run_of_the_trace_all_the_same
             assert equal(gpulab.load(path, cache=True), fresh), at
 
 
-def test_a_folder_may_hold_what_is_kept_of_traces_that_are_called_alike(tmp_path):
+def test_traces_with_equal_names_share_a_cache_folder(tmp_path):
     one = write(tmp_path / "monday" / "rank0.json", began_ms=1)
     other = write(tmp_path / "tuesday" / "rank0.json", began_ms=5)
     cache_folder = tmp_path / "deep" / "kept"
@@ -161,7 +161,7 @@ def test_a_folder_may_hold_what_is_kept_of_traces_that_are_called_alike(tmp_path
     assert len(gpulab.load(cache_folder)) == 2, "unless it is asked for"
 
 
-def test_a_run_that_the_user_saved_there_is_not_written_over(tmp_path):
+def test_the_cache_does_not_overwrite_a_saved_run(tmp_path):
     path = write(tmp_path / "a.json")
     users_run = store.save(dataclasses.replace(trace.read(path), name="mine"), tmp_path / "a.json.gpulab")
     with pytest.warns(UserWarning, match=re.escape(users_run.name)):
@@ -169,7 +169,7 @@ def test_a_run_that_the_user_saved_there_is_not_written_over(tmp_path):
     assert store.open(users_run).name == "mine"
 
 
-def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_run(tmp_path):
+def test_an_unwritable_cache_is_only_a_warning(tmp_path):
     for name in ("a", "b"):
         write(tmp_path / f"{name}.json")
         (tmp_path / f"{name}.json.gpulab").mkdir()
@@ -182,7 +182,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning_and_not_the_run(tmp_path
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_to_costs_a_warning_and_not_the_run(tmp_path):
+def test_a_read_only_cache_folder_is_only_a_warning(tmp_path):
     path = write(tmp_path / "a.json")
     tmp_path.chmod(0o555)
     try:
@@ -192,7 +192,7 @@ def test_a_folder_that_may_not_be_written_to_costs_a_warning_and_not_the_run(tmp
         tmp_path.chmod(0o755)
 
 
-def test_a_trace_that_grows_while_it_is_read_is_not_kept(tmp_path, monkeypatch):
+def test_a_trace_that_grows_while_it_is_read_is_not_cached(tmp_path, monkeypatch):
     path = write(tmp_path / "a.json")
     real = trace.read
 

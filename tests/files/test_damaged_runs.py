@@ -38,7 +38,7 @@ def refused_or_the_same(path, text, run):
     return not same(run, back)
 
 
-def test_a_flipped_bit_anywhere_is_refused_or_harmless(small, tmp_path):
+def test_a_flipped_bit_anywhere_is_rejected_or_harmless(small, tmp_path):
     text, run = small
     rng = random.Random(3)
     listing = text.index(b"PK\x01\x02")
@@ -54,7 +54,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_harmless(small, tmp_path):
     assert 300 < refused < len(places), "a date in the list of parts does no harm; a byte of a table does"
 
 
-def test_a_file_cut_off_anywhere_is_refused(small, tmp_path):
+def test_a_truncated_file_is_rejected(small, tmp_path):
     text, run = small
     sizes = {*range(0, len(text), len(text) // 190), *range(len(text) - 15, len(text))}
     assert len(sizes) >= 200
@@ -63,7 +63,7 @@ def test_a_file_cut_off_anywhere_is_refused(small, tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_bytes_taken_out_or_put_in_are_refused_or_harmless(small, tmp_path_factory, data):
+def test_removed_or_inserted_bytes_are_rejected_or_harmless(small, tmp_path_factory, data):
     text, run = small
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 40)))
@@ -82,7 +82,7 @@ def test_a_damaged_part_is_named(saved):
             store.open(saved)
 
 
-def test_a_table_that_is_another_than_was_written_is_refused_though_the_zip_is_whole(saved):
+def test_a_replaced_table_in_a_valid_zip_is_rejected(saved):
     parts, other = parts_of(saved), full_run(49)
     others = parts_of(store.save(other, saved.with_name("other.gpulab")))
     for name in parts:
@@ -96,7 +96,7 @@ def test_a_table_that_is_another_than_was_written_is_refused_though_the_zip_is_w
             assert same(other, store.open(write(saved, others)))
 
 
-def test_a_table_without_a_checksum_is_refused(saved):
+def test_a_table_without_a_checksum_is_rejected(saved):
     with_meta(saved, lambda document: document["sha256"].pop("marks"))
     with pytest.raises(StoreError, match=r"its marks.parquet is damaged: .*SHA-256"):
         store.open(saved)
@@ -123,7 +123,7 @@ def test_a_table_without_a_checksum_is_refused(saved):
         (lambda document: document["run"].update(machine=[]), "machine: Expected `object`"),
     ],
 )
-def test_metadata_that_make_no_run_are_refused(saved, change, why):
+def test_invalid_metadata_are_rejected(saved, change, why):
     with_meta(saved, change)
     with pytest.raises(StoreError, match=why):
         store.open(saved)
@@ -152,13 +152,13 @@ def column_set(name, row, value):
         ("host_samples", column_set("at_ns", 0, 2**62 + 1), "at_ns of host_samples"),
     ],
 )
-def test_rows_that_point_nowhere_are_refused(saved, table, change, why):
+def test_rows_with_invalid_references_are_rejected(saved, table, change, why):
     with_table(saved, table, change)
     with pytest.raises(StoreError, match=why):
         store.open(saved)
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path):
+def test_a_file_of_another_format_is_rejected(tmp_path):
     for text in (b"", b"hello", b'{"traceEvents": []}', b"PK\x05\x06" + bytes(18)):
         (tmp_path / "x.gpulab").write_bytes(text)
         with pytest.raises(StoreError, match="cannot be read as a run"):

@@ -19,7 +19,7 @@ from tests.support.runs.files_on_disk import LONG, equal, names, numbers, write
 # One file.
 
 
-def test_a_trace_and_a_saved_run_are_told_apart_by_content(tmp_path, recorded):
+def test_traces_and_saved_runs_are_recognised_by_content(tmp_path, recorded):
     path = recorded("mi250_minitoy.json.gz")
     run = gpulab.load(path)
     assert isinstance(run, Run)
@@ -29,7 +29,7 @@ def test_a_trace_and_a_saved_run_are_told_apart_by_content(tmp_path, recorded):
     assert equal(gpulab.load(str(saved)), run)
 
 
-def test_the_home_folder_is_known_by_its_sign(tmp_path, monkeypatch):
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     write(tmp_path / "runs" / "a.json")
@@ -41,14 +41,14 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     assert gpulab.load(write(tmp_path / "lr[0.1]*.json")).name == "lr[0.1]*"
 
 
-def test_a_saved_run_with_damaged_first_bytes_is_still_spoken_of_as_a_run(tmp_path):
+def test_the_error_for_a_run_with_damaged_first_bytes_is_about_a_run(tmp_path):
     path = gpulab.save(trace.read(write(tmp_path / "a.json")), tmp_path / "a.gpulab")
     path.write_bytes(b"\0\0\0\0" + path.read_bytes()[4:])
     with pytest.raises(StoreError, match="cannot be read as a run"):
         gpulab.load(path)
 
 
-def test_limits_reach_the_reader(tmp_path):
+def test_limits_are_passed_to_the_reader(tmp_path):
     path = write(tmp_path / "a.json", events=LONG)
     half = trace.Limits(text_bytes=path.stat().st_size // 2)
     assert gpulab.load(path).recording.lost == {}
@@ -60,13 +60,13 @@ def test_limits_reach_the_reader(tmp_path):
     "url",
     ["http://host/a.json", "https://host/*.json.gz", "s3://bucket/rank0.json", "gs://b/x", "file:///a.json"],
 )
-def test_a_url_is_refused_with_the_way_out(url):
+def test_a_url_is_rejected_with_advice(url):
     with pytest.raises(TraceError, match="URL") as error:
         gpulab.load(url)
     assert "download" in error.value.fix
 
 
-def test_what_opens_a_url_is_not_repeated_in_the_error():
+def test_credentials_of_a_url_are_not_in_the_error():
     with pytest.raises(TraceError) as error:
         gpulab.load("https://me:word@host/a.json?X-Signature=secret")
     assert "https://host/a.json" in str(error.value)
@@ -75,7 +75,7 @@ def test_what_opens_a_url_is_not_repeated_in_the_error():
 
 
 @pytest.mark.parametrize("path", ["missing.json", "missing/", "a\0b"])
-def test_a_path_without_a_file_says_where_it_was_looked_for(path, tmp_path, monkeypatch):
+def test_the_error_for_a_missing_file_names_the_current_folder(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TraceError, match="There is no file") as error:
         gpulab.load(path)
@@ -97,7 +97,7 @@ def test_a_directory_gives_its_ranks_in_order(tmp_path):
     assert ranks.of_rank(10) == (ranks[3],)
 
 
-def test_real_traces_and_saved_runs_lie_in_one_directory(tmp_path, recorded):
+def test_a_directory_may_contain_traces_and_saved_runs(tmp_path, recorded):
     shutil.copy(recorded("a100_ddp_8ranks_rank.json.gz"), tmp_path)
     shutil.copy(recorded("cpu_only_gloo.json.gz"), tmp_path)
     gpulab.save(trace.read(recorded("cuda_event_sync.json.gz")), tmp_path / "kept.gpulab")
@@ -108,7 +108,7 @@ def test_real_traces_and_saved_runs_lie_in_one_directory(tmp_path, recorded):
     ]
 
 
-def test_what_is_no_trace_is_passed_over_in_a_directory_without_a_word(tmp_path):
+def test_other_files_in_a_directory_are_ignored_silently(tmp_path):
     write(tmp_path / "a.json", 0)
     write(tmp_path / ".hidden.json", 1)
     write(tmp_path / "b.json.tmp", 2)
@@ -122,7 +122,7 @@ def test_what_is_no_trace_is_passed_over_in_a_directory_without_a_word(tmp_path)
     assert (numbers(ranks), ranks.unread) == ([0], ())
 
 
-def test_files_that_cannot_be_read_do_not_lose_those_that_can(tmp_path):
+def test_unreadable_files_do_not_affect_readable_ones(tmp_path):
     write(tmp_path / "rank1.json", 1)
     write(tmp_path / "rank0.json", 0)
     (tmp_path / "rank2.json").write_text('{"traceEvents": [{"ph"')
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read_do_not_lose_those_that_can(tmp_path):
         assert all(text in repr(ranks) for text in (gap.what, gap.why, gap.fix))
 
 
-def test_a_damaged_rank_is_there_with_what_was_lost(tmp_path):
+def test_a_damaged_rank_is_loaded_with_its_losses(tmp_path):
     write(tmp_path / "rank0.json", 0)
     content = write(tmp_path / "rank1.json", 1, events=9).read_text()
     (tmp_path / "rank1.json").write_text(content[: len(content) * 2 // 3])
@@ -156,7 +156,7 @@ def test_one_file_in_a_directory_is_a_sequence_of_one(tmp_path):
     assert equal(ranks[0], gpulab.load(path))
 
 
-def test_a_directory_with_nothing_to_read_says_what_would_be(tmp_path):
+def test_the_error_for_an_empty_directory_gives_working_advice(tmp_path):
     with pytest.raises(TraceError, match=re.escape(str(tmp_path))) as error:
         gpulab.load(tmp_path)
     assert ".gpulab" in error.value.why
@@ -182,7 +182,7 @@ def test_a_directory_of_damaged_files_gives_their_reasons(tmp_path):
     assert error.value.why.endswith("and 2 more")
 
 
-def test_a_directory_that_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypatch):
+def test_an_unreadable_directory_is_a_trace_error(tmp_path, monkeypatch):
     # For root every directory may be read.
     def refuse(_):
         raise PermissionError(13, "Permission denied")
@@ -196,7 +196,7 @@ def test_a_directory_that_may_not_be_read_is_an_error_of_ours(tmp_path, monkeypa
 # A pattern.
 
 
-def test_a_pattern_gives_what_matches_in_deeper_folders_too(tmp_path, monkeypatch):
+def test_a_pattern_with_two_stars_matches_subfolders(tmp_path, monkeypatch):
     write(tmp_path / "a" / "one.pt.trace.json", 1)
     write(tmp_path / "a" / "b" / "two.pt.trace.json", 0)
     write(tmp_path / "a" / ".kept" / "three.pt.trace.json", 2)
@@ -209,7 +209,7 @@ def test_a_pattern_gives_what_matches_in_deeper_folders_too(tmp_path, monkeypatc
     assert numbers(gpulab.load("a/o[tn]*")) == [1, 3]
 
 
-def test_what_a_pattern_names_counts_whatever_it_is_called(tmp_path):
+def test_files_matched_by_a_pattern_may_have_any_suffix(tmp_path):
     write(tmp_path / "a.trace", 0)
     (tmp_path / "b.trace").write_bytes(bytes(100))
     (tmp_path / "settings.trace").write_text('{"lr": 0.1}')
@@ -218,7 +218,7 @@ def test_what_a_pattern_names_counts_whatever_it_is_called(tmp_path):
     assert (numbers(ranks), len(ranks.unread)) == ([0], 1)
 
 
-def test_a_pattern_that_matches_other_json_only_says_so(tmp_path):
+def test_a_pattern_that_matches_only_other_json_is_an_error(tmp_path):
     (tmp_path / "settings.json").write_text('{"lr": 0.1}')
     with pytest.raises(TraceError, match=r"\*\.json") as error:
         gpulab.load(tmp_path / "*.json")
@@ -228,7 +228,7 @@ def test_a_pattern_that_matches_other_json_only_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", ["*.none", "**/none*", "[ab].json", "folder*"])
-def test_a_pattern_that_matches_nothing_says_so(tmp_path, monkeypatch, pattern):
+def test_a_pattern_without_matches_is_an_error(tmp_path, monkeypatch, pattern):
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TraceError, match="No file matches") as error:
@@ -242,7 +242,7 @@ def test_a_folder_linked_into_itself_gives_each_file_once(tmp_path):
     assert names(gpulab.load(str(tmp_path / "**" / "*.json"))) == ["a"]
 
 
-def test_who_wants_one_type_asks_for_it(tmp_path):
+def test_load_run_and_load_ranks_have_one_type_each(tmp_path):
     path = write(tmp_path / "a.json")
     assert isinstance(load_run(path), Run)
     assert isinstance(load_ranks(path), Ranks)

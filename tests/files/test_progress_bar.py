@@ -44,7 +44,7 @@ def terminal_output(monkeypatch):
     return run
 
 
-def test_a_long_load_shows_a_bar_in_a_terminal_that_is_gone_afterwards(tmp_path, terminal_output):
+def test_a_long_load_shows_a_bar_in_a_terminal_and_removes_it(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
     *states, blank, rest = terminal_output(lambda: gpulab.load(path)).split("\r")
     assert any("a.json:" in state and "%|" in state for state in states)
@@ -52,7 +52,7 @@ def test_a_long_load_shows_a_bar_in_a_terminal_that_is_gone_afterwards(tmp_path,
     assert len(blank) >= max(map(len, states))
 
 
-def test_a_load_that_fails_takes_the_bar_away(tmp_path, terminal_output):
+def test_a_failed_load_removes_the_bar(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
     path.write_bytes(path.read_bytes().replace(b"traceEvents", b"otherEvents"))
 
@@ -65,7 +65,7 @@ def test_a_load_that_fails_takes_the_bar_away(tmp_path, terminal_output):
     assert (blank.strip(), rest) == ("", "")
 
 
-def test_no_bar_where_none_is_wanted(tmp_path, terminal_output):
+def test_progress_false_shows_no_bar(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
     assert terminal_output(lambda: gpulab.load(path, progress=False)) == ""
 
@@ -96,9 +96,7 @@ def test_a_quick_load_does_not_even_import_the_bar(tmp_path):
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_whatever_became_of_the_files_before_the_bar_stands_at_the_sum_of_their_sizes(
-    tmp_path, monkeypatch, recorded, cache
-):
+def test_each_file_starts_at_the_sum_of_the_sizes_before_it(tmp_path, monkeypatch, recorded, cache):
     minitoy = recorded("mi250_minitoy.json.gz").read_bytes()
     (tmp_path / "1 whole.json.gz").write_bytes(minitoy)
     (tmp_path / "2 cut.json.gz").write_bytes(minitoy[:3000])
@@ -135,7 +133,7 @@ delay_s, progress_bar.DELAY_S = progress_bar.DELAY_S, 0.0
 """
 
 
-def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path, shared_kernel):
+def test_a_notebook_keeps_no_bar_and_shows_no_warning(tmp_path, shared_kernel):
     hostile = write(tmp_path / "<img src=x onerror=alert(1)>.json", events=LONG)
     live = shared_kernel(NOTEBOOK)
     try:
@@ -161,7 +159,7 @@ def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path, shared_
 
 
 @pytest.mark.full
-def test_a_notebook_without_widgets_sees_no_bar_and_no_warning(tmp_path):
+def test_a_notebook_without_widgets_shows_no_bar_and_no_warning(tmp_path):
     pytest.importorskip("ipykernel")
     from tests.support.front_end.kernel import kernel
 

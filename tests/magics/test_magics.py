@@ -431,7 +431,7 @@ def test_a_session_in_the_cell_itself_is_told_about_and_does_not_disturb(live):
 
 def test_a_recording_in_a_script_and_one_by_magic_do_not_mix(live):
     reply = live.run("with gpulab.profile('script', level='sensors'):\n    %gpuprofile 1 + 1")
-    assert "already" in displayed_text(reply)
+    assert "'script'" in displayed_text(reply)
     assert reply.value is None or reply.value == "2"
     assert live.value("'script' in gpulab.runs") is True
 

@@ -79,7 +79,7 @@ def gap_subjects(machine_value: Machine) -> list[str]:
 # What the machine is.
 
 
-def test_a_machine_is_told_in_full(standin, tmp_path, installed_torch):
+def test_all_fields_of_a_machine_are_filled(standin, tmp_path, installed_torch):
     installed_torch(version_py("9.9.0+cu999", "99.9"))
     described = machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
     assert [gpu.uuid for gpu in described.gpus] == [UUID]
@@ -95,7 +95,7 @@ def test_a_machine_is_told_in_full(standin, tmp_path, installed_torch):
     assert described.device == "Standin H100"
 
 
-def test_asking_leaves_the_driver_closed(standin):
+def test_describing_the_machine_leaves_nvml_closed(standin):
     import pynvml
 
     machine({})
@@ -103,13 +103,13 @@ def test_asking_leaves_the_driver_closed(standin):
     assert standin.calls("nvmlInitWithFlags") == standin.calls("nvmlShutdown") == 1
 
 
-def test_asking_does_not_import_torch():
+def test_describing_the_machine_does_not_import_torch():
     code = "import sys; from gpulab.sensors import machine; machine(); print('torch' in sys.modules)"
     process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert process.stdout.strip() == "False", process.stderr
 
 
-def test_the_installed_torch_is_told_as_it_tells_itself():
+def test_the_torch_build_equals_that_of_torch_itself():
     torch = pytest.importorskip("torch")
     build = torch_build()
     assert build is not None
@@ -118,7 +118,7 @@ def test_the_installed_torch_is_told_as_it_tells_itself():
     assert build.rocm == (torch.version.hip is not None)
 
 
-def test_a_torch_whose_files_do_not_tell_has_the_version_its_package_has(installed_torch):
+def test_a_torch_without_version_file_has_its_packages_version(installed_torch):
     installed_torch("")
     build = torch_build()
     assert build is not None
@@ -130,11 +130,11 @@ CPUINFO = (
 )
 
 
-def test_the_processor_is_called_by_its_name(system):
+def test_the_processor_has_its_model_name(system):
     assert cpu_name(system({"proc/cpuinfo": CPUINFO})) == "Some CPU @ 3 GHz"
 
 
-def test_a_processor_without_a_name_is_called_by_its_kind(tmp_path):
+def test_a_processor_without_a_model_name_has_its_architecture(tmp_path):
     assert cpu_name(tmp_path) in (platform.processor(), platform.machine())
 
 
@@ -156,11 +156,11 @@ def test_a_processor_without_a_name_is_called_by_its_kind(tmp_path):
         ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {}, "Kaggle"),
     ],
 )
-def test_what_we_run_in_is_known_by_its_marks(system, environ, files, expected):
+def test_containers_are_recognised_by_their_marks(system, environ, files, expected):
     assert container(environ, system(files)) == expected
 
 
-def test_memory_and_core_limits_are_told_beside_what_the_machine_has(system):
+def test_memory_and_core_limits_are_listed_with_the_machines_totals(system):
     files = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000", "sys/fs/cgroup/memory.max": "1234567"}
     described = machine({}, system(files))
     assert (described.cores_allowed, described.memory_limit_bytes) == (0.5, 1234567)
@@ -209,9 +209,7 @@ CPU_BUILD, CUDA_BUILD = version_py("9.9.0+cpu", None), version_py("9.9.0+cu999",
         (0, None, ["operators, kernels and steps"]),
     ],
 )
-def test_a_torch_that_cannot_use_the_gpu_is_told_where_there_is_one(
-    standin, tmp_path, installed_torch, gpus, build, expected
-):
+def test_a_torch_build_that_cannot_use_the_gpu_is_a_gap(standin, tmp_path, installed_torch, gpus, build, expected):
     standin.reset(gpus)
     installed_torch(build)
     subjects = gap_subjects(machine({}, tmp_path))
@@ -223,7 +221,7 @@ def test_a_torch_that_cannot_use_the_gpu_is_told_where_there_is_one(
 @pytest.mark.parametrize(
     ("gpus", "marks", "times"), [(1, {".dockerenv": ""}, 1), (1, {}, 0), (0, {".dockerenv": ""}, 0)]
 )
-def test_whose_gpu_memory_it_is_is_unknown_in_a_container_with_a_gpu(standin, system, gpus, marks, times):
+def test_memory_of_other_processes_is_a_gap_in_a_container_with_a_gpu(standin, system, gpus, marks, times):
     standin.reset(gpus)
     assert sum("memory_allocated" in gap.fix for gap in machine({}, system(marks)).gaps) == times
 

@@ -70,7 +70,7 @@ def test_the_sensors_fill_each_float_column_of_the_table_once():
     assert sorted(column for sensor in SENSORS for column in sensor.columns) == sorted(COLUMNS)
 
 
-def test_no_two_fields_of_the_stand_in_are_alike_so_a_swapped_one_cannot_pass():
+def test_all_fields_of_the_stand_in_differ():
     numbers = [base + gpu * step for gpu in range(4) for base, step in [*EXPECTED.values(), *OLDER.values()]]
     assert len(set(numbers)) == len(numbers)
 
@@ -83,7 +83,7 @@ def test_each_column_is_its_own_field_of_its_own_gpu_in_its_own_unit(standin, op
     assert nvml.gaps == ()
 
 
-def test_nothing_that_takes_long_is_asked_between_samples(standin, opened):
+def test_no_slow_sensor_is_read_between_samples(standin, opened):
     nvml = opened()
     nvml.read(nvml.gpus[0])
     assert standin.calls("nvmlDeviceGetPcieThroughput") == 0
@@ -95,7 +95,7 @@ def test_nothing_that_takes_long_is_asked_between_samples(standin, opened):
 
 @pytest.mark.parametrize("column", FUNCTIONS)
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
-def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin, opened, column, code):
+def test_an_unsupported_sensor_is_nan_with_a_gap_and_not_read_again(standin, opened, column, code):
     for function in FUNCTIONS[column]:
         standin.fault(function, code, gpu=0)
     nvml = opened()
@@ -113,7 +113,7 @@ def test_what_a_gpu_never_tells_is_nan_with_a_reason_and_not_asked_again(standin
     assert gap.fix
 
 
-def test_one_cause_is_one_gap_whatever_it_touches(standin, opened):
+def test_each_cause_is_one_gap(standin, opened):
     for function in ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetUtilizationRates"):
         standin.fault(function, NOT_SUPPORTED)
     standin.fault("nvmlDeviceGetClockInfo", NO_PERMISSION)
@@ -125,7 +125,7 @@ def test_one_cause_is_one_gap_whatever_it_touches(standin, opened):
 
 @pytest.mark.parametrize("code", [TIMEOUT, UNKNOWN, 777])
 @pytest.mark.parametrize("column", FUNCTIONS)
-def test_what_a_gpu_does_not_tell_once_is_nan_once_and_then_a_value(standin, opened, column, code):
+def test_a_transient_failure_is_nan_once(standin, opened, column, code):
     standin.fault(FUNCTIONS[column][0], code, gpu=0, count=1)
     nvml = opened()
     first, second = (nvml.read(nvml.gpus[0])[column] for _ in range(2))
@@ -142,7 +142,7 @@ def test_a_fault_that_comes_and_goes_is_counted(standin, opened):
     assert [gap.why for gap in nvml.gaps if "energy" in gap.what] == ["the driver did not answer in time (3 times)"]
 
 
-def test_an_answer_of_all_bits_set_is_no_answer(standin, opened, monkeypatch):
+def test_a_counter_with_all_bits_set_is_unavailable(standin, opened, monkeypatch):
     import pynvml
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", lambda gpu: 2**64 - 1)
@@ -159,7 +159,7 @@ def test_a_field_may_fail_within_a_call_that_succeeds(standin, opened):
 
 @pytest.mark.parametrize("column", TWO_ANSWERS)
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, 25])
-def test_where_the_newer_question_is_not_answered_the_older_one_is_asked(standin, opened, column, code):
+def test_the_older_query_is_used_if_the_newer_one_fails(standin, opened, column, code):
     newer = FUNCTIONS[column][0]
     standin.fault(newer, code)
     nvml = opened()
@@ -169,7 +169,7 @@ def test_where_the_newer_question_is_not_answered_the_older_one_is_asked(standin
 
 
 @pytest.mark.parametrize("column", TWO_ANSWERS)
-def test_an_old_driver_without_the_newer_function_is_asked_the_older_one(without, opened, column):
+def test_the_older_query_is_used_with_an_old_driver(without, opened, column):
     without(FUNCTIONS[column][0])
     nvml = opened()
     assert nvml.read(nvml.gpus[0])[column] == expected(column, 0, OLDER)
@@ -183,7 +183,7 @@ def test_a_new_driver_without_the_older_function_does_not_miss_it(without, opene
     assert nvml.read(nvml.gpus[0])[column] == expected(column, 0)
 
 
-def test_an_older_nvidia_ml_py_without_the_newer_names_is_asked_the_older_ones(standin, opened, monkeypatch):
+def test_the_older_query_is_used_with_an_old_nvidia_ml_py(standin, opened, monkeypatch):
     import pynvml
 
     for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlMemory_v2"):
@@ -201,7 +201,7 @@ def test_a_driver_without_the_function_at_all_is_named_as_the_cause(without, ope
     assert ("GPU energy", "update the NVIDIA driver") in [(gap.what, gap.fix) for gap in nvml.gaps]
 
 
-def test_a_lost_gpu_is_left_alone_and_the_others_go_on(standin, opened):
+def test_a_lost_gpu_is_not_read_again_and_the_others_are(standin, opened):
     standin.fault("nvmlDeviceGetClockInfo", LOST, gpu=0, skip=2)
     nvml = opened()
     lost, sound = nvml.gpus
@@ -235,14 +235,14 @@ def outside(monkeypatch):
 
 
 @pytest.mark.parametrize("column", OTHERS)
-def test_lists_of_processes_are_asked_for_once_a_second_and_the_answer_stands_meanwhile(standin, opened, column):
+def test_process_lists_are_read_once_a_second_and_cached_between(standin, opened, column):
     nvml = opened()
     readings = [nvml.read(nvml.gpus[1])[column] for _ in range(3)]
     assert readings == [expected(column, 1)] * 3
     assert standin.calls(LISTS[column]) == 2, "once for the size, once for the list"
 
 
-def test_after_a_second_the_list_is_asked_for_again(standin, opened, monkeypatch):
+def test_process_lists_are_read_again_after_a_second(standin, opened, monkeypatch):
     nvml = opened()
     nvml.read(nvml.gpus[0])
     standin.processes(other=0)
@@ -251,7 +251,7 @@ def test_after_a_second_the_list_is_asked_for_again(standin, opened, monkeypatch
     assert nvml.read(nvml.gpus[0])["others_memory_bytes"] != expected("others_memory_bytes", 0)
 
 
-def test_without_others_they_have_nothing(standin, opened, outside):
+def test_without_other_processes_their_usage_is_zero(standin, opened, outside):
     standin.processes(other=0)
     nvml = opened()
     assert [nvml.read(nvml.gpus[0])[column] for column in OTHERS] == [0, 0]
@@ -271,7 +271,7 @@ def test_a_gpu_that_nobody_used_is_used_by_no_others(standin, opened, outside, m
     assert nvml.gaps == ()
 
 
-def test_a_child_of_ours_is_no_other(standin, opened, outside):
+def test_child_processes_are_not_other_processes(standin, opened, outside):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     standin.processes(other=child.pid)
     nvml = opened()
@@ -293,7 +293,7 @@ def test_a_process_known_by_the_number_of_one_of_its_threads_is_this_one(standin
 
 
 @pytest.mark.parametrize("column", OTHERS)
-def test_numbers_of_another_namespace_tell_nothing_and_that_is_said_once(standin, opened, contained, column):
+def test_pids_of_another_namespace_are_one_gap(standin, opened, contained, column):
     standin.reset(gpus=1)
     standin.processes(own=(1 << 30) + 7, other=(1 << 30) + 8)
     nvml = opened()
@@ -305,7 +305,7 @@ def test_numbers_of_another_namespace_tell_nothing_and_that_is_said_once(standin
 
 
 @pytest.mark.parametrize("column", OTHERS)
-def test_in_a_container_others_that_are_seen_are_there_and_seeing_none_says_nothing(standin, opened, contained, column):
+def test_in_a_container_an_empty_process_list_is_inconclusive(standin, opened, contained, column):
     nvml = opened()
     assert nvml.read(nvml.gpus[0])[column] == expected(column, 0)
     standin.processes(other=0)
@@ -313,14 +313,14 @@ def test_in_a_container_others_that_are_seen_are_there_and_seeing_none_says_noth
     assert math.isnan(unseen.read(unseen.gpus[0])[column])
 
 
-def test_a_list_of_processes_without_memory_does_not_tell_theirs(standin, opened, outside):
+def test_a_process_list_without_memory_is_unknown(standin, opened, outside):
     standin.processes(other=1 << 30, memory_told=False)
     nvml = opened()
     assert math.isnan(nvml.read(nvml.gpus[0])["others_memory_bytes"])
 
 
 @pytest.mark.parametrize("column", OTHERS)
-def test_what_is_not_told_of_others_takes_nothing_else_with_it(standin, opened, column):
+def test_unknown_usage_of_others_does_not_affect_other_sensors(standin, opened, column):
     standin.reset(gpus=1)
     standin.fault(LISTS[column], NOT_SUPPORTED)
     nvml = opened()
@@ -331,7 +331,7 @@ def test_what_is_not_told_of_others_takes_nothing_else_with_it(standin, opened, 
 
 
 @pytest.mark.parametrize("question", ["nvmlDeviceGetViolationStatus", "field"])
-def test_time_held_down_by_heat_is_told_without_that_by_power(standin, opened, question):
+def test_thermal_throttling_is_read_without_power_throttling(standin, opened, question):
     standin.reset(gpus=1)
     if question == "field":
         standin.fault("nvmlDeviceGetViolationStatus", NOT_SUPPORTED)
@@ -348,7 +348,7 @@ def test_time_held_down_by_heat_is_told_without_that_by_power(standin, opened, q
 # Opening.
 
 
-def test_reading_before_opening_and_after_closing_gives_nothing_and_breaks_nothing(standin):
+def test_reading_while_nvml_is_closed_gives_nan(standin):
     nvml = Nvml({})
     nvml.open()
     gpu = nvml.gpus[0]
@@ -425,7 +425,7 @@ def test_without_the_library_there_is_one_gap_and_no_exception(monkeypatch, tmp_
         ("sys/bus/pci/devices/0000:01:00.0/vendor", "no driver"),
     ],
 )
-def test_why_the_library_is_missing_is_told_from_what_the_system_shows(standin, tmp_path, sign, expected_why):
+def test_the_reason_for_a_missing_library_comes_from_the_file_system(standin, tmp_path, sign, expected_why):
     standin.fault("nvmlInitWithFlags", 12)
     (tmp_path / sign).parent.mkdir(parents=True)
     (tmp_path / sign).write_text("0x10de\n")
@@ -462,7 +462,7 @@ SAY_GAPS = "from gpulab.sensors.nvml import Nvml; n = Nvml(); n.open(); print([v
 
 
 @pytest.mark.parametrize("missing", ["_nvmlGetFunctionPointer", "nvmlInitWithFlags"])
-def test_an_old_package_in_the_place_of_nvidia_ml_py_is_named_with_the_way_out(tmp_path, missing):
+def test_an_old_package_in_place_of_nvidia_ml_py_is_named(tmp_path, missing):
     present = {"_nvmlGetFunctionPointer", "nvmlInitWithFlags"} - {missing}
     (tmp_path / "pynvml.py").write_text("\n".join(f"def {name}(*_): raise SystemExit(1)" for name in present))
     output = python(SAY_GAPS, PYTHONPATH=str(tmp_path))
@@ -471,7 +471,7 @@ def test_an_old_package_in_the_place_of_nvidia_ml_py_is_named_with_the_way_out(t
     assert "pip uninstall -y pynvml nvidia-ml-py3" in output
 
 
-def test_without_nvidia_ml_py_the_way_to_install_it_is_told(tmp_path):
+def test_a_missing_nvidia_ml_py_is_a_gap_with_an_install_command(tmp_path):
     (tmp_path / "pynvml.py").write_text("raise ImportError('no module named pynvml')")
     assert "pip install nvidia-ml-py" in python(SAY_GAPS, PYTHONPATH=str(tmp_path))
 

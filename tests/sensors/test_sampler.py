@@ -62,7 +62,7 @@ def collector(ticks: list, work=lambda tick: None) -> Reader:
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=50), st.integers(1, 100))
-def test_ticks_lie_on_the_schedule_and_every_instant_is_served_once_or_missed(waits, period):
+def test_every_scheduled_tick_is_served_once_or_missed(waits, period):
     schedule = Schedule(first_ns=0, period_ns=period)
     now, served = 0, []
     for wait in waits:
@@ -119,7 +119,7 @@ def test_ticks_that_were_missed_are_counted_and_not_made_up_for():
 
 
 @pytest.mark.parametrize(("rounds", "pause_ms", "reported"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
-def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, reported):
+def test_only_many_missed_ticks_are_a_gap(rounds, pause_ms, reported):
     clock = Clock(rounds)
     pauses = itertools.chain([pause_ms * MS], itertools.repeat(0))
 
@@ -131,7 +131,7 @@ def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, reported)
     assert len(sampler.gaps) == reported
 
 
-def test_the_end_is_read_too_unless_that_was_done_just_now():
+def test_a_last_reading_is_taken_unless_one_was_taken_just_now():
     clock, ticks = Clock(rounds=2), []
     sampler = Sampler([collector(ticks)], period_ns=PERIOD, clock_ns=clock, steady_ns=clock, wait=clock.wait)
     sampler._loop()
@@ -141,7 +141,7 @@ def test_the_end_is_read_too_unless_that_was_done_just_now():
     assert [(tick.at_ns // MS, tick.late_ns) for tick in ticks[2:]] == [(5170, 0)]
 
 
-def test_a_reader_that_fails_takes_nothing_else_with_it_and_is_left_alone_after_three_times():
+def test_a_failing_reader_affects_no_other_and_stops_after_three_failures():
     calls, ticks = [], []
 
     def broken(tick):
@@ -156,7 +156,7 @@ def test_a_reader_that_fails_takes_nothing_else_with_it_and_is_left_alone_after_
     assert gap.why == "reading failed with ValueError: no such thing (3 times)"
 
 
-def test_a_reader_that_fails_now_and_then_goes_on():
+def test_a_reader_with_occasional_failures_continues():
     calls = []
 
     def moody(tick):
@@ -222,7 +222,7 @@ def test_the_thread_has_the_context_of_the_one_that_started_it():
     assert set(values) == {"the cell's"}
 
 
-def test_code_that_holds_the_gil_makes_ticks_late_or_missed_but_never_twice():
+def test_ticks_under_a_held_gil_are_late_or_missed():
     ticks = []
     sampler = Sampler([collector(ticks)], period_ns=5 * MS)
     numbers = list(range(400_000, 0, -1))
@@ -298,7 +298,7 @@ def test_each_gpu_has_its_own_rows_with_its_own_numbers(standin):
             assert rows_of_gpu[column] == pytest.approx(base + gpu * step)
 
 
-def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
+def test_device_indices_refer_to_the_gpus_of_the_runs_machine(standin):
     sensors, _ = after_ticks(2)
     second, first = reversed(sensors.gpus)
     swapped = sensors.gpu_rows(0, [second, first])
@@ -307,7 +307,7 @@ def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
     assert len(sensors.gpu_rows(0, [Gpu(index=0, name="another", uuid="GPU-x")])) == 0
 
 
-def test_what_a_gpu_does_not_tell_is_nan_in_the_rows_and_none_in_the_panel(standin):
+def test_a_missing_gpu_sensor_is_nan_in_rows_and_none_in_readings(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, gpu=1)
     sensors, readings = after_ticks(2)
     rows = sensors.gpu_rows(0)
@@ -328,7 +328,7 @@ def test_a_lost_gpu_has_no_more_rows_and_the_others_have(standin):
     assert readings[-1].gpus[0].util_frac is None
 
 
-def test_the_host_is_sampled_with_the_line_the_caller_is_at(standin):
+def test_host_samples_have_the_callers_current_line(standin):
     sensors, readings = after_ticks(3, worker_pids=lambda: [os.getpid()])
     rows = sensors.host_rows(0)
     assert set(rows["workers"]) == {1}
@@ -369,7 +369,7 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
     assert "the live panel" in not_told(sensors)
 
 
-def test_before_it_starts_and_without_samples_there_is_nothing_and_no_error():
+def test_sensors_without_samples_give_empty_rows():
     sensors = Sensors()
     assert sensors.now().gpus == ()
     assert sensors.now().rss_bytes is None
@@ -377,6 +377,6 @@ def test_before_it_starts_and_without_samples_there_is_nothing_and_no_error():
     assert sensors.gaps == ()
 
 
-def test_the_first_share_of_cpu_time_is_not_known_rather_than_zero(standin):
+def test_the_first_cpu_share_is_unknown(standin):
     rows = after_ticks(1)[0].host_rows(0)
     assert math.isnan(rows["cpu_frac"][0])

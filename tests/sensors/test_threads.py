@@ -66,7 +66,7 @@ def compute(seconds):
 
 
 @linux_only
-def test_what_the_recorded_thread_uses_is_its_own_and_not_the_others(other):
+def test_cpu_time_of_the_recorded_thread_is_separate_from_the_others(other):
     reader = ReadingThread(Threads(threading.get_ident()))
     before = reader.read()
     compute(0.05)
@@ -80,7 +80,7 @@ def test_what_the_recorded_thread_uses_is_its_own_and_not_the_others(other):
 
 
 @linux_only
-def test_the_place_of_the_thread_that_used_most_since_the_reading_before_is_told(other):
+def test_the_location_of_the_busiest_other_thread_is_recorded(other):
     threads = Threads(threading.get_ident())
     reader = ReadingThread(threads)
     reader.read()
@@ -92,7 +92,7 @@ def test_the_place_of_the_thread_that_used_most_since_the_reading_before_is_told
     assert threads.busiest is None, "nobody computed since"
 
 
-def test_a_thread_without_a_line_of_the_users_is_told_by_its_name():
+def test_a_thread_without_user_code_is_shown_by_name():
     idle = threading.Event()
     thread = threading.Thread(target=idle.wait, name="pin_memory")
     thread.start()
@@ -107,7 +107,7 @@ def test_a_thread_without_a_line_of_the_users_is_told_by_its_name():
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits for a core")
-def test_time_in_which_a_thread_wants_a_core_and_has_none_is_counted():
+def test_time_waiting_for_a_core_is_counted():
     reader = ReadingThread(Threads(threading.get_ident()))
     allowed = os.sched_getaffinity(0)
     alone = reader.read()
@@ -128,7 +128,7 @@ def test_time_in_which_a_thread_wants_a_core_and_has_none_is_counted():
 
 
 @linux_only
-def test_a_thread_that_is_gone_keeps_its_cpu_time():
+def test_cpu_time_of_an_ended_thread_is_kept():
     threads = Threads(threading.get_ident())
     reader = ReadingThread(threads)
     started, end = threading.Event(), threading.Event()
@@ -147,7 +147,7 @@ def test_a_thread_that_is_gone_keeps_its_cpu_time():
     assert reader.read()["others_cpu_s"] >= alive >= 0.05
 
 
-def test_where_the_system_has_no_such_clock_nothing_is_told_and_it_is_said_why():
+def test_without_thread_clocks_cpu_times_are_unknown_with_a_gap():
     threads = Threads(threading.get_ident(), cpu_s=lambda _: math.nan)
     values = ReadingThread(threads).read()
     assert math.isnan(values["main_cpu_s"])

@@ -87,7 +87,7 @@ def test_intersection_and_difference_are_those_of_sets(one, other):
 
 
 @given(SPANS, SPANS)
-def test_what_is_covered_and_what_is_not_sum_to_the_whole(one, other):
+def test_covered_and_uncovered_time_sum_to_the_window(one, other):
     union = spans(one)
     inside, outside = intersect(union, spans(other)), subtract(union, spans(other))
     assert inside.total_ns + outside.total_ns == union.total_ns
@@ -124,7 +124,7 @@ def test_adjoining_windows_partition_what_is_covered(pairs, edges):
 
 
 @given(SPANS, st.integers(-3, 20))
-def test_spans_are_picked_by_their_length(pairs, than):
+def test_longest_spans_are_selected(pairs, than):
     union = spans(pairs)
     lengths = [(int(end - start), -int(start)) for start, end in zip(*union, strict=True)]
     assert (longer(union, than).end_ns - longer(union, than).start_ns).tolist() == [n for n, _ in lengths if n > than]
@@ -144,7 +144,7 @@ def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
     assert int(merged.start_ns[0]) == 1_795_248_160_898_977_301
 
 
-def test_nothing_is_nothing_everywhere():
+def test_empty_spans_give_empty_results():
     some = Spans(np.array([1]), np.array([2]))
     assert union([], []).total_ns == 0
     assert intersect(nothing(), some).total_ns == intersect(some, nothing()).total_ns == 0

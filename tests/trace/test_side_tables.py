@@ -66,7 +66,7 @@ def grid(args):
     return *sides, parse_count(args, "registers per thread"), parse_count(args, "shared memory"), frac
 
 
-def test_how_kernels_were_launched_equals_the_file(both):
+def test_launch_arguments_of_kernels_equal_the_file(both):
     run, oracle = both
     counts = Counter()
     for row, count in arguments_of_rows(run, run.grid_rows).items():
@@ -88,7 +88,7 @@ def test_shapes_and_types_of_operators_equal_the_file(both):
     assert spelled == expected(oracle, oracle.of(HOST - {"python_function"}), inputs)
 
 
-def test_what_collectives_moved_equals_the_file(both):
+def test_arguments_of_collectives_equal_the_file(both):
     run, oracle = both
 
     def message_arguments(args):
@@ -101,7 +101,7 @@ def test_what_collectives_moved_equals_the_file(both):
     assert arguments_of_rows(run, run.collective_rows) == expected(oracle, oracle.events, message_arguments)
 
 
-def test_what_waited_for_what_equals_the_file(both):
+def test_sync_records_equal_the_file(both):
     run, oracle = both
 
     def waited(args):
@@ -113,7 +113,7 @@ def test_what_waited_for_what_equals_the_file(both):
     assert arguments_of_rows(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
 
 
-def test_memory_given_out_and_taken_back_equals_the_file(both):
+def test_memory_events_equal_the_file(both):
     run, oracle = both
     moments = Counter(
         (
@@ -156,7 +156,7 @@ def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_fil
     assert joined["grid"].isna().tolist() == [True, False, True, False]
 
 
-def test_an_event_that_is_left_out_takes_its_row_along():
+def test_a_dropped_event_drops_its_side_table_row():
     run = read(
         x("kernel", "no time", None, 1, device=0, stream=7, correlation=2, grid=[2, 1, 1], block=[32, 1, 1]),
         x("kernel", "timed", 3, 1, device=0, stream=7, correlation=1, grid=[4, 1, 1], block=[64, 1, 1]),
@@ -166,7 +166,7 @@ def test_an_event_that_is_left_out_takes_its_row_along():
     assert len(run.grid_rows) == 1
 
 
-def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
+def test_a_kernel_with_collective_arguments_is_a_collective():
     arguments = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
     group = {"Process Group Name": 7, "Group size": 2, "Seq": 4}
     run = read(
@@ -181,7 +181,7 @@ def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
     ]
 
 
-def test_what_has_no_row_tells_nothing_of_its_neighbour():
+def test_an_event_without_arguments_does_not_get_those_of_its_neighbour():
     arguments = {"Collective name": "allreduce", "dtype": "Float"}
     run = read(
         x("cpu_op", "aten::add", 1, 1),
@@ -191,14 +191,14 @@ def test_what_has_no_row_tells_nothing_of_its_neighbour():
     assert run.collective_rows["event"].tolist() == [1]
 
 
-def test_shapes_are_left_unread_where_nobody_wants_them():
+def test_shapes_of_a_large_file_are_not_read_by_default():
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     text = json.dumps({"traceEvents": [event]}).encode()
     assert len(trace.read(text).shape_rows) == 1
     assert len(trace.read(text, shapes=False).shape_rows) == 0
 
 
-def test_shapes_of_a_large_file_are_read_where_somebody_asks(tmp_path, monkeypatch):
+def test_shapes_of_a_large_file_are_read_on_request(tmp_path, monkeypatch):
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     plain_one = x("cpu_op", "aten::mm", 5, 2)
     path, other = tmp_path / "shaped.json", tmp_path / "unshaped.json"
@@ -216,12 +216,12 @@ def test_shapes_of_a_large_file_are_read_where_somebody_asks(tmp_path, monkeypat
     assert not trace.read(other).recording.left_out
 
 
-def test_endless_shapes_are_absent_and_the_types_beside_them_are_not():
+def test_oversized_shapes_are_absent_and_their_types_are_kept():
     event = x("cpu_op", "aten::cat", 5, 2, **{"Input Dims": [[1, 2]] * 5000, "Input type": ["TensorList"]})
     assert listed(read(event).shape_rows) == [(0, None, '["TensorList"]')]
 
 
-def test_memory_that_is_taken_back_is_negative_and_what_is_not_told_is_absent():
+def test_freed_memory_is_negative_and_missing_values_are_absent():
     def moment(ts, **args):
         return {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
 
@@ -266,7 +266,7 @@ def test_any_type_in_any_argument_is_survived(key, value):
         assert ((events >= 0) & (events < 4)).all()
 
 
-def test_of_a_key_that_stands_twice_the_last_counts():
+def test_the_last_of_duplicate_keys_wins():
     event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2,'
     args = b'"dur": 3, "args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1]}}'
     run = trace.read(b'{"traceEvents": [%b%b]}' % (event, args))

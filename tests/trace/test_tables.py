@@ -19,7 +19,7 @@ TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
 
 
 @given(TEXTS)
-def test_words_come_back_as_they_went_in(texts):
+def test_words_round_trip(texts):
     column = Words.of(texts)
     assert column.to_list() == texts
     assert [column[row] for row in range(len(column))] == texts
@@ -49,7 +49,7 @@ def test_rows_cannot_be_written_to():
         some("a")["start_ns"][0] = 5
 
 
-def test_wrong_columns_are_named():
+def test_the_error_for_wrong_columns_names_them():
     with pytest.raises(RunError, match=r"missing: .*kind.*; unknown: colour"):
         EVENTS.rows({"colour": [1]})
     with pytest.raises(RunError, match="differ in length"):
