@@ -45,9 +45,9 @@ def load(
     Raises TraceError or StoreError if nothing can be read. The type of the result depends on the path, so the declared
     type is open; `gpulab.files.load_run` and `gpulab.files.load_ranks` have one type each.
     """
-    place = find(path)
+    file_set = find(path)
     reading = Reading(limits or Limits(), shapes)
-    return _ranks(place, reading, progress, cache) if place.many else _run(place, reading, progress, cache)
+    return _ranks(file_set, reading, progress, cache) if file_set.many else _run(file_set, reading, progress, cache)
 
 
 def load_run(
@@ -59,14 +59,14 @@ def load_run(
     cache: bool | PathOrPattern = False,
 ) -> Run:
     """Load the Run of one file, like `load`. Raises TraceError for a directory or a pattern, too."""
-    place = find(path)
-    if place.many:
+    file_set = find(path)
+    if file_set.many:
         raise TraceError(
-            f"{place.name} is not one file.",
+            f"{file_set.name} is not one file.",
             why="it is a directory or a pattern",
             fix="give the path of one file, or load all of them with gpulab.load(...)",
         )
-    return _run(place, Reading(limits or Limits(), shapes), progress, cache)
+    return _run(file_set, Reading(limits or Limits(), shapes), progress, cache)
 
 
 def load_ranks(
@@ -86,29 +86,29 @@ def save(run: Run, path: PathOrPattern) -> Path:
     return store.save(run, path)
 
 
-def _run(place: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Run:
+def _run(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Run:
     run_cache = Cache(cache, reading)
-    with Progress(place.files, shown=progress) as bar:
-        run = _read(place.files[0], reading, run_cache, bar)
+    with Progress(file_set.files, shown=progress) as bar:
+        run = _read(file_set.files[0], reading, run_cache, bar)
     run_cache.complain()
     return run
 
 
-def _ranks(place: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Ranks:
+def _ranks(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Ranks:
     run_cache = Cache(cache, reading)
     runs: dict[Path, Run] = {}
     failed: dict[Path, GpulabError] = {}
-    with Progress(place.files, shown=progress) as bar:
-        for path in place.files:
+    with Progress(file_set.files, shown=progress) as bar:
+        for path in file_set.files:
             try:
                 runs[path] = _read(path, reading, run_cache, bar)
             except GpulabError as error:
                 # A JSON file of settings among the traces is not a loss.
-                if not (place.many and is_other_json(path)):
+                if not (file_set.many and is_other_json(path)):
                     failed[path] = error
     run_cache.complain()
     if not runs:
-        raise _error_for_nothing_read(place, failed)
+        raise _error_for_nothing_read(file_set, failed)
     if failed:
         warn(f"{len(failed)} of {len(runs) + len(failed)} files could not be read: {_first_reasons(failed)}")
     unread = tuple(Gap(what=error.what, why=error.why, fix=error.fix) for error in failed.values())
@@ -125,14 +125,14 @@ def _read(path: Path, reading: Reading, run_cache: Cache, bar: Progress) -> Run:
     )
 
 
-def _error_for_nothing_read(place: Place, failed: Mapping[Path, GpulabError]) -> GpulabError:
+def _error_for_nothing_read(file_set: Place, failed: Mapping[Path, GpulabError]) -> GpulabError:
     if not failed:
-        return nothing_in(place.name)
+        return nothing_in(file_set.name)
     first = next(iter(failed.values()))
     if len(failed) == 1:
         return first
     return TraceError(
-        f"None of the {len(failed)} files of {place.name} could be read.", why=_first_reasons(failed), fix=first.fix
+        f"None of the {len(failed)} files of {file_set.name} could be read.", why=_first_reasons(failed), fix=first.fix
     )
 
 

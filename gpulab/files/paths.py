@@ -60,12 +60,12 @@ def is_other_json(path: Path) -> bool:
     return not (isinstance(document, dict) and "traceEvents" in document)
 
 
-def nothing_in(place: str) -> TraceError:
+def nothing_in(name: str) -> TraceError:
     """Error for a directory or a pattern without any trace or run."""
-    folder = Path(place)
+    folder = Path(name)
     if not folder.is_dir():
         return TraceError(
-            f"No trace or run matches {place!r}.",
+            f"No trace or run matches {name!r}.",
             why="only other JSON files match, without events",
             fix="check the pattern; torch.profiler's files are often named *.pt.trace.json or *.pt.trace.json.gz",
         )

@@ -45,8 +45,8 @@ class CellOutput:
         self._glances = Glances(name)
         # Drawing happens in another thread; with the cell's context, ipykernel knows whose output it is.
         self._context = contextvars.copy_context()
-        self._place = Place(shell)
-        self._panel = panel(shell, self._place) if live else None
+        self._slot = Place(shell)
+        self._panel = panel(shell, self._slot) if live else None
         self._frozen = False
         self._next_s = 0.0
 
@@ -77,21 +77,21 @@ class CellOutput:
             # An output that is never updated needs no display id; strict notebook tests do not accept display ids.
             self._shell.display_pub.publish(data=data, metadata={})
         else:
-            self._place.end(data)
+            self._slot.end(data)
             live.close()
 
 
 def panel(
-    shell: InteractiveShell, place: Place, *, stops: str = "the cell", on_stop: Callable[[], object] | None = None
+    shell: InteractiveShell, slot: Place, *, stops: str = "the cell", on_stop: Callable[[], object] | None = None
 ) -> Panel | None:
     """The live panel that this front end can show, or None; `on_stop`: action of its button if it stops no cell."""
     kind = front_end(shell)
     if kind == NOTHING:
         return None
     try:
-        return WidgetPanel(shell, place, stops=stops, on_stop=on_stop) if kind == WIDGET else HtmlPanel(place)
+        return WidgetPanel(shell, slot, stops=stops, on_stop=on_stop) if kind == WIDGET else HtmlPanel(slot)
     except ImportError:  # without anywidget, use the display protocol alone
-        return HtmlPanel(place)
+        return HtmlPanel(slot)
 
 
 def front_end(shell: InteractiveShell) -> str:

@@ -20,8 +20,8 @@ class MonitorOutput:
     every_s = 0.2  # shortest time between two redraws, however often the monitor reads
 
     def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
-        self._place = Place(shell, outlives=True)
-        self._panel = panel(shell, self._place, stops="the monitor", on_stop=monitor.stop)
+        self._slot = Place(shell, outlives=True)
+        self._panel = panel(shell, self._slot, stops="the monitor", on_stop=monitor.stop)
         self._context = contextvars.copy_context()  # tells ipykernel whose output this is
         self._next_s, self._phase = 0.0, ""
         self.visible = self._panel is not None
@@ -46,7 +46,7 @@ class MonitorOutput:
         live_panel, self._panel = self._panel, None
         if live_panel is not None:
             live_panel.freeze()
-            self._place.end(content)
+            self._slot.end(content)
             live_panel.close()
 
 

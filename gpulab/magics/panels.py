@@ -25,19 +25,19 @@ class WidgetPanel:
     def __init__(
         self,
         shell: InteractiveShell,
-        place: Place,
+        slot: Place,
         *,
         stops: str = "the cell",
         on_stop: Callable[[], object] | None = None,
     ) -> None:
         from gpulab.views.live.widget import LivePanel
 
-        self._place = place
+        self._slot = slot
         self._on_stop = on_stop or interrupt
         self._anytime = on_stop is not None  # it does not stop a cell, so a click is never too late
         self._widget: Any = LivePanel(
             hello=_has_subshells(shell) and not self._anytime,
-            key=place.id,
+            key=slot.id,
             stops=stops,
             stop="button" if self._anytime else "",
         )
@@ -50,11 +50,11 @@ class WidgetPanel:
         """Show the widget."""
         self._widget.now = glance.data()
         data = self._widget._repr_mimebundle_()
-        self._place.put(dict(data[0] if isinstance(data, tuple) else data))
+        self._slot.put(dict(data[0] if isinstance(data, tuple) else data))
 
     def draw(self, glance: Glance) -> None:
         """Send the new values to the widget."""
-        self._place.keep()
+        self._slot.keep()
         with self._widget.hold_sync():
             self._widget.now = glance.data()
             if not self._widget.stop and glance.elapsed_s > GRACE_S:
@@ -87,7 +87,7 @@ class WidgetPanel:
             if content.get("kind") == "hello":
                 self._widget.stop = "button"
             elif content.get("kind") == "gone" and not self._anytime:
-                self._place.lost()
+                self._slot.lost()
             stopping = content.get("kind") == "stop" and self._widget.stop == "button"
             if stopping:
                 self._widget.stop = "stopping"
@@ -102,8 +102,8 @@ class HtmlPanel:
 
     every_s = 0.24
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, slot: Place) -> None:
+        self._slot = slot
 
     def open(self, glance: Glance) -> None:
         """Show the first snapshot."""
@@ -111,7 +111,7 @@ class HtmlPanel:
 
     def draw(self, glance: Glance) -> None:
         """Show the next snapshot."""
-        self._place.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
+        self._slot.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
 
     def freeze(self) -> None:
         """Do nothing: there are no buttons."""

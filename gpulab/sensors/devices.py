@@ -39,9 +39,11 @@ def devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[Device, ...], 
     """The devices CUDA shows to this process, and a gap for each reason why a GPU is missing."""
     cards, gaps = _cards(nvml)
     setting = environ.get("CUDA_VISIBLE_DEVICES")
-    places = visible([card.board for card in cards], setting)
-    visible_devices = tuple(_device(nvml, index, place, cards[place.board]) for index, place in enumerate(places))
-    gaps += _hidden(cards, places, setting)
+    device_ids = visible([card.board for card in cards], setting)
+    visible_devices = tuple(
+        _device(nvml, index, device_id, cards[device_id.board]) for index, device_id in enumerate(device_ids)
+    )
+    gaps += _hidden(cards, device_ids, setting)
     if len({card.name for card in cards}) > 1 and _has_indices(setting):
         gaps += _order(environ.get("CUDA_DEVICE_ORDER"))
     return visible_devices, tuple(gaps)
@@ -106,9 +108,9 @@ def _instances(nvml: Any, handle: Any) -> tuple[Any, ...]:
     return tuple(instances)
 
 
-def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
-    is_board = place.instance is None
-    handle = card.handle if place.instance is None else card.instances[place.instance]
+def _device(nvml: Any, index: int, device_id: Place, card: _Card) -> Device:
+    is_board = device_id.instance is None
+    handle = card.handle if device_id.instance is None else card.instances[device_id.instance]
     numbers = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
     capability = ".".join(map(str, numbers)) if numbers else None
     limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if is_board else None
@@ -153,7 +155,7 @@ def _or_none(nvml: Any, read: Callable[[], T]) -> T | None:
         return None
 
 
-def _hidden(cards: Sequence[_Card], places: Sequence[Place], setting: str | None) -> list[Gap]:
+def _hidden(cards: Sequence[_Card], device_ids: Sequence[Place], setting: str | None) -> list[Gap]:
     gaps = []
     empty = [card.name for card in cards if card.board.mig and not card.instances]
     if empty:
@@ -165,7 +167,7 @@ def _hidden(cards: Sequence[_Card], places: Sequence[Place], setting: str | None
     units += [
         Place(board=index, instance=number) for index, card in enumerate(cards) for number in range(len(card.instances))
     ]
-    hidden = [_display_name(cards[place.board], place) for place in units if place not in places]
+    hidden = [_display_name(cards[device_id.board], device_id) for device_id in units if device_id not in device_ids]
     if hidden:
         why = f"CUDA_VISIBLE_DEVICES={setting} hides {'it' if len(hidden) == 1 else 'them'} from this process"
         if setting is None:
@@ -175,8 +177,8 @@ def _hidden(cards: Sequence[_Card], places: Sequence[Place], setting: str | None
     return gaps
 
 
-def _display_name(card: _Card, place: Place) -> str:
-    uuid = card.board.uuid if place.instance is None else card.board.instances[place.instance]
+def _display_name(card: _Card, device_id: Place) -> str:
+    uuid = card.board.uuid if device_id.instance is None else card.board.instances[device_id.instance]
     return f"{card.name} ({uuid[:12]})" if uuid else card.name
 
 

@@ -30,23 +30,23 @@ def visible(boards: Sequence[Board], setting: str | None) -> tuple[Place, ...]:
     follow; a device listed twice hides all; a process sees either one MIG instance or whole GPUs, never both.
     """
     if setting is None:
-        places = [place for index in range(len(boards)) if (place := _board_device(boards, index)) is not None]
+        devices = [device for index in range(len(boards)) if (device := _board_device(boards, index)) is not None]
     else:
-        places = _devices_in_list(boards, setting)
-    instances = [place for place in places if place.instance is not None]
-    return tuple(instances[:1] or places)
+        devices = _devices_in_list(boards, setting)
+    instances = [device for device in devices if device.instance is not None]
+    return tuple(instances[:1] or devices)
 
 
 def _devices_in_list(boards: Sequence[Board], setting: str) -> list[Place]:
-    places: list[Place] = []
+    devices: list[Place] = []
     for entry in setting.split(","):
-        place = _device_by_name(boards, entry.strip())
-        if place is None:
+        device = _device_by_name(boards, entry.strip())
+        if device is None:
             break
-        if place in places:
+        if device in devices:
             return []
-        places.append(place)
-    return places
+        devices.append(device)
+    return devices
 
 
 def _device_by_name(boards: Sequence[Board], entry: str) -> Place | None:

@@ -20,7 +20,7 @@ _LOOP_KINDS = (Kind.STEP, Kind.LOADER, Kind.LAUNCH, Kind.OP, Kind.PYTHON, Kind.A
 def as_run(name: str, tables: Found, header: Header, losses: Losses) -> Run:
     """The run recorded in a trace."""
     rows = tables.rows
-    began = metadata.began_ns(header, tables.zero_ns)
+    began_ns = metadata.began_ns(header, tables.zero_ns)
     machine = metadata.machine(header)
     loaders, loader_fact = _loaders(rows)
     facts = metadata.facts(header) | loader_fact
@@ -35,10 +35,10 @@ def as_run(name: str, tables: Found, header: Header, losses: Losses) -> Run:
     )
     return Run(
         name=name,
-        source=Source(how="recorded", device=_device(rows, machine), date=metadata.date(began)),
+        source=Source(how="recorded", device=_device(rows, machine), date=metadata.date(began_ns)),
         machine=machine,
         span_ns=tables.span_ns,
-        began_ns=began,
+        began_ns=began_ns,
         rank=metadata.rank(header),
         recording=recording,
         loaders=loaders,

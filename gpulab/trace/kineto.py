@@ -1,4 +1,4 @@
-"""Read a Kineto trace in one streaming pass: blocks, pieces, events, columns, Run."""
+"""Read a Kineto trace in one streaming pass: blocks, chunks, events, columns, Run."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class _Reader:
 
     def _read_events(self, text: Iterator[bytes]) -> tuple[Found, Header]:
         start, header = self._start(text)
-        pieces = Pieces(start.events, text, self._limits)
-        rest = iter(pieces)
-        for piece in rest:
+        chunks = Pieces(start.events, text, self._limits)
+        rest = iter(chunks)
+        for chunk in rest:
             if self._first_bytes > 0 and not self.left_shapes:
-                self._first_bytes -= len(piece.text)
-                self.left_shapes = b'"Input Dims"' in bytes(piece.text)
-            after = self._add_piece(piece, start.bare, pieces)
+                self._first_bytes -= len(chunk.text)
+                self.left_shapes = b'"Input Dims"' in bytes(chunk.text)
+            after = self._add_chunk(chunk, start.bare, chunks)
             if isinstance(after, Mapping):
                 header = joined(header, after)
                 break
@@ -122,11 +122,11 @@ class _Reader:
         self.losses.add(METADATA)
         return first, NO_HEADER
 
-    def _add_piece(self, piece: Piece, bare: bool, pieces: Pieces) -> Header | bytes | None:
-        """Add a piece's events; at the end of the events, return the metadata or the text after them."""
-        # Read the arguments of this piece if the last piece had any: events of a kind come in sequences.
+    def _add_chunk(self, chunk: Piece, is_array: bool, chunks: Pieces) -> Header | bytes | None:
+        """Add a chunk's events; at the end of the events, return the metadata or the text after them."""
+        # Read the arguments of this chunk if the last chunk had any: events of a kind come in sequences.
         options = self._options if self._columns.asks else self._options._replace(sides=frozenset())
-        while (read := _read(piece, options, bare)) is not None or options.known:
+        while (read := _read(chunk, options, is_array)) is not None or options.known:
             if read is None:
                 options = options._replace(known=False)  # it may contain an unknown category
                 continue
@@ -135,23 +135,23 @@ class _Reader:
             if needed == options:
                 self._options = options._replace(
                     sides=options.sides | self._options.sides
-                )  # later pieces need the same
+                )  # later chunks need the same
                 return after
             options = needed._replace(sides=needed.sides | self._options.sides)
-        salvaged = salvage(bytes(piece.text), pieces.key, piece.place, self.losses)
+        salvaged = salvage(bytes(chunk.text), chunks.key, chunk.place, self.losses)
         self._columns.add(salvaged.batch, CLOSEST)
         if salvaged.rest:
-            pieces.give_back(salvaged.rest)
+            chunks.give_back(salvaged.rest)
         return salvaged.after
 
-    def _metadata_after(self, after: bytes, bare: bool, rest: Iterator[Piece]) -> Header:
+    def _metadata_after(self, after: bytes, is_array: bool, rest: Iterator[Piece]) -> Header:
         """The metadata after the events, collected up to the limit."""
-        for piece in rest:
-            after = b"".join((after, b",", piece.text))
+        for chunk in rest:
+            after = b"".join((after, b",", chunk.text))
             if len(after) > self._limits.event_bytes:
                 self.losses.add(METADATA)
                 return NO_HEADER
-        return header_after(after, bare, self.losses)
+        return header_after(after, is_array, self.losses)
 
     def _no_events_error(self) -> TraceError:
         lost = ", ".join(f"{cause} ({count})" for cause, count in self.losses.lost.items())
@@ -159,11 +159,11 @@ class _Reader:
         return TraceError(f"{label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
-def _read(piece: Piece, options: How, bare: bool) -> tuple[Batch, Header | None] | None:
-    """Events of a piece, and the metadata if it is the last one; None if anything is not as expected."""
-    if piece.place is Place.LAST:
-        return parse_ending(piece.text, options, bare)
-    batch = parse_events(piece.array, options)
+def _read(chunk: Piece, options: How, is_array: bool) -> tuple[Batch, Header | None] | None:
+    """Events of a chunk, and the metadata if it is the last one; None if anything is not as expected."""
+    if chunk.place is Place.LAST:
+        return parse_ending(chunk.text, options, is_array)
+    batch = parse_events(chunk.array, options)
     return None if batch is None else (batch, None)
 
 

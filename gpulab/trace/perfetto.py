@@ -1,6 +1,6 @@
 """Write a run in Chrome's Trace Event Format, like PyTorch's profiler: for ui.perfetto.dev, chrome://tracing, `load`.
 
-It is written piece by piece, so that a run of any size needs little memory. Times are us with three decimals, exact to
+It is written chunk by chunk, so that a run of any size needs little memory. Times are us with three decimals, exact to
 the ns. Additions to the events (steps, the ledger, findings, sensors) have the category "Trace", which readers do not
 count as work: a file that is read back gives the events and nothing else.
 """
@@ -62,7 +62,7 @@ class Counter:
 
 
 def pieces(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] = ()) -> Iterator[bytes]:
-    """The content of the file, piece by piece."""
+    """The content of the file, chunk by chunk."""
     run, by_ns = _from_zero(run, [track.start_ns for track in tracks])
     tracks = [replace(track, start_ns=track.start_ns + by_ns) for track in tracks]
     yield b"{" + header(run) + b'"traceEvents":[\n'
@@ -87,13 +87,13 @@ def _from_zero(run: Run, others: Sequence[Ints]) -> tuple[Run, int]:
 def packed(content: Iterable[bytes]) -> Iterator[bytes]:
     """Compress the content as .gz."""
     compressor = fast_zlib.compressobj(1, zlib.DEFLATED, 31)
-    for piece in content:
-        yield compressor.compress(piece)
+    for chunk in content:
+        yield compressor.compress(chunk)
     yield compressor.flush()
 
 
 def _lines(run: Run, tracks: Sequence[Track], counters: Iterable[Counter]) -> Iterator[str]:
-    """Pieces of the list of events; none is empty."""
+    """Chunks of the list of events; none is empty."""
     yield ",\n".join(_labels(run, tracks))
     for number, track in enumerate(tracks, start=1):
         yield from _track(track, number)
@@ -199,9 +199,9 @@ def _events(run: Run) -> Iterator[str]:
     heads, per_kind = _heads(events), len(events.words("name").vocabulary) + 1
     for first in range(0, len(events), PIECE):
         some = events.where(_row_range(events, first))
-        which = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
+        head_codes = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
         start, dur = (np.divmod(some[column], 1000) for column in ("start_ns", "dur_ns"))
-        columns = (which, *start, *dur, *_process_and_thread(some))
+        columns = (head_codes, *start, *dur, *_process_and_thread(some))
         yield ",\n".join(
             f'{heads[head]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},"pid":{pid},"tid":{tid}{args}}}'
             for head, us, ns, dur_us, dur_ns, pid, tid, args in zip(

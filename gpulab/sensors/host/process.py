@@ -93,7 +93,7 @@ class Host:
 
     def core_shares(self) -> tuple[Spent, ...]:
         """Shares of each core since the previous call; () if too little time has passed."""
-        now = [_spent(times) for times in self._cpu_times()]
+        now = [_cpu_seconds(times) for times in self._cpu_times()]
         if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
             return ()
@@ -165,7 +165,7 @@ SENSORS = (
 )
 
 
-def _spent(times: Any) -> Spent:
+def _cpu_seconds(times: Any) -> Spent:
     """CPU seconds of work and in total. Guest time is part of `user` already; waiting for storage is not work."""
     seconds: Mapping[str, float] = times._asdict()
     every = sum(seconds.values()) - seconds.get("guest", 0.0) - seconds.get("guest_nice", 0.0)

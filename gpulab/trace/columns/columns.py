@@ -40,7 +40,7 @@ from gpulab.trace.columns.vocabulary import Vocabulary, plain, printable
 from gpulab.trace.reading.batches import Batch, How, arguments_of
 from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
 
-Part = dict[str, NDArray[Any]]  # the columns of the rows of one piece
+Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
 
 _WEEK_NS = 7 * 86_400 * 10**9
 _COLLECTIVE_OPERATOR = "record_param_comms"  # the operator with which PyTorch records a collective
@@ -65,7 +65,7 @@ class Found(NamedTuple):
 
 
 class Columns:
-    """Grows with every piece; keeps only numbers and distinct names of the events."""
+    """Grows with every chunk; keeps only numbers and distinct names of the events."""
 
     def __init__(self, *, shapes: bool = True) -> None:
         self._categories, self._names, self._threads = Vocabulary(), Vocabulary(), Vocabulary()
@@ -78,14 +78,14 @@ class Columns:
         self._unknown: Counter[str] = Counter()
         self._shapes = shapes
         self._unpadded: bool | None = None
-        self.asks = True  # the last piece had events whose arguments are needed
+        self.asks = True  # the last chunk had events whose arguments are needed
         self.count = 0  # rows so far
         self.seen = 0  # events with a duration so far, with or without a row
 
     def add(self, batch: Batch, how: How) -> How:
-        """Add the events of a piece that was read with these options.
+        """Add the events of a chunk that was read with these options.
 
-        If the options were not sufficient, nothing is added, and the result says how to read the piece again.
+        If the options were not sufficient, nothing is added, and the result says how to read the chunk again.
         """
         times = {
             "start_ns": self._nanoseconds(batch.work, "ts", how),
@@ -106,11 +106,11 @@ class Columns:
             self._gather(batch, masks, rows)
         return needed
 
-    def _nanoseconds(self, events: Sequence[Any], field: str, how: How) -> Ints | None:
+    def _nanoseconds(self, events: Sequence[Any], field: str, options: How) -> Ints | None:
         values = list(map(attrgetter(field), events))
-        if not how.exact:
+        if not options.exact:
             return of_numbers(values)
-        if self._unpadded is None and field == "ts":  # the first piece decides for all
+        if self._unpadded is None and field == "ts":  # the first chunk decides for all
             self._unpadded = are_unpadded(values)
         return (by_unpadded_text if self._unpadded else by_text)(values)
 
@@ -128,7 +128,9 @@ class Columns:
                 self._communicating.append(code)
         return codes
 
-    def _masks(self, families: NDArray[np.int8], names: NDArray[np.int32], how: How) -> dict[Side, NDArray[np.bool_]]:
+    def _masks(
+        self, families: NDArray[np.int8], names: NDArray[np.int32], options: How
+    ) -> dict[Side, NDArray[np.bool_]]:
         """For each side table, the events that may have its arguments; side tables without any are left out."""
         kernels = families == Family.KERNEL
         masks = {
@@ -140,7 +142,7 @@ class Columns:
         if self._shapes:
             masks[OF_OPERATORS] = _TAKES_INPUTS[families]
         is_communication = np.isin(names, self._communicating)
-        if is_communication.any() or OF_COMMUNICATION in how.sides:  # then every kernel may be one
+        if is_communication.any() or OF_COMMUNICATION in options.sides:  # then every kernel may be one
             masks[OF_COMMUNICATION] = kernels | (is_communication & (families > Family.DROPPED))
         return {side: mask for side, mask in masks.items() if mask.any()}
 

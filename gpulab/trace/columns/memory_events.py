@@ -27,7 +27,7 @@ class Moments:
         self._columns = {column.name: Growing(np.dtype(column.dtype)) for column in MEMORY.columns}
 
     def take(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
-        """Add the memory events of a piece; `threads` has the thread code of each event."""
+        """Add the memory events of a chunk; `threads` has the thread code of each event."""
         values = zip(OF_MEMORY.readings.items(), arguments_of(batch.memory, OF_MEMORY), strict=True)
         part = {
             name: reading.read(argument_values)

@@ -1,4 +1,4 @@
-"""Arguments that only some events have: the side tables and the memory table, collected piece by piece."""
+"""Arguments that only some events have: the side tables and the memory table, collected chunk by chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for reading a piece of a trace, and the resulting events."""
+"""Options for reading a chunk of a trace, and the resulting events."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ NO_HEADER: Header = dict.fromkeys(HEADER_KEYS)
 
 
 class How(NamedTuple):
-    """Options for reading a piece. A file pays only for what it needs."""
+    """Options for reading a chunk. A file pays only for what it needs."""
 
     sides: frozenset[Side] = frozenset((OF_CALLS, OF_DEVICE_WORK, OF_KERNELS))  # side tables whose arguments are read
     exact: bool = False  # times as Decimals: float64 does not hold all times of this file exactly to the ns
     known: bool = True  # only known categories, for which no string is created
 
 
-CLOSEST = How(sides=frozenset(SIDES), exact=True, known=False)  # for pieces that are read only once
+CLOSEST = How(sides=frozenset(SIDES), exact=True, known=False)  # for chunks that are read only once
 
 
 class Batch(NamedTuple):
-    """Events of a piece. Their fields are JSON values; times are in us, NaN if missing."""
+    """Events of a chunk. Their fields are JSON values; times are in us, NaN if missing."""
 
     work: list[Any]  # events with a duration: name, cat, pid, tid, ts, dur, args
     memory: list[Any]  # allocations and frees: pid, tid, ts, args

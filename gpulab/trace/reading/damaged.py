@@ -1,4 +1,4 @@
-"""Read damaged pieces of text: repair them, else read event by event, else count the losses."""
+"""Read damaged chunks of text: repair them, else read event by event, else count the losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _END_OF_EVENTS = re.compile(r"\}\s*(\](?:\s*,\s*\"|\s*\}?\s*\Z))")
 _NAN = float("nan")
 _MAX_NESTED_SEAMS = 8  # seams within one event that are recognised
 
-# Cause of an event without an end, by position of its piece.
+# Cause of an event without an end, by position of its chunk.
 _CAUSE_OF_MISSING_END = {Place.STUCK: TOO_LARGE, Place.LAST: CUT_OFF}
 
 
@@ -34,20 +34,20 @@ _LENIENT = json.JSONDecoder(parse_int=_integer, parse_constant=lambda _: _NAN, p
 
 @dataclass
 class Salvage:
-    """Readable events of a piece; text after the last event of the file; text of an event that was cut in two."""
+    """Readable events of a chunk; text after the last event of the file; text of an event that was cut in two."""
 
     batch: Batch = field(default_factory=lambda: Batch([], [], []))
     after: bytes | None = None
     rest: bytes = b""
 
 
-def salvage(text: bytes, key: bytes, place: Place, losses: Losses) -> Salvage:
-    """Read all readable events of a damaged piece, with exact times, and count the rest."""
+def salvage(text: bytes, key: bytes, position: Place, losses: Losses) -> Salvage:
+    """Read all readable events of a damaged chunk, with exact times, and count the rest."""
     repaired, causes = mended(text)
-    if place is not Place.LAST and (batch := parse_events(b"[%b]" % repaired, CLOSEST)) is not None:
+    if position is not Place.LAST and (batch := parse_events(b"[%b]" % repaired, CLOSEST)) is not None:
         losses.mended.update(causes)
         return Salvage(batch)
-    return _Search(text, key, place, losses).run()
+    return _Search(text, key, position, losses).run()
 
 
 class _Values(NamedTuple):
@@ -67,15 +67,15 @@ class _Search:
     no end before it; such an event is tried up to the next few seams.
     """
 
-    def __init__(self, text: bytes, key: bytes, place: Place, losses: Losses) -> None:
-        self._text, self._place, self._losses = text, place, losses
+    def __init__(self, text: bytes, key: bytes, position: Place, losses: Losses) -> None:
+        self._text, self._position, self._losses = text, position, losses
         cuts = [match.span() for match in seams(key).finditer(text)]
         self._begins = [0, *(end for _, end in cuts)]
         self._ends = [*(begin for begin, _ in cuts), len(text)]
         self._salvage = Salvage()
 
     def run(self) -> Salvage:
-        """Read every event of the piece."""
+        """Read every event of the chunk."""
         at = 0
         while at < len(self._ends):
             at = self._event(at)
@@ -106,15 +106,15 @@ class _Search:
         return at + 1
 
     def _is_tail_read(self, values: _Values) -> bool:
-        """Whether the end of the piece is plausible: the end of all events, or part of an event."""
+        """Whether the end of the chunk is plausible: the end of all events, or part of an event."""
         if values.rest.startswith("]"):
             self._salvage.after = values.rest.encode()
-        elif values.rest and self._place is Place.INNER:
-            # Either the cut was wrong, or the next piece will show that the event is damaged.
+        elif values.rest and self._position is Place.INNER:
+            # Either the cut was wrong, or the next chunk will show that the event is damaged.
             self._salvage.rest = values.rest.encode()
         elif values.rest:
             return False
-        elif self._place is Place.LAST:  # cut off within the events; the number of missing ones is unknown
+        elif self._position is Place.LAST:  # cut off within the events; the number of missing ones is unknown
             self._losses.lost[CUT_OFF] = 1
         return True
 
@@ -123,7 +123,7 @@ class _Search:
         close = _END_OF_EVENTS.search(rest)
         if close:
             self._salvage.after = rest[close.start(1) :].encode()
-        self._losses.add(UNREADABLE if close else _CAUSE_OF_MISSING_END[self._place])
+        self._losses.add(UNREADABLE if close else _CAUSE_OF_MISSING_END[self._position])
 
     def _take(self, values: _Values) -> None:
         self._salvage.batch.extend(batch_of(values.events))

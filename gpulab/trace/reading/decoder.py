@@ -52,7 +52,7 @@ def parse_events(array: bytes | memoryview, options: How) -> Batch | None:
 
 
 def parse_ending(text: bytes | memoryview, options: How, bare: bool) -> tuple[Batch, Header] | None:
-    """Events and metadata of the last piece; None if anything is not as expected."""
+    """Events and metadata of the last chunk; None if anything is not as expected."""
     types = _types_for(options)
     try:
         document = types.ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if bare else b"")))

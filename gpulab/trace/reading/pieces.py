@@ -1,7 +1,7 @@
-"""Split a stream of text into the metadata before the events and pieces of whole events; nothing is scanned twice.
+"""Split a stream of text into the metadata before the events and chunks of whole events; nothing is scanned twice.
 
-A piece ends at the comma between two events. Such a seam is searched backwards by the first key that the events of this
-file have; the cut is proved right if the piece is valid JSON.
+A chunk ends at the comma between two events. Such a seam is searched backwards by the first key that the events of this
+file have; the cut is proved right if the chunk is valid JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Start(NamedTuple):
 
 
 class Place(Enum):
-    """Position of a piece."""
+    """Position of a chunk."""
 
     INNER = "whole events, more follow"
     STUCK = "as much as the buffer may hold, without a seam"
@@ -59,7 +59,7 @@ def first_key(events: bytearray, at: int) -> bytes:
 
 
 class Piece(NamedTuple):
-    """Part of the text of the events; valid until the next piece is requested."""
+    """Part of the text of the events; valid until the next chunk is requested."""
 
     place: Place
     text: memoryview
@@ -67,22 +67,22 @@ class Piece(NamedTuple):
 
 
 class Pieces:
-    """Text of the events in pieces of half a block or more, cut between events; can be iterated once.
+    """Text of the events in chunks of half a block or more, cut between events; can be iterated once.
 
-    All pieces use one buffer: writing to the same memory again is several times faster than writing to new memory.
+    All chunks use one buffer: writing to the same memory again is several times faster than writing to new memory.
     """
 
     def __init__(self, start: bytes, text: Iterator[bytes], limits: Limits) -> None:
         self._buffer = bytearray(2 * BLOCK)
         self._buffer[0:1] = b"["
         self._end = 1  # of the text in the buffer, which begins after the bracket
-        self._rest: bytes | bytearray = b""  # text after the latest piece
+        self._rest: bytes | bytearray = b""  # text after the latest chunk
         self._text, self._limits = text, limits
-        self.key = b""  # first key of the file's events, known from the first piece on
+        self.key = b""  # first key of the file's events, known from the first chunk on
         self._hold(start)
 
     def give_back(self, text: bytes) -> None:
-        """Put the end of the latest piece before the next one: it was cut within an event."""
+        """Put the end of the latest chunk before the next one: it was cut within an event."""
         self._rest = b",".join((text, self._rest))
 
     def __iter__(self) -> Iterator[Piece]:
@@ -112,7 +112,7 @@ class Pieces:
         yield self._piece(Place.LAST, self._end)
 
     def _hold(self, text: bytes | bytearray) -> None:
-        """Append text; allocates a new buffer if necessary, because earlier pieces may still be in use."""
+        """Append text; allocates a new buffer if necessary, because earlier chunks may still be in use."""
         end = self._end + len(text)
         if end >= len(self._buffer):
             larger = bytearray(2 * end)
@@ -125,10 +125,10 @@ class Pieces:
         self._end = 1
         self._hold(text)
 
-    def _piece(self, place: Place, end: int) -> Piece:
+    def _piece(self, position: Place, end: int) -> Piece:
         self._buffer[end : end + 1] = b"]"
         view = memoryview(self._buffer)
-        return Piece(place, view[1:end], view[: end + 1])
+        return Piece(position, view[1:end], view[: end + 1])
 
     def _seam(self, barren: int) -> int | None:
         seam = _last_seam(self._buffer, self.key, barren, self._end, 64)

@@ -139,9 +139,9 @@ def _text_before_damage(file: BinaryIO, already: int) -> Iterator[bytes]:
     size = 0
     try:
         while chunk := file.read(256):
-            piece = stream.decompress(chunk)  # at most 1032 times the chunk
-            size += len(piece)
-            if fresh := piece[max(0, already - (size - len(piece))) :]:
+            output = stream.decompress(chunk)  # at most 1032 times the chunk
+            size += len(output)
+            if fresh := output[max(0, already - (size - len(output))) :]:
                 yield fresh
     except zlib.error:
         return
