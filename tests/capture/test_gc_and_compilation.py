@@ -110,7 +110,7 @@ def test_collections_beyond_the_limit_are_reported_as_a_gap(hearing, monkeypatch
 
 
 def compiler(monkeypatch, *metrics, **more):
-    """PyTorch's compiler, which tells of these compilations."""
+    """Replace PyTorch's compilation metrics."""
     module = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
 

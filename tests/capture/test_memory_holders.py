@@ -1,4 +1,4 @@
-"""Who holds memory: every tensor once, for whom it is held, without keeping it or touching the user's code."""
+"""Memory holders: every tensor is counted once, without keeping it alive or calling user code."""
 
 import gc
 import sys
@@ -22,7 +22,7 @@ HOST = Failure(message="out of memory")
 
 @pytest.fixture(autouse=True)
 def no_error_before():
-    """Another test's error is none of ours, and none of what is set here is another's."""
+    """Isolate these tests from the last error and the variables of other tests."""
     names = ("last_exc", "last_value", "last_traceback")
     before = {name: vars(sys).pop(name) for name in names if name in vars(sys)}
     yield

@@ -15,7 +15,7 @@ def plan_with(**limits):
 
 
 def walk(plan, steps, step_ns, known_steps=None, start_ns=0):
-    """Feed so many boundaries; give the acts as {boundary number: act}."""
+    """Feed this number of boundaries; return the actions as {boundary number: action}."""
     acts = {}
     for number in range(1, steps + 1):
         act = plan.boundary(start_ns + number * step_ns, known_steps)

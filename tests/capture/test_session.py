@@ -1,4 +1,4 @@
-"""Recording a block: what is kept, what is said to be missing, and that nothing is left behind."""
+"""Recording a block: the run, its gaps, and the restored state of torch and Python."""
 
 import threading
 

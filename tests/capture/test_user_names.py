@@ -1,4 +1,4 @@
-"""A recorded run knows what the user calls their loader, model and optimizer, and how these were set up."""
+"""Names and settings of the loader, model and optimizer of a recorded loop."""
 
 import gc
 import weakref

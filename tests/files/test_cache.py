@@ -30,11 +30,11 @@ def test_by_default_no_cache_is_read_or_written(tmp_path):
     gpulab.load(path, cache=True)
     replant(tmp_path / "a.json.gpulab", name="planted")
     assert gpulab.load(path).name == "a"
-    assert names(gpulab.load(tmp_path)) == ["a"], "what is kept is no run of its own"
+    assert names(gpulab.load(tmp_path)) == ["a"], "sidecars are not loaded as runs"
 
 
 def replant(sidecar, **changes):
-    """A sidecar that differs from what is read afresh, to see which of the two is given."""
+    """Replace the cached run by a different one, to see which of the two is loaded."""
     store.save(dataclasses.replace(store.open(sidecar), **changes), sidecar)
 
 
@@ -157,8 +157,8 @@ def test_traces_with_equal_names_share_a_cache_folder(tmp_path):
         assert gpulab.load(other, cache=str(cache_folder)).began_ns == BASE_NS + 5 * 10**6
     assert len(listing(cache_folder)) == 2
     assert listing(one.parent) == listing(other.parent) == ["rank0.json"]
-    assert len(gpulab.load(str(tmp_path / "**" / "*.*"), cache=cache_folder)) == 2, "what is kept is no run of its own"
-    assert len(gpulab.load(cache_folder)) == 2, "unless it is asked for"
+    assert len(gpulab.load(str(tmp_path / "**" / "*.*"), cache=cache_folder)) == 2, "sidecars are not loaded as runs"
+    assert len(gpulab.load(cache_folder)) == 2, "except explicitly"
 
 
 def test_the_cache_does_not_overwrite_a_saved_run(tmp_path):

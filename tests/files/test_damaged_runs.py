@@ -23,7 +23,7 @@ def saved(tmp_path):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A small file, to be read and not changed, and what is in it."""
+    """The bytes of a small file, and its run."""
     run = full_run(5)
     return store.save(run, tmp_path_factory.mktemp("small") / "run.gpulab").read_bytes(), run
 

@@ -30,7 +30,7 @@ def saved(tmp_path):
 
 
 def test_a_table_of_arbitrary_bytes_is_rejected_or_gives_a_valid_run(tmp_path):
-    # Arrow never sees what it would believe, or end the process at.
+    # Arrow never sees input that it would trust, or that would crash the process.
     parts, rng = parts_of(store.save(full_run(5), tmp_path / "x.gpulab")), random.Random(5)
     tables = [name for name in parts if name != "run.json"]
     opened = 0
@@ -57,7 +57,7 @@ def test_a_table_of_arbitrary_bytes_is_rejected_or_gives_a_valid_run(tmp_path):
 def test_a_part_named_like_a_path_is_rejected_and_nothing_is_written(saved, name):
     parts = parts_of(saved)
     write(saved, {**parts, "PLACEHOLDER"[: len(name)].ljust(len(name), "_"): b"mischief"})
-    # zipfile would mend some of these names when it writes them.
+    # zipfile would correct some of these names while writing.
     saved.write_bytes(
         saved.read_bytes().replace("PLACEHOLDER"[: len(name)].ljust(len(name), "_").encode(), name.encode())
     )
@@ -195,7 +195,7 @@ except errors.StoreError as error:
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_memory_bomb_is_rejected_before_it_takes_memory(saved, bomb):
-    pytest.importorskip("resource", reason="only Unix tells how much a process took at most")
+    pytest.importorskip("resource", reason="only Unix reports the peak memory of a process")
     make, why = BOMBS[bomb]
     with_part(saved, "events.parquet", make())
     assert saved.stat().st_size < 100_000

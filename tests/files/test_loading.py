@@ -1,4 +1,4 @@
-"""What lies at a path becomes runs: a file one, a directory or a pattern all in it; and nothing is left behind."""
+"""Loading a file, a directory or a pattern gives runs, and leaves nothing behind."""
 
 from __future__ import annotations
 

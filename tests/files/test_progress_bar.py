@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def terminal_output(monkeypatch):
-    """Runs something with a terminal as sys.stderr, and gives what was written to it. Bars come at once."""
+    """Run an action with a terminal as sys.stderr; return its output. Bars appear at once."""
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     monkeypatch.setattr(progress_bar, "DELAY_S", 0.0)
 

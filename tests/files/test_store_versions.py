@@ -1,4 +1,4 @@
-"""Files of other schemas: what an older one lacks is absent, a newer one opens with a note of what was passed over."""
+"""Files of other schema versions: parts missing in older files are absent, unknown parts of newer ones are a gap."""
 
 from __future__ import annotations
 

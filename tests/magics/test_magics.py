@@ -1,4 +1,4 @@
-"""The magics in a live kernel: what their lines say, what they give back, and what happens when gpulab itself fails."""
+"""The magics in a live kernel: their lines, their results, and failures of gpulab itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
 
 @pytest.fixture
 def broken(live: Kernel) -> Iterator[Kernel]:
-    """A kernel for cells that break gpulab; mended afterwards."""
+    """A kernel for cells that break gpulab; repaired afterwards."""
     live.run("from gpulab.capture.session import Session\nfrom gpulab.magics import recording")
     live.run("kept, kept_report = dict(vars(Session)), recording.reported")
     yield live
@@ -422,10 +422,10 @@ def test_an_interrupt_while_the_report_is_made_keeps_run_and_value(broken):
 
 def test_a_session_in_the_cell_itself_is_told_about_and_does_not_disturb(live):
     reply = live.run(
-        "%%gpuprofile outer\ntry:\n    with gpulab.profile('inner'): pass\nexcept Exception as e: told = str(e)"
+        "%%gpuprofile outer\ntry:\n    with gpulab.profile('inner'): pass\nexcept Exception as e: message = str(e)"
     )
     assert reply.status == "ok"
-    assert "outer" in live.run("print(told)").stdout
+    assert "outer" in live.run("print(message)").stdout
     assert live.value("'outer' in gpulab.runs, 'inner' in gpulab.runs") == (True, False)
 
 

@@ -126,7 +126,7 @@ def test_top_level_async_with_and_async_for_work(live):
 
 
 def test_an_interrupted_await_gives_status_error(live):
-    # In small pieces: ipykernel hears an interrupt only when its loop wakes.
+    # Short sleeps, because ipykernel notices an interrupt only when its loop wakes.
     cell = "import asyncio\nprint('started', flush=True)\nfor _ in range(600): await asyncio.sleep(0.05)"
     unprofiled, profiled = live.interrupted(cell), live.interrupted(MAGIC + cell)
     assert unprofiled.status == profiled.status == "error"
@@ -355,7 +355,7 @@ def test_nothing_is_left_behind(live, body):
         " gc.isenabled(), torch._C._autograd._profiler_enabled(), sorted(vars(get_ipython())))"
     )
     run = live.interrupted if "started" in body else live.run
-    run(MAGIC + body, notebook=True)  # what is made once and kept, such as the widget's class, is made now
+    run(MAGIC + body, notebook=True)  # objects created once, such as the widget's class, are created now
     live.run("before = state()")
     for notebook in (False, True):
         run(MAGIC + body, notebook=notebook)

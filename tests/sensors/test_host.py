@@ -29,7 +29,7 @@ def times(**seconds: float) -> Times:
 
 
 def host_with(*readings: list[Times]) -> Host:
-    """A host whose cores have been busy as told, one reading after the other; the first was read."""
+    """A host with given CPU times at successive readings; the first one is read already."""
     left = iter(readings)
     host = Host(cpu_times=lambda: next(left))
     host.read()
@@ -65,7 +65,7 @@ def test_too_short_an_interval_gives_no_load():
     host = host_with([times()], [times(user=1.0, idle=1.0)], [times(user=1.01, idle=1.0)], [times(user=1.5, idle=1.5)])
     assert host.read()["cpu_frac"] == pytest.approx(0.5)
     assert math.isnan(host.read()["cpu_frac"])
-    assert host.core_fracs == pytest.approx((0.5,)), "what was last known stays shown"
+    assert host.core_fracs == pytest.approx((0.5,)), "the last known load remains"
     assert host.read()["cpu_frac"] == pytest.approx(0.5), "and the next share covers the whole time"
 
 
@@ -127,7 +127,7 @@ def test_resident_memory_is_that_of_psutil():
 def test_preemptions_of_all_threads_are_counted():
     host, usage = Host(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     before = psutil.Process().num_ctx_switches().involuntary
-    assert host.read()["preempted"] >= usage >= before, "psutil tells of the main thread alone"
+    assert host.read()["preempted"] >= usage >= before, "psutil counts the main thread alone"
 
 
 @linux_only

@@ -33,7 +33,9 @@ FUNCTIONS = {
 }
 # What else does not answer when these functions do not, in the columns' own sensor or in another.
 TOO = {"util_frac": {"memory_util_frac"}, "power_held_s": {"thermal_held_s", "power_w"}}
-CALLS_PER_READING = {"nvmlDeviceGetViolationStatus": 2}  # by so many sensors: once about power, once about heat
+CALLS_PER_READING = {
+    "nvmlDeviceGetViolationStatus": 2
+}  # number of sensors that call it: once for power, once about heat
 TWO_ANSWERS = [column for column, functions in FUNCTIONS.items() if len(functions) == 2]
 
 
@@ -354,7 +356,7 @@ def test_reading_while_nvml_is_closed_gives_nan(standin):
     gpu = nvml.gpus[0]
     nvml.close()
     assert all(math.isnan(value) for value in nvml.read(gpu).values())
-    assert nvml.gpus, "what was found stays told"
+    assert nvml.gpus, "the GPUs remain known"
 
 
 def test_a_library_that_others_use_stays_open_when_we_close_it(standin, opened):
@@ -444,7 +446,7 @@ def test_a_driver_that_cannot_be_opened_says_why_and_what_to_do(standin, opened,
 
 
 def python(code: str, **environ: str) -> str:
-    """Run Python in a process of its own."""
+    """Run Python code in a separate process."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     path = os.pathsep.join([environ.pop("PYTHONPATH", ""), str(ROOT)]).strip(os.pathsep)
     process = subprocess.run(

@@ -26,7 +26,7 @@ PERIOD = 100 * MS
 
 
 class Clock:
-    """Time that passes only when someone waits or works; the sampler is stopped after so many rounds."""
+    """A clock that advances only during waits and work; it stops the sampler after this number of rounds."""
 
     def __init__(self, rounds: int) -> None:
         self.now_ns = 5_000 * MS
@@ -250,7 +250,7 @@ def standin(built, monkeypatch):
 
 
 def after_ticks(count: int, **options) -> tuple[Sensors, list]:
-    """Sensors that have made at least so many rounds, and were stopped; and what `now()` said after each."""
+    """Sensors after at least this number of rounds, stopped; and the value of `now()` after each round."""
     ticks, enough = [], threading.Event()
 
     def on_tick():
@@ -267,7 +267,7 @@ def after_ticks(count: int, **options) -> tuple[Sensors, list]:
 
 
 def not_told(sensors: Sensors) -> list[str]:
-    """What the sensors could not tell; a busy machine also misses ticks, which is no matter here."""
+    """Subjects of the gaps, without missed ticks, which a busy machine may have."""
     return [gap.what for gap in sensors.gaps if not gap.what.endswith("sensor readings")]
 
 

@@ -1,4 +1,4 @@
-"""Where a dataset's files lie: told by what it holds, without a call of its code."""
+"""The file system of a dataset's files, from its attributes, without calling its code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = namedtuple("Part", "mountpoint fstype")
 
 @pytest.fixture(autouse=True)
 def mounts(tmp_path, monkeypatch):
-    """A system whose /, and two folders of the test's, lie on different kinds of file systems."""
+    """A system with different file systems for / and two folders of the test."""
     for name in ("far", "far/near"):
         (tmp_path / name).mkdir()
     mounts = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]

@@ -18,7 +18,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 
 class ReadingThread:
-    """Readings as the sampler takes them, from a thread of their own."""
+    """Takes readings in a separate thread, like the sampler."""
 
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
@@ -33,7 +33,7 @@ class ReadingThread:
 
 @pytest.fixture
 def other():
-    """A thread that computes for as long as it is told, and then waits."""
+    """A thread that uses 50 ms of CPU time for each call of the fixture, and waits otherwise."""
     work, done, end = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
 
     def run():
@@ -41,8 +41,8 @@ def other():
             work.acquire()
             if end.is_set():
                 return
-            began = time.thread_time()
-            while time.thread_time() - began < 0.05:
+            start_s = time.thread_time()
+            while time.thread_time() - start_s < 0.05:
                 pass
             done.release()
 
@@ -60,8 +60,8 @@ def other():
 
 
 def compute(seconds):
-    began = time.thread_time()
-    while time.thread_time() - began < seconds:
+    start_s = time.thread_time()
+    while time.thread_time() - start_s < seconds:
         pass
 
 
@@ -89,7 +89,7 @@ def test_the_location_of_the_busiest_other_thread_is_recorded(other):
     assert threads.busiest is not None
     assert "run (test_threads.py:" in threads.busiest
     reader.read()
-    assert threads.busiest is None, "nobody computed since"
+    assert threads.busiest is None, "no thread computed since then"
 
 
 def test_a_thread_without_user_code_is_shown_by_name():

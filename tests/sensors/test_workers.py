@@ -1,4 +1,4 @@
-"""The DataLoader's workers as the sensors see them: processes of our own stand in for them."""
+"""Sensors of DataLoader workers, with other child processes in their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /
 
 @pytest.fixture
 def child():
-    """Starts Python code in processes of their own; ends them."""
+    """Start Python code in separate processes, and end them."""
     started = []
 
     def start(code: str) -> subprocess.Popen:

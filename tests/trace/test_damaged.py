@@ -1,4 +1,4 @@
-"""Damaged and hostile traces: a run, a partial run that says what was lost, or a TraceError; never anything else."""
+"""Damaged and hostile traces: a run, a partial run that lists the losses, or a TraceError; never anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only some events tell, read exactly: shapes, grids, communication, waits and memory."""
+"""Side tables equal the file: shapes, grids, communication, waits and memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def listed(rows):
 
 
 def arguments_of_rows(run, rows):
-    """How often each row occurs, told by the name and the time of its event instead of its place."""
+    """Count the rows, each with the name and time of its event instead of its index."""
     events = run.event_rows
     names, start, dur = events.words("name").to_list(), events["start_ns"].tolist(), events["dur_ns"].tolist()
     return Counter((names[e], start[e], dur[e], *rest) for e, *rest in listed(rows))
@@ -108,7 +108,7 @@ def test_sync_records_equal_the_file(both):
         if "wait_on_stream" not in args:
             return None
         values = args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"]
-        return None if values == (-1, -1) else values  # a row that tells nothing is none
+        return None if values == (-1, -1) else values  # such a row is not stored
 
     assert arguments_of_rows(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
 
@@ -212,7 +212,7 @@ def test_shapes_of_a_large_file_are_read_on_request(tmp_path, monkeypatch):
     assert len(run.shape_rows) == 0
     assert [gap.fix for gap in run.recording.left_out] == ["gpulab.load(path, shapes=True)"]
     assert len(trace.read(path, shapes=True).shape_rows) == 1
-    assert not trace.read(path, shapes=False).recording.left_out, "who asks for none is not told of any"
+    assert not trace.read(path, shapes=False).recording.left_out, "shapes that were declined are not a gap"
     assert not trace.read(other).recording.left_out
 
 

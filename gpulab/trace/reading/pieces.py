@@ -79,39 +79,39 @@ class Pieces:
         self._rest: bytes | bytearray = b""  # text after the latest chunk
         self._text, self._limits = text, limits
         self.key = b""  # first key of the file's events, known from the first chunk on
-        self._hold(start)
+        self._append(start)
 
     def give_back(self, text: bytes) -> None:
         """Put the end of the latest chunk before the next one: it was cut within an event."""
         self._rest = b",".join((text, self._rest))
 
     def __iter__(self) -> Iterator[Piece]:
-        skipping, barren = False, 1  # the buffer has no seam before `barren`
+        skipping, no_seam_before = False, 1  # the buffer has no seam before `no_seam_before`
         for block in self._text:
-            self._hold(block)
+            self._append(block)
             if self._end < BLOCK // 2:
                 continue
             self.key = self.key or first_key(self._buffer, 1)
             if skipping:
                 match = seams(self.key).search(self._buffer, 1, self._end)
-                self._hold_only(self._buffer[match.end() if match else max(1, self._end - 256) : self._end])
+                self._replace(self._buffer[match.end() if match else max(1, self._end - 256) : self._end])
                 skipping = match is None
                 continue
-            seam = self._seam(barren)
-            barren = max(1, self._end - 512) if seam is None else 1
+            seam = self._seam(no_seam_before)
+            no_seam_before = max(1, self._end - 512) if seam is None else 1
             if seam is not None:
                 self._rest = self._buffer[seam + 1 : self._end]
-                yield self._piece(Place.INNER, seam)
-                self._hold_only(self._rest)
+                yield self._chunk(Place.INNER, seam)
+                self._replace(self._rest)
             elif self._end > self._limits.event_bytes:
                 self._rest = self._buffer[max(1, self._end - 256) : self._end]
-                yield self._piece(Place.STUCK, self._end)
-                self._hold_only(self._rest)
+                yield self._chunk(Place.STUCK, self._end)
+                self._replace(self._rest)
                 skipping = True
         self.key = self.key or first_key(self._buffer[: self._end], 1)
-        yield self._piece(Place.LAST, self._end)
+        yield self._chunk(Place.LAST, self._end)
 
-    def _hold(self, text: bytes | bytearray) -> None:
+    def _append(self, text: bytes | bytearray) -> None:
         """Append text; allocates a new buffer if necessary, because earlier chunks may still be in use."""
         end = self._end + len(text)
         if end >= len(self._buffer):
@@ -121,19 +121,19 @@ class Pieces:
         self._buffer[self._end : end] = text
         self._end = end
 
-    def _hold_only(self, text: bytes | bytearray) -> None:
+    def _replace(self, text: bytes | bytearray) -> None:
         self._end = 1
-        self._hold(text)
+        self._append(text)
 
-    def _piece(self, position: Place, end: int) -> Piece:
+    def _chunk(self, position: Place, end: int) -> Piece:
         self._buffer[end : end + 1] = b"]"
         view = memoryview(self._buffer)
         return Piece(position, view[1:end], view[: end + 1])
 
-    def _seam(self, barren: int) -> int | None:
-        seam = _last_seam(self._buffer, self.key, barren, self._end, 64)
+    def _seam(self, no_seam_before: int) -> int | None:
+        seam = _last_seam(self._buffer, self.key, no_seam_before, self._end, 64)
         if seam is None and self._end > _UNKEYED_AFTER:
-            seam = _last_seam(self._buffer, b'"', barren, self._end, 4096)
+            seam = _last_seam(self._buffer, b'"', no_seam_before, self._end, 4096)
             # The first events may differ from most others and have another first key.
             self.key = self.key if seam is None else first_key(self._buffer, seam + 1)
         return seam
@@ -144,10 +144,10 @@ def seams(key: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"(?<=\})\s*,\s*(?=\{\s*" + re.escape(key) + rb"\s*:)")
 
 
-def _last_seam(buffer: bytearray, key: bytes, barren: int, end: int, tries: int) -> int | None:
+def _last_seam(buffer: bytearray, key: bytes, no_seam_before: int, end: int, tries: int) -> int | None:
     """Index of the comma of the last seam."""
     for _ in range(tries):
-        end = buffer.rfind(key, barren, end)
+        end = buffer.rfind(key, no_seam_before, end)
         if end < 0:
             return None
         begin = max(1, end - 256)
