@@ -73,7 +73,7 @@ class Session:
         self._on_tick = on_tick
         self._trace_windows: list[Stretch] = []
         self._window: Stretch | None = None
-        self._windows: list[tuple[int, int]] = []
+        self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
         self._gaps: list[Gap] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=64)
@@ -207,7 +207,7 @@ class Session:
         ended_ns = time.time_ns()
         if window.stop():
             self._trace_windows.append(window)
-            self._windows.append((self._window_ns, ended_ns))
+            self._window_spans.append((self._window_ns, ended_ns))
         else:
             self._plan.give_up(ended_ns)
             self._add_gap(
@@ -304,7 +304,7 @@ class Session:
         sensor_gaps = (gap for gap in self._sensors.gaps if this_machine.gpus or gap not in this_machine.gaps)
         recording = Recording(
             level=self.level,
-            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._windows),
+            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._window_spans),
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._pauses),
             activities=activities,
             options=LEVELS[self.level],

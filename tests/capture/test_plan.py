@@ -37,7 +37,7 @@ def test_few_slow_steps_are_enough():
 
 
 def test_a_loader_known_to_be_short_leaves_more_steps_to_record():
-    assert walk(plan_with(), 8, 10 * MS, known=8) == {2: Act.STOP, 4: Act.START}
+    assert walk(plan_with(), 8, 10 * MS, known_steps=8) == {2: Act.STOP, 4: Act.START}
 
 
 def test_recording_stops_before_too_many_events():

@@ -47,27 +47,27 @@ def is_normal(spans):
 
 @given(SPANS)
 def test_a_union_covers_what_its_spans_cover_and_is_in_normal_form(pairs):
-    union = spans(pairs)
-    assert covered(union) == instants(pairs)
-    assert is_normal(union)
-    assert union.total_ns == len(instants(pairs))
+    covered_spans = spans(pairs)
+    assert covered(covered_spans) == instants(pairs)
+    assert is_normal(covered_spans)
+    assert covered_spans.total_ns == len(instants(pairs))
 
 
 @given(SPANS)
 def test_a_union_of_a_union_is_itself(pairs):
-    union = spans(pairs)
-    assert same(union(*union), union)
-    assert same(merged(union, union), union)
-    assert same(intersect(union, union), union)
-    assert not subtract(union, union).total_ns
+    covered_spans = spans(pairs)
+    assert same(union(*covered_spans), covered_spans)
+    assert same(merged(covered_spans, covered_spans), covered_spans)
+    assert same(intersect(covered_spans, covered_spans), covered_spans)
+    assert not subtract(covered_spans, covered_spans).total_ns
 
 
 @given(st.lists(SPANS, max_size=4))
 def test_several_merge_to_what_at_least_one_covers(several):
-    union = merged(*map(spans, several))
-    assert covered(union) == set().union(*map(instants, several))
-    assert is_normal(union)
-    assert same(union, merged(*map(spans, reversed(several))))
+    covered_spans = merged(*map(spans, several))
+    assert covered(covered_spans) == set().union(*map(instants, several))
+    assert is_normal(covered_spans)
+    assert same(covered_spans, merged(*map(spans, reversed(several))))
 
 
 @given(SPANS, st.randoms())
@@ -88,9 +88,9 @@ def test_intersection_and_difference_are_those_of_sets(one, other):
 
 @given(SPANS, SPANS)
 def test_covered_and_uncovered_time_sum_to_the_window(one, other):
-    union = spans(one)
-    inside, outside = intersect(union, spans(other)), subtract(union, spans(other))
-    assert inside.total_ns + outside.total_ns == union.total_ns
+    covered_spans = spans(one)
+    inside, outside = intersect(covered_spans, spans(other)), subtract(covered_spans, spans(other))
+    assert inside.total_ns + outside.total_ns == covered_spans.total_ns
 
 
 @given(SPANS, st.integers(-40, 40), st.integers(0, 60))
@@ -125,11 +125,13 @@ def test_adjoining_windows_partition_what_is_covered(pairs, edges):
 
 @given(SPANS, st.integers(-3, 20))
 def test_longest_spans_are_selected(pairs, than):
-    union = spans(pairs)
-    lengths = [(int(end - start), -int(start)) for start, end in zip(*union, strict=True)]
-    assert (longer(union, than).end_ns - longer(union, than).start_ns).tolist() == [n for n, _ in lengths if n > than]
+    covered_spans = spans(pairs)
+    lengths = [(int(end - start), -int(start)) for start, end in zip(*covered_spans, strict=True)]
+    assert (longer(covered_spans, than).end_ns - longer(covered_spans, than).start_ns).tolist() == [
+        n for n, _ in lengths if n > than
+    ]
     for count in (0, 1, 3, 99):
-        best = longest(union, count)
+        best = longest(covered_spans, count)
         assert is_normal(best)
         expected_lengths = sorted(
             ((int(end - start), -int(start)) for start, end in zip(*best, strict=True)), reverse=True
