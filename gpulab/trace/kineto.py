@@ -47,8 +47,8 @@ def read(
     """
     origin = source if isinstance(source, bytes) else Path(source)
     reader = _Reader(origin, limits or Limits(), progress, _is_small(origin) if shapes is None else shapes)
-    found, head = reader.run()
-    run = as_run(name or _default_name(origin), found, head, reader.losses)
+    tables, head = reader.run()
+    run = as_run(name or _default_name(origin), tables, head, reader.losses)
     if shapes is None and reader.left_shapes:
         recording = replace(run.recording, left_out=(*run.recording.left_out, _SHAPES_SKIPPED))
         run = replace(run, recording=recording)
