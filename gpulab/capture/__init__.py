@@ -1,1 +1,1 @@
-"""Recording: torch.profiler, sensors and step marks around a cell or a block, to a Run."""
+"""Recording: torch.profiler, sensors and step marks around a cell or a block produce a Run."""

@@ -1,4 +1,4 @@
-"""Which recording is on: one at a time, as two would measure each other. A monitor behind it stops for as long."""
+"""The active recording: one at a time, because two would measure each other. A background monitor pauses for it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from gpulab.errors import CaptureError
 
 
 class Recorder(Protocol):
-    """What is being recorded by: a session, or a virtual GPU."""
+    """Something that records: a session or a virtual GPU."""
 
     name: str
 
     def mark_step(self) -> None:
-        """The user says that a step ended here."""
+        """Mark the end of a step, as requested by the user's code."""
 
 
 class Yielding(Recorder, Protocol):
-    """What records in the background, and does nothing at all while another recording is on."""
+    """A recorder in the background, fully inactive during any other recording."""
 
     def give_way(self, recorder: str) -> None:
-        """Another recording, of this name, begins: leave no hook and no thread. Must not raise."""
+        """Pause for a recording of this name: remove all hooks and threads. Must not raise."""
 
     def go_on(self) -> None:
-        """It has ended. Must not raise."""
+        """Resume after that recording. Must not raise."""
 
 
 _active: Recorder | None = None
@@ -31,13 +31,13 @@ _behind: Yielding | None = None
 
 
 def claim(recorder: Recorder) -> None:
-    """From now on this one records. Raises CaptureError while another does."""
+    """Make this the active recorder. Raises CaptureError if another one is active."""
     global _active
     if _active is not None:
         raise CaptureError(
-            f"{recorder.name!r} is not recorded: {_active.name!r} is being recorded already.",
+            f"Cannot record {recorder.name!r} while {_active.name!r} is being recorded.",
             why="two recordings at once would measure each other",
-            fix="remove the inner %%gpuprofile, or run it in a cell of its own",
+            fix="remove the inner %%gpuprofile, or run it in a separate cell",
         )
     if _behind is not None:
         _behind.give_way(recorder.name)
@@ -45,7 +45,7 @@ def claim(recorder: Recorder) -> None:
 
 
 def release() -> None:
-    """Nothing records any more, but for a monitor in the background."""
+    """End the active recording; a background monitor resumes."""
     global _active
     _active = None
     if _behind is not None:
@@ -53,31 +53,31 @@ def release() -> None:
 
 
 def settle(monitor: Yielding) -> None:
-    """From now on this one records in the background. Raises CaptureError where another does, or a cell is recorded."""
+    """Make this the background monitor. Raises CaptureError if there is another one, or if a cell is being recorded."""
     global _behind
     if _behind is not None:
         raise CaptureError(
-            f"{_behind.name!r} is monitored already.",
+            f"The monitor {_behind.name!r} is already running.",
             why="two monitors at once would measure each other",
-            fix="go on with that one, or end it first: %gpumonitor --stop, or .stop() of what gpulab.monitor() gave",
+            fix="use that monitor, or stop it first: %gpumonitor --stop, or its method .stop()",
         )
     if _active is not None:
         raise CaptureError(
             f"The monitor cannot start while {_active.name!r} is being recorded.",
             why="two recordings at once would measure each other",
-            fix="start the monitor in a cell of its own",
+            fix="start the monitor in a separate cell",
         )
     _behind = monitor
 
 
 def leave() -> None:
-    """No monitor is on any more."""
+    """Unregister the background monitor."""
     global _behind
     _behind = None
 
 
 def step() -> None:
-    """Mark the end of a step, in loops that have neither a DataLoader nor an optimizer; nothing if none records."""
+    """Mark the end of a step in a loop without DataLoader and optimizer. Does nothing if nothing is being recorded."""
     recorder = _active or _behind
     if recorder is not None:
         recorder.mark_step()

@@ -1,4 +1,4 @@
-"""Several stretches of one cell, each read as a run of its own, put together on the cell's clock."""
+"""Merge the traces of one cell, each read as a run of its own, on the cell's clock."""
 
 from __future__ import annotations
 
@@ -17,78 +17,79 @@ from gpulab.run import TRACED, Gap, Machine, Run
 from gpulab.tables import DEVICE_KINDS, Kind
 
 
-def merged(cell: Run, stretches: Sequence[Run]) -> Run:
-    """`cell` with the events of all stretches, shifted from each stretch's own start to the cell's."""
-    if not stretches:
+def merged(cell: Run, traces: Sequence[Run]) -> Run:
+    """Return `cell` with the events of all traces, shifted from the start of each trace to the start of the cell."""
+    if not traces:
         return cell
     threads: dict[str, int] = {}
     parts: dict[str, list[Rows]] = {field: [] for field in TRACED}
-    before = 0  # so many events come before this stretch's
-    for stretch in stretches:
-        for field, rows in _moved(stretch, cell, threads, before).items():
+    event_count = 0  # events of the traces before this one
+    for trace in traces:
+        for field, rows in _on_cell_clock(trace, cell, threads, event_count).items():
             parts[field].append(rows)
-        before += len(stretch.event_rows)
-    fullest = max(stretches, key=lambda stretch: len(stretch.event_rows))
-    main = fullest.threads[fullest.main_thread] if fullest.threads else None
+        event_count += len(trace.event_rows)
+    largest = max(traces, key=lambda trace: len(trace.event_rows))
+    main_thread = largest.threads[largest.main_thread] if largest.threads else None
     joined: dict[str, Any] = {field: concat(table, parts[field]) for field, table in TRACED.items()}
     return replace(
         cell,
         **joined,
         threads=tuple(threads),
-        main_thread=threads[main] if main is not None else 0,
-        machine=_with_multiprocessors(cell.machine, fullest.machine),
+        main_thread=threads[main_thread] if main_thread is not None else 0,
+        machine=_with_multiprocessors(cell.machine, largest.machine),
     )
 
 
 def missing_gpu_work(run: Run, activities: Sequence[str]) -> Gap | None:
-    """GPU work was started and none came back: CUPTI, which tells of it, kept silent. None: nothing is missing."""
+    """Report GPU calls without GPU activity: CUPTI delivered nothing. None if nothing is missing."""
     kinds = run.event_rows["kind"]
     started = np.isin(kinds, (Kind.LAUNCH, Kind.COPY_CALL)).any()
     if "cuda" not in activities or not started or np.isin(kinds, DEVICE_KINDS).any():
         return None
     return Gap(
         what="kernels and copies on the GPU",
-        why="calls to the GPU were recorded, but CUPTI told of no work on it: another profiler or DCGM may hold it, or "
-        "reading GPU activity may be reserved to administrators here",
-        fix="close other GPU profilers and restart the kernel; or have NVreg_RestrictProfilingToAdminUsers=0 set",
+        why="the trace has CUDA calls but no GPU activity from CUPTI: another profiler or DCGM may be using CUPTI, or "
+        "GPU profiling may be restricted to administrators on this machine",
+        fix="close other GPU profilers and restart the kernel; or ask an administrator to set "
+        "NVreg_RestrictProfilingToAdminUsers=0",
     )
 
 
-def _moved(stretch: Run, cell: Run, threads: dict[str, int], before: int) -> dict[str, Rows]:
-    """The stretch's tables on the cell's clock, threads and events numbered as the cell numbers them."""
-    codes = [threads.setdefault(name, len(threads)) for name in stretch.threads]
-    assert stretch.began_ns is not None, "a trace written here tells its own time"
+def _on_cell_clock(trace: Run, cell: Run, threads: dict[str, int], event_count: int) -> dict[str, Rows]:
+    """The trace's tables on the cell's clock, with the cell's numbers of threads and events."""
+    codes = [threads.setdefault(name, len(threads)) for name in trace.threads]
+    assert trace.began_ns is not None, "traces exported by this session have a start time"
     assert cell.began_ns is not None
-    later_ns = stretch.began_ns - cell.began_ns
-    renumbered = np.array([*codes, -1], np.int32)
-    moved = {}
+    offset_ns = trace.began_ns - cell.began_ns
+    thread_numbers = np.array([*codes, -1], np.int32)
+    tables = {}
     for field, table in TRACED.items():
-        columns = dict(getattr(stretch, field).columns)
+        columns = dict(getattr(trace, field).columns)
         for name, values in columns.items():
             if name in ("start_ns", "at_ns"):
-                columns[name] = values + later_ns
+                columns[name] = values + offset_ns
             elif name == "thread":
-                columns[name] = renumbered[values]
+                columns[name] = thread_numbers[values]
             elif name == "event":
-                columns[name] = values + before
-        moved[field] = table.rows(columns)
-    return moved
+                columns[name] = values + event_count
+        tables[field] = table.rows(columns)
+    return tables
 
 
-def _with_multiprocessors(asked: Machine, traced: Machine) -> Machine:
-    """NVML does not tell the number of multiprocessors; the trace does."""
-    known = {gpu.name: gpu for gpu in traced.gpus}
+def _with_multiprocessors(machine: Machine, traced: Machine) -> Machine:
+    """Add the number of multiprocessors, which the trace contains and NVML does not."""
+    traced_gpus = {gpu.name: gpu for gpu in traced.gpus}
     gpus = tuple(
-        replace(gpu, multiprocessors=gpu.multiprocessors or known[gpu.name].multiprocessors)
-        if gpu.name in known
+        replace(gpu, multiprocessors=gpu.multiprocessors or traced_gpus[gpu.name].multiprocessors)
+        if gpu.name in traced_gpus
         else gpu
-        for gpu in asked.gpus
+        for gpu in machine.gpus
     )
-    return replace(asked, gpus=gpus or traced.gpus)
+    return replace(machine, gpus=gpus or traced.gpus)
 
 
 def torch_facts() -> dict[str, str]:
-    """Settings a rule may need and a trace does not tell; read, never changed."""
+    """PyTorch settings that rules need and traces lack; they are read, never changed."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -106,16 +107,16 @@ def torch_facts() -> dict[str, str]:
 
 
 def _precisions(torch: Any) -> dict[str, str]:
-    """How float32 products may be rounded. There is an old way to set it and a new; who mixes them cannot ask both."""
+    """float32 precision of matrix products. PyTorch raises an error if the old and the new API are mixed."""
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    asked: dict[str, Callable[[], Any]] = {
+    getters: dict[str, Callable[[], Any]] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "matmul_fp32_precision": lambda: cuda.matmul.fp32_precision,  # from PyTorch 2.9 on
         "conv_fp32_precision": lambda: cudnn.conv.fp32_precision,
         "cudnn_allow_tf32": lambda: cudnn.allow_tf32,
     }
-    told = {}
-    for name, ask in asked.items():
+    precisions = {}
+    for name, getter in getters.items():
         with contextlib.suppress(RuntimeError, AttributeError):
-            told[name] = str(ask())
-    return told
+            precisions[name] = str(getter())
+    return precisions

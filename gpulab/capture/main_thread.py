@@ -1,7 +1,7 @@
-"""Have something done in the main thread from another one, between two of its bytecodes.
+"""Run a function in the main thread from another thread, between two of its bytecodes.
 
 The profiler must be stopped in the thread that started it, and a loop without step marks never calls us there.
-CPython's pending calls do that without touching signals, which belong to the user.
+CPython's pending calls make this possible without signals, which belong to the user.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class PendingCall:
-    """`request()` makes the main thread call `function` soon; `cancel()` forgets calls not yet made."""
+    """`request()` makes the main thread call `function` soon; `cancel()` drops pending calls."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function: Callable[[], None] | None = function
-        self._asked = False
+        self._pending = False
         self._callback = _CALLBACK(self._run)
 
     def request(self) -> None:
-        """Ask; a request not yet served is not doubled."""
-        if self._asked or self._function is None:
+        """Request a call; if one is pending already, do nothing."""
+        if self._pending or self._function is None:
             return
-        self._asked = True
+        self._pending = True
         ctypes.pythonapi.Py_AddPendingCall(self._callback, None)
 
     def cancel(self) -> None:
-        """Calls still pending will do nothing."""
+        """Turn pending calls into no-ops."""
         self._function = None
-        if self._asked:
-            # The interpreter still holds the address: whoever cancels must outlive it, so keep it for good.
+        if self._pending:
+            # The interpreter still holds the address of the callback, so the callback must live forever.
             _OUTLIVING.append(self._callback)
 
     def _run(self, _: object) -> int:
-        self._asked = False
+        self._pending = False
         if self._function is not None:
             self._function()
         return 0

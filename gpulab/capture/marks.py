@@ -1,4 +1,4 @@
-"""Step marks found without a word of the user's code: DataLoader `__next__`, optimizer steps, gpulab.step()."""
+"""Step marks without changes to the user's code: DataLoader `__next__`, optimizer steps, gpulab.step()."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpulab.tables import MARKS, MarkKind
 
 @dataclass(frozen=True)
 class Timer:
-    """The clocks that marks are read from, in ns: time, CPU time of the calling thread, CPU time of the process."""
+    """Clocks for step marks, in ns: time, CPU time of the calling thread, CPU time of the process."""
 
     now_ns: Callable[[], int] = time.time_ns
     thread_cpu_ns: Callable[[], int] = time.thread_time_ns
@@ -27,10 +27,9 @@ class Timer:
 
 
 class Marks:
-    """Hooks torch while it is installed and keeps what it sees; only the thread that installed it is watched.
+    """Hooks torch while installed and records step marks of the thread that installed it.
 
-    `on_boundary(known_steps)` is called where a step begins, before the user's code goes on. What it may raise is
-    its own affair: it must not raise.
+    `on_boundary(known_steps)` is called at the start of a step, before the user's code continues. It must not raise.
     """
 
     def __init__(self, on_boundary: Callable[[int | None], None], timer: Timer | None = None) -> None:
@@ -47,9 +46,9 @@ class Marks:
         self._timer = timer or Timer()
         self._rows: list[tuple[int, int, int, int, int, bool, int, int, int]] = []
         self._indices: dict[tuple[int, Loader], int] = {}
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # the optimizers that were looked at
+        self._described: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that were inspected
         self._epochs: list[int] = []
-        self._leader = -1  # the loader whose calls begin a step
+        self._leader = -1  # the loader whose `__next__` starts a step
         self._stepped = False  # an optimizer stepped since the last boundary
         self._user_marks = False
         self._undo: list[Callable[[], None]] = []
@@ -64,7 +63,7 @@ class Marks:
         original = iterators.__next__
 
         def marked_next(iterator: Any) -> Any:
-            __tracebackhide__ = True  # an error in the user's dataset should show the user's lines
+            __tracebackhide__ = True  # an error in the user's dataset should show only the user's lines
             if threading.get_ident() != self.thread:
                 return original(iterator)
             return self._next(iterator, original)
@@ -74,18 +73,18 @@ class Marks:
         self._undo = [handle.remove, lambda: setattr(iterators, "__next__", original)]
 
     def remove(self) -> None:
-        """Leave torch as it was found."""
+        """Restore torch."""
         while self._undo:
             self._undo.pop()()
 
     def user_step(self) -> None:
-        """The user says that a step ended here."""
+        """Mark the end of a step, as requested by the user's code."""
         self._user_marks = True
         self._instant(MarkKind.USER)
         self._boundary(None)
 
     def rows(self, began_ns: int) -> Rows:
-        """What was seen, as rows of tables.MARKS."""
+        """The recorded marks, as rows of tables.MARKS."""
         return MARKS.of(self._rows).shifted(-began_ns, "start_ns", "end_ns")
 
     def _next(self, iterator: Any, original: Callable[[Any], Any]) -> Any:
@@ -108,14 +107,14 @@ class Marks:
             process = process_cpu_ns, timer.process_cpu_ns()
             self._rows.append((MarkKind.NEXT, start_ns, end_ns, loader, epoch, yielded, spent_ns, *process))
             self.waited_ns += end_ns - start_ns
-            self._seen(start_ns, end_ns)
+            self._note_times(start_ns, end_ns)
 
     def _optimizer_stepped(self, optimizer: Any) -> None:
         if threading.get_ident() != self.thread:
             return
-        if optimizer not in self._known:
-            self._known.add(optimizer)
-            self._look(lambda: self._look_at(optimizer))
+        if optimizer not in self._described:
+            self._described.add(optimizer)
+            self._inspect_safely(lambda: self._inspect_optimizer(optimizer))
         self._stepped = True
         self._instant(MarkKind.OPTIMIZER)
         if self._leader < 0 and not self._user_marks:
@@ -124,9 +123,9 @@ class Marks:
     def _instant(self, kind: MarkKind) -> None:
         now_ns, cpu_ns = self._timer.now_ns(), self._timer.process_cpu_ns()
         self._rows.append((kind, now_ns, now_ns, -1, -1, False, 0, cpu_ns, cpu_ns))
-        self._seen(now_ns, now_ns)
+        self._note_times(now_ns, now_ns)
 
-    def _seen(self, start_ns: int, end_ns: int) -> None:
+    def _note_times(self, start_ns: int, end_ns: int) -> None:
         if self.first_ns is None:
             self.first_ns = start_ns
         self.last_ns = end_ns
@@ -137,7 +136,7 @@ class Marks:
         self._on_boundary(known_steps)
 
     def _identify(self, iterator: Any) -> tuple[int, int]:
-        """Which loader this iterator belongs to, and which pass over it this is."""
+        """Index of the iterator's loader, and number of this pass over it."""
         facts = facts_of(iterator)
         key = (id(iterator._dataset), facts)
         index = self._indices.get(key)
@@ -145,35 +144,38 @@ class Marks:
             index = self._indices[key] = len(self.loaders)
             self.loaders.append(facts)
             self._epochs.append(-1)
-            self._look(lambda: self._look_at_loader(index, iterator._dataset))
+            self._inspect_safely(lambda: self._inspect_loader(index, iterator._dataset))
         if iterator._num_yielded == 0 or self._epochs[index] < 0:
             self._epochs[index] += 1
             self.worker_pids = tuple(worker.pid for worker in getattr(iterator, "_workers", ()))
         return index, self._epochs[index]
 
-    def _look_at(self, optimizer: Any) -> None:
+    def _inspect_optimizer(self, optimizer: Any) -> None:
         frame = sys._getframe()
         self.optimizers.append(optimizer_of(frame, optimizer))
         model = model_of(frame, optimizer)
         if model is not None:
             self.models.append(model)
 
-    def _look_at_loader(self, index: int, dataset: Any) -> None:
+    def _inspect_loader(self, index: int, dataset: Any) -> None:
         name, dataset_name = loader_names(sys._getframe(), dataset)
-        known = replace(self.loaders[index], name=name, dataset_name=dataset_name, location=location(dataset))
-        self.loaders[index] = known
+        self.loaders[index] = replace(
+            self.loaders[index], name=name, dataset_name=dataset_name, location=location(dataset)
+        )
 
-    def _look(self, look: Callable[[], None]) -> None:
-        """Once for each loader and optimizer; a stranger's object that cannot be read costs its description only."""
+    def _inspect_safely(self, inspect: Callable[[], None]) -> None:
+        """Inspect a loader or an optimizer, once each; if this fails, only its description is lost."""
         try:
-            look()
-        except Exception as error:  # protects the user's loop, in the midst of which we are
-            what = "how the DataLoader or the optimizer was set up"
-            self.gaps.append(Gap(what=what, why=f"reading it failed: {error}", fix="please report this with the cell"))
+            inspect()
+        except Exception as error:  # protects the user's training loop, which is running right now
+            subject = "settings of the DataLoader or the optimizer"
+            self.gaps.append(
+                Gap(what=subject, why=f"reading them failed: {error}", fix="please report this with the cell")
+            )
 
 
 def facts_of(iterator: Any) -> Loader:
-    """How the DataLoader behind an iterator was set up."""
+    """Settings of the DataLoader behind an iterator."""
     sampler = iterator._index_sampler
     try:
         batches = len(sampler)

@@ -1,11 +1,11 @@
-"""When the profiler should be on: a plan fed with step boundaries and the time, pure and testable.
+"""Plan when the profiler is on, from step boundaries and time alone: deterministic and testable.
 
-Recording everything would bury a long cell in events, and recording only steps would miss a cell without any. So:
+Recording everything would create too many events in a long cell; recording only steps would miss a cell without any.
 
-  opening    from the first line of the cell to the end of its first step: all there is, if no loop is found
-  warming    a few steps with the profiler off: they tell what a step costs without it
-  recording  enough steps to judge, at most about `max_events` events
-  done       profiler off; marks and sensors go on, and give more un-profiled steps
+  opening    from the first line of the cell to the end of its first step: the whole recording, if no loop is found
+  warming    a few steps with the profiler off: they show the step time without its overhead
+  recording  enough steps for a diagnosis, at most about `max_events` events
+  done       profiler off; marks and sensors continue, and give more un-profiled steps
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Phase(Enum):
-    """What the profiler is doing, in words for the live panel."""
+    """Phase of the profiler; the value is shown in the live panel."""
 
     OPENING = "before the first step"
     WARMING = "warming up"
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 class Act(Enum):
-    """What to do with the profiler at this boundary."""
+    """Action for the profiler at this boundary."""
 
     NONE = "none"
     START = "start"
@@ -35,22 +35,22 @@ class Act(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much to record. The defaults give a verdict on steps of 1 ms and of 10 s alike."""
+    """How much to record. The defaults suffice for steps of 1 ms as well as of 10 s."""
 
     steps: int | None = None  # exactly this many; None: as many as the other limits allow
-    max_events: int = 200_000  # a million froze the kernel for seconds when it was tried
-    warm_steps: int = 5  # un-profiled steps before recording; 2 where the loader is known to be short
-    enough_steps: int = 14  # a dozen interior steps steady a median
+    max_events: int = 200_000  # with a million, the kernel froze for seconds
+    warm_steps: int = 5  # un-profiled steps before recording; 2 if the loader is known to be short
+    enough_steps: int = 14  # twelve interior steps give a stable median
     enough_ns: int = 1 * SECOND_NS
     slow_ns: int = 10 * SECOND_NS  # after this, `few_steps` suffice
-    few_steps: int = 5  # three interior ones
-    opening_ns: int = 2 * SECOND_NS  # without any step by then, stop: a set-up may run for minutes
-    silent_ns: int = 5 * SECOND_NS  # recording, and no step came for so long: the loop is over
+    few_steps: int = 5  # three of them interior
+    opening_ns: int = 2 * SECOND_NS  # stop if no step came by then: a set-up may run for minutes
+    silent_ns: int = 5 * SECOND_NS  # stop recording if no step came for this long: the loop is over
 
 
 @dataclass
 class Plan:
-    """Decides; holds no profiler and reads no clock."""
+    """Decides when to start and stop; holds no profiler and reads no clock."""
 
     limits: Limits
     phase: Phase = Phase.OPENING
@@ -63,11 +63,11 @@ class Plan:
     _known_steps: int | None = field(default=None)
 
     def begin(self, at_ns: int) -> None:
-        """The cell begins, profiler on."""
+        """The cell begins with the profiler on."""
         self._phase_ns = self._last_ns = at_ns
 
     def boundary(self, at_ns: int, known_steps: int | None = None) -> Act:
-        """A step begins now; `known_steps` is the length of the loader's epoch where it is known."""
+        """A step begins now; `known_steps`: length of the loader's epoch, if known."""
         if self.boundaries:
             self._slowest_ns = max(self._slowest_ns, at_ns - self._last_ns)
         self.boundaries += 1
@@ -88,7 +88,7 @@ class Plan:
         return Act.NONE
 
     def tick(self, at_ns: int) -> Act:
-        """Time has passed; called several times a second from outside the loop."""
+        """Check timeouts; called several times a second from outside the loop."""
         silent_ns = at_ns - self._last_ns
         if self.phase is Phase.OPENING and at_ns - self._phase_ns > self.limits.opening_ns and not self.boundaries:
             self._enter(Phase.WARMING, at_ns)
@@ -96,25 +96,25 @@ class Plan:
         if self.phase is Phase.OPENING and self.boundaries and silent_ns > self.limits.slow_ns:
             self._enter(Phase.WARMING, at_ns)
             return Act.STOP
-        patience_ns = max(self.limits.silent_ns, 5 * self._slowest_ns)
-        if self.phase is Phase.RECORDING and silent_ns > patience_ns:
+        timeout_ns = max(self.limits.silent_ns, 5 * self._slowest_ns)
+        if self.phase is Phase.RECORDING and silent_ns > timeout_ns:
             self._enter(Phase.DONE, at_ns)
             return Act.STOP
         return Act.NONE
 
     def give_up(self, at_ns: int) -> None:
-        """Record no more: something else took the profiler, or it failed."""
+        """Stop recording for good: another profiler took over, or recording failed."""
         self._enter(Phase.DONE, at_ns)
 
     def _enter(self, phase: Phase, at_ns: int) -> None:
         self.phase, self._phase_ns, self._phase_steps = phase, at_ns, 0
 
-    def _half_known(self, steps: int) -> bool:
-        """Half of a known epoch is recorded: the rest shall tell what a step costs without the profiler."""
+    def _recorded_half_epoch(self, steps: int) -> bool:
+        """Whether half of a known epoch is recorded: the other half shows the step time without the profiler."""
         return self._known_steps is not None and steps >= self._known_steps / 2
 
     def _warm_steps(self) -> int:
-        if self.boundaries == 1:  # the opening timed out before the first step: that one is cold, let it pass
+        if self.boundaries == 1:  # the opening timed out before the first step, which is cold: skip it
             return 2
         short = self._known_steps is not None and self._known_steps < 3 * self.limits.warm_steps
         slow = self._slowest_ns > self.limits.slow_ns
@@ -126,6 +126,8 @@ class Plan:
             return steps >= self.limits.steps
         if self.events_per_step and steps + 1 > max(3, self.limits.max_events / self.events_per_step):
             return True
-        if steps >= self.limits.enough_steps and (spent_ns >= self.limits.enough_ns or self._half_known(steps)):
+        if steps >= self.limits.enough_steps and (
+            spent_ns >= self.limits.enough_ns or self._recorded_half_epoch(steps)
+        ):
             return True
         return steps >= self.limits.few_steps and spent_ns >= self.limits.slow_ns

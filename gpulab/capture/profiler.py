@@ -1,4 +1,4 @@
-"""torch.profiler, started and stopped several times in one cell, each stretch kept until it is read."""
+"""torch.profiler windows: start and stop several times in one cell, and keep each window until it is read."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from gpulab.run import Run
 
 
 def has_cuda() -> bool:
-    """Whether torch can use a GPU here."""
+    """Whether torch can use a GPU on this machine."""
     import torch
 
     return bool(torch.cuda.is_available())
 
 
 def warm_up() -> None:
-    """Pay for torch.profiler's first start and the reader's first read (a second of imports) before the first cell."""
+    """Run torch.profiler and the trace reader once, so that the first cell does not pay for a second of imports."""
     if someone_profiles():
         return
-    stretch = Stretch(())
-    stretch.start()
-    if stretch.stop():
-        stretch.read("warm-up")
+    window = Stretch(())
+    window.start()
+    if window.stop():
+        window.read("warm-up")
 
 
 @contextlib.contextmanager
 def quiet_kineto() -> Iterator[None]:
-    """Kineto writes its log straight to the process's stderr; it reads this variable at its first start."""
+    """Silence Kineto's log, which goes straight to stderr; Kineto reads this variable at its first start."""
     before = os.environ.get("KINETO_LOG_LEVEL")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
@@ -55,7 +55,7 @@ def someone_profiles() -> bool:
 
 
 class Stretch:
-    """One stretch of recording: start, stop, and later read."""
+    """One window of profiling: start, stop, and read later."""
 
     def __init__(self, options: tuple[str, ...]) -> None:
         from torch.profiler import ProfilerActivity, profile
@@ -64,12 +64,12 @@ class Stretch:
         if has_cuda():
             activities.append(ProfilerActivity.CUDA)
         self.activities = tuple(activity.name.lower() for activity in activities)
-        wanted: dict[str, Any] = dict.fromkeys(options, True)
-        self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **wanted)
+        flags: dict[str, Any] = dict.fromkeys(options, True)
+        self._profile: Any = profile(activities=activities, experimental_config=_sync_events(), **flags)
         self._running = False
 
     def start(self) -> None:
-        """Begin to record; raises CaptureError where the profiler will not start."""
+        """Start the profiler; raises CaptureError if it does not start."""
         try:
             with quiet_kineto():
                 self._profile.start()
@@ -77,53 +77,53 @@ class Stretch:
             raise CaptureError(
                 "torch.profiler did not start.",
                 why=str(error).splitlines()[0],
-                fix="use --level sensors for this cell, or restart the kernel; another CUPTI tool may hold the GPU",
+                fix="use --level sensors for this cell, or restart the kernel; another CUPTI tool may be using the GPU",
             ) from error
         self._running = True
 
     def stop(self) -> bool:
-        """End it; False where another profiler took the recording away in the meantime."""
+        """Stop the profiler; False if another profiler has taken the recording over."""
         if not self._running:
             return False
         self._running = False
         if not someone_profiles():
             return False
-        collecting = gc.isenabled()
-        gc.disable()  # stop() builds an object per event; without cycles to find it takes half the time
+        gc_enabled = gc.isenabled()
+        gc.disable()  # stop() builds an object per event; without garbage collection it takes half the time
         try:
             self._profile.stop()
         finally:
-            if collecting:
+            if gc_enabled:
                 gc.enable()
         return True
 
     def abandon(self) -> None:
-        """Stop without hope of anything recorded; what goes wrong in that is of no more interest."""
+        """Stop and ignore errors: nothing of this window is needed."""
         with contextlib.suppress(RuntimeError):
             self.stop()
 
     def events_since(self, unix_ns: int) -> int:
-        """How many events began at or after this moment."""
+        """Number of events that began at or after this time."""
         results = self._profile.profiler.kineto_results.events()
         return sum(event.start_ns() >= unix_ns for event in results)
 
     def read(self, name: str) -> Run:
-        """The stretch as a Run of its own. Raises CaptureError where the trace cannot be exported."""
+        """Read the window as a Run. Raises CaptureError if the trace cannot be exported."""
         with tempfile.TemporaryDirectory(prefix="gpulab-") as folder:
             path = Path(folder) / "trace.json"
             try:
                 self._profile.export_chrome_trace(str(path))
             except (RuntimeError, OSError) as error:
                 raise CaptureError(
-                    "The profiler's events could not be written out.",
+                    "The profiler's events could not be written to disk.",
                     why=str(error).splitlines()[0],
-                    fix="see that the temporary directory has room (TMPDIR), or record fewer steps: --steps 5",
+                    fix="free space in the temporary directory (TMPDIR), or record fewer steps: --steps 5",
                 ) from error
             return trace.read(path, name=name)
 
 
 def _sync_events() -> Any:
-    """CUDA synchronisation events tell who waited for whom; a private option, absent in some builds."""
+    """Options for CUDA synchronisation events, which show who waits for whom; private, absent in some builds."""
     from torch._C import _profiler
 
     try:
@@ -134,7 +134,7 @@ def _sync_events() -> Any:
 
 @contextlib.contextmanager
 def stepping_aside(aside: Any) -> Iterator[None]:
-    """While this lasts, `aside()` is called just before a profiler that is not ours starts.
+    """Within this context, call `aside()` just before a profiler that is not ours starts.
 
     Two PyTorch profilers cannot record at once: the outer one silently gets nothing. The user's own has precedence.
     """
@@ -142,12 +142,12 @@ def stepping_aside(aside: Any) -> Iterator[None]:
 
     torch_profiler: Any = torch.autograd.profiler
     prepare = getattr(torch_profiler, "_prepare_profiler", None)
-    if prepare is None:  # another torch: the loss is then noticed at stop()
+    if prepare is None:  # another version of torch: stop() then detects the loss
         yield
         return
 
     def prepared(*args: Any, **kwargs: Any) -> Any:
-        if not _ours(sys._getframe(1)):
+        if not _is_our_start(sys._getframe(1)):
             aside()
         return prepare(*args, **kwargs)
 
@@ -158,7 +158,7 @@ def stepping_aside(aside: Any) -> Iterator[None]:
         torch_profiler._prepare_profiler = prepare
 
 
-def _ours(frame: Any) -> bool:
+def _is_our_start(frame: Any) -> bool:
     while frame is not None:
         if frame.f_code is Stretch.start.__code__:
             return True

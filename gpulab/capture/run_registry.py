@@ -9,7 +9,7 @@ from gpulab.run import Run
 
 
 class Runs(Mapping[str, Run]):
-    """Every run recorded or named in this process; `runs["before"]`, `runs.last`."""
+    """Runs recorded or loaded in this process; `runs["before"]`, `runs.last`."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
@@ -20,8 +20,10 @@ class Runs(Mapping[str, Run]):
         except KeyError:
             raise RunError(
                 f"There is no run named {name!r}.",
-                why=f"recorded in this session: {', '.join(self._runs)}" if self._runs else "nothing was recorded yet",
-                fix=f"put %%gpuprofile {name} on top of the training cell and run it",
+                why=f"recorded in this session: {', '.join(self._runs)}"
+                if self._runs
+                else "nothing has been recorded yet",
+                fix=f"put %%gpuprofile {name} at the top of the training cell and run it",
             ) from None
 
     def __contains__(self, name: object) -> bool:
@@ -38,22 +40,22 @@ class Runs(Mapping[str, Run]):
 
     @property
     def last(self) -> Run:
-        """The run recorded last."""
+        """The latest run."""
         if not self._runs:
             raise RunError(
                 "There is no run yet.",
-                why="nothing was recorded in this session",
-                fix="put %%gpuprofile before on top of the training cell and run it, or gpulab.load(path) a file",
+                why="nothing has been recorded in this session",
+                fix="put %%gpuprofile at the top of the training cell and run it, or load a file: gpulab.load(path)",
             )
         return next(reversed(self._runs.values()))
 
     def add(self, run: Run) -> None:
-        """Keep a run under its name; a run of the same name before it is let go."""
+        """Add a run under its name, in place of an earlier run of that name."""
         self._runs.pop(run.name, None)
         self._runs[run.name] = run
 
     def free_name(self) -> str:
-        """The first of run1, run2, ... that is not taken."""
+        """The first of run1, run2, ... that is free."""
         number = 1
         while f"run{number}" in self._runs:
             number += 1

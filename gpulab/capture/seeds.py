@@ -1,4 +1,4 @@
-"""Chance, made the same before each of several runs, and given back afterwards as if nothing had been drawn."""
+"""Seed random numbers equally before each of several runs, and restore their state afterwards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 
 
 def begin_anew(number: int) -> None:
-    """Python's, NumPy's and, where it is imported, PyTorch's random numbers begin anew, on every GPU in use."""
+    """Seed Python's, NumPy's and, if it is imported, PyTorch's random numbers on every GPU in use."""
     random.seed(number)
-    np.random.seed(number % 2**32)  # the global one is what other people's code draws from
+    np.random.seed(number % 2**32)  # the global generator, which other people's code uses
     torch = _torch()
     if torch is not None:
         torch.manual_seed(number)
 
 
 def settled() -> None:
-    """Wait until every GPU in use has done what was asked of it: what comes next begins with an idle one."""
+    """Wait until every GPU in use is idle."""
     torch = _torch()
     if torch is not None and torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -30,18 +30,18 @@ def settled() -> None:
 
 @contextlib.contextmanager
 def chance_kept() -> Iterator[None]:
-    """Whatever is seeded or drawn inside, random numbers go on afterwards where they were."""
-    ours, numpys, torchs = random.getstate(), np.random.get_state(), _torch_states()
+    """Restore the state of the random number generators at the end of this context."""
+    python_state, numpy_state, torch_states = random.getstate(), np.random.get_state(), _torch_states()
     try:
         yield
     finally:
-        random.setstate(ours)
-        np.random.set_state(numpys)
-        _restore_torch(torchs)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        _restore_torch(torch_states)
 
 
 def _torch() -> Any:
-    """PyTorch where the user's code has imported it: seeding must not be what starts it."""
+    """torch, if the user's code has imported it: seeding must not import it."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and hasattr(torch, "cuda") else None
 

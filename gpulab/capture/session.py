@@ -1,4 +1,4 @@
-"""A recording not finished: it starts, it watches, it stops, and it becomes a Run."""
+"""A recording in progress: it starts, watches, stops, and becomes a Run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ LEVELS = {
 
 
 class Session:
-    """Records from `start()` to `stop()`; `stop` gives the Run and keeps it in `gpulab.runs`.
+    """Records from `start()` to `stop()`; `stop` returns the Run and adds it to `gpulab.runs`.
 
-    Start and stop in the thread whose work is to be recorded. Raises CaptureError where recording cannot start.
+    Start and stop in the thread to be recorded. Raises CaptureError if recording cannot start.
     """
 
     def __init__(
@@ -53,12 +53,14 @@ class Session:
     ) -> None:
         if level not in LEVELS:
             raise CaptureError(
-                f"There is no level {level!r}.",
+                f"{level!r} is not a recording level.",
                 why=f"the levels are {', '.join(LEVELS)}",
-                fix="leave the level out for the usual one, trace",
+                fix="omit the level to get the default, trace",
             )
         if steps is not None and steps < 1:
-            raise CaptureError(f"Cannot record {steps} steps.", why="at least one is needed", fix="leave steps out")
+            raise CaptureError(
+                f"Cannot record {steps} steps.", why="the minimum is 1", fix="omit steps for the default"
+            )
         self.name = name or runs.free_name()
         self.level = level
         self.run: Run | None = None
@@ -69,20 +71,20 @@ class Session:
         self._sensors = Sensors(lambda: self._marks.worker_pids, self._tick, period_ns=period_ns)
         self._pulse, self._workers_now = Pulse(), WorkersNow()
         self._on_tick = on_tick
-        self._stretches: list[Stretch] = []
-        self._stretch: Stretch | None = None
-        self._windows: list[tuple[int, int]] = []
+        self._trace_windows: list[Stretch] = []
+        self._window: Stretch | None = None
+        self._window_spans: list[tuple[int, int]] = []
         self._pauses: list[tuple[int, int]] = []
-        self._left_out: list[Gap] = []
+        self._gaps: list[Gap] = []
         self._recent: deque[tuple[int, int]] = deque(maxlen=64)
-        self._late_stop = PendingCall(self._stop_late)
+        self._overdue_stop = PendingCall(self._stop_overdue)
         self._exit = contextlib.ExitStack()
         self._began_ns = self._window_ns = 0
         self._processing = False
         self._facts: dict[str, str] = {}
 
     def start(self) -> None:
-        """Begin: hooks, sensors, and the profiler unless the level is "sensors"."""
+        """Start recording: install the hooks, start the sensors and, unless the level is "sensors", the profiler."""
         claim(self)
         try:
             self._exit.callback(release)
@@ -90,13 +92,13 @@ class Session:
             self._exit.callback(self._stalls.remove)
             self._prepare_torch()
             self._memory.begin()
-            if self._stretch is not None:
-                # Before it starts: a Ctrl-C may come in the midst of starting.
-                self._exit.callback(self._drop_stretch)
-                self._stretch.start()
+            if self._window is not None:
+                # First, because Ctrl-C may arrive while it starts.
+                self._exit.callback(self._discard_window)
+                self._window.start()
             self._began_ns = self._window_ns = time.time_ns()
             self._plan.begin(self._began_ns)
-            # Last, as every tick asks the plan: before it has begun there is nothing it could answer.
+            # Last, because every tick asks the plan, which must have begun.
             self._sensors.start()
             self._exit.callback(self._sensors.stop)
         except BaseException:
@@ -104,25 +106,25 @@ class Session:
             raise
 
     def stop(self, error: BaseException | None = None) -> Run:
-        """End, take every hook away, and give the Run; `error` is what ended the recorded code, if anything did."""
+        """Stop, remove every hook, and return the Run; `error`: the exception that ended the recorded code, if any."""
         ended_ns = time.time_ns()
         self._processing = True
-        self._late_stop.cancel()
+        self._overdue_stop.cancel()
         try:
             self._stop_profiler()
         finally:
             self._exit.close()
-        self.run = self._assembled(ended_ns, error)
+        self.run = self._assemble(ended_ns, error)
         runs.add(self.run)
         return self.run
 
     def abandon(self) -> None:
-        """End and take every hook away without making a run; harmless if it never started or has stopped."""
-        self._late_stop.cancel()
+        """Stop and remove every hook without creating a run; harmless if it never started or has stopped."""
+        self._overdue_stop.cancel()
         self._exit.close()
 
     def live(self) -> Live:
-        """The state at this moment; any thread may ask."""
+        """The current state; callable from any thread."""
         now_ns = time.time_ns()
         marks, sensed = self._marks, self._sensors.now()
         beat = self._pulse.look(now_ns, marks, sensed.gpus)
@@ -142,7 +144,7 @@ class Session:
         )
 
     def mark_step(self) -> None:
-        """The user says that a step ended here."""
+        """Mark the end of a step, as requested by the user's code."""
         self._marks.user_step()
 
     def _phase(self) -> str:
@@ -156,11 +158,11 @@ class Session:
         return (steps - oldest[1]) / ((newest_ns - oldest[0]) / 1e9)
 
     def _prepare_torch(self) -> None:
-        """Hook torch and make the profiler ready; without torch, or with another profiler on, sensors only."""
+        """Hook torch and prepare the profiler; without torch, or beside another profiler, record sensors only."""
         try:
-            import torch  # noqa: F401  (is it there?)
+            import torch  # noqa: F401  (is it installed?)
         except ImportError:
-            self._leave_out("operators, kernels and steps", "PyTorch is not installed", "pip install torch")
+            self._add_gap("operators, kernels and steps", "PyTorch is not installed", "pip install torch")
             return
         self._marks.install()
         self._exit.callback(self._marks.remove)
@@ -168,17 +170,17 @@ class Session:
             return
         if someone_profiles():
             self._plan.give_up(0)
-            self._leave_out(
+            self._add_gap(
                 "operators and kernels",
-                "another PyTorch profiler was already running, and two cannot record at once",
+                "another PyTorch profiler is already running, and two cannot record at once",
                 "stop it (profiler.stop(), or restart the kernel) and run the cell again",
             )
             return
-        self._exit.enter_context(stepping_aside(self._step_aside))
-        self._stretch = Stretch(LEVELS[self.level])
+        self._exit.enter_context(stepping_aside(self._yield_to_user_profiler))
+        self._window = Stretch(LEVELS[self.level])
 
     def _boundary(self, known_steps: int | None) -> None:
-        """A step begins, in the recorded thread. Nothing that fails here may reach the user's loop."""
+        """A step begins in the recorded thread. No failure here may reach the user's loop."""
         self._facts = self._facts or torch_facts()  # as they are in the loop: a function may set and restore them
         self._memory.boundary(self._marks.steps, sys._getframe())
         if self.level == "sensors" or self._plan.phase is Phase.DONE:
@@ -190,88 +192,88 @@ class Session:
                 self._stop_profiler()
                 self._plan.events_per_step = self._events_per_step()
             elif act is Act.START and not someone_profiles():
-                self._stretch = Stretch(LEVELS[self.level])
-                self._stretch.start()
+                self._window = Stretch(LEVELS[self.level])
+                self._window.start()
                 self._window_ns = time.time_ns()
             if act is not Act.NONE:
                 self._pauses.append((at_ns, time.time_ns()))
         except Exception as error:  # protects the user's training loop; the failure is reported as a gap
-            self._failed(error)
+            self._recording_failed(error)
 
     def _stop_profiler(self) -> None:
-        if self._stretch is None:
+        if self._window is None:
             return
-        stretch, self._stretch = self._stretch, None
+        window, self._window = self._window, None
         ended_ns = time.time_ns()
-        if stretch.stop():
-            self._stretches.append(stretch)
-            self._windows.append((self._window_ns, ended_ns))
+        if window.stop():
+            self._trace_windows.append(window)
+            self._window_spans.append((self._window_ns, ended_ns))
         else:
             self._plan.give_up(ended_ns)
-            self._leave_out(
-                "operators and kernels of part of the cell",
-                "another PyTorch profiler, or one in the cell, took the recording over",
-                "profile the cell without its own profiler",
+            self._add_gap(
+                "operators and kernels in part of the cell",
+                "another PyTorch profiler, perhaps one in the cell, took over the recording",
+                "remove the cell's own profiler and profile the cell again",
             )
 
-    def _step_aside(self) -> None:
-        """The cell starts a profiler of its own: it has precedence."""
-        if self._stretch is None:
+    def _yield_to_user_profiler(self) -> None:
+        """The cell starts its own profiler, which has precedence: stop ours."""
+        if self._window is None:
             self._plan.give_up(time.time_ns())
             return
         at_ns = time.time_ns()
         self._plan.give_up(at_ns)
         self._stop_profiler()
         self._pauses.append((at_ns, time.time_ns()))
-        self._leave_out(
+        self._add_gap(
             "operators and kernels after the cell started its own profiler",
-            "two PyTorch profilers cannot record at once, and the cell's own has precedence",
-            "take the profiler out of the cell",
+            "two PyTorch profilers cannot record at once, and the cell's own profiler has precedence",
+            "remove the profiler from the cell",
         )
 
     def _events_per_step(self) -> float | None:
-        if self._plan.phase is not Phase.WARMING or not self._stretches or self._marks.first_ns is None:
+        if self._plan.phase is not Phase.WARMING or not self._trace_windows or self._marks.first_ns is None:
             return None
-        return float(self._stretches[-1].events_since(self._marks.first_ns)) or None
+        return float(self._trace_windows[-1].events_since(self._marks.first_ns)) or None
 
     def _tick(self) -> None:
-        """Several times a second, in the sampler's thread."""
-        in_main = threading.main_thread().ident == self._marks.thread  # only there can a call be left pending
+        """Called several times a second in the sampler's thread."""
+        in_main = threading.main_thread().ident == self._marks.thread  # pending calls run in the main thread only
         if in_main and self._plan.tick(time.time_ns()) is Act.STOP:
-            self._late_stop.request()
+            self._overdue_stop.request()
         if self._on_tick is not None:
             self._on_tick(self.live())
 
-    def _stop_late(self) -> None:
-        """No step came for long: stop recording here and now, in the main thread, between two bytecodes."""
+    def _stop_overdue(self) -> None:
+        """Stop the profiler after a long time without steps; runs in the main thread, between two bytecodes."""
         at_ns = time.time_ns()
         try:
             self._stop_profiler()
             self._pauses.append((at_ns, time.time_ns()))
-        except Exception as error:  # protects the user's code, into the midst of which we were called
-            self._failed(error)
+        except Exception as error:  # protects the user's code, which this call interrupts
+            self._recording_failed(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _recording_failed(self, error: Exception) -> None:
         self._plan.give_up(time.time_ns())
-        self._drop_stretch()
-        self._leave_out("operators and kernels", f"recording failed: {error}", "please report this with the cell")
+        self._discard_window()
+        self._add_gap("operators and kernels", f"recording failed: {error}", "please report this with the cell")
 
-    def _drop_stretch(self) -> None:
-        stretch, self._stretch = self._stretch, None
-        if stretch is not None:
-            stretch.abandon()
+    def _discard_window(self) -> None:
+        window, self._window = self._window, None
+        if window is not None:
+            window.abandon()
 
-    def _leave_out(self, what: str, why: str, fix: str) -> None:
-        self._left_out.append(Gap(what=what, why=why, fix=fix))
+    def _add_gap(self, subject: str, why: str, fix: str) -> None:
+        self._gaps.append(Gap(what=subject, why=why, fix=fix))
 
-    def _assembled(self, ended_ns: int, error: BaseException | None) -> Run:
-        where = machine()
+    def _assemble(self, ended_ns: int, error: BaseException | None) -> Run:
+        this_machine = machine()
         began_ns = self._began_ns
         failure, holder_rows = self._memory.ended_by(error)
         empty = Run(
             name=self.name,
-            source=Source(how="measured", device=where.device, date=datetime.date.today().isoformat()),
-            machine=where,
+            source=Source(how="measured", device=this_machine.device, date=datetime.date.today().isoformat()),
+            machine=this_machine,
             span_ns=ended_ns - began_ns,
             began_ns=began_ns,
             outcome="ok" if error is None else type(error).__name__,
@@ -283,36 +285,36 @@ class Session:
             optimizers=tuple(self._marks.optimizers),
             facts=self._facts or torch_facts(),
             mark_rows=self._marks.rows(began_ns),
-            gpu_rows=_until(self._sensors.gpu_rows(began_ns, where.gpus), ended_ns - began_ns),
-            host_rows=_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
-            worker_rows=_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
+            gpu_rows=_samples_until(self._sensors.gpu_rows(began_ns, this_machine.gpus), ended_ns - began_ns),
+            host_rows=_samples_until(self._sensors.host_rows(began_ns), ended_ns - began_ns),
+            worker_rows=_samples_until(self._sensors.worker_rows(began_ns), ended_ns - began_ns),
             stall_rows=self._stalls.rows(began_ns, ended_ns),
         )
         parts = []
-        for stretch in self._stretches:
+        for window in self._trace_windows:
             try:
-                parts.append(stretch.read(self.name))
+                parts.append(window.read(self.name))
             except CaptureError as problem:
-                self._leave_out("operators and kernels", problem.why, problem.fix)
-        activities = self._stretches[0].activities if self._stretches else ()
+                self._add_gap("operators and kernels", problem.why, problem.fix)
+        activities = self._trace_windows[0].activities if self._trace_windows else ()
         run = merged(empty, parts)
         if (gap := missing_gpu_work(run, activities)) is not None:
-            self._left_out.append(gap)
-        # Without a GPU, why it cannot be asked is known of the machine already.
-        sensor_gaps = (gap for gap in self._sensors.gaps if where.gpus or gap not in where.gaps)
+            self._gaps.append(gap)
+        # Without a GPU, the machine's own gaps already say why there are no GPU sensors.
+        sensor_gaps = (gap for gap in self._sensors.gaps if this_machine.gpus or gap not in this_machine.gaps)
         recording = Recording(
             level=self.level,
-            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._windows),
+            windows_ns=tuple((start - began_ns, end - began_ns) for start, end in self._window_spans),
             pauses_ns=tuple((start - began_ns, end - began_ns) for start, end in self._pauses),
             activities=activities,
             options=LEVELS[self.level],
-            left_out=(*self._left_out, *self._marks.gaps, *self._stalls.gaps, *self._memory.gaps, *sensor_gaps),
+            left_out=(*self._gaps, *self._marks.gaps, *self._stalls.gaps, *self._memory.gaps, *sensor_gaps),
         )
         return replace(run, recording=recording)
 
 
-def _until(samples: Rows, span_ns: int) -> Rows:
-    """The samples of the run itself; the sampler takes one more when it stops."""
+def _samples_until(samples: Rows, span_ns: int) -> Rows:
+    """Samples within the run; the sampler takes one more when it stops."""
     return samples.where(samples["at_ns"] <= span_ns)
 
 
@@ -326,9 +328,9 @@ def profile(
 ) -> Iterator[Session]:
     """Record a block: `with gpulab.profile("before") as session: ...`, then `session.run` or `gpulab.runs["before"]`.
 
-    level: "sensors" (no profiler), "trace" (default) or "deep" (stacks, shapes, memory). steps: how many to record;
-    by default as many as a verdict needs. An exception in the block goes on its way, and the run is kept.
-    Raises CaptureError where recording cannot start.
+    level: "sensors" (no profiler), "trace" (default) or "deep" (stacks, shapes, memory). steps: number of steps to
+    record; by default as many as a diagnosis needs. An exception in the block propagates, and the run is kept.
+    Raises CaptureError if recording cannot start.
     """
     session = Session(name, level=level, steps=steps, on_tick=on_tick)
     session.start()

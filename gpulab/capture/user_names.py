@@ -1,6 +1,6 @@
-"""What the user calls their loader, model and optimizer, and how these were set up: read from the loop's own frames.
+"""Names and settings of the user's loader, model and optimizer, read from the frames of the training loop.
 
-Nothing is kept of what is looked at, and no code of the user's is called: types are compared, attributes are not asked.
+No object that is inspected is kept, and none of the user's code is called: types are compared, attributes are not read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from gpulab.run import Model, Optimizer
 from gpulab.sensors.host.frames import users_frames
 
-_FRAME_AND_US = 3  # references to a frame's copy of its variables: the frame's, ours, and the count's own
-Found = Iterator[tuple[str, Any]]
+_FRAME_AND_US = 3  # references to a frame's copy of its variables: the frame's, ours, and that of getrefcount
+NamedValues = Iterator[tuple[str, Any]]
 
 
-def name_of(innermost: FrameType | None, wanted: Callable[[Any], bool]) -> str | None:
-    """The variable, or the attribute of `self`, that holds what is wanted; the nearest one to the line that runs."""
-    return next((name for name, value in _named(innermost) if wanted(value)), None)
+def name_of(innermost: FrameType | None, matches: Callable[[Any], bool]) -> str | None:
+    """The variable, or attribute of `self`, that holds a matching value; the one nearest to the running line."""
+    return next((name for name, value in _visible_values(innermost) if matches(value)), None)
 
 
 def loader_names(innermost: FrameType | None, dataset: object) -> tuple[str | None, str | None]:
-    """The names of the DataLoader that draws from this dataset, and of the dataset."""
+    """The names of the DataLoader of this dataset, and of the dataset."""
     from torch.utils.data import DataLoader
 
     def is_loader(value: Any) -> bool:
@@ -35,7 +35,7 @@ def loader_names(innermost: FrameType | None, dataset: object) -> tuple[str | No
 
 
 def optimizer_of(innermost: FrameType | None, optimizer: Any) -> Optimizer:
-    """How an optimizer was set up, and its name."""
+    """Settings and name of an optimizer."""
     groups = optimizer.param_groups
     parameters = _parameters(optimizer)
     return Optimizer(
@@ -43,14 +43,14 @@ def optimizer_of(innermost: FrameType | None, optimizer: Any) -> Optimizer:
         name=name_of(innermost, lambda value: value is optimizer),
         tensors=len(parameters),
         elements=sum(parameter.numel() for parameter in parameters),
-        foreach=_agreed(group.get("foreach") for group in groups),
-        fused=_agreed(group.get("fused") for group in groups),
+        foreach=_common_value(group.get("foreach") for group in groups),
+        fused=_common_value(group.get("fused") for group in groups),
         device=_devices(parameters),
     )
 
 
 def model_of(innermost: FrameType | None, optimizer: Any) -> Model | None:
-    """The model that an optimizer trains: the largest module in sight that holds its first parameter."""
+    """The model that an optimizer trains: the visible module that holds most of its parameters."""
     from torch import nn
 
     parameters = _parameters(optimizer)
@@ -58,12 +58,12 @@ def model_of(innermost: FrameType | None, optimizer: Any) -> Model | None:
         return None
     trained = {id(parameter) for parameter in parameters}
     best: tuple[int, str | None, Any] = (0, None, None)
-    for called, value in _named(innermost):
+    for variable, value in _visible_values(innermost):
         if issubclass(type(value), nn.Module):
-            held = sum(id(parameter) in trained for parameter in nn.Module.parameters(value))
-            best = max(best, (held, called, value), key=lambda each: each[0])
+            trained_count = sum(id(parameter) in trained for parameter in nn.Module.parameters(value))
+            best = max(best, (trained_count, variable, value), key=lambda candidate: candidate[0])
     _, name, module = best
-    inner = getattr(module, "_orig_mod", module)  # torch.compile puts a module around it
+    inner = getattr(module, "_orig_mod", module)  # torch.compile wraps the module
     return Model(
         kind=type(inner).__name__ if module is not None else "model",
         name=name,
@@ -75,48 +75,50 @@ def model_of(innermost: FrameType | None, optimizer: Any) -> Model | None:
     )
 
 
-def _named(innermost: FrameType | None) -> Found:
-    """Every variable in sight of the user's frames, from the innermost outward, and what their `self` holds."""
-    seen: set[int] = set()
+def _visible_values(innermost: FrameType | None) -> NamedValues:
+    """Variables visible from the user's frames, from the innermost outward, and the attributes of their `self`."""
+    visited: set[int] = set()
     for frame in users_frames(innermost):
-        mine = variables(frame)
-        yield from ((name, value) for name, value in mine.items() if not name.startswith("_"))
-        if id(frame.f_globals) not in seen:
-            seen.add(id(frame.f_globals))
+        local_variables = variables(frame)
+        yield from ((name, value) for name, value in local_variables.items() if not name.startswith("_"))
+        if id(frame.f_globals) not in visited:
+            visited.add(id(frame.f_globals))
             yield from ((name, value) for name, value in list(frame.f_globals.items()) if not name.startswith("_"))
-        yield from _attributes(mine.get("self"))
+        yield from _attributes(local_variables.get("self"))
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of a frame.
+    """Variables of a frame.
 
-    Before Python 3.13 asking a function's frame leaves a copy with it, which would keep the tensors of this step alive
-    for as long as the function runs: that copy is emptied, unless the user holds it, as of a call of locals().
+    Before Python 3.13, reading a function's frame leaves a copy with it, which would keep the tensors of this step
+    alive for as long as the function runs. That copy is emptied, unless the user holds it, e.g. by calling locals().
     """
-    held = frame.f_locals
-    mine = dict(held)
-    copied = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
-    if copied and sys.getrefcount(held) == _FRAME_AND_US:
-        held.clear()
-    return mine
+    frame_copy = frame.f_locals
+    values = dict(frame_copy)
+    is_copy = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    if is_copy and sys.getrefcount(frame_copy) == _FRAME_AND_US:
+        frame_copy.clear()
+    return values
 
 
-def _attributes(me: Any) -> Found:
-    held = getattr(type(me), "__dict__", {}).get("__dict__") and object.__getattribute__(me, "__dict__")
-    if isinstance(held, dict):
-        modules = held.get("_modules")  # where a module keeps its submodules
-        for place in (held, modules if isinstance(modules, dict) else {}):
-            yield from ((f"self.{name}", value) for name, value in list(place.items()) if not name.startswith("_"))
+def _attributes(instance: Any) -> NamedValues:
+    attributes = getattr(type(instance), "__dict__", {}).get("__dict__") and object.__getattribute__(
+        instance, "__dict__"
+    )
+    if isinstance(attributes, dict):
+        modules = attributes.get("_modules")  # the submodules of a module
+        for values in (attributes, modules if isinstance(modules, dict) else {}):
+            yield from ((f"self.{name}", value) for name, value in list(values.items()) if not name.startswith("_"))
 
 
 def _parameters(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _agreed(values: Iterable[bool | None]) -> bool | None:
-    """What all groups say; None where they say nothing, or differ."""
-    told = set(values)
-    return told.pop() if len(told) == 1 else None
+def _common_value(values: Iterable[bool | None]) -> bool | None:
+    """The value that all groups share; None if they have none, or differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def _devices(parameters: Iterable[Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Runs from disk and to disk: one file, a directory of ranks, or a pattern, whatever kind of file it is."""
+"""Load and save runs: one file, a directory of ranks, or a pattern, in any supported format."""
 
 from gpulab.files.loading import load, load_ranks, load_run, save
 from gpulab.files.ranks import Ranks

@@ -1,4 +1,4 @@
-"""What was read of a trace, kept beside it where the user asks, and used as long as the trace stays the same."""
+"""Cache of loaded traces: on request, a run is stored next to its trace and used while the trace is unchanged."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from gpulab.files.warnings import warn
 from gpulab.run import Run
 from gpulab.trace import Limits
 
-_MARK = "cache_of"  # the fact of a kept run that tells its trace; a loaded run does not show it
+_MARK = "cache_of"  # fact of a cached run with the fingerprint of its trace; a loaded run does not show it
 _END_BYTES = 64 * 1024
 
 
 class Reading(NamedTuple):
-    """How a trace is read, as far as a user says."""
+    """Settings for reading a trace, as given by the user."""
 
     limits: Limits
-    shapes: bool | None  # None: where the trace is not large
+    shapes: bool | None  # None: unless the trace is large
 
 
 class Cache:
-    """The kept runs of one load. With `where` False there is none: nothing is read, nothing written."""
+    """The cached runs of one load. With `location` False, nothing is read or written."""
 
-    def __init__(self, where: bool | str | os.PathLike[str], reading: Reading) -> None:
-        self._folder = None if isinstance(where, bool) else Path(os.path.expanduser(where))  # noqa: PTH111
-        self._on = where is not False
+    def __init__(self, location: bool | str | os.PathLike[str], reading: Reading) -> None:
+        self._folder = None if isinstance(location, bool) else Path(os.path.expanduser(location))  # noqa: PTH111
+        self._on = location is not False
         self._reading = reading
         self._failures: list[StoreError] = []
 
     def run(self, path: Path, read: Callable[[], Run]) -> Run:
-        """The run of a trace: the kept one if it is of this very file and reader, else `read()`, which is then kept."""
-        mark = self._mark(path) if self._on else None
-        if mark is None:
+        """The run of a trace: the cached one if it is of this file and reader, else `read()`, which is then cached."""
+        fingerprint = self._fingerprint(path) if self._on else None
+        if fingerprint is None:
             return read()
         sidecar = self._sidecar(path)
-        kept = _opened(sidecar)
-        if kept is not None and kept.facts.get(_MARK) == mark:
-            return replace(kept, facts={name: fact for name, fact in kept.facts.items() if name != _MARK})
+        cached = _open_sidecar(sidecar)
+        if cached is not None and cached.facts.get(_MARK) == fingerprint:
+            return replace(cached, facts={name: fact for name, fact in cached.facts.items() if name != _MARK})
         run = read()
-        if kept is not None and _MARK not in kept.facts:
-            self._failures.append(_taken(sidecar))
-        elif mark == self._mark(path):  # a trace that grew meanwhile is another one
-            self._keep(run, sidecar, mark)
+        if cached is not None and _MARK not in cached.facts:
+            self._failures.append(_foreign_run_error(sidecar))
+        elif fingerprint == self._fingerprint(path):  # otherwise the trace has grown in the meantime
+            self._write(run, sidecar, fingerprint)
         return run
 
     def complain(self) -> None:
-        """Warn of what could not be kept, once for the whole load."""
+        """Warn once about runs that could not be cached in this load."""
         if self._failures:
             first = self._failures[0]
             more = f" (and {len(self._failures) - 1} more)" if len(self._failures) > 1 else ""
             warn(f"the cache was not written{more}. {first.what} why: {first.why}; fix: {first.fix}")
 
-    def _keep(self, run: Run, sidecar: Path, mark: str) -> None:
+    def _write(self, run: Run, sidecar: Path, fingerprint: str) -> None:
         try:
             if self._folder is not None:
                 self._folder.mkdir(parents=True, exist_ok=True)
-            store.save(replace(run, facts={**run.facts, _MARK: mark}), sidecar)
+            store.save(replace(run, facts={**run.facts, _MARK: fingerprint}), sidecar)
         except OSError as error:
-            self._failures.append(_refused(sidecar, error))
+            self._failures.append(_folder_error(sidecar, error))
         except StoreError as error:
             self._failures.append(error)
 
     def _sidecar(self, path: Path) -> Path:
-        return _beside(path) if self._folder is None else self._folder / _elsewhere(path)
+        return _sidecar_next_to(path) if self._folder is None else self._folder / _sidecar_name(path)
 
-    def _mark(self, path: Path) -> str | None:
-        """What tells this file as it is now, read by this reader; None where it cannot be opened."""
+    def _fingerprint(self, path: Path) -> str | None:
+        """Hash of the file's current state and of its reader; None if the file cannot be opened."""
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -82,30 +82,30 @@ class Cache:
                 tail = file.read(_END_BYTES)
         except OSError:
             return None
-        told = (path.name, status.st_size, status.st_mtime_ns, self._reading, _reader())
-        return hashlib.sha256(repr(told).encode("utf-8", "surrogateescape") + head + tail).hexdigest()
+        key = (path.name, status.st_size, status.st_mtime_ns, self._reading, _reader())
+        return hashlib.sha256(repr(key).encode("utf-8", "surrogateescape") + head + tail).hexdigest()
 
 
 def without_sidecars(files: Sequence[Path]) -> tuple[Path, ...]:
-    """The files without those that `cache` made of others among them."""
-    beside = {_beside(path) for path in files}
-    elsewhere = {_elsewhere(path) for path in files}
-    return tuple(path for path in files if path not in beside and path.name not in elsewhere)
+    """The files without those that the cache created for others among them."""
+    sidecars = {_sidecar_next_to(path) for path in files}
+    names_in_folder = {_sidecar_name(path) for path in files}
+    return tuple(path for path in files if path not in sidecars and path.name not in names_in_folder)
 
 
-def _beside(path: Path) -> Path:
+def _sidecar_next_to(path: Path) -> Path:
     return path.with_name(path.name + store.SUFFIX)
 
 
-def _elsewhere(path: Path) -> str:
-    # Every job has its rank_0.json.gz, and they may share a folder of kept runs.
+def _sidecar_name(path: Path) -> str:
+    # Every job has a rank_0.json.gz, and several jobs may share a cache folder.
     origin = hashlib.sha256(os.fsencode(path.resolve().parent)).hexdigest()[:8]
     return f"{path.name}.{origin}{store.SUFFIX}"
 
 
 @functools.cache
 def _reader() -> str:
-    """A digest of the code that reads traces: an older or newer one may have made something else of the same file."""
+    """Digest of the code that reads traces: another version may produce another run from the same file."""
     package = Path(store.__file__).parents[1]
     digest = hashlib.sha256(f"{store.MAJOR}.{store.MINOR}".encode())
     for source in [
@@ -117,23 +117,25 @@ def _reader() -> str:
     return digest.hexdigest()
 
 
-def _opened(sidecar: Path) -> Run | None:
-    """The kept run; None where there is none or it is damaged."""
+def _open_sidecar(sidecar: Path) -> Run | None:
+    """The cached run; None if there is none or it is damaged."""
     try:
         return store.open(sidecar) if store.is_run(sidecar) else None
     except StoreError:
         return None
 
 
-def _taken(sidecar: Path) -> StoreError:
+def _foreign_run_error(sidecar: Path) -> StoreError:
     return StoreError(
-        f"{sidecar} is a run of yours.",
-        why="gpulab did not make it as a cache, so it does not write over it",
-        fix='rename it, or keep the cache elsewhere: cache="folder"',
+        f"{sidecar} is not a cache file.",
+        why="it is a run that was saved under this name, so gpulab does not overwrite it",
+        fix='rename it, or choose another folder for the cache: cache="folder"',
     )
 
 
-def _refused(sidecar: Path, error: OSError) -> StoreError:
+def _folder_error(sidecar: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"The folder {sidecar.parent} could not be made.", why=error.strerror or str(error), fix="name another folder"
+        f"The folder {sidecar.parent} could not be created.",
+        why=error.strerror or str(error),
+        fix="choose another folder",
     )

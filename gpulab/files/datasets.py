@@ -1,11 +1,11 @@
 """Recorded runs that come with gpulab: one folder per dataset, each with a data card.
 
     run.gpulab      the recorded run
-    fixed.gpulab    the same training without the planted cause, where there is one
+    fixed.gpulab    the same training without the planted cause, if there is one
     card.json       the data card: what was recorded, on which device, when, how, under which licence
-    answer.json     what was planted and how to record it again; apart, because who diagnoses a run must not read it
+    answer.json     the planted cause and how to record it again; separate, so that a diagnosis cannot read it
 
-The folders lie in `datasets/` of a clone and in `gpulab/datasets/` of an installed wheel.
+The folders are in `datasets/` of a clone and in `gpulab/datasets/` of an installed wheel.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gpulab.files.loading import load_run
 from gpulab.run import Run
 
 RUN, FIXED, CARD, ANSWER = "run.gpulab", "fixed.gpulab", "card.json", "answer.json"
-MAX_DATASET_BYTES = 2_000_000  # all files of a dataset together: every wheel carries them
+MAX_DATASET_BYTES = 2_000_000  # all files of a dataset together, because every wheel contains them
 
 _T = TypeVar("_T")
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run of a dataset: the name it bears, and the size of its file."""
+    """One run of a dataset: its name and the size of its file."""
 
     name: str
     bytes: int
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The versions that recorded a dataset; None if the run does not say."""
+    """Versions that recorded a dataset; None if the run does not say."""
 
     gpulab: str
     torch: str | None
@@ -44,10 +44,10 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class DataCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a dataset comes from and what it is used for. It does not say what is wrong with the run."""
+    """Origin and use of a dataset. It does not reveal what is wrong with the run."""
 
     title: str
-    recorded: str  # what the run holds
+    recorded: str  # content of the run
     device: str  # as `device_label` gives it
     date: datetime.date
     versions: Versions
@@ -60,20 +60,20 @@ class DataCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How one run was recorded: a loop, its options, and the device."""
+    """How one run was recorded: a training loop, its options, and the device."""
 
     workload: str  # of gpulab.workloads or tools/record_drills.py
-    options: Mapping[str, Any]  # keyword arguments of the loop; its defaults where none are given
+    options: Mapping[str, Any]  # keyword arguments of the loop; defaults are omitted
     gpu: str | None  # a virtual GPU; None for the CPU
-    profiled_steps: int | None  # at most so many with the profiler; None for all
+    profiled_steps: int | None  # maximum number of profiled steps; None for all
 
 
 class KnownAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was planted in a run, and the diagnosis that is therefore right."""
+    """The planted cause of a run, and the correct diagnosis."""
 
     planted: str
-    finding: str | None  # the rule that speaks first; None if nothing is wrong
-    fixed_in: str | None  # the dataset whose run is the fixed twin, where there is no fixed.gpulab
+    finding: str | None  # the rule of the first finding; None if nothing is wrong
+    fixed_in: str | None  # the dataset with the fixed run, if there is no fixed.gpulab
     recipes: Mapping[str, Recipe]  # by file name; empty for a run that the tool does not record
 
 
@@ -91,7 +91,7 @@ class Dataset:
 
     @property
     def answer(self) -> KnownAnswer | None:
-        """What was planted; None for a run without a known answer. Raises GpulabError if answer.json is damaged."""
+        """The planted cause; None for a run without a known answer. Raises GpulabError if answer.json is damaged."""
         path = self.folder / ANSWER
         return _decode(path, KnownAnswer) if path.exists() else None
 
@@ -119,7 +119,7 @@ class Dataset:
 
 
 def datasets(folder: Path | None = None) -> tuple[Dataset, ...]:
-    """All datasets of a folder by name; of those that come with gpulab by default."""
+    """All datasets of a folder by name; by default those that come with gpulab."""
     cards = sorted((folder or datasets_folder()).glob(f"*/{CARD}"))
     return tuple(Dataset(path.parent.name, path.parent) for path in cards)
 
@@ -129,15 +129,17 @@ def dataset(name: str, folder: Path | None = None) -> Dataset:
     by_name = {entry.name: entry for entry in datasets(folder)}
     if name not in by_name:
         raise GpulabError(
-            f"There is no dataset {name!r}.", why=f"there are {', '.join(by_name)}", fix="use one of these names"
+            f"There is no dataset {name!r}.",
+            why=f"the datasets are {', '.join(by_name)}",
+            fix="use one of these names",
         )
     return by_name[name]
 
 
 def datasets_folder() -> Path:
-    """The folder with all datasets, of an installed wheel or of a clone. Raises GpulabError if there is none."""
+    """The folder of all datasets in an installed wheel or a clone. Raises GpulabError if there is none."""
     package = Path(__file__).resolve().parents[1]
-    # A folder without cards is something else: site-packages may hold another project named `datasets`.
+    # Folders without data cards are ignored: site-packages may contain another project named `datasets`.
     for folder in (package / "datasets", package.parent / "datasets"):
         if any(folder.glob(f"*/{CARD}")):
             return folder

@@ -1,4 +1,4 @@
-"""What a user calls: load a file, a directory or a pattern; save a run."""
+"""Load a file, a directory or a pattern; save a run."""
 
 from __future__ import annotations
 
@@ -18,123 +18,126 @@ from gpulab.files.warnings import warn
 from gpulab.run import Gap, Run
 from gpulab.trace import Limits
 
-Where = str | os.PathLike[str]
-_LISTED = 3
+PathOrPattern = str | os.PathLike[str]
+_MAX_REASONS = 3
 
 
 def load(
-    path: Where,
+    path: PathOrPattern,
     *,
     shapes: bool | None = None,
     limits: Limits | None = None,
     progress: bool = True,
-    cache: bool | Where = False,
+    cache: bool | PathOrPattern = False,
 ) -> Any:
-    """A Run from a file; from a directory or a pattern such as "runs/**/*.json.gz" the Ranks, a sequence of Runs.
+    """Load a Run from a file, or Ranks (a sequence of Runs) from a directory or a pattern such as "runs/**/*.json.gz".
 
-    A file is a trace of PyTorch's profiler (.json, .json.gz) or a run that `gpulab.save` wrote (.gpulab), told apart by
-    content. A damaged trace gives the part that can be read, and `run.recording.lost` says what could not. A directory
-    is not searched deeper; a pattern's `**` is. Files that cannot be read are named in a warning and in `ranks.unread`.
+    A file is a trace of PyTorch's profiler (.json, .json.gz) or a run written by `gpulab.save` (.gpulab), recognised by
+    its content. A damaged trace gives a partial run, and `run.recording.lost` lists the losses. Subdirectories are
+    searched only by a pattern with `**`. Files that cannot be read are listed in a warning and in `ranks.unread`.
 
-    `shapes=True` reads the inputs of operators of a large trace, too, where they were recorded: a fifth more time.
-    `limits` bounds how much of a trace is read (gpulab.trace.Limits). `progress=False` shows no bar; a quick load shows
-    none anyway. `cache=True` keeps what was read of each trace in a .gpulab file beside it, `cache="folder"` in that
-    folder, and takes it from there as long as the trace stays the same; without it nothing is written.
+    `shapes=True` reads the inputs of operators of a large trace, too, if they were recorded; this takes a fifth more
+    time. `limits` bounds how much of a trace is read (gpulab.trace.Limits). `progress=False` disables the progress bar,
+    which a quick load does not show anyway. `cache=True` stores the run of each trace in a .gpulab file next to it,
+    `cache="folder"` in that folder, and loads it from there while the trace is unchanged; by default nothing is
+    written.
 
-    Raises TraceError or StoreError where nothing can be read. What lies at the path decides what comes back, so the
-    declared type is open; `gpulab.files.load_run` and `gpulab.files.load_ranks` have one type each.
+    Raises TraceError or StoreError if nothing can be read. The type of the result depends on the path, so the declared
+    type is open; `gpulab.files.load_run` and `gpulab.files.load_ranks` have one type each.
     """
-    place = find(path)
+    file_set = find(path)
     reading = Reading(limits or Limits(), shapes)
-    return _ranks(place, reading, progress, cache) if place.many else _run(place, reading, progress, cache)
+    return _ranks(file_set, reading, progress, cache) if file_set.many else _run(file_set, reading, progress, cache)
 
 
 def load_run(
-    path: Where,
+    path: PathOrPattern,
     *,
     shapes: bool | None = None,
     limits: Limits | None = None,
     progress: bool = True,
-    cache: bool | Where = False,
+    cache: bool | PathOrPattern = False,
 ) -> Run:
-    """The Run of one file, as `load` gives it. Raises TraceError for a directory or a pattern, too."""
-    place = find(path)
-    if place.many:
+    """Load the Run of one file, like `load`. Raises TraceError for a directory or a pattern, too."""
+    file_set = find(path)
+    if file_set.many:
         raise TraceError(
-            f"{place.name} is not one file.",
+            f"{file_set.name} is not one file.",
             why="it is a directory or a pattern",
-            fix="name one file, or take all its runs with gpulab.load(...)",
+            fix="give the path of one file, or load all of them with gpulab.load(...)",
         )
-    return _run(place, Reading(limits or Limits(), shapes), progress, cache)
+    return _run(file_set, Reading(limits or Limits(), shapes), progress, cache)
 
 
 def load_ranks(
-    path: Where,
+    path: PathOrPattern,
     *,
     shapes: bool | None = None,
     limits: Limits | None = None,
     progress: bool = True,
-    cache: bool | Where = False,
+    cache: bool | PathOrPattern = False,
 ) -> Ranks:
-    """The runs of a directory or a pattern, as `load` gives them; of a single file a sequence of one."""
+    """Load the runs of a directory or a pattern, like `load`; a single file gives a sequence of one."""
     return _ranks(find(path), Reading(limits or Limits(), shapes), progress, cache)
 
 
-def save(run: Run, path: Where) -> Path:
-    """Write a run to one `.gpulab` file, whole or not at all; gives the path. Raises StoreError where it cannot."""
+def save(run: Run, path: PathOrPattern) -> Path:
+    """Write a run to one `.gpulab` file, atomically; returns the path. Raises StoreError if this fails."""
     return store.save(run, path)
 
 
-def _run(place: Place, reading: Reading, progress: bool, cache: bool | Where) -> Run:
-    kept = Cache(cache, reading)
-    with Progress(place.files, shown=progress) as bar:
-        run = _read(place.files[0], reading, kept, bar)
-    kept.complain()
+def _run(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Run:
+    run_cache = Cache(cache, reading)
+    with Progress(file_set.files, shown=progress) as bar:
+        run = _read(file_set.files[0], reading, run_cache, bar)
+    run_cache.complain()
     return run
 
 
-def _ranks(place: Place, reading: Reading, progress: bool, cache: bool | Where) -> Ranks:
-    kept = Cache(cache, reading)
+def _ranks(file_set: Place, reading: Reading, progress: bool, cache: bool | PathOrPattern) -> Ranks:
+    run_cache = Cache(cache, reading)
     runs: dict[Path, Run] = {}
     failed: dict[Path, GpulabError] = {}
-    with Progress(place.files, shown=progress) as bar:
-        for path in place.files:
+    with Progress(file_set.files, shown=progress) as bar:
+        for path in file_set.files:
             try:
-                runs[path] = _read(path, reading, kept, bar)
+                runs[path] = _read(path, reading, run_cache, bar)
             except GpulabError as error:
-                # A settings file among the traces is nothing that was lost.
-                if not (place.many and is_other_json(path)):
+                # A JSON file of settings among the traces is not a loss.
+                if not (file_set.many and is_other_json(path)):
                     failed[path] = error
-    kept.complain()
+    run_cache.complain()
     if not runs:
-        raise _none(place, failed)
+        raise _error_for_nothing_read(file_set, failed)
     if failed:
-        warn(f"{len(failed)} of {len(runs) + len(failed)} files could not be read: {_listed(failed)}")
+        warn(f"{len(failed)} of {len(runs) + len(failed)} files could not be read: {_first_reasons(failed)}")
     unread = tuple(Gap(what=error.what, why=error.why, fix=error.fix) for error in failed.values())
     return Ranks(in_order(runs, failed), unread)
 
 
-def _read(path: Path, reading: Reading, kept: Cache, bar: Progress) -> Run:
+def _read(path: Path, reading: Reading, run_cache: Cache, bar: Progress) -> Run:
     bar.begin(path)
-    # A run whose first bytes are damaged is told by its name, so that its error speaks of a run.
+    # A run whose first bytes are damaged is recognised by its suffix, so that the error message is about a run.
     if store.is_run(path) or (path.suffix == store.SUFFIX and not trace.is_trace(path)):
         return store.open(path)
-    return kept.run(path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance))
+    return run_cache.run(
+        path, lambda: trace.read(path, limits=reading.limits, shapes=reading.shapes, progress=bar.advance)
+    )
 
 
-def _none(place: Place, failed: Mapping[Path, GpulabError]) -> GpulabError:
+def _error_for_nothing_read(file_set: Place, failed: Mapping[Path, GpulabError]) -> GpulabError:
     if not failed:
-        return nothing_in(place.name)
+        return nothing_in(file_set.name)
     first = next(iter(failed.values()))
     if len(failed) == 1:
         return first
     return TraceError(
-        f"None of the {len(failed)} files of {place.name} could be read.", why=_listed(failed), fix=first.fix
+        f"None of the {len(failed)} files of {file_set.name} could be read.", why=_first_reasons(failed), fix=first.fix
     )
 
 
-def _listed(failed: Mapping[Path, GpulabError]) -> str:
+def _first_reasons(failed: Mapping[Path, GpulabError]) -> str:
     """The first few files, each with its reason."""
-    reasons = [f"{path.name} ({error.why})" for path, error in list(failed.items())[:_LISTED]]
+    reasons = [f"{path.name} ({error.why})" for path, error in list(failed.items())[:_MAX_REASONS]]
     more = len(failed) - len(reasons)
     return "; ".join([*reasons, *([f"and {more} more"] if more else [])])

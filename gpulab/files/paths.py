@@ -1,4 +1,4 @@
-"""What lies at a path: one file, the files of a directory, or those that match a pattern."""
+"""Find the files at a path: one file, the files of a directory, or those that match a pattern."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from gpulab.files.cache import without_sidecars
 from gpulab.files.rank_order import by_name
 from gpulab.store import SUFFIX
 
-_NAMED_LIKE = (".json", ".json.gz", SUFFIX)
+_SUFFIXES = (".json", ".json.gz", SUFFIX)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # two letters at least: C:/ is a drive
-_SETTINGS_BYTES = 16 * 2**20  # a JSON file that is no trace is small
+_SETTINGS_BYTES = 16 * 2**20  # a JSON file that is not a trace is small
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Files to read."""
+    """Files to be read."""
 
     name: str
     files: tuple[Path, ...]
-    many: bool = False  # a directory or a pattern, however many files that is
+    many: bool = False  # a directory or a pattern, regardless of the number of files
 
 
 def find(path: str | os.PathLike[str]) -> Place:
-    """The files at a path or pattern; `~` is the home folder. Raises TraceError where there is none."""
-    given = os.fspath(path)
-    here = Path(given)
-    if not here.exists():
-        here = Path(os.path.expanduser(given))  # noqa: PTH111, Path.expanduser raises where there is no such user
-    if here.is_dir():
-        return Place(name=str(here), files=_inside(here), many=True)
-    if here.exists():
-        return Place(name=str(here), files=(here,))
-    if _SCHEME.match(given):
-        raise _remote(given)
-    if glob.has_magic(given):
-        return Place(name=given, files=_matching(str(here)), many=True)
+    """Find the files at a path or pattern; `~` is the home folder. Raises TraceError if there is none."""
+    text = os.fspath(path)
+    location = Path(text)
+    if not location.exists():
+        location = Path(os.path.expanduser(text))  # noqa: PTH111, Path.expanduser raises if there is no such user
+    if location.is_dir():
+        return Place(name=str(location), files=_files_in_folder(location), many=True)
+    if location.exists():
+        return Place(name=str(location), files=(location,))
+    if _SCHEME.match(text):
+        raise _url_error(text)
+    if glob.has_magic(text):
+        return Place(name=text, files=_files_matching(str(location)), many=True)
     raise TraceError(
-        f"There is no file {given!r}.",
+        f"There is no file {text!r}.",
         why="the path does not exist",
-        fix=f"check the path; relative ones start from {Path.cwd()}",
+        fix=f"check the path; relative paths start from {Path.cwd()}",
     )
 
 
 def is_other_json(path: Path) -> bool:
-    """Whether this is whole, small JSON without events: a file of settings, say, that only ends as traces do."""
+    """Whether this is a small, valid JSON file without events, e.g. of settings, with a suffix like a trace."""
     try:
         if path.stat().st_size > _SETTINGS_BYTES:
             return False
@@ -60,58 +60,58 @@ def is_other_json(path: Path) -> bool:
     return not (isinstance(document, dict) and "traceEvents" in document)
 
 
-def nothing_in(place: str) -> TraceError:
-    """The error for a directory or a pattern without a trace or a run."""
-    folder = Path(place)
+def nothing_in(name: str) -> TraceError:
+    """Error for a directory or a pattern without any trace or run."""
+    folder = Path(name)
     if not folder.is_dir():
         return TraceError(
-            f"No trace and no run matches {place!r}.",
-            why="what it matches is other JSON, without events",
-            fix="check the pattern; torch.profiler's files are often called *.pt.trace.json or *.pt.trace.json.gz",
+            f"No trace or run matches {name!r}.",
+            why="only other JSON files match, without events",
+            fix="check the pattern; torch.profiler's files are often named *.pt.trace.json or *.pt.trace.json.gz",
         )
-    deeper = f'look into its folders, too: gpulab.load("{glob.escape(folder.as_posix())}/**/*.json*")'
-    other = "give the folder that torch.profiler wrote to, or a pattern such as gpulab.load('runs/*.pt.trace.json.gz')"
+    deeper = f'search its subfolders, too: gpulab.load("{glob.escape(folder.as_posix())}/**/*.json*")'
+    other = "use the folder that torch.profiler wrote to, or a pattern such as gpulab.load('runs/*.pt.trace.json.gz')"
     return TraceError(
-        f"There is no trace and no run in {folder}.",
-        why=f"no file in it is one by name ({', '.join(_NAMED_LIKE)}) and content",
+        f"There is no trace or run in {folder}.",
+        why=f"it contains no file with a suitable suffix ({', '.join(_SUFFIXES)}) and content",
         fix=deeper if any(each.is_dir() and not each.name.startswith(".") for each in folder.iterdir()) else other,
     )
 
 
-def _inside(folder: Path) -> tuple[Path, ...]:
+def _files_in_folder(folder: Path) -> tuple[Path, ...]:
     try:
-        found = [path for path in folder.iterdir() if _counts(path)]
+        candidates = [path for path in folder.iterdir() if _is_candidate(path)]
     except OSError as error:
         raise TraceError(
             f"The directory {folder} cannot be read.", why=error.strerror or str(error), fix="check its permissions"
         ) from None
-    files = without_sidecars(sorted(found, key=by_name))
+    files = without_sidecars(sorted(candidates, key=by_name))
     if not files:
         raise nothing_in(str(folder))
     return files
 
 
-def _counts(path: Path) -> bool:
-    return path.name.lower().endswith(_NAMED_LIKE) and not path.name.startswith(".") and path.is_file()
+def _is_candidate(path: Path) -> bool:
+    return path.name.lower().endswith(_SUFFIXES) and not path.name.startswith(".") and path.is_file()
 
 
-def _matching(pattern: str) -> tuple[Path, ...]:
-    # Not Path.glob: it takes no absolute pattern, and finds hidden files. Folders may be linked in a circle.
-    found = {os.path.realpath(each): Path(each) for each in glob.glob(pattern, recursive=True)}  # noqa: PTH207
-    files = without_sidecars(sorted((path for path in found.values() if path.is_file()), key=by_name))
+def _files_matching(pattern: str) -> tuple[Path, ...]:
+    # Not Path.glob, which rejects absolute patterns and finds hidden files. Links between folders may form a circle.
+    matches = {os.path.realpath(each): Path(each) for each in glob.glob(pattern, recursive=True)}  # noqa: PTH207
+    files = without_sidecars(sorted((path for path in matches.values() if path.is_file()), key=by_name))
     if files:
         return files
     raise TraceError(
         f"No file matches {pattern!r}.",
-        why=f"it matches {len(found)} directories and no file" if found else "nothing has a name like that",
-        fix=f"check the pattern; relative ones start from {Path.cwd()}, and ** searches deeper folders",
+        why=f"it matches {len(matches)} directories and no file" if matches else "nothing matches it",
+        fix=f"check the pattern; relative paths start from {Path.cwd()}, and ** searches subfolders",
     )
 
 
-def _remote(given: str) -> TraceError:
-    shown = re.sub(r"//[^/@]*@", "//", given.split("?")[0])  # what lets someone in is not for a saved notebook
+def _url_error(text: str) -> TraceError:
+    url = re.sub(r"//[^/@]*@", "//", text.split("?")[0])  # credentials must not appear in a saved notebook
     return TraceError(
-        f"{shown} is not a file on this machine.",
-        why="it is a URL, and gpulab opens no connections",
-        fix="download it first, then gpulab.load(...) the file",
+        f"{url} is not a file on this machine.",
+        why="it is a URL, and gpulab does not open network connections",
+        fix="download it first, then load the file with gpulab.load(...)",
     )

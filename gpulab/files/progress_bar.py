@@ -1,4 +1,4 @@
-"""A bar for loads that take long enough to wonder."""
+"""Progress bar for slow loads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
-DELAY_S = 1.0  # who waits less needs no bar, nor the time it takes to import one
+DELAY_S = 1.0  # shorter loads need neither a bar nor the time to import one
 _NAME_LETTERS = 40
 
 
 class Progress:
-    """How many bytes of the files have been read, as a bar while it takes; gone in the end, however that comes."""
+    """Number of bytes read so far, shown as a bar while loading; the bar always disappears at the end."""
 
     def __init__(self, files: Sequence[Path], *, shown: bool) -> None:
         self._sizes = {path: _size(path) for path in files}
         self._due_s = time.monotonic() + DELAY_S if shown else float("inf")
-        self._read = self._before = 0  # of all files; of those before the present one
+        self._read = self._before = 0  # bytes of all files; of the files before the current one
         self._name = ""
         self._bar: _Bar | None = None
 
@@ -34,12 +34,12 @@ class Progress:
             return
         try:
             self._bar.close()
-        except KeyboardInterrupt:  # pressed while it was going away
+        except KeyboardInterrupt:  # pressed while the bar was closing
             self._bar.close()
             raise
 
     def begin(self, path: Path) -> None:
-        """One of the files is read next; those before it count as read, however much of them was."""
+        """Start the next file; the files before it count as completely read."""
         self._name = path.name
         if self._bar is not None:
             self._bar.name(path.name)
@@ -47,61 +47,61 @@ class Progress:
         self._before += self._sizes[path]
 
     def advance(self, count: int) -> None:
-        """So many more bytes have been read."""
+        """Add the number of bytes read."""
         self._read += count
         if self._bar is not None:
             self._bar.advance(count)
         elif time.monotonic() >= self._due_s:
             self._due_s = float("inf")
-            self._bar = _bar_for_here()
+            self._bar = _new_bar()
             if self._bar is not None:
                 self._bar.open(sum(self._sizes.values()), self._read, self._name)
 
 
 class _Bar:
-    """One bar of tqdm's, in a terminal or a notebook, that leaves no line, output, widget or thread behind."""
+    """A tqdm bar in a terminal or a notebook that leaves no line, output, widget or thread behind."""
 
-    def __init__(self, kind: Any, display: Any) -> None:
-        own: Any = type("Bar", (kind,), {"monitor_interval": 0})  # tqdm's monitor is a thread that never ends
-        own.set_lock(threading.RLock())  # its own lock may start a process
-        self._kind = own
+    def __init__(self, bar_class: Any, display: Any) -> None:
+        subclass: Any = type("Bar", (bar_class,), {"monitor_interval": 0})  # tqdm's monitor is a thread that never ends
+        subclass.set_lock(threading.RLock())  # tqdm's default lock may start a process
+        self._class = subclass
         self._display = display  # of a notebook
-        # What a notebook shows can be replaced, though not taken back; by a name, known before it is shown.
+        # An output of a notebook cannot be removed, but replaced under its display id.
         self._place = {"display_id": uuid4().hex}
         self._bar: Any = None
-        self._shown = False
+        self._visible = False
 
     def open(self, total: int, read: int, name: str) -> None:
-        """Show it."""
+        """Show the bar."""
         options: dict[str, Any] = {"display": False} if self._display else {"dynamic_ncols": True}
-        self._bar = self._kind(
+        self._bar = self._class(
             total=total, initial=read, unit="B", unit_scale=True, unit_divisor=1024, leave=False, **options
         )
         self.name(name)
         if self._display and not self._bar.disable:
-            self._shown = True
+            self._visible = True
             self._display(self._bar.container, **self._place)
 
     def name(self, name: str) -> None:
-        """Say which file is read."""
-        plain = "".join(letter if letter.isprintable() else "?" for letter in name)
-        if len(plain) > _NAME_LETTERS:
-            plain = f"{plain[: _NAME_LETTERS - 1]}…"
-        self._bar.set_description(plain)
+        """Show the name of the file being read."""
+        label = "".join(letter if letter.isprintable() else "?" for letter in name)
+        if len(label) > _NAME_LETTERS:
+            label = f"{label[: _NAME_LETTERS - 1]}…"
+        self._bar.set_description(label)
 
     def advance(self, count: int) -> None:
-        """So many more bytes."""
+        """Add the number of bytes read."""
         self._bar.update(count)
 
     def close(self) -> None:
-        """Away with it; as often as it takes."""
+        """Remove the bar; may be called several times."""
         if self._bar is None:
             return
-        if self._shown:
+        if self._visible:
             self._display({"text/plain": ""}, raw=True, update=True, **self._place)
-        self._bar.total = self._bar.n  # in a notebook, tqdm lets a bar stand that did not reach its end
+        self._bar.total = self._bar.n  # in a notebook, tqdm keeps a bar that did not reach its end
         self._bar.close()
-        if self._shown:
+        if self._visible:
             box = self._bar.container
             for widget in (*box.children, box):
                 for part in (widget.layout, getattr(widget, "style", None), widget):
@@ -109,23 +109,23 @@ class _Bar:
                         part.close()
 
 
-def _bar_for_here() -> _Bar | None:
-    """A bar where someone may see it: in a notebook or a terminal."""
+def _new_bar() -> _Bar | None:
+    """A bar for a notebook or a terminal; None elsewhere."""
     from concurrent.futures import ThreadPoolExecutor
 
-    # In a thread, where no Ctrl-C reaches it: an import that is cut off stays half done, and fails ever after.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        kind = thread.submit(_kind).result()
+    # In a thread, which Ctrl-C does not reach: an interrupted import stays incomplete and fails from then on.
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        kind = executor.submit(_bar_class).result()
     notebook: Any = sys.modules.get("tqdm.notebook")
     display = notebook.display if notebook is not None and issubclass(kind, notebook.tqdm) else None
     if display is None and not (sys.stderr is not None and sys.stderr.isatty()):
-        return None  # a log would keep every state of it
+        return None  # a log file would keep every state of the bar
     return _Bar(kind, display)
 
 
-def _kind() -> Any:
+def _bar_class() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm warns of a notebook without ipywidgets, and makes do
+        warnings.simplefilter("ignore")  # tqdm warns about missing ipywidgets in a notebook, and works without
         from tqdm.auto import tqdm
     return tqdm
 

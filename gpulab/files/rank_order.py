@@ -1,4 +1,4 @@
-"""Which rank each run is, and the order that follows."""
+"""Find the rank of each run, and order the runs by rank."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ _ENDINGS = (".gpulab", ".gz", ".json", ".trace", ".pt")
 
 
 def in_order(runs: Mapping[Path, Run], unread: Iterable[Path]) -> tuple[Run, ...]:
-    """The runs by rank, those of one rank by start, and those of none at the end by name.
+    """The runs by rank; those of one rank by start; those without a rank at the end, by name.
 
-    Where a trace does not tell its rank, the names do if all of them agree; `run.facts["rank"]` then says so.
+    If a trace does not contain its rank, consistent file names decide; `run.facts["rank"]` then says so.
     """
-    named = _from_names(runs, unread)
-    ranked = {path: _with_rank(run, named.get(path)) for path, run in runs.items()}
+    name_ranks = _ranks_from_names(runs, unread)
+    ranked = {path: _with_rank(run, name_ranks.get(path)) for path, run in runs.items()}
 
-    def place(item: tuple[Path, Run]) -> tuple[object, ...]:
+    def sort_key(item: tuple[Path, Run]) -> tuple[object, ...]:
         path, run = item
         if run.rank is None:
             return True, 0, False, 0, by_name(path)
         return False, run.rank, run.began_ns is None, run.began_ns or 0, by_name(path)
 
-    return tuple(run for _, run in sorted(ranked.items(), key=place))
+    return tuple(run for _, run in sorted(ranked.items(), key=sort_key))
 
 
 def by_name(path: Path) -> tuple[object, ...]:
-    """Sorts names as people do: 9 before 10."""
-    return tuple(int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", path.as_posix())))
+    """Sort key for natural order: 9 before 10."""
+    parts = re.split(r"(\d+)", path.as_posix())
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def _with_rank(run: Run, rank: int | None) -> Run:
@@ -43,21 +44,21 @@ def _with_rank(run: Run, rank: int | None) -> Run:
     return replace(run, rank=rank, facts={**run.facts, "rank": "from the file's name"})
 
 
-def _from_names(runs: Mapping[Path, Run], unread: Iterable[Path]) -> dict[Path, int]:
-    """The rank of each file by its name; none at all unless the names leave no doubt."""
+def _ranks_from_names(runs: Mapping[Path, Run], unread: Iterable[Path]) -> dict[Path, int]:
+    """The rank of each file by its name; empty if the names are ambiguous."""
     if all(run.rank is not None for run in runs.values()):
         return {}
-    names = _names([*runs, *unread])
-    ranks = _by_word(names)
-    if ranks is None and _together(runs.values()):
-        ranks = _by_number(names)
+    names = _distinct_names([*runs, *unread])
+    ranks = _ranks_by_word(names)
+    if ranks is None and _overlap(runs.values()):
+        ranks = _ranks_by_number(names)
     if ranks is None or any(run.rank not in (None, ranks[path]) for path, run in runs.items()):
-        return {}  # a name that contradicts a trace says something else than the rank
+        return {}  # the number in the name contradicts a trace, so it is not the rank
     return ranks
 
 
-def _names(paths: list[Path]) -> dict[Path, str]:
-    """What tells the files apart: their paths below the folder that they share, without endings."""
+def _distinct_names(paths: list[Path]) -> dict[Path, str]:
+    """Distinguishing part of each path: below the common folder, without suffixes."""
     folder = os.path.commonpath([path.absolute().parent for path in paths])
     names = {}
     for path in paths:
@@ -68,17 +69,17 @@ def _names(paths: list[Path]) -> dict[Path, str]:
     return names
 
 
-def _by_word(names: Mapping[Path, str]) -> dict[Path, int] | None:
-    """rank-0, rank_0, rank0 in each name, every number another."""
-    told = {path: set(_RANK.findall(name)) for path, name in names.items()}
-    if any(len(numbers) != 1 for numbers in told.values()):
+def _ranks_by_word(names: Mapping[Path, str]) -> dict[Path, int] | None:
+    """Ranks from rank-0, rank_0 or rank0 in every name; None if they are not distinct."""
+    numbers_of = {path: set(_RANK.findall(name)) for path, name in names.items()}
+    if any(len(numbers) != 1 for numbers in numbers_of.values()):
         return None
-    ranks = {path: int(numbers.pop()) for path, numbers in told.items()}
+    ranks = {path: int(numbers.pop()) for path, numbers in numbers_of.items()}
     return ranks if len(set(ranks.values())) == len(ranks) else None
 
 
-def _by_number(names: Mapping[Path, str]) -> dict[Path, int] | None:
-    """The same name with ..._0, ..._1, ... to the last of them at its end."""
+def _ranks_by_number(names: Mapping[Path, str]) -> dict[Path, int] | None:
+    """Ranks from names that differ only by ..._0, ..._1, ... at the end, without holes; else None."""
     matches = {path: _LAST.fullmatch(name) for path, name in names.items()}
     ends = {path: (match[1], int(match[2])) for path, match in matches.items() if match}
     numbers = sorted(number for _, number in ends.values())
@@ -87,7 +88,7 @@ def _by_number(names: Mapping[Path, str]) -> dict[Path, int] | None:
     return {path: number for path, (_, number) in ends.items()}
 
 
-def _together(runs: Iterable[Run]) -> bool:
-    """Whether all were recorded at one time, as ranks are; numbered windows of one process come one after another."""
+def _overlap(runs: Iterable[Run]) -> bool:
+    """Whether all runs overlap in time, as ranks do; numbered windows of one process follow one another."""
     spans = [(run.began_ns, run.began_ns + run.span_ns) for run in runs if run.began_ns is not None]
     return len(spans) == len(list(runs)) and max(start for start, _ in spans) < min(end for _, end in spans)

@@ -1,4 +1,4 @@
-"""Many runs that were loaded together."""
+"""Several runs that were loaded together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpulab.errors import RunError
 from gpulab.run import Gap, Run
 from gpulab.wording import count, number_ranges, plural
 
-_SHOWN = 32
+_MAX_LINES = 32
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # eq=False: comparing arrays has no yes/no answer
+@dataclass(frozen=True, eq=False, repr=False)  # eq=False: comparing arrays does not give a single bool
 class Ranks(Sequence[Run]):
-    """The runs of a job, one or more a rank, ordered by rank; and what of it could not be read, and why.
+    """The runs of a job, one or more per rank, ordered by rank; and the files that could not be read, with reasons.
 
     A sequence: `ranks[0]` is the first run, whatever its rank; `ranks.of_rank(3)` are the runs of rank 3.
     """
@@ -37,35 +37,35 @@ class Ranks(Sequence[Run]):
         return iter(self.runs)
 
     def of_rank(self, rank: int) -> tuple[Run, ...]:
-        """The runs of one rank, by start. Raises RunError where there is none."""
-        found = tuple(run for run in self.runs if run.rank == rank)
-        if not found:
+        """The runs of one rank, by start. Raises RunError if there is none."""
+        selected = tuple(run for run in self.runs if run.rank == rank)
+        if not selected:
             raise RunError(
                 f"There is no run of rank {rank}.",
-                why=f"these are {self._told()}",
-                fix="take one of these ranks, or load the file of that one",
+                why=f"loaded are {self._summary()}",
+                fix="choose one of these ranks, or load the file of that rank",
             )
-        return found
+        return selected
 
     def __getattr__(self, name: str) -> object:
-        # Who passes all of them where one run belongs reads what to do; what probes for special names does not.
-        hint = "" if name.startswith("_") else "; they are several runs: take one of them, such as ranks[0]"
+        # A user who passes Ranks in place of a Run gets a hint; code that probes for special names does not.
+        hint = "" if name.startswith("_") else "; this is a sequence of runs: choose one, such as ranks[0]"
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __repr__(self) -> str:
-        lines = [self._told()]
-        lines += [f"  rank {'?' if run.rank is None else run.rank}: {run!r}" for run in self.runs[:_SHOWN]]
-        if len(self) > _SHOWN:
-            lines.append(f"  ... and {len(self) - _SHOWN:,} more")
+        lines = [self._summary()]
+        lines += [f"  rank {'?' if run.rank is None else run.rank}: {run!r}" for run in self.runs[:_MAX_LINES]]
+        if len(self) > _MAX_LINES:
+            lines.append(f"  ... and {len(self) - _MAX_LINES:,} more")
         if self.unread:
             lines.append(f"not read: {len(self.unread)}")
-            lines += [f"  {gap.what} why: {gap.why}; fix: {gap.fix}" for gap in self.unread[:_SHOWN]]
+            lines += [f"  {gap.what} why: {gap.why}; fix: {gap.fix}" for gap in self.unread[:_MAX_LINES]]
         return "\n".join(lines)
 
-    def _told(self) -> str:
-        """How many runs, and of which ranks."""
-        known = sorted({run.rank for run in self.runs if run.rank is not None})
+    def _summary(self) -> str:
+        """Number of runs, and their ranks."""
+        ranks = sorted({run.rank for run in self.runs if run.rank is not None})
         sizes = {run.facts.get("world_size", "") for run in self.runs}
         of = f" of {sizes.pop()}" if len(sizes) == 1 and sizes != {""} else ""
-        ranks = f"{plural(len(known), 'rank')} {number_ranges(known)}{of}" if known else "rank unknown"
-        return f"{count(len(self), 'run')}, {ranks}"
+        text = f"{plural(len(ranks), 'rank')} {number_ranges(ranks)}{of}" if ranks else "rank unknown"
+        return f"{count(len(self), 'run')}, {text}"

@@ -1,4 +1,4 @@
-"""Telling the user what a load could not do, without failing it."""
+"""Warnings about what a load could not do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 import warnings
 
 
-def warn(what: str) -> None:
-    """A warning that points at the line outside gpulab which led here."""
+def warn(message: str) -> None:
+    """Issue a warning that points at the calling line outside gpulab."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("gpulab."):
         level, frame = level + 1, frame.f_back
-    warnings.warn(f"gpulab: {what}", stacklevel=level)
+    warnings.warn(f"gpulab: {message}", stacklevel=level)

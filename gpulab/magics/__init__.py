@@ -1,4 +1,4 @@
-"""%%gpuprofile, %gpumonitor, %gpureport, %gpucompare and their like: the only part of gpulab that knows IPython."""
+"""Magics: %%gpuprofile, %gpumonitor, %gpureport, %gpucompare ... Only this package imports IPython."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _hooks: WeakKeyDictionary[InteractiveShell, tuple[GpuProfileMagics, CellHook]] =
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Add the magics to a shell; a second time changes nothing."""
+    """Add the magics to a shell; a second call changes nothing."""
     if shell in _hooks:
         return
     magics = GpuProfileMagics(shell)
@@ -27,14 +27,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(matcher)
     _hooks[shell] = magics, hook
-    if "torch" in sys.modules:  # otherwise the first profiled cell, which imports torch, pays for both
+    if "torch" in sys.modules:  # otherwise the first profiled cell imports torch, and pays for both imports
         from gpulab.capture.profiler import warm_up
 
         warm_up()
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take everything back."""
+    """Remove everything that `load_ipython_extension` added."""
     if shell not in _hooks:
         return
     magics, hook = _hooks.pop(shell)

@@ -1,4 +1,4 @@
-"""The place in a cell's output that is gpulab's: the live panel while the cell runs, the report after it."""
+"""gpulab's slot in the output of a cell: the live panel while the cell runs, the report after it."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from gpulab.views.live.tiles import Glance
 
 
 class Panel(Protocol):
-    """Something live in the output, redrawn from the sampler's thread."""
+    """Live display in a cell's output, redrawn from the sampler's thread."""
 
-    every_s: float  # the shortest time between two drawings
+    every_s: float  # shortest time between two redraws
 
     def open(self, glance: Glance) -> None:
-        """Show the first picture."""
+        """Show the first snapshot."""
 
     def draw(self, glance: Glance) -> None:
-        """Show this now."""
+        """Show this snapshot now."""
 
     def freeze(self) -> None:
-        """The cell has ended: no button does anything from here on."""
+        """Disable the buttons: the cell has ended."""
 
     def close(self) -> None:
-        """Leave nothing behind, in the kernel or in the front end."""
+        """Release everything in the kernel and in the front end."""
 
 
-class Shown:
-    """One output, from the panel to the report. Where nothing live can be shown, the report is an ordinary output."""
+class CellOutput:
+    """One output, from panel to report. Without a live panel, the report is an ordinary output."""
 
     def __init__(self, shell: InteractiveShell, name: str, *, live: bool) -> None:
         self._shell = shell
         self._glances = Glances(name)
         # Drawing happens in another thread; with the cell's context, ipykernel knows whose output it is.
         self._context = contextvars.copy_context()
-        self._place = Place(shell)
-        self._panel = panel(shell, self._place) if live else None
+        self._slot = Place(shell)
+        self._panel = panel(shell, self._slot) if live else None
         self._frozen = False
         self._next_s = 0.0
 
     def open(self) -> None:
-        """Show the panel, empty as yet."""
+        """Show the empty panel."""
         if self._panel is not None:
             self._panel.open(self._glances.starting())
 
     def tick(self, live: Live) -> None:
-        """Show the state of the session; called from the sampler's thread as often as it likes."""
+        """Show the state of the session; called from the sampler's thread at any rate."""
         now_s = time.monotonic()
         if self._panel is None or self._frozen or now_s < self._next_s:
             return
@@ -64,48 +64,48 @@ class Shown:
         self._context.run(self._panel.draw, self._glances.of(live))
 
     def processing(self) -> None:
-        """The cell has ended and its recording is being read, which holds the interpreter: say so first."""
+        """Announce that the recording is being read: this blocks the interpreter."""
         if self._panel is not None:
             self._panel.freeze()
             self._frozen = True
             self._panel.draw(self._glances.processing())
 
     def finish(self, data: Bundle) -> None:
-        """Put the report in the panel's place."""
+        """Replace the panel with the report."""
         live, self._panel = self._panel, None
         if live is None:
-            # Shown once and never again, it needs no name, and strict notebook tests know no named displays.
+            # An output that is never updated needs no display id; strict notebook tests do not accept display ids.
             self._shell.display_pub.publish(data=data, metadata={})
         else:
-            self._place.end(data)
+            self._slot.end(data)
             live.close()
 
 
 def panel(
-    shell: InteractiveShell, place: Place, *, stops: str = "the cell", on_stop: Callable[[], object] | None = None
+    shell: InteractiveShell, slot: Place, *, stops: str = "the cell", on_stop: Callable[[], object] | None = None
 ) -> Panel | None:
-    """The live panel that this front end can show, if any; `on_stop`: what its button does, where that is no cell."""
+    """The live panel that this front end can show, or None; `on_stop`: action of its button if it stops no cell."""
     kind = front_end(shell)
     if kind == NOTHING:
         return None
     try:
-        return WidgetPanel(shell, place, stops=stops, on_stop=on_stop) if kind == WIDGET else HtmlPanel(place)
-    except ImportError:  # without anywidget the display protocol alone will do
-        return HtmlPanel(place)
+        return WidgetPanel(shell, slot, stops=stops, on_stop=on_stop) if kind == WIDGET else HtmlPanel(slot)
+    except ImportError:  # without anywidget, use the display protocol alone
+        return HtmlPanel(slot)
 
 
 def front_end(shell: InteractiveShell) -> str:
-    """What the front end of the running cell can show while the cell runs."""
-    # A terminal, or output that %%capture keeps.
+    """Kind of live output that the front end of the running cell supports."""
+    # A terminal, or output captured by %%capture.
     hidden = getattr(shell, "kernel", None) is None or isinstance(shell.display_pub, CapturingDisplayPublisher)
     return NOTHING if hidden else comm.front_end()
 
 
 def bundle(view: object) -> Bundle:
-    """A view as text and HTML and nothing else: what a saved notebook keeps and every front end shows."""
-    whole = getattr(view, "_repr_mimebundle_", None)
-    if whole is not None:
-        return dict(whole())
+    """A view as text and HTML only: saved notebooks keep these, and every front end shows them."""
+    mimebundle = getattr(view, "_repr_mimebundle_", None)
+    if mimebundle is not None:
+        return dict(mimebundle())
     data: Bundle = {"text/plain": repr(view)}
     as_html = getattr(view, "_repr_html_", None)
     if as_html is not None and (html := as_html()) is not None:

@@ -1,4 +1,4 @@
-"""Tab completion on the lines of gpulab's magics: options, the values they take, and names of runs."""
+"""Tab completion for gpulab's magics: options, their values, and names of runs."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ _ARGUMENTS = {
     "gpuinfo": INFO,
     "gpuwhy": WHY,
 }
-_NAMES_WANTED = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare": 99, "gpuwhatif": 1}
+_MAX_RUN_NAMES = {"gpuprofile": 1, "gpureport": 1, "gputimeline": 2, "gpucompare": 99, "gpuwhatif": 1}
 
 
 @completion_matcher(identifier="gpulab.matcher", api_version=2, priority=200)
 def matcher(context: CompletionContext) -> SimpleMatcherResult:
-    """What may follow on this line, if it is one of gpulab's."""
+    """Complete a line of a gpulab magic."""
     line = _LINE.fullmatch(context.text_until_cursor)
     if line is None:
         return {"completions": [], "suppress": False}
     *before, typed = re.split(r"\s+", line[2])
-    found = [word for word in following(line[1], before) if word.startswith(typed)]
-    # IPython replaces the token it sees, and a hyphen or a dot may end a token: give what comes after that.
-    known = len(typed) - len(context.token) if typed.endswith(context.token) else 0
-    return {"completions": [SimpleCompletion(word[known:], type="param") for word in found], "suppress": bool(found)}
+    candidates = [word for word in following(line[1], before) if word.startswith(typed)]
+    # IPython replaces its own token only, and a hyphen or a dot may end that token: return the text from there on.
+    offset = len(typed) - len(context.token) if typed.endswith(context.token) else 0
+    completions = [SimpleCompletion(word[offset:], type="param") for word in candidates]
+    return {"completions": completions, "suppress": bool(candidates)}
 
 
 def following(magic: str, before: list[str]) -> list[str]:
-    """The words that may come next after the words already there."""
+    """Words that may follow these words on the line of a magic."""
     choices = options(_ARGUMENTS[magic])
     short = {each.args[0]: each.args[1] for each in _ARGUMENTS[magic] if len(each.args) == 2}
     last = short.get(before[-1], before[-1]) if before else ""
@@ -55,16 +56,16 @@ def following(magic: str, before: list[str]) -> list[str]:
     if last in {"--out", "--steps", "--save", "--every", "--threshold"}:
         return []
     used = {short.get(word, word) for word in before}
-    named = [word for word in before if word in runs]
-    names = [name for name in runs if name not in named] if len(named) < _NAMES_WANTED.get(magic, 0) else []
+    run_names = [word for word in before if word in runs]
+    names = [name for name in runs if name not in run_names] if len(run_names) < _MAX_RUN_NAMES.get(magic, 0) else []
     if magic == "gpuwhy" and not before:
         from gpulab.replay.rewrites.catalogue import REWRITES
         from gpulab.rules import RULES
 
         names = [*(rule.name for rule in RULES), *(rewrite.name for rewrite in REWRITES)]
-    if magic == "gpuwhatif" or (magic == "gpucompare" and len(named) == 2):
+    if magic == "gpuwhatif" or (magic == "gpucompare" and len(run_names) == 2):
         from gpulab.replay.rewrites.catalogue import REWRITES
 
-        taken = {word.partition("=")[0] for word in before}
-        names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in taken]
+        used_rewrites = {word.partition("=")[0] for word in before}
+        names += [each.name + ("=" if each.takes else "") for each in REWRITES if each.name not in used_rewrites]
     return [*names, *(word for word in choices if word not in used)]

@@ -1,4 +1,4 @@
-"""Interrupting the main thread, as the interrupt button of a notebook does."""
+"""Interrupt the main thread like the interrupt button of a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 def interrupt() -> None:
-    """Raise KeyboardInterrupt in the main thread; also one that waits in a system call wakes up."""
+    """Raise KeyboardInterrupt in the main thread, even if it waits in a system call."""
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
     else:
@@ -16,7 +16,7 @@ def interrupt() -> None:
 
 
 def interrupt_soon() -> None:
-    """The same, a moment later: when the caller has returned."""
+    """Interrupt 50 ms later, after the caller has returned."""
     timer = threading.Timer(0.05, interrupt)
     timer.daemon = True
     timer.start()

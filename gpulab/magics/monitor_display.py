@@ -1,4 +1,4 @@
-"""Display of a monitor at the end of a cell; registered by name, so that no view is imported before one is used."""
+"""Display of a monitor at the end of a cell; registered by name, so that views are imported on first use only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MODULE = "gpulab.views.live.monitor"
 
 
 def install(shell: InteractiveShell) -> None:
-    """Show a monitor at the end of a cell as a live panel that its report replaces."""
+    """Display a monitor at the end of a cell as a live panel; its report later replaces the panel."""
 
     def display(monitor: Monitor) -> None:
         from gpulab.magics.monitor_output import show
@@ -29,7 +29,7 @@ def install(shell: InteractiveShell) -> None:
 
 
 def remove(shell: InteractiveShell) -> None:
-    """Undo `install`, and end a running monitor."""
+    """Undo `install` and stop a running monitor."""
     if shell.display_formatter is not None:
         formatter = shell.display_formatter.ipython_display_formatter
         formatter.deferred_printers.pop((_MODULE, "Monitor"), None)

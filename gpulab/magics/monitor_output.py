@@ -1,4 +1,4 @@
-"""%gpumonitor: the monitor's panel in a notebook, and the end of it."""
+"""Live panel and report of %gpumonitor in a notebook."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from gpulab.views.report.report import Report
 
 
 class MonitorOutput:
-    """One output of a cell in which a monitor is shown; it goes on after that cell."""
+    """Output of a cell that shows a monitor; it stays live after the cell ends."""
 
-    every_s = 0.2  # the panel of a monitor that reads more often than that is not drawn more often
+    every_s = 0.2  # shortest time between two redraws, however often the monitor reads
 
-    def __init__(self, shell: InteractiveShell, watched: Monitor) -> None:
-        self._place = Place(shell, outlives=True)
-        self._panel = panel(shell, self._place, stops="the monitor", on_stop=watched.stop)
-        self._context = contextvars.copy_context()  # with it, ipykernel knows whose output it is
+    def __init__(self, shell: InteractiveShell, monitor: Monitor) -> None:
+        self._slot = Place(shell, outlives=True)
+        self._panel = panel(shell, self._slot, stops="the monitor", on_stop=monitor.stop)
+        self._context = contextvars.copy_context()  # tells ipykernel whose output this is
         self._next_s, self._phase = 0.0, ""
         self.visible = self._panel is not None
         if self._panel is not None:
-            self._panel.open(watched.glance)
+            self._panel.open(monitor.glance)
 
     def draw(self, glance: Glance) -> None:
-        """Show this now; called in any thread."""
+        """Show this snapshot now; called from any thread."""
         now_s = time.monotonic()
-        due = now_s >= self._next_s or glance.phase != self._phase  # that it pauses is told before it does
+        due = now_s >= self._next_s or glance.phase != self._phase  # a pause is shown before it begins
         if self._panel is not None and due:
             self._next_s, self._phase = now_s + self.every_s, glance.phase
             self._context.copy().run(self._panel.draw, glance)
 
-    def end(self, shown: Report | str) -> None:
-        """Put this in the panel's place."""
+    def end(self, report: Report | str) -> None:
+        """Replace the panel with the report or a message."""
         if self._panel is not None:
-            self._context.copy().run(self._end, {"text/plain": shown} if isinstance(shown, str) else bundle(shown))
+            content = {"text/plain": report} if isinstance(report, str) else bundle(report)
+            self._context.copy().run(self._end, content)
 
     def _end(self, content: Bundle) -> None:
-        shown, self._panel = self._panel, None
-        if shown is not None:
-            shown.freeze()
-            self._place.end(content)
-            shown.close()
+        live_panel, self._panel = self._panel, None
+        if live_panel is not None:
+            live_panel.freeze()
+            self._slot.end(content)
+            live_panel.close()
 
 
 def start(shell: InteractiveShell, name: str | None, every_s: float, threshold_frac: float) -> str:
-    """Begin to monitor and show it here; where that cannot be, or there is one already, words that say so."""
+    """Start a monitor and show it here; returns a message if it runs already or cannot be shown, else ""."""
     running = current()
-    watched = running or monitor(name, every=every_s, threshold=threshold_frac)
-    visible = show(shell, watched)
+    active = running or monitor(name, every=every_s, threshold=threshold_frac)
+    visible = show(shell, active)
     if running is not None:
-        where = ", and is shown here as well" if visible else ""
-        return f"gpulab: {running.name!r} is monitored already{where}. %gpumonitor --stop ends it"
-    return "" if visible else f"gpulab: {watched.name!r} is monitored. %gpumonitor --stop ends it and reports"
+        suffix = "; it is now shown here, too" if visible else ""
+        return f"gpulab: the monitor {running.name!r} is already running{suffix}. %gpumonitor --stop stops it"
+    return "" if visible else f"gpulab: the monitor {active.name!r} is running. %gpumonitor --stop stops it and reports"
 
 
 def stop() -> Report | None:
-    """End the monitor that runs, and give its report; None where none runs."""
+    """Stop the running monitor and return its report; None if there is none."""
     running = current()
     if running is None:
         return None
@@ -70,7 +71,7 @@ def stop() -> Report | None:
 
 
 def show(shell: InteractiveShell, watched: Monitor) -> bool:
-    """Show a running monitor in the output of this cell; whether that could be done."""
+    """Show a running monitor in the output of this cell; return whether this is possible."""
     output = MonitorOutput(shell, watched)
     if output.visible:
         watched.show(output)

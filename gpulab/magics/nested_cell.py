@@ -1,4 +1,4 @@
-"""Running code for a magic that stands where IPython cannot run the cell itself."""
+"""Run code for a magic where IPython cannot run the cell itself."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from IPython.core.interactiveshell import InteractiveShell
 
 
 def nested(shell: InteractiveShell, cell: str, around: str | None) -> BaseException | None:
-    """Run a cell inside a cell, silent about its error, which is returned for the caller to raise once.
+    """Run a cell inside a cell and return its error, not shown, for the caller to raise once.
 
-    `around` is the outer cell as the user sees it: where the inner one is its end, line numbers are made to fit.
+    `around` is the outer cell as the user sees it. If it ends with the inner one, line numbers are aligned with it.
     """
-    if _awaits(shell, cell):
-        raise UsageError("top-level await works only where %%gpuprofile is the first line of the cell")
+    if _needs_event_loop(shell, cell):
+        raise UsageError("top-level await works only if %%gpuprofile is the first line of the cell; move it there")
     interactivity = shell.ast_node_interactivity
-    # Within the class this would be a method; on the instance it hides that method until it is deleted again.
-    shell.showtraceback = shell.showsyntaxerror = _nothing  # type: ignore[method-assign]
+    # On the instance, this hides the method of the class until it is deleted again.
+    shell.showtraceback = shell.showsyntaxerror = _show_nothing  # type: ignore[method-assign]
     try:
         if DisplayHook.semicolon_at_end_of_expression(cell):
             shell.ast_node_interactivity = "none"
-        result = shell.run_cell(_lined_up(cell, around), store_history=False)
+        result = shell.run_cell(_align_lines(cell, around), store_history=False)
     finally:
         del shell.showtraceback, shell.showsyntaxerror
         shell.ast_node_interactivity = interactivity
@@ -32,7 +32,7 @@ def nested(shell: InteractiveShell, cell: str, around: str | None) -> BaseExcept
 
 
 def execute(shell: InteractiveShell, code: str, local_ns: dict[str, Any] | None) -> Any:
-    """Run one statement where it stands; gives its value, if it has one."""
+    """Run one statement in the user's namespace and return its value, if it has one."""
     __tracebackhide__ = True
     source = shell.transform_cell(code)
     name = shell.compile.cache(source, shell.execution_count)
@@ -43,12 +43,12 @@ def execute(shell: InteractiveShell, code: str, local_ns: dict[str, Any] | None)
     return eval(program, shell.user_ns, local_ns)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    """Show nothing."""
+def _show_nothing(*_: Any, **__: Any) -> None:
+    """Replacement for the shell's functions that show errors."""
 
 
-def _awaits(shell: InteractiveShell, cell: str) -> bool:
-    """Whether the cell needs an event loop, while one is running already."""
+def _needs_event_loop(shell: InteractiveShell, cell: str) -> bool:
+    """Whether the cell uses top-level await while an event loop is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -56,8 +56,8 @@ def _awaits(shell: InteractiveShell, cell: str) -> bool:
     return bool(shell.should_run_async(cell, transformed_cell=shell.transform_cell(cell)))
 
 
-def _lined_up(cell: str, around: str | None) -> str:
-    """The cell below as many comment lines as stand above it on the screen."""
+def _align_lines(cell: str, around: str | None) -> str:
+    """Prepend comment lines, so that the cell's line numbers match those of the outer cell."""
     if around is None or not around.rstrip().endswith(cell.rstrip()) or cell.lstrip().startswith("%%"):
         return cell
     above = around.rstrip()[: -len(cell.rstrip())].count("\n")
@@ -65,11 +65,11 @@ def _lined_up(cell: str, around: str | None) -> str:
 
 
 def _from_user_code(error: BaseException) -> Any:
-    """The traceback from the user's first own frame on: what ran that frame is of no interest."""
-    step = error.__traceback__
-    while step is not None and step.tb_frame.f_code.co_filename.startswith(_IPYTHON):
-        step = step.tb_next
-    return step or error.__traceback__
+    """The error's traceback without IPython's frames at its beginning."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename.startswith(_IPYTHON):
+        entry = entry.tb_next
+    return entry or error.__traceback__
 
 
 _IPYTHON = __import__("IPython").__path__[0]

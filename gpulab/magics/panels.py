@@ -1,4 +1,4 @@
-"""The two live panels: a widget with a Stop button, and plain HTML sent again and again where widgets cannot be."""
+"""The two live panels: a widget with a Stop button, and HTML displayed repeatedly where widgets do not work."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from gpulab.views.front_end import reach_during_a_cell
 from gpulab.views.live.html_panel import markup
 from gpulab.views.live.tiles import Glance
 
-GRACE_S = 0.6  # how long the front end has to show that its clicks arrive while a cell runs
+GRACE_S = 0.6  # time for the front end to prove that its clicks arrive while a cell runs
 
 
 class WidgetPanel:
-    """An anywidget redrawn from the sampler's thread; its Stop button is shown only once it is known to work."""
+    """anywidget redrawn from the sampler's thread; shows its Stop button only once the button is known to work."""
 
-    every_s = 0.115  # with sensors read every 100 ms this gives five pictures a second
+    every_s = 0.115  # with sensors read every 100 ms, this gives five redraws a second
 
     def __init__(
         self,
         shell: InteractiveShell,
-        place: Place,
+        slot: Place,
         *,
         stops: str = "the cell",
         on_stop: Callable[[], object] | None = None,
     ) -> None:
         from gpulab.views.live.widget import LivePanel
 
-        self._place = place
+        self._slot = slot
         self._on_stop = on_stop or interrupt
-        self._anytime = on_stop is not None  # what is stopped is no cell: then a click never comes too late
+        self._anytime = on_stop is not None  # it does not stop a cell, so a click is never too late
         self._widget: Any = LivePanel(
             hello=_has_subshells(shell) and not self._anytime,
-            key=place.id,
+            key=slot.id,
             stops=stops,
             stop="button" if self._anytime else "",
         )
-        self._widget.on_msg(self._told)
+        self._widget.on_msg(self._handle_message)
         self._lock = threading.Lock()
         self._running = True
         reach_during_a_cell(self._widget.comm)
@@ -50,25 +50,25 @@ class WidgetPanel:
         """Show the widget."""
         self._widget.now = glance.data()
         data = self._widget._repr_mimebundle_()
-        self._place.put(dict(data[0] if isinstance(data, tuple) else data))
+        self._slot.put(dict(data[0] if isinstance(data, tuple) else data))
 
     def draw(self, glance: Glance) -> None:
-        """Send the new values; the widget draws itself."""
-        self._place.keep()
+        """Send the new values to the widget."""
+        self._slot.keep()
         with self._widget.hold_sync():
             self._widget.now = glance.data()
             if not self._widget.stop and glance.elapsed_s > GRACE_S:
                 self._widget.stop = "words"
 
     def freeze(self) -> None:
-        """From here on, Stop comes too late."""
+        """Disable Stop: it is too late now."""
         try:
             self._end()
-        except KeyboardInterrupt:  # Stop was pressed in the very moment the cell ended by itself
+        except KeyboardInterrupt:  # Stop was pressed just as the cell ended by itself
             self._end()
 
     def close(self) -> None:
-        """Close the widget, and the layout that ipywidgets made for it."""
+        """Close the widget and the layout that ipywidgets created for it."""
         self._widget.layout.close()
         self._widget.close()
 
@@ -77,8 +77,8 @@ class WidgetPanel:
             self._running = False
         self._widget.stop = "done"
 
-    def _told(self, _: object, content: dict[str, Any], __: object) -> None:
-        """The front end speaks. In the main thread it speaks too late: the cell that held the thread is over."""
+    def _handle_message(self, _: object, content: dict[str, Any], __: object) -> None:
+        """Handle a message of the front end. In the main thread it comes too late: the cell has ended."""
         if threading.current_thread() is threading.main_thread() and not self._anytime:
             return
         with self._lock:
@@ -87,39 +87,39 @@ class WidgetPanel:
             if content.get("kind") == "hello":
                 self._widget.stop = "button"
             elif content.get("kind") == "gone" and not self._anytime:
-                self._place.lost()
+                self._slot.lost()
             stopping = content.get("kind") == "stop" and self._widget.stop == "button"
             if stopping:
                 self._widget.stop = "stopping"
-                if not self._anytime:  # while it is sure that the cell has not ended
+                if not self._anytime:  # under the lock: the cell has certainly not ended
                     self._on_stop()
-        if stopping and self._anytime:  # what this stops will close this panel
+        if stopping and self._anytime:  # on_stop closes this panel, so the lock must be free
             self._on_stop()
 
 
 class HtmlPanel:
-    """Markup displayed again under one display id. It cannot be clicked, and says what can."""
+    """HTML displayed repeatedly under one display id. It has no buttons, and its text says how to stop the cell."""
 
     every_s = 0.24
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, slot: Place) -> None:
+        self._slot = slot
 
     def open(self, glance: Glance) -> None:
-        """Show the first picture."""
+        """Show the first snapshot."""
         self.draw(glance)
 
     def draw(self, glance: Glance) -> None:
-        """Show the next picture."""
-        self._place.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
+        """Show the next snapshot."""
+        self._slot.put({"text/plain": glance.sentence(), "text/html": markup(glance)})
 
     def freeze(self) -> None:
-        """Nothing to freeze."""
+        """Do nothing: there are no buttons."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to release."""
 
 
 def _has_subshells(shell: InteractiveShell) -> bool:
-    """Whether this kernel can hear the front end while a cell runs (ipykernel 7 and later)."""
+    """Whether this kernel can receive messages of the front end while a cell runs (ipykernel 7 and later)."""
     return bool(getattr(getattr(shell, "kernel", None), "_supports_kernel_subshells", False))

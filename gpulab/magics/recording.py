@@ -1,4 +1,4 @@
-"""One profiled cell from its start to its report; whatever fails here, the user's cell goes on."""
+"""Recording of one profiled cell, from start to report. If anything fails here, the user's cell still runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpulab.capture.live.snapshot import Live
 from gpulab.capture.session import Session
 from gpulab.errors import CaptureError, problem_text
 from gpulab.magics.arguments import Request
-from gpulab.magics.cell_output import Shown, bundle
+from gpulab.magics.cell_output import CellOutput, bundle
 from gpulab.magics.display_slot import Bundle
 from gpulab.magics.interrupt import interrupt_soon
 from gpulab.run import Run
@@ -24,75 +24,75 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """A session and the place in the cell's output that belongs to it."""
+    """A session and its slot in the output of the cell."""
 
     def __init__(self, shell: InteractiveShell, request: Request) -> None:
         self._shell = shell
         self._request = request
         self._session: Session | VirtualGpu | None = None
-        self._shown: Shown | None = None
+        self._output: CellOutput | None = None
 
     def start(self) -> None:
-        """Show the live panel and begin to record. Problems are shown; the cell runs in any case."""
+        """Show the live panel and start recording. Problems are shown; the cell runs in any case."""
         try:
             if threading.current_thread() is not threading.main_thread():
                 raise CaptureError(
                     "This cell is not recorded.",
-                    why="it does not run in the main thread of the kernel (a subshell runs it)",
+                    why="it runs outside the kernel's main thread (in a subshell)",
                     fix="run it as an ordinary notebook cell",
                 )
-            session = self._session_asked()
-            self._session = session  # at once, so that what an interrupt leaves can be given up
-            self._shown = Shown(self._shell, session.name, live=self._request.live)
-            self._shown.open()
+            session = self._new_session()
+            self._session = session  # first, so that an interrupt below can discard it
+            self._output = CellOutput(self._shell, session.name, live=self._request.live)
+            self._output.open()
             session.start()
         except KeyboardInterrupt:
-            self._drop()
-            self._show(_plain("gpulab: interrupted before the cell began"))
-            interrupt_soon()  # it was meant for the cell, and an event before the cell cannot hold the cell back
+            self._discard_session()
+            self._show(_text_bundle("gpulab: interrupted before the cell began"))
+            interrupt_soon()  # the interrupt was meant for the cell, and an event before the cell cannot stop the cell
         except Exception as problem:
-            self._drop()
-            self._show(_plain(f"gpulab: {problem_text(problem)}\nThe cell runs without being recorded."))
+            self._discard_session()
+            self._show(_text_bundle(f"gpulab: {problem_text(problem)}\nThe cell runs without being recorded."))
 
-    def _session_asked(self) -> Session | VirtualGpu:
-        asked = self._request
-        if asked.virtual is not None:
+    def _new_session(self) -> Session | VirtualGpu:
+        options = self._request
+        if options.virtual is not None:
             from gpulab.virtual.session import VirtualGpu  # slow to import, and few cells ask for it
 
-            return VirtualGpu(asked.virtual, asked.name, steps=asked.steps, on_tick=self._tick)
-        return Session(asked.name, level=asked.level or "trace", steps=asked.steps, on_tick=self._tick)
+            return VirtualGpu(options.virtual, options.name, steps=options.steps, on_tick=self._tick)
+        return Session(options.name, level=options.level or "trace", steps=options.steps, on_tick=self._tick)
 
     def finish(self, error: BaseException | None) -> None:
-        """Stop, and put the report where the panel was; `error` is what ended the cell, if anything did."""
+        """Stop recording and replace the panel with the report; `error`: the exception that ended the cell, if any."""
         session = self._session
         if session is None:
             return
-        if self._shown is not None:
-            self._shown.processing()
+        if self._output is not None:
+            self._output.processing()
         self._session = None
         try:
             run = session.stop(error)
         except KeyboardInterrupt:
-            self._show(_plain("gpulab: interrupted before the recording was read; there is no run"))
+            self._show(_text_bundle("gpulab: interrupted before the recording was read; there is no run"))
         except Exception as problem:
-            self._show(_plain(f"gpulab: {problem_text(problem)}\nThe cell itself ran as it would have without gpulab."))
+            self._show(_text_bundle(f"gpulab: {problem_text(problem)}\nThe cell itself ran as usual."))
         else:
             self._show(self._report(run))
 
     def abandon(self) -> None:
-        """Stop without a report: the end of the cell was never announced, or gpulab is being unloaded."""
+        """Stop without a report: the end of the cell was not announced, or gpulab is being unloaded."""
         if self._session is not None:
             name = self._session.name
-            self._drop()
-            self._show(_plain(f"gpulab: the recording of {name!r} was given up"))
+            self._discard_session()
+            self._show(_text_bundle(f"gpulab: the recording of {name!r} was discarded"))
 
-    def _drop(self) -> None:
+    def _discard_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.abandon()
 
     def _report(self, run: Run) -> Bundle:
-        again = f"The run is kept: %gpureport {run.name}"
+        hint = f"The run is available: %gpureport {run.name}"
         try:
             if self._request.out:
                 self._shell.user_ns[self._request.out] = run
@@ -101,9 +101,9 @@ class Recording:
                 self._save(run, view, self._request.save)
             return bundle(view)
         except KeyboardInterrupt:
-            return _plain(f"gpulab: interrupted while the report was made. {again}")
+            return _text_bundle(f"gpulab: interrupted while the report was created. {hint}")
         except Exception as problem:
-            return _plain(f"gpulab: {problem_text(problem)}\n{again}")
+            return _text_bundle(f"gpulab: {problem_text(problem)}\n{hint}")
 
     def _save(self, run: Run, view: Report, path: Path) -> None:
         if path.suffix == ".gpulab":
@@ -112,12 +112,12 @@ class Recording:
             view.save(path)
 
     def _tick(self, live: Live) -> None:
-        if self._shown is not None:
-            self._shown.tick(live)
+        if self._output is not None:
+            self._output.tick(live)
 
     def _show(self, data: Bundle) -> None:
-        shown, self._shown = self._shown or Shown(self._shell, "", live=False), None
-        shown.finish(data)
+        output, self._output = self._output or CellOutput(self._shell, "", live=False), None
+        output.finish(data)
 
 
 def reported(run: Run) -> Report:
@@ -125,5 +125,5 @@ def reported(run: Run) -> Report:
     return report(rules.diagnose(run))
 
 
-def _plain(text: str) -> Bundle:
+def _text_bundle(text: str) -> Bundle:
     return {"text/plain": text}

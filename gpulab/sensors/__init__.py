@@ -1,4 +1,4 @@
-"""What the machine can be asked while a cell runs: GPUs by NVML, the host by psutil, the line the code is at."""
+"""Sensors while a cell runs: GPUs through NVML, the host through psutil, and the line of code being executed."""
 
 from gpulab.sensors.machine import machine
 from gpulab.sensors.readings import GpuReading, Reading, Sensors

@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs this process may use, as the driver names them and in CUDA's order; and which it may not, and why."""
+"""NVIDIA GPUs of this process, named by the driver, in CUDA's order; gaps for the GPUs it cannot use."""
 
 from __future__ import annotations
 
@@ -16,43 +16,45 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Device:
-    """A GPU or MIG instance that can be asked: `board` is the handle of the whole GPU, its own where it is whole."""
+    """A readable GPU or MIG instance; `board`: handle of the whole GPU, equal to `handle` without MIG."""
 
     gpu: Gpu
     handle: Any
     board: Any
-    mig: bool = False  # an instance; `gpu.mig` says whether the board is cut into any
+    mig: bool = False  # this is a MIG instance; `gpu.mig` says whether the board is partitioned
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Card:
-    """A board with its handles."""
+    """A GPU as the driver lists it, with handles."""
 
     board: Board
     name: str
     handle: Any
     instances: tuple[Any, ...]
-    mig: bool | None  # None: the driver does not say
+    mig: bool | None  # None: unknown
 
 
 def devices(nvml: Any, environ: Mapping[str, str]) -> tuple[tuple[Device, ...], tuple[Gap, ...]]:
-    """The devices CUDA shows to this process, and a gap for each reason why one is not among them."""
+    """The devices CUDA shows to this process, and a gap for each reason why a GPU is missing."""
     cards, gaps = _cards(nvml)
     setting = environ.get("CUDA_VISIBLE_DEVICES")
-    places = visible([card.board for card in cards], setting)
-    found = tuple(_device(nvml, index, place, cards[place.board]) for index, place in enumerate(places))
-    gaps += _hidden(cards, places, setting)
-    if len({card.name for card in cards}) > 1 and _numbered(setting):
+    device_ids = visible([card.board for card in cards], setting)
+    visible_devices = tuple(
+        _device(nvml, index, device_id, cards[device_id.board]) for index, device_id in enumerate(device_ids)
+    )
+    gaps += _hidden(cards, device_ids, setting)
+    if len({card.name for card in cards}) > 1 and _has_indices(setting):
         gaps += _order(environ.get("CUDA_DEVICE_ORDER"))
-    return found, tuple(gaps)
+    return visible_devices, tuple(gaps)
 
 
 def text_of(read: Callable[..., str], *handle: Any) -> str:
-    """A text from the driver; bytes that are no UTF-8, which some drivers send, are replaced by a mark."""
+    """Read a text from the driver; bytes that are not UTF-8, which some drivers send, are replaced by a mark."""
     try:
         return read(*handle)
     except UnicodeDecodeError:
-        # nvidia-ml-py decodes in a decorator; underneath are the bytes.
+        # nvidia-ml-py decodes in a decorator; the wrapped function returns the bytes.
         raw: bytes = getattr(read, "__wrapped__", lambda *_: b"unreadable name")(*handle)
         return raw.decode(errors="replace")
 
@@ -95,31 +97,33 @@ def _mig(nvml: Any, handle: Any) -> bool | None:
 
 
 def _instances(nvml: Any, handle: Any) -> tuple[Any, ...]:
-    """The handles of a board's MIG instances; the driver's list has holes."""
-    found = []
+    """Handles of a board's MIG instances; their numbers in the driver's list may have holes."""
+    instances = []
     for index in range(_or_none(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
         try:
-            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+            instances.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
         except nvml.NVMLError as error:
             if error.value != NOT_FOUND:
                 break
-    return tuple(found)
+    return tuple(instances)
 
 
-def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
-    whole = place.instance is None
-    handle = card.handle if place.instance is None else card.instances[place.instance]
+def _device(nvml: Any, index: int, device_id: Place, card: _Card) -> Device:
+    is_board = device_id.instance is None
+    handle = card.handle if device_id.instance is None else card.instances[device_id.instance]
     numbers = _or_none(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(card.handle))
     capability = ".".join(map(str, numbers)) if numbers else None
-    limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if whole else None
-    default_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card.handle)) if whole else None
+    limit_mw = _or_none(nvml, lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(card.handle)) if is_board else None
+    default_mw = (
+        _or_none(nvml, lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(card.handle)) if is_board else None
+    )
     clock_mhz = _or_none(nvml, lambda: float(nvml.nvmlDeviceGetMaxClockInfo(card.handle, nvml.NVML_CLOCK_SM)))
     gpu = Gpu(
         index=index,
-        name=card.name if whole else _name(nvml, handle),
+        name=card.name if is_board else _name(nvml, handle),
         uuid=_or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetUUID, handle)),
         memory_bytes=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle).total)),
-        multiprocessors=_multiprocessors(nvml, handle, capability, whole),
+        multiprocessors=_multiprocessors(nvml, handle, capability, is_board=is_board),
         compute_capability=capability,
         power_limit_w=limit_mw / 1e3 if limit_mw else None,
         power_default_w=default_mw / 1e3 if default_mw else None,
@@ -128,13 +132,13 @@ def _device(nvml: Any, index: int, place: Place, card: _Card) -> Device:
         link_width_max=_or_none(nvml, lambda: int(nvml.nvmlDeviceGetMaxPcieLinkWidth(card.handle))) or None,
         mig=card.mig,
     )
-    return Device(gpu=gpu, handle=handle, board=card.handle, mig=not whole)
+    return Device(gpu=gpu, handle=handle, board=card.handle, mig=not is_board)
 
 
-def _multiprocessors(nvml: Any, handle: Any, capability: str | None, whole: bool) -> int | None:
-    if not whole:
+def _multiprocessors(nvml: Any, handle: Any, capability: str | None, *, is_board: bool) -> int | None:
+    if not is_board:
         return _or_none(nvml, lambda: int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount))
-    cores = _or_none(nvml, lambda: int(nvml.nvmlDeviceGetNumGpuCores(handle)))  # of the whole GPU: all that NVML tells
+    cores = _or_none(nvml, lambda: int(nvml.nvmlDeviceGetNumGpuCores(handle)))  # NVML has only this number
     architecture = ARCHITECTURES.get(capability or "")
     return cores // architecture.cores_per_multiprocessor if cores and architecture else None
 
@@ -143,41 +147,43 @@ def _name(nvml: Any, handle: Any) -> str:
     return _or_none(nvml, lambda: text_of(nvml.nvmlDeviceGetName, handle)) or "NVIDIA GPU"
 
 
-def _or_none(nvml: Any, ask: Callable[[], T]) -> T | None:
-    """The answer, or None where the driver has none."""
+def _or_none(nvml: Any, read: Callable[[], T]) -> T | None:
+    """Read a value; None if the driver has none."""
     try:
-        return ask()
+        return read()
     except nvml.NVMLError:
         return None
 
 
-def _hidden(cards: Sequence[_Card], places: Sequence[Place], setting: str | None) -> list[Gap]:
+def _hidden(cards: Sequence[_Card], device_ids: Sequence[Place], setting: str | None) -> list[Gap]:
     gaps = []
     empty = [card.name for card in cards if card.board.mig and not card.instances]
     if empty:
-        fix = "make an instance (sudo nvidia-smi mig -cgi ... -C), or switch MIG off (sudo nvidia-smi -mig 0)"
-        gaps.append(Gap(what=listed(empty), why="MIG is on and no instance was made: CUDA cannot use it", fix=fix))
+        fix = "create a MIG instance (sudo nvidia-smi mig -cgi ... -C), or disable MIG (sudo nvidia-smi -mig 0)"
+        gaps.append(
+            Gap(what=listed(empty), why="MIG is enabled without any instance: CUDA cannot use the GPU", fix=fix)
+        )
     units = [Place(board=index) for index, card in enumerate(cards) if not card.board.mig]
     units += [
         Place(board=index, instance=number) for index, card in enumerate(cards) for number in range(len(card.instances))
     ]
-    hidden = [_called(cards[place.board], place) for place in units if place not in places]
+    hidden = [_display_name(cards[device_id.board], device_id) for device_id in units if device_id not in device_ids]
     if hidden:
         why = f"CUDA_VISIBLE_DEVICES={setting} hides {'it' if len(hidden) == 1 else 'them'} from this process"
         if setting is None:
-            why = "CUDA shows a process one MIG instance, and no whole GPU beside it"
-        what = f"{len(hidden)} of {len(units)} GPUs: {listed(hidden)}"
-        gaps.append(Gap(what=what, why=why, fix="choose with CUDA_VISIBLE_DEVICES before the kernel starts"))
+            why = "CUDA shows a process one MIG instance and then no other GPU"
+        subject = f"{len(hidden)} of {len(units)} GPUs: {listed(hidden)}"
+        gaps.append(Gap(what=subject, why=why, fix="set CUDA_VISIBLE_DEVICES before the kernel starts"))
     return gaps
 
 
-def _called(card: _Card, place: Place) -> str:
-    uuid = card.board.uuid if place.instance is None else card.board.instances[place.instance]
+def _display_name(card: _Card, device_id: Place) -> str:
+    uuid = card.board.uuid if device_id.instance is None else card.board.instances[device_id.instance]
     return f"{card.name} ({uuid[:12]})" if uuid else card.name
 
 
-def _numbered(setting: str | None) -> bool:
-    """CUDA's numbers choose or order the devices; UUIDs leave nothing to guess."""
+def _has_indices(setting: str | None) -> bool:
+    """Whether CUDA's numbers select or order the devices; UUIDs are unambiguous."""
     return setting is None or any(entry.strip().isdecimal() for entry in setting.split(","))
 
 
@@ -186,8 +192,8 @@ def _order(order: str | None) -> list[Gap]:
         return []
     return [
         Gap(
-            what="which GPU is CUDA's number 0",
-            why="the GPUs differ, and CUDA numbers the fastest first while the driver goes by PCI slot",
+            what="which GPU is device 0 in CUDA",
+            why="the GPUs differ; CUDA numbers the fastest GPU first, the driver sorts by PCI slot",
             fix="set CUDA_DEVICE_ORDER=PCI_BUS_ID before the kernel starts",
         )
     ]

@@ -1,4 +1,4 @@
-"""The machine as a value: what it is, and what cannot be measured on it, why, and what would mend that."""
+"""The machine as a value: hardware and software, and what cannot be measured on it, why, and the fix."""
 
 from __future__ import annotations
 
@@ -19,23 +19,25 @@ from gpulab.wording import number
 
 
 def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> Machine:
-    """Everything this process can tell about where it runs; never raises because something is missing.
+    """Describe this machine; never raises because something is missing.
 
     `root` stands for `/`, so that tests can lay out another system's files.
     """
     environ = os.environ if environ is None else environ
     nvml = Nvml(environ, root)
     nvml.open()
-    for gpu in nvml.gpus:  # each sensor is asked once, so that what this GPU does not tell is known
+    for gpu in nvml.gpus:  # reads every sensor once, so that missing ones are known
         nvml.read(gpu)
     nvml.close()
     torch = torch_build()
-    where = container(environ, root)
+    container_name = container(environ, root)
     cores, allowed = os.cpu_count(), cores_allowed(root)
     gaps = (
-        *(gap for gap in nvml.gaps if where is None or gap.why != HIDDEN.why),  # of containers the next but one tells
+        *(
+            gap for gap in nvml.gaps if container_name is None or gap.why != HIDDEN.why
+        ),  # `_sharing_gaps` covers containers
         *_torch_gaps(torch, nvml.gpus),
-        *_sharing_gaps(where, nvml.gpus),
+        *_sharing_gaps(container_name, nvml.gpus),
         *_counter_gaps(nvml.gpus),
         *_core_gaps(cores, allowed),
     )
@@ -50,37 +52,37 @@ def machine(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
         cores_allowed=allowed,
         memory_bytes=psutil.virtual_memory().total,
         memory_limit_bytes=memory_limit_bytes(root),
-        container=where,
+        container=container_name,
         cuda_visible_devices=environ.get("CUDA_VISIBLE_DEVICES"),
         gaps=gaps,
     )
 
 
 def _torch_gaps(torch: TorchBuild | None, gpus: Sequence[Gpu]) -> list[Gap]:
-    what = "operators, kernels and steps"
+    subject = "operators, kernels and steps"
     if torch is None:
-        return [Gap(what=what, why="PyTorch is not installed in this environment", fix="pip install torch")]
+        return [Gap(what=subject, why="PyTorch is not installed in this environment", fix="pip install torch")]
     if gpus and torch.cuda is False:
-        made = "AMD GPUs" if torch.rocm else "the CPU only"
+        target = "AMD GPUs" if torch.rocm else "the CPU only"
         return [
             Gap(
                 what="anything on the GPU",
-                why=f"PyTorch {torch.version} is a build for {made}, though there is an NVIDIA GPU",
-                fix="install a CUDA build: pytorch.org/get-started tells the command for this system",
+                why=f"PyTorch {torch.version} is built for {target}, but this machine has an NVIDIA GPU",
+                fix="install a CUDA build: pytorch.org/get-started has the command for this system",
             )
         ]
     return []
 
 
-def _sharing_gaps(where: str | None, gpus: Sequence[Gpu]) -> list[Gap]:
-    """GPU readings are of the whole device; in a container not even the driver's process list tells whose."""
-    if not gpus or where is None:
+def _sharing_gaps(container_name: str | None, gpus: Sequence[Gpu]) -> list[Gap]:
+    """GPU readings cover the whole device; in a container, the driver's process list cannot be split by process."""
+    if not gpus or container_name is None:
         return []
     return [
         Gap(
-            what="this process's own share of GPU load and memory",
-            why=f"inside {where} the driver names processes by other numbers than the ones seen here",
-            fix="read the figures as those of the whole GPU; torch.cuda.memory_allocated() is this process alone",
+            what="this process's share of GPU load and memory",
+            why=f"inside {container_name}, the driver's process ids differ from the ones visible here",
+            fix="read the values as those of the whole GPU; torch.cuda.memory_allocated() covers this process alone",
         )
     ]
 
@@ -91,9 +93,9 @@ def _counter_gaps(gpus: Sequence[Gpu]) -> list[Gap]:
     old = [gpu for gpu in gpus if has_counters(gpu) is False]
     why = "gpulab does not read the driver's counters (GPM) yet"
     if old:
-        why = f"the driver counts that from Hopper (9.0) on; {old[0].name} is {old[0].compute_capability}"
-    fix = "see the kernels in the trace, or measure single kernels with Nsight Compute"
-    return [Gap(what="how busy the tensor cores are, by hardware counters", why=why, fix=fix)]
+        why = f"the driver has these counters from Hopper (9.0) on; {old[0].name} has {old[0].compute_capability}"
+    fix = "look at the kernels in the trace, or measure single kernels with Nsight Compute"
+    return [Gap(what="tensor core utilisation from hardware counters", why=why, fix=fix)]
 
 
 def _core_gaps(cores: int | None, allowed: float | None) -> list[Gap]:
@@ -102,7 +104,7 @@ def _core_gaps(cores: int | None, allowed: float | None) -> list[Gap]:
     return [
         Gap(
             what=f"the load of the {number(allowed)} cores this process may use",
-            why=f"a cgroup quota or CPU affinity sets that limit; the CPU load shown is that of all {cores} cores",
-            fix=f"plan num_workers for {number(allowed)} cores; in a container, docker run --cpus raises the limit",
+            why=f"a cgroup quota or CPU affinity sets this limit; the CPU load shown covers all {cores} cores",
+            fix=f"choose num_workers for {number(allowed)} cores; in a container, docker run --cpus raises the limit",
         )
     ]

@@ -1,7 +1,7 @@
-"""What NVIDIA GPUs can tell, through nvidia-ml-py.
+"""Readings of NVIDIA GPUs through nvidia-ml-py.
 
-Everything is read, nothing is ever set. A question that fails takes nothing else with it: its value is NaN, and
-`gaps` says why. This is the only module that imports pynvml.
+Everything is read, nothing is ever set. A failed reading affects no other: its value is NaN, and `gaps` says why.
+This is the only module that imports pynvml.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ __all__ = ["COLUMNS", "SENSORS", "Nvml"]
 
 
 class Nvml:
-    """The driver's library, opened and asked. Nothing here raises because a driver, a GPU or a sensor is missing.
+    """NVML, opened and read. Nothing here raises because a driver, a GPU or a sensor is missing.
 
-    `gpus` are the devices CUDA shows to this process, as far as the environment tells, in CUDA's order.
+    `gpus` are the devices CUDA shows to this process, as far as known from the environment, in CUDA's order.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> None:
         self.gpus: tuple[Gpu, ...] = ()
         self.driver: str | None = None
-        self._environ = dict(os.environ if environ is None else environ)  # as it was: cells change it
+        self._environ = dict(os.environ if environ is None else environ)  # a copy, because cells may change it
         self._root = root
         self._nvml: Any = None
-        self._pid: int | None = None  # the process that opened NVML; handles do not outlive a fork
+        self._pid: int | None = None  # the process that opened NVML; handles are invalid after a fork
         self._devices: dict[int, Device] = {}
-        self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # what is still worth asking
-        self._answers: dict[tuple[int, Sensor], tuple[int, tuple[float, ...]]] = {}  # when, what; of those asked rarely
+        self._reads: dict[tuple[int, Sensor], list[Read]] = {}  # reading functions that still work
+        self._cache: dict[tuple[int, Sensor], tuple[int, tuple[float, ...]]] = {}  # time and values of the slow sensors
         self._lost: set[int] = set()
-        self._found: tuple[Gap, ...] = ()
+        self._device_gaps: tuple[Gap, ...] = ()
         self._troubles = Troubles()
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
         """What could not be measured so far: one gap for each cause."""
-        return (*self._found, *self._troubles.gaps(self.gpus))
+        return (*self._device_gaps, *self._troubles.gaps(self.gpus))
 
     @property
     def answering(self) -> tuple[Gpu, ...]:
-        """The GPUs that are still worth asking: all but those the driver has lost."""
+        """The GPUs that can still be read: all except those the driver has lost."""
         return tuple(gpu for gpu in self.gpus if gpu.index not in self._lost)
 
     def open(self) -> None:
-        """Find driver and GPUs; in a forked child, open the driver anew. Opening twice is opening once."""
+        """Find the driver and the GPUs; in a forked child, reopen the driver. A second call does nothing."""
         if self._pid == os.getpid():
             return
         if self._pid is not None:
@@ -72,55 +72,55 @@ class Nvml:
             return
         binding = _binding()
         if isinstance(binding, Gap):
-            self._found = (binding,)
+            self._device_gaps = (binding,)
             return
         try:
             binding.nvmlInit()
         except binding.NVMLError as error:
-            self._found = (no_driver(error.value, str(error), self._root),)
+            self._device_gaps = (no_driver(error.value, str(error), self._root),)
             return
         self._nvml, self._pid = binding, os.getpid()
         with contextlib.suppress(binding.NVMLError):
             self.driver = text_of(binding.nvmlSystemGetDriverVersion)
-        found, self._found = devices(binding, self._environ)
-        self._devices = {device.gpu.index: device for device in found}
-        self.gpus = tuple(device.gpu for device in found)
+        visible_devices, self._device_gaps = devices(binding, self._environ)
+        self._devices = {device.gpu.index: device for device in visible_devices}
+        self.gpus = tuple(device.gpu for device in visible_devices)
         self._reads = {(gpu.index, sensor): list(sensor.reads) for gpu in self.gpus for sensor in SENSORS}
-        self._answers, self._lost = {}, set()
+        self._cache, self._lost = {}, set()
         self._troubles = Troubles()
 
     def close(self) -> None:
-        """Give the library back; others in this process who opened it keep it. What was found stays told."""
+        """Close the library; other users of it in this process are not affected. `gpus` and `gaps` remain available."""
         if self._pid == os.getpid():
-            with contextlib.suppress(self._nvml.NVMLError):  # somebody shut it down before us
+            with contextlib.suppress(self._nvml.NVMLError):  # somebody else has shut it down
                 self._nvml.nvmlShutdown()
         self._pid = None
 
     def read(self, gpu: Gpu) -> dict[str, float]:
-        """Every float column of GPU_SAMPLES; NaN where the GPU does not tell."""
+        """Every float column of GPU_SAMPLES; NaN if unknown."""
         values = dict.fromkeys(COLUMNS, math.nan)
         if self._pid is None or gpu.index in self._lost or not self._is_open(gpu):
             return values
         for sensor in SENSORS:
-            answer = self._answer(sensor, self._devices[gpu.index])
-            values.update(zip(sensor.columns, answer, strict=False))
+            values_of_sensor = self._value(sensor, self._devices[gpu.index])
+            values.update(zip(sensor.columns, values_of_sensor, strict=False))
             if gpu.index in self._lost or self._pid == _REOPEN:
                 break
         return values
 
-    def _answer(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
-        """What `_ask` says, or said a moment ago where it is not to be asked again so soon."""
+    def _value(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+        """Read a sensor, or return its cached values if it was read less than `every_ns` ago."""
         if not sensor.every_ns:
-            return self._ask(sensor, device)
+            return self._read_sensor(sensor, device)
         key, now_ns = (device.gpu.index, sensor), time.monotonic_ns()
-        asked_ns, answer = self._answers.get(key, (now_ns - sensor.every_ns, ()))
-        if now_ns - asked_ns >= sensor.every_ns:
-            answer = self._ask(sensor, device)
-            self._answers[key] = now_ns, answer
-        return answer
+        read_ns, values = self._cache.get(key, (now_ns - sensor.every_ns, ()))
+        if now_ns - read_ns >= sensor.every_ns:
+            values = self._read_sensor(sensor, device)
+            self._cache[key] = now_ns, values
+        return values
 
-    def _ask(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
-        """The sensor's values, or () where there are none this time."""
+    def _read_sensor(self, sensor: Sensor, device: Device) -> tuple[float, ...]:
+        """The sensor's values, or () if there are none this time."""
         reads = self._reads[device.gpu.index, sensor]
         handle = device.board if sensor.of_board else device.handle
         while reads:
@@ -155,7 +155,7 @@ class Nvml:
         return self._pid == os.getpid() and gpu.index not in self._lost
 
     def _reopen(self) -> None:
-        """Open NVML again and fetch new handles, by UUID, for the GPUs known."""
+        """Open NVML again and get new handles of the known GPUs by UUID."""
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -163,8 +163,8 @@ class Nvml:
                 self._troubles.note(cause_of(error.value, str(error)), "sensors", gpu.index)
             return
         self._pid = os.getpid()
-        again, _ = devices(self._nvml, self._environ)
-        by_uuid = {device.gpu.uuid: device for device in again}
+        reopened, _ = devices(self._nvml, self._environ)
+        by_uuid = {device.gpu.uuid: device for device in reopened}
         for gpu in self.answering:
             if gpu.uuid in by_uuid:
                 self._devices[gpu.index] = by_uuid[gpu.uuid]
@@ -173,22 +173,22 @@ class Nvml:
                 self._troubles.note(cause_of(GPU_IS_LOST, ""), "sensors", gpu.index)
 
 
-_REOPEN = -1  # stands for a process id: opened, but no longer by anyone here
+_REOPEN = -1  # in place of a process id: NVML must be opened again
 
 
 def _binding() -> Any | Gap:
-    """The module pynvml of nvidia-ml-py, or why it cannot be used."""
-    what = "GPU sensors"
+    """The module pynvml of nvidia-ml-py, or a gap that says why it cannot be used."""
+    subject = "GPU sensors"
     try:
         import pynvml
     except ImportError:
-        return Gap(what=what, why="the package nvidia-ml-py is not installed", fix="pip install nvidia-ml-py")
-    # Two old packages put a module of the same name in the same place; neither has both of these.
+        return Gap(what=subject, why="the package nvidia-ml-py is not installed", fix="pip install nvidia-ml-py")
+    # Two old packages install a module of the same name; neither has both of these functions.
     if hasattr(pynvml, "_nvmlGetFunctionPointer") and hasattr(pynvml, "nvmlInitWithFlags"):
         return pynvml
     old = " and ".join(name for name in ("pynvml", "nvidia-ml-py3") if _is_installed(name)) or "another package"
     return Gap(
-        what=what,
+        what=subject,
         why=f"an old package ({old}) hides nvidia-ml-py: both name their module pynvml",
         fix="pip uninstall -y pynvml nvidia-ml-py3; pip install --force-reinstall nvidia-ml-py; restart the kernel",
     )

@@ -1,7 +1,7 @@
-"""One row for each sensor of an NVIDIA GPU: which columns it fills, and how NVML is asked.
+"""Sensors of an NVIDIA GPU: the columns each one fills, and the NVML function that reads it.
 
-To add a sensor, write its column in gpulab.sensor_tables and its question in SENSORS.
-The functions here are given the binding and a handle; they import nothing of NVIDIA's and keep nothing.
+To add a sensor, add its column in gpulab.sensor_tables and its reading function in SENSORS.
+The functions here receive the binding and a handle; they import nothing of NVIDIA's and have no state.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Read = Callable[[Any, Any], tuple[float, ...]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sensor:
-    """One question to a GPU: which columns of GPU_SAMPLES it fills, and how it is asked.
+    """A reading of a GPU: the columns of GPU_SAMPLES it fills, and the functions that can read them.
 
-    Each of `reads` takes pynvml and a handle and gives a value per column, in the column's unit. The first is
-    preferred; the next is asked where the driver, or this nvidia-ml-py, does not know the one before.
+    Each of `reads` takes pynvml and a handle and returns a value per column, in the column's unit. The first one is
+    preferred; the next is used if the driver, or this nvidia-ml-py, does not support the one before.
     """
 
     columns: tuple[str, ...]
     reads: tuple[Read, ...]
-    of_board: bool = False  # a MIG instance shares it with its whole GPU, so that GPU is asked
-    every_ns: int = 0  # asked no more often than this: the driver needs long for it; the answer stands in between
+    of_board: bool = False  # a MIG instance shares this with its GPU, so the GPU is read
+    every_ns: int = 0  # shortest time between two readings, for slow ones; the value is reused in between
 
     @property
     def label(self) -> str:
-        """Its name for people: the label of its first column."""
+        """Display name: the label of its first column."""
         return GPU_SAMPLES.column(self.columns[0]).label
 
 
@@ -43,12 +43,12 @@ def _utilisation(nvml: Any, gpu: Any) -> tuple[float, ...]:
 
 
 def _memory_v2(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    # Version 1 counts what the driver keeps for itself as used.
-    return (_told(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used),)
+    # Version 1 counts memory reserved by the driver as used.
+    return (_available(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2).used),)
 
 
 def _memory(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    return (_told(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu).used),)
+    return (_available(nvml, nvml.nvmlDeviceGetMemoryInfo(gpu).used),)
 
 
 def _power_instant(nvml: Any, gpu: Any) -> tuple[float, ...]:
@@ -59,7 +59,7 @@ def _power_instant(nvml: Any, gpu: Any) -> tuple[float, ...]:
 
 
 def _power(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    # From Ampere on this is an average over a second.
+    # From Ampere on, this is an average over one second.
     return (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,)  # mW
 
 
@@ -88,7 +88,7 @@ def _throttle_reasons(nvml: Any, gpu: Any) -> tuple[float, ...]:
 
 
 def _energy(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    return (_told(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3,)  # mJ
+    return (_available(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)) / 1e3,)  # mJ
 
 
 def _link_generation(nvml: Any, gpu: Any) -> tuple[float, ...]:
@@ -103,38 +103,38 @@ def _power_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_POWER),)
 
 
-def _power_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_POWER),)
+def _power_limited(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_limited_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_POWER),)
 
 
 def _heat_violation(nvml: Any, gpu: Any) -> tuple[float, ...]:
     return (_violation_s(nvml, gpu, nvml.NVML_PERF_POLICY_THERMAL),)
 
 
-def _heat_held(nvml: Any, gpu: Any) -> tuple[float, ...]:
-    return (_held_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_THERMAL),)
+def _heat_limited(nvml: Any, gpu: Any) -> tuple[float, ...]:
+    return (_limited_s(nvml, gpu, nvml.NVML_FI_DEV_PERF_POLICY_THERMAL),)
 
 
 def _violation_s(nvml: Any, gpu: Any, policy: int) -> float:
-    return _told(nvml, nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime) / 1e9  # ns
+    return _available(nvml, nvml.nvmlDeviceGetViolationStatus(gpu, policy).violationTime) / 1e9  # ns
 
 
-def _held_s(nvml: Any, gpu: Any, field: int) -> float:
-    # What replaces the question above, which CUDA 14 is to lose; the older one says plainly that it counts ns.
+def _limited_s(nvml: Any, gpu: Any, field: int) -> float:
+    # Replaces nvmlDeviceGetViolationStatus, which CUDA 14 is to remove; only the old one documents that it counts ns.
     (answer,) = nvml.nvmlDeviceGetFieldValues(gpu, [field])
     if answer.nvmlReturn:
         raise nvml.NVMLError(answer.nvmlReturn)
-    return _told(nvml, answer.value.ullVal) / 1e9
+    return _available(nvml, answer.value.ullVal) / 1e9
 
 
-def _told(nvml: Any, value: int) -> float:
-    """A 64-bit counter; all bits set is NVML's way of saying "not available" without an error."""
+def _available(nvml: Any, value: int) -> float:
+    """Check a 64-bit counter: all bits set is NVML's "not available" without an error."""
     if value == 2**64 - 1:
         raise nvml.NVMLError(NOT_SUPPORTED)
     return float(value)
 
 
-# PCIe throughput is missing on purpose: NVML measures it over 20 ms for each call, and the sampler would wait.
+# PCIe throughput is omitted on purpose: NVML measures it for 20 ms in every call, which would block the sampler.
 SENSORS = (
     Sensor(columns=("util_frac", "memory_util_frac"), reads=(_utilisation,)),
     Sensor(columns=("memory_used_bytes",), reads=(_memory_v2, _memory)),
@@ -152,12 +152,12 @@ SENSORS = (
     Sensor(columns=("link_width",), reads=(_link_width,), of_board=True),
     Sensor(
         columns=("power_held_s",),
-        reads=(_power_violation, _power_held),
+        reads=(_power_violation, _power_limited),
         of_board=True,
     ),
     Sensor(
         columns=("thermal_held_s",),
-        reads=(_heat_violation, _heat_held),
+        reads=(_heat_violation, _heat_limited),
         of_board=True,
     ),
     Sensor(columns=("others_memory_bytes",), reads=(others_memory,), every_ns=SECOND_NS),

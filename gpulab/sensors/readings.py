@@ -1,4 +1,4 @@
-"""All sensors of a session behind one door: start, look, stop, rows."""
+"""All sensors of a session behind one interface: start, read, stop, rows."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ PERIOD_NS = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """The latest of one GPU: a value for each column of its sensors."""
+    """Latest reading of one GPU: a value for each column of its sensors."""
 
     gpu: Gpu
     values: Mapping[str, float]
 
     def value(self, column: str) -> float | None:
-        """The reading of this column; None if the GPU did not tell."""
+        """The value of this column; None if unknown."""
         return _or_none(self.values.get(column, math.nan))
 
     @property
     def util_frac(self) -> float | None:
-        """Its utilisation, which the live panel watches."""
+        """GPU utilisation, shown by the live panel."""
         return self.value("util_frac")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The latest of everything; None where it was not told, or not asked yet."""
+    """Latest reading of all sensors; None if unknown or not read yet."""
 
     gpus: tuple[GpuReading, ...] = ()
     core_fracs: tuple[float, ...] = ()
@@ -53,10 +53,10 @@ class Reading:
 
 
 class Sensors:
-    """Samples GPUs, host and the calling thread's place in the code, from `start()` to `stop()`.
+    """Samples GPUs, the host and the calling thread's current line, from `start()` to `stop()`.
 
-    `worker_pids` gives the DataLoader workers there are; `on_tick` is called after each round, in the sampler's
-    thread. What either raises becomes a gap and nothing else.
+    `worker_pids` returns the current DataLoader workers; `on_tick` is called after each round in the sampler's thread.
+    An exception of either becomes a gap.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Sensors:
         self._latest = Reading()
         self._gpu_samples = Samples(GPU_SAMPLES)
         self._host_samples = Samples(HOST_SAMPLES)
-        self._words: dict[str, list[str | None]] = {
+        self._texts: dict[str, list[str | None]] = {
             column.name: [] for column in HOST_SAMPLES.columns if column.dtype == "words"
         }
-        # The host first: a driver that hangs must not make the time of the host's samples untrue.
+        # The host first: a hanging driver must not falsify the times of the host's samples.
         readers = [
             Reader(what="CPU, memory and workers", read=self._read_host),
             Reader(what="GPU sensors", read=self._read_gpus),
@@ -90,7 +90,7 @@ class Sensors:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that are asked; `device` of the rows counts through these unless told otherwise."""
+        """The GPUs being read; `device` of the rows is an index into these by default."""
         return self._nvml.gpus
 
     @property
@@ -99,54 +99,54 @@ class Sensors:
         return (*self._nvml.gaps, *self._host.gaps, *self._threads.gaps, *self._workers.gaps, *self._sampler.gaps)
 
     def start(self) -> None:
-        """Begin; the thread that calls this is the one whose place in the code is sampled."""
+        """Start; the calling thread is the one whose current line is sampled."""
         self._threads = Threads(threading.get_ident())
         self._nvml.open()
         self._sampler.start()
 
     def stop(self) -> None:
-        """End, with one last reading; no thread and no handle is left."""
+        """Stop after one last reading; no thread and no handle remains."""
         try:
             self._sampler.stop()
         finally:
             self._nvml.close()
 
     def now(self) -> Reading:
-        """The latest readings; any thread may ask at any time."""
+        """The latest readings; callable from any thread."""
         return self._latest
 
     def gpu_rows(self, began_ns: int, gpus: Sequence[Gpu] | None = None) -> Rows:
         """GPU_SAMPLES on the clock of a run that began at this UNIX time.
 
-        `device` is the place in `gpus`, by UUID: give the GPUs of the run's machine. Samples of others are dropped.
+        `device` is the index in `gpus`, matched by UUID: pass the GPUs of the run's machine. Other samples are dropped.
         """
         columns = self._gpu_samples.columns(began_ns)
-        wanted = {gpu.uuid or gpu.name: place for place, gpu in enumerate(self.gpus if gpus is None else gpus)}
-        places = np.array([wanted.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
-        columns["device"] = places[columns["device"]]
+        indices = {gpu.uuid or gpu.name: index for index, gpu in enumerate(self.gpus if gpus is None else gpus)}
+        index_of = np.array([indices.get(gpu.uuid or gpu.name, -1) for gpu in self.gpus], np.int16)
+        columns["device"] = index_of[columns["device"]]
         rows = GPU_SAMPLES.rows(columns)
         return rows.where(rows["device"] >= 0)
 
     def host_rows(self, began_ns: int) -> Rows:
         """HOST_SAMPLES on the clock of a run that began at this UNIX time."""
-        return HOST_SAMPLES.rows({**self._host_samples.columns(began_ns), **self._words})
+        return HOST_SAMPLES.rows({**self._host_samples.columns(began_ns), **self._texts})
 
     def worker_rows(self, began_ns: int) -> Rows:
         """WORKER_SAMPLES on the clock of a run that began at this UNIX time."""
         return self._workers.rows(began_ns)
 
     def _read_host(self, tick: Tick) -> None:
-        # The frame first: reading the rest gives the main thread time to move on.
+        # The frame first: the main thread moves on while the rest is read.
         innermost = sys._current_frames().get(self._threads.recorded)
         frame, inside = user_line(innermost), called(innermost)
-        del innermost  # it would keep what its variables hold
+        del innermost  # it would keep the values of its variables alive
         self._workers.watch(self._worker_pids())
         values = {**self._threads.read(), **self._host.read(), **self._workers.read(tick.at_ns)}
         self._host_samples.append({**tick._asdict(), **values})
-        words = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
-        for column, texts in self._words.items():
-            text = words.get(column)
-            texts.append(sys.intern(text) if text is not None else None)
+        texts = {"frame": frame, "called": inside, "others_frame": self._threads.busiest}
+        for column, values_of_column in self._texts.items():
+            text = texts.get(column)
+            values_of_column.append(sys.intern(text) if text is not None else None)
         self._latest = Reading(
             gpus=self._latest.gpus,
             core_fracs=self._host.core_fracs,

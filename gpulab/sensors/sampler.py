@@ -1,4 +1,4 @@
-"""A thread that asks on a schedule, and says how late it was and what it missed."""
+"""A thread that calls readers on a schedule, and records its delays and missed ticks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpulab.run import Gap
 from gpulab.wording import duration
 
 _MOST_FAILURES = 3  # in a row; then a reader is not called again
-_MISSED_FRAC, _MISSED = 0.1, 5  # worth telling beyond both: stopping the profiler alone costs a few ticks
-_JOIN_S = 5.0  # a driver call can hang for good; the kernel must not hang with it
+_MISSED_FRAC, _MISSED = 0.1, 5  # reported beyond both: stopping the profiler alone costs a few ticks
+_JOIN_S = 5.0  # a driver call can hang forever; the kernel must not hang with it
 
 
 class Tick(NamedTuple):
-    """One round of questions: when it was (UNIX time), and how far behind its schedule."""
+    """One round of readings: its UNIX time, and its delay after the scheduled time."""
 
     at_ns: int
     late_ns: int
@@ -26,23 +26,23 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """What is called at every tick; `what` names it for people, in case it fails."""
+    """A function called at every tick; `what` names it in gaps."""
 
     what: str
     read: Callable[[Tick], None]
 
 
 class Schedule:
-    """The instants `first + n * period`. An instant that was missed is counted and never made up for."""
+    """Scheduled times `first + n * period`. Missed times are counted and not made up for."""
 
     def __init__(self, first_ns: int, period_ns: int) -> None:
         self.due_ns = first_ns
         self.period_ns = period_ns
         self.missed = 0
-        self.latest_ns = 0  # the greatest lateness so far
+        self.latest_ns = 0  # longest delay so far
 
     def take(self, now_ns: int) -> int:
-        """The instant that is due is served now: how late that is. The next one due lies after now."""
+        """Serve the due time and return the delay; the next due time is after now."""
         late_ns = now_ns - self.due_ns
         missed = late_ns // self.period_ns
         self.missed += missed
@@ -52,11 +52,11 @@ class Schedule:
 
 
 class Sampler:
-    """Calls each reader every `period_ns` on a thread of its own, from `start()` to `stop()`.
+    """Calls each reader every `period_ns` in its own thread, from `start()` to `stop()`.
 
-    An exception of a reader takes nothing else with it: it becomes a gap, and after three in a row that reader is
-    left alone. `steady_ns` times the schedule and must not jump, `clock_ns` stamps the ticks in UNIX time (as the
-    trace does), `wait` sleeps so many seconds or until `stop`, and says whether it is time to stop.
+    An exception of a reader affects no other: it becomes a gap, and after three in a row the reader is not called
+    again. `steady_ns` times the schedule and must be monotonic, `clock_ns` stamps the ticks in UNIX time (as in the
+    trace), `wait` sleeps for this many seconds or until `stop`, and returns whether to stop.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Sampler:
 
     @property
     def missed(self) -> int:
-        """How many ticks of the schedule never took place, because the thread was not let run."""
+        """Number of scheduled ticks that did not take place, because the thread was not scheduled in time."""
         return self._schedule.missed
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What failed, once for each cause, and whether much was missed."""
+        """Failures, one for each cause, and whether many ticks were missed."""
         gaps = [_times(gap, times) for times, gap in self._failures.values()]
         if self.missed >= _MISSED and self.missed > _MISSED_FRAC * (self.ticks + self.missed):
             gaps.append(self._loss())
@@ -95,14 +95,14 @@ class Sampler:
             gaps.append(
                 Gap(
                     what="the last sensor readings",
-                    why="a sensor has not answered for seconds, and its thread could not be ended",
+                    why="a sensor has not answered for seconds, and its thread could not be stopped",
                     fix="restart the kernel; if it happens again, look for Xid messages in dmesg",
                 )
             )
         return tuple(gaps)
 
     def start(self) -> None:
-        """Begin in a thread that has this thread's context: without it ipykernel 7 cannot tell whose output it is."""
+        """Start a thread with this thread's context: without it, ipykernel 7 cannot assign the output to a cell."""
         self._ending.clear()
         self._schedule = Schedule(self._steady_ns(), self._period_ns)
         run = contextvars.copy_context().run
@@ -110,7 +110,7 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after one last reading; the thread is gone when this returns. Stopping twice is stopping once."""
+        """Stop after one last reading; the thread has ended when this returns. A second call does nothing."""
         self._ending.set()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -122,7 +122,7 @@ class Sampler:
     def _loop(self) -> None:
         while not self._wait(max(0, self._schedule.due_ns - self._steady_ns()) / 1e9):
             self._call(self._readers, self._schedule.take(self._steady_ns()))
-        # The end is a measurement too, unless one was taken just now.
+        # The end is a measurement, too, unless one was taken just now.
         if self._schedule.due_ns - self._steady_ns() < self._period_ns // 2:
             self._call(self._readers, 0)
 
@@ -132,14 +132,14 @@ class Sampler:
         for reader in tuple(readers):
             try:
                 reader.read(tick)
-            except Exception as error:  # one sensor must not end the others; it is told as a gap
+            except Exception as error:  # one sensor must not end the others; it is reported as a gap
                 self._failed(reader, error)
             else:
                 self._in_a_row[reader.what] = 0
 
     def _failed(self, reader: Reader, error: Exception) -> None:
         cause = f"{type(error).__name__}: {error}"
-        gap = Gap(what=reader.what, why=f"reading failed with {cause}", fix="please report this as a fault of gpulab")
+        gap = Gap(what=reader.what, why=f"reading failed with {cause}", fix="please report this as a bug in gpulab")
         key = f"{reader.what}: {cause}"
         times, _ = self._failures.get(key, (0, gap))
         self._failures[key] = (times + 1, gap)
@@ -151,9 +151,9 @@ class Sampler:
         planned = self.ticks + self.missed
         return Gap(
             what=f"{self.missed} of {planned} sensor readings",
-            why=f"the sampling thread was not let run, once for {duration(self._schedule.latest_ns)}: "
-            "code that holds the GIL, or a machine that is overloaded",
-            fix="nothing needs doing; what happened meanwhile is missing from the sensors, not from the trace",
+            why=f"the sampling thread was delayed, once for {duration(self._schedule.latest_ns)}: "
+            "code held the GIL, or the machine is overloaded",
+            fix="nothing to do; these moments are missing from the sensors, not from the trace",
         )
 
 

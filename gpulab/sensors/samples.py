@@ -1,4 +1,4 @@
-"""Samples of a table while they are taken: one growing array a column, eight bytes a value."""
+"""Samples of a table while they are taken: one growing array per column, eight bytes per value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpulab.rows import Table
 
 
 class Samples:
-    """The numeric columns of a table, row by row; a training of a day gives a million rows."""
+    """The numeric columns of a table, row by row; a day of training gives a million rows."""
 
     def __init__(self, table: Table) -> None:
         numeric = [column for column in table.columns if column.dtype != "words"]
@@ -23,12 +23,12 @@ class Samples:
         }
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add a row; a column that it lacks is NaN."""
+        """Add a row; a missing column is NaN."""
         for name, column in self._columns.items():
             column.append(row.get(name, math.nan))
 
     def columns(self, began_ns: int) -> dict[str, NDArray[Any]]:
         """All columns on the clock of a run that began at this UNIX time."""
-        # Copied: an array that shares its memory could not grow any more.
+        # Copied, because an array that shares its memory could not grow any more.
         arrays = {name: np.array(column, column.typecode) for name, column in self._columns.items()}
         return {**arrays, "at_ns": arrays["at_ns"] - began_ns}

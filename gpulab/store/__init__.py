@@ -1,21 +1,21 @@
-"""A run on disk, out and in: one `.gpulab` file, a zip of `run.json` and one Parquet file per table that has rows.
+"""Runs on disk: one `.gpulab` file, a zip of `run.json` and one Parquet file per table that has rows.
 
-Any tool that reads Parquet can read the tables. Nothing in the file is code, and nothing is trusted: sizes are checked
-before they are believed, and each table has its SHA-256 in run.json. A minor schema only adds: a file of a newer one
-opens, with a note of what was passed over, and what an older one lacks is absent. A newer major schema is refused with
+Any tool that reads Parquet can read the tables. Nothing in the file is executed or trusted: sizes are checked before
+they are used, and run.json has the SHA-256 of each table. A minor schema version only adds things: a file with a newer
+one opens, with a gap that lists the ignored parts, and missing parts are absent. A newer major version is rejected with
 the advice to upgrade.
 
-    form         which parts a file has, what a refusal says
-    writing      save, whole or not at all
+    format       the parts of a file, and the error for invalid files
+    writing      save, atomically
     packing      a table -> Parquet
     reading      open, is_run
-    archive      the zip, not trusted
-    footer       what a Parquet file says of its sizes, not trusted
-    thrift       the notation it says it in
+    archive      the zip file, checked before it is read
+    footer       sizes in a Parquet file, checked before it is read
+    thrift       the encoding of these sizes
     unpacking    Parquet -> the columns of a table
     document     run.json, both ways
-    newer        what newer schemas have beyond this one
-    consistency  what must hold between the parts of a run
+    newer        parts of newer schema versions
+    consistency  conditions between the parts of a run
 """
 
 from gpulab.store.format import MAJOR, MINOR, SUFFIX

@@ -1,4 +1,4 @@
-"""The zip around a run: every part is checked before a byte of it is read, and nothing is ever unpacked to disk."""
+"""The zip file of a run: every part is checked before it is read, and nothing is unpacked to disk."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from typing import BinaryIO
 
 from gpulab.store.format import FILE_BYTES, META, META_BYTES, TRUST, refusal
 
-_END_BYTES = 22  # the end of a zip; ours has no comment after it
-_LOCATOR_BYTES = 20  # stands before it in zips larger than ours can be
-_LISTING_BYTES = 2**20  # of the list of parts, at most; ours has ten entries
-_SECRET = 0x1 | 0x40 | 0x2000  # flags of an encrypted part
+_END_BYTES = 22  # the end record of a zip file; ours has no comment after it
+_LOCATOR_BYTES = 20  # comes before it in zip files larger than ours can be
+_LISTING_BYTES = 2**20  # upper limit for the list of parts; ours has ten entries
+_ENCRYPTED_FLAGS = 0x1 | 0x40 | 0x2000
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 
 
 class Archive:
-    """The parts of an open file. Raises StoreError, here and when reading, for what no run of ours has."""
+    """The parts of an open file. Raises StoreError, here and when reading, for anything that gpulab never writes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.size = file.seek(0, 2)
         self._members: dict[str, zipfile.ZipInfo] = {}
         _check_end(file, self.size)
-        with _damage("it is damaged or of another kind"):
+        with _damage("it is damaged or of another format"):
             self._zip = zipfile.ZipFile(file)
         for member in self._zip.infolist():
-            _check(member)
+            _check_member(member)
             if member.filename in self._members:
-                raise refusal(f"it holds {member.filename} twice", TRUST)
+                raise refusal(f"it contains {member.filename} twice", TRUST)
             self._members[member.filename] = member
         if META not in self._members:
-            raise refusal(f"it is a zip of another kind: there is no {META} in it", "give a file that gpulab wrote")
+            raise refusal(f"it is another kind of zip file, without {META}", "use a file that gpulab.save(...) wrote")
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of all parts."""
+        """Names of all parts."""
         return tuple(self._members)
 
     def read(self, name: str) -> bytes:
-        """The bytes of one part, as many as it claims and no more."""
+        """Bytes of one part, exactly as many as its entry says."""
         member = self._members[name]
         if member.compress_type == zipfile.ZIP_STORED:
-            # What is stored as it is cannot be larger than the file.
+            # An uncompressed part cannot be larger than the file.
             fits = member.file_size == member.compress_size <= self.size
         else:
             fits = name == META and member.compress_type == zipfile.ZIP_DEFLATED and member.file_size <= META_BYTES
         if not fits:
-            raise refusal(f"its {name} claims {member.file_size:,} bytes, or is packed in a way of its own", TRUST)
+            raise refusal(f"its {name} claims {member.file_size:,} bytes, or has an unknown compression", TRUST)
         with _damage(f"its {name} is damaged"), self._zip.open(member) as part:
             text = part.read(member.file_size)
             if len(text) != member.file_size:
@@ -60,31 +60,31 @@ class Archive:
 
 
 def _check_end(file: BinaryIO, size: int) -> None:
-    """The list of parts is read whole, so its size must be known before."""
+    """Check the size of the list of parts, which is read all at once."""
     if size > FILE_BYTES:
-        raise refusal(f"it is larger than any run ({size:,} bytes)", TRUST)
+        raise refusal(f"it is larger than any run can be ({size:,} bytes)", TRUST)
     file.seek(max(0, size - _END_BYTES - _LOCATOR_BYTES))
     tail = file.read()
     end = tail[-_END_BYTES:]
     if len(end) < _END_BYTES or not end.startswith(b"PK\x05\x06") or end[-2:] != b"\0\0":
-        raise refusal("it ends early, or is of another kind")
+        raise refusal("it ends early, or is of another format")
     if tail.startswith(b"PK\x06\x07") or int.from_bytes(end[12:16], "little") > _LISTING_BYTES:
-        raise refusal("it claims to hold more than any run", TRUST)
+        raise refusal("it claims to contain more than any run", TRUST)
 
 
-def _check(member: zipfile.ZipInfo) -> None:
+def _check_member(member: zipfile.ZipInfo) -> None:
     name = member.filename
     if name != member.orig_filename or not _NAME.fullmatch(name):
-        raise refusal(f"it holds a part called {member.orig_filename[:100]!r}, as no run does", TRUST)
-    if member.flag_bits & _SECRET:
+        raise refusal(f"it contains a part named {member.orig_filename[:100]!r}, which no run has", TRUST)
+    if member.flag_bits & _ENCRYPTED_FLAGS:
         raise refusal(f"its {name} is encrypted", "ask for a file that gpulab.save(...) wrote")
     if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
         raise refusal(f"its {name} is a link or a device, not a file", TRUST)
 
 
 @contextmanager
-def _damage(what: str) -> Iterator[None]:
-    """Whatever zipfile raises at a damaged file becomes a refusal."""
+def _damage(problem: str) -> Iterator[None]:
+    """Convert any exception of zipfile for a damaged file to a StoreError."""
     try:
         yield
     except (
@@ -94,8 +94,8 @@ def _damage(what: str) -> Iterator[None]:
         EOFError,
         KeyError,
         ValueError,
-        RuntimeError,  # encrypted, or NotImplementedError: a way of packing that Python does not know
+        RuntimeError,  # encrypted; includes NotImplementedError for a compression that Python does not support
         OverflowError,
-        OSError,  # a place before the beginning of the file
+        OSError,  # a position before the beginning of the file
     ) as error:
-        raise refusal(f"{what} ({error})") from error
+        raise refusal(f"{problem} ({error})") from error

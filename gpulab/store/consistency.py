@@ -1,4 +1,4 @@
-"""What must hold between the parts of a run, so that no analysis trips over it far from here."""
+"""Conditions between the parts of a run, checked early so that no analysis fails on them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from gpulab.run import FIELDS, Run
 from gpulab.tables import SIDE_TABLES
 
-_FARTHEST_NS = 2**62  # so that a start and a duration add up within 64 bits
+_MAX_TIME_NS = 2**62  # the sum of a start and a duration fits in 64 bits
 _TIMES = ("start_ns", "end_ns", "at_ns", "dur_ns")
 
 
 def fault(run: Run) -> str | None:
-    """The first thing that does not hold; None if all does."""
-    return next((wrong for check in (_references, _sides, _times) for wrong in check(run)), None)
+    """The first violated condition; None if all hold."""
+    return next((problem for check in (_references, _side_tables, _times) for problem in check(run)), None)
 
 
 def _references(run: Run) -> Iterator[str]:
-    """An index points at something that is listed, or is -1."""
+    """An index refers to an existing entry, or is -1."""
     if not 0 <= run.main_thread < max(1, len(run.threads)):
         yield f"the main thread is number {run.main_thread} of {len(run.threads)}"
     for rows, column, listed in (
@@ -28,30 +28,30 @@ def _references(run: Run) -> Iterator[str]:
     ):
         lowest, highest = rows[column].min(initial=-1), rows[column].max(initial=-1)
         if lowest < -1 or highest >= listed:
-            wrong = lowest if lowest < -1 else highest
-            yield f"a row of {rows.table.name} refers to {column} {wrong}, and {listed} are listed"
+            index = lowest if lowest < -1 else highest
+            yield f"a row of {rows.table.name} refers to {column} {index}, but there are {listed}"
 
 
-def _sides(run: Run) -> Iterator[str]:
-    """Rows of a side table stand in the order of their events, one for an event at most."""
+def _side_tables(run: Run) -> Iterator[str]:
+    """Rows of a side table are in the order of their events, at most one per event."""
     for field, table in FIELDS.items():
         if table in SIDE_TABLES:
             event = getattr(run, field)["event"]
             if len(event) and not 0 <= event.min() <= event.max() < len(run.event_rows):
-                yield f"a row of {table.name} refers to an event that is not there"
+                yield f"a row of {table.name} refers to an event that does not exist"
             elif not (event[1:] > event[:-1]).all():
-                yield f"the rows of {table.name} are not in the order of their events, one for each at most"
+                yield f"the rows of {table.name} are not in the order of their events, or not unique"
 
 
 def _times(run: Run) -> Iterator[str]:
-    """Times are within 64 bits even when they are added up; durations are not negative."""
+    """Times fit in 64 bits even when added up; durations are not negative."""
     spans = (*run.recording.windows_ns, *run.recording.pauses_ns, (run.span_ns, run.began_ns or 0))
-    if any(abs(time) > _FARTHEST_NS for span in spans for time in span) or run.span_ns < 0:
-        yield "a time of the run is beyond all clocks"
+    if any(abs(time) > _MAX_TIME_NS for span in spans for time in span) or run.span_ns < 0:
+        yield "a time of the run is out of range"
     for field, table in FIELDS.items():
         for column in table.columns:
             if column.name in _TIMES:
                 times = getattr(run, field)[column.name]
-                least = 0 if column.name == "dur_ns" else -_FARTHEST_NS
-                if times.min(initial=0) < least or times.max(initial=0) > _FARTHEST_NS:
-                    yield f"a {column.name} of {table.name} is beyond all clocks, or negative"
+                minimum = 0 if column.name == "dur_ns" else -_MAX_TIME_NS
+                if times.min(initial=0) < minimum or times.max(initial=0) > _MAX_TIME_NS:
+                    yield f"a {column.name} of {table.name} is out of range or negative"

@@ -1,4 +1,4 @@
-"""run.json, both ways: what a run says of itself beside its tables, which schema it has, the checksums."""
+"""run.json, both ways: the run without its tables, the schema version, the checksums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FORMAT = "gpulab run"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
-    """What run.json tells: the fields of the run that are not tables, and those that this version does not know."""
+    """Content of run.json: the fields of the run that are not tables, and the names of unknown ones."""
 
     schema: Schema
     fields: Mapping[str, Any]
@@ -36,17 +36,17 @@ class _Body(msgspec.Struct):
 
 
 def encoded(run: Run, sha256: Mapping[str, str]) -> bytes:
-    """The run.json of a run whose tables have these checksums. Raises TypeError or ValueError for what has no place."""
-    plain = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in FIELDS}
-    document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": plain}
-    builtins = _as_text(msgspec.to_builtins(document, enc_hook=_encodable))
+    """The run.json of a run with these checksums. Raises TypeError or ValueError for unsupported values."""
+    values = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in FIELDS}
+    document = {"format": _FORMAT, "schema": [MAJOR, MINOR], "sha256": sha256, "run": values}
+    builtins = _utf8_only(msgspec.to_builtins(document, enc_hook=_to_builtin))
     text = msgspec.json.format(msgspec.json.encode(builtins), indent=1)
-    _decoded(text)  # a fact that is no text, a count that is no number: refused now, rather than when it is opened
+    _decoded(text)  # a fact that is not text or a count that is not a number fails now rather than when it is opened
     return text
 
 
 def decoded(text: bytes) -> Document:
-    """What a run.json tells. Raises StoreError where it is damaged, of something else, or too new."""
+    """Read a run.json. Raises StoreError if it is damaged, of another format, or too new."""
     try:
         return _decoded(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -55,15 +55,15 @@ def decoded(text: bytes) -> Document:
 
 def _decoded(text: bytes) -> Document:
     head = msgspec.json.decode(text, type=_Head)
-    _check(head)
+    _check_format(head)
     body = msgspec.json.decode(text, type=_Body)
     fields, unknown = _fields(body.run)
     return Document(schema=head.schema, fields=fields, unknown=unknown, sha256=body.sha256)
 
 
-def _check(head: _Head) -> None:
+def _check_format(head: _Head) -> None:
     if head.format != _FORMAT:
-        raise refusal(f"it holds a {head.format!r}", "give a file that gpulab.save(...) wrote")
+        raise refusal(f"it contains a {head.format!r}", "use a file that gpulab.save(...) wrote")
     if head.schema[0] > MAJOR:
         newer = f"it was written by a newer gpulab (file schema {head.schema[0]}, this one reads {MAJOR})"
         raise refusal(newer, UPGRADE)
@@ -71,37 +71,37 @@ def _check(head: _Head) -> None:
         raise ValueError(f"there is no schema {head.schema[0]}.{head.schema[1]}")
 
 
-def _fields(told: Mapping[str, msgspec.Raw]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The values of the fields that are known, and the names of the others."""
+def _fields(stored: Mapping[str, msgspec.Raw]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Values of the known fields, and names of the others."""
     hints = get_type_hints(Run)
-    known = {field.name: field for field in dataclasses.fields(Run) if field.name not in FIELDS}
-    for name, field in known.items():
-        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if needed and name not in told:
-            raise ValueError(f"it does not tell {name}")
+    run_fields = {field.name: field for field in dataclasses.fields(Run) if field.name not in FIELDS}
+    for name, field in run_fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in stored:
+            raise ValueError(f"{name} is missing")
     values = {}
-    for name in known.keys() & told.keys():
+    for name in run_fields.keys() & stored.keys():
         try:
-            values[name] = msgspec.json.decode(told[name], type=hints[name])
+            values[name] = msgspec.json.decode(stored[name], type=hints[name])
         except msgspec.MsgspecError as error:
             raise ValueError(f"{name}: {error}") from error
-    return values, tuple(sorted(told.keys() - known.keys()))
+    return values, tuple(sorted(stored.keys() - run_fields.keys()))
 
 
-def _encodable(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a run holds a {type(value).__name__}, which has no place in a file")
+    raise TypeError(f"the run contains a {type(value).__name__}, which cannot be stored")
 
 
-def _as_text(value: Any) -> Any:
-    """The same with text only: the name of a file or a thread may hold bytes that are none."""
+def _utf8_only(value: Any) -> Any:
+    """The same value with valid UTF-8: names of files and threads may contain bytes that are not."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {_as_text(key): _as_text(each) for key, each in value.items()}
+        return {_utf8_only(key): _utf8_only(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_text(each) for each in value]
+        return [_utf8_only(each) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""Which parts a `.gpulab` file has, and how a file that is none is refused."""
+"""Parts of a `.gpulab` file, and the error for invalid files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Schema = tuple[int, int]
 
 SUFFIX = ".gpulab"
 META = "run.json"
-META_BYTES = 16 * 2**20  # at most; what a run says of itself takes a few kB
-FILE_BYTES = 2**31 - 1  # at most: what a zip without extensions holds, some 300 million events
+META_BYTES = 16 * 2**20  # upper limit; the metadata of a run takes a few kB
+FILE_BYTES = 2**31 - 1  # upper limit of a zip file without extensions; some 300 million events
 
-_LONGEST = 300  # letters of a reason
+_MAX_REASON_LENGTH = 300  # characters
 
-WHOLE = "is it whole? copy it again, or record the run anew"
+WHOLE = "the file may be incomplete: copy it again, or record the run again"
 TRUST = "open only files that you trust"
 UPGRADE = "pip install --upgrade gpulab"
 
 
 def part(table: Table) -> str:
-    """The name of the part that holds a table."""
+    """Name of the part with this table."""
     return f"{table.name}.parquet"
 
 
 def refusal(why: str, fix: str = WHOLE) -> StoreError:
-    """A file that is no run, whichever it is; who opened it puts its name to it."""
-    short = why if len(why) <= _LONGEST else f"{why[:_LONGEST]} ..."  # it may quote the file
+    """The error for a file that is not a valid run; the caller adds the file name."""
+    short = why if len(why) <= _MAX_REASON_LENGTH else f"{why[:_MAX_REASON_LENGTH]} ..."  # it may quote the file
     return StoreError("The file cannot be read as a run.", why=short, fix=fix)

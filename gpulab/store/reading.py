@@ -1,4 +1,4 @@
-"""A `.gpulab` file -> the run, equal in every field; or the reason why not."""
+"""Read a `.gpulab` file as a run that equals the saved one in every field."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpulab.store.document import Document, decoded
 from gpulab.store.format import META, part, refusal
 from gpulab.store.unpacking import Allowance, unpacked
 
-_MOST_BYTES = 8 * 2**30
-# A run takes 10 to 25 times its file; a file made to fill memory, any number of times.
+_MAX_BYTES = 8 * 2**30
+# A run takes 10 to 25 times the memory of its file; a malicious file could take any multiple.
 _RATIO, _RATIO_FROM_BYTES = 1000, 256 * 2**20
 
 
 def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether the file begins as a `.gpulab` file does, whatever it is called and whether or not it is whole."""
+    """Whether the file begins like a `.gpulab` file, whatever its name, and even if it is incomplete."""
     try:
         if not Path(path).is_file():
             return False
@@ -33,53 +33,53 @@ def is_run(path: str | os.PathLike[str]) -> bool:
     return head.startswith(b"PK\x03\x04") and head[30:] == META.encode()
 
 
-def open(path: str | os.PathLike[str], *, most_bytes: int = _MOST_BYTES) -> Run:
-    """Read a run back, equal in every field. Raises StoreError where the file is no run, damaged, or too new.
+def open(path: str | os.PathLike[str], *, most_bytes: int = _MAX_BYTES) -> Run:
+    """Read a saved run, equal in every field. Raises StoreError if the file is not a run, damaged, or too new.
 
-    A run that would take more than `most_bytes` of memory is refused before it does.
+    A run that would take more than `most_bytes` of memory is rejected before it is read.
     """
     source = Path(path)
-    refused = f"{source} cannot be read as a run."
+    message = f"{source} cannot be read as a run."
     try:
         if not stat.S_ISREG(source.stat().st_mode):
-            raise refusal("it is not a file", "name one file that gpulab.save(...) wrote")
+            raise refusal("it is not a file", "use a file that gpulab.save(...) wrote")
         with source.open("rb") as file:
             return _run(Archive(file), most_bytes)
     except StoreError as error:
-        raise StoreError(refused, why=error.why, fix=error.fix) from error
+        raise StoreError(message, why=error.why, fix=error.fix) from error
     except MemoryError as error:
-        fix = "close what takes memory here, or open it on a larger machine"
-        raise StoreError(refused, why="there is not enough memory for it", fix=fix) from error
+        fix = "free memory on this machine, or open the file on a larger one"
+        raise StoreError(message, why="there is not enough memory for it", fix=fix) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise StoreError(f"{source} cannot be opened.", why=why, fix="check the path and its permissions") from error
 
 
 def _run(archive: Archive, most_bytes: int) -> Run:
-    """The run, with a note in `recording.left_out` where the file held more than this version knows."""
+    """The run, with a gap in `recording.left_out` if the file contains parts that this version does not know."""
     document = decoded(archive.read(META))
     texts = _tables(archive, document)
     allowance = Allowance(min(most_bytes, max(_RATIO_FROM_BYTES, _RATIO * archive.size)))
-    fields, passed_over = dict(document.fields), [*document.unknown]
+    fields, ignored = dict(document.fields), [*document.unknown]
     for field, table in FIELDS.items():
         if (text := texts.pop(part(table), None)) is not None:
             fields[field], unknown = unpacked(table, text, allowance)
-            passed_over += [f"{table.name}: {name}" for name in unknown]
-    known = {META, *map(part, FIELDS.values())}
-    passed_over += [name for name in archive.parts if name not in known]
+            ignored += [f"{table.name}: {name}" for name in unknown]
+    known_parts = {META, *map(part, FIELDS.values())}
+    ignored += [name for name in archive.parts if name not in known_parts]
     run = Run(**fields)
-    if (wrong := fault(run)) is not None:
-        raise refusal(f"it is damaged: {wrong}")
+    if (problem := fault(run)) is not None:
+        raise refusal(f"it is damaged: {problem}")
     run, of_unknown_kinds = newer.of_known_kinds(run)
-    return newer.noted(run, [*passed_over, *of_unknown_kinds], document.schema)
+    return newer.noted(run, [*ignored, *of_unknown_kinds], document.schema)
 
 
 def _tables(archive: Archive, document: Document) -> dict[str, bytes]:
-    """The parts that hold tables, each as it was written. Raises StoreError where one is missing or was changed."""
+    """Content of the parts with tables. Raises StoreError if one is missing or was changed."""
     texts = {part(table): archive.read(part(table)) for table in FIELDS.values() if part(table) in archive.parts}
     for name in sorted({f"{table}.parquet" for table in document.sha256} - set(archive.parts)):
         raise refusal(f"its {name} is missing")
     for name, text in texts.items():
         if hashlib.sha256(text).hexdigest() != document.sha256.get(name.removesuffix(".parquet")):
-            raise refusal(f"its {name} is damaged: it is not what was written (SHA-256)")
+            raise refusal(f"its {name} is damaged: its SHA-256 is wrong")
     return texts

@@ -1,27 +1,27 @@
-"""Thrift's compact protocol, as far as Parquet's footers and page headers use it.
+"""Decoder for Thrift's compact protocol, as used by Parquet's footers and page headers.
 
-Arrow reads them itself, but believes them, and some that are damaged end the whole process in it. What reads them
-here can only raise: it copies nothing, and every step takes at least one byte of the text.
+Arrow reads them itself, but trusts them, and some damaged ones crash the whole process. This decoder can only raise:
+it copies nothing, and every step consumes at least one byte.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_DEEPEST = 12
+_MAX_DEPTH = 12
 _TRUE, _FALSE, _BYTE, _SHORT, _INT, _LONG, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
 class Reader:
-    """Reads structs from `at` on, none of them beyond `end`."""
+    """Reads structs from `at` on, never beyond `end`."""
 
     def __init__(self, text: bytes, at: int, end: int) -> None:
         self._text, self.at, self._end = text, at, min(end, len(text))
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields of a struct by number. Raises ValueError where there is none."""
-        if depth > _DEEPEST:
-            raise ValueError("its description is nested too deep")
+        """Fields of a struct by number. Raises ValueError if it is invalid."""
+        if depth > _MAX_DEPTH:
+            raise ValueError("its description is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
         while (byte := self._byte()) != 0:
@@ -44,14 +44,14 @@ class Reader:
             return self._list(depth)
         if kind == _STRUCT:
             return self.struct(depth + 1)
-        raise ValueError("its description holds something that Parquet has not")
+        raise ValueError("its description has a type that Parquet does not use")
 
     def _list(self, depth: int) -> list[Any]:
         head = self._byte()
         count, kind = head >> 4, head & 15
         if count == 15:
             count = self._unsigned()
-        if count > self._end - self.at or depth > _DEEPEST:
+        if count > self._end - self.at or depth > _MAX_DEPTH:
             raise ValueError("its description ends early")
         if kind in (_TRUE, _FALSE):
             return [self._byte() == _TRUE for _ in range(count)]
@@ -75,7 +75,7 @@ class Reader:
             result |= (byte & 0x7F) << shift
             shift += 7
             if shift > 63:
-                raise ValueError("its description holds a number of more than 64 bits")
+                raise ValueError("its description has a number of more than 64 bits")
         return result | byte << shift
 
     def _signed(self) -> int:

@@ -1,4 +1,4 @@
-"""The bytes of one Parquet file -> the columns of a table, within an allowance."""
+"""Decode one Parquet file to the columns of a table, within a memory allowance."""
 
 from __future__ import annotations
 
@@ -17,76 +17,78 @@ from gpulab.store.format import TRUST, refusal
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_WORD_BYTES = 64  # what Python takes for a word beside its text
-_NEEDED = ("event", "kind", "start_ns", "end_ns", "dur_ns", "at_ns")  # no value of these means absent
+_STRING_BYTES = 64  # memory of a Python string beyond its text
+_REQUIRED = ("event", "kind", "start_ns", "end_ns", "dur_ns", "at_ns")  # these columns have no absent value
 _PHYSICAL = {"b": ("BOOLEAN",), "i": ("INT32", "INT64"), "f": ("FLOAT", "DOUBLE"), "words": ("BYTE_ARRAY",)}
 
-_DTYPES = {f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}  # by Arrow's name of it
+_DTYPES = {f"int{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}  # by Arrow's name
 _DTYPES |= {"bool": "bool", "float": "float32", "double": "float64"}
 
 
 @dataclass
 class Allowance:
-    """How much memory a run may still take: sizes that a file claims are taken from it before they are believed."""
+    """Memory that a run may still take: sizes in a file are subtracted before any memory is allocated."""
 
     bytes: int
 
     def take(self, size: int, name: str) -> None:
-        """So much less is left. Raises StoreError where that is not there."""
+        """Subtract a size. Raises StoreError if not enough is left."""
         self.bytes -= size
         if self.bytes < 0:
-            raise refusal(f"its {name} would take more memory than a run of its size does", TRUST)
+            raise refusal(f"its {name} would take more memory than a run of its size can", TRUST)
 
 
 def unpacked(table: Table, text: bytes, allowance: Allowance) -> tuple[Rows, tuple[str, ...]]:
-    """The rows of a table, and the names of columns that it does not have; a column that the file lacks is absent.
+    """The rows of a table, and names of unknown columns; a column that is missing in the file is absent.
 
-    Raises StoreError where the file is damaged or takes too much.
+    Raises StoreError if the file is damaged or takes too much memory.
     """
     import pyarrow as pa
 
     name = table.name
     try:
-        said = footer(text)
-        found = [column for column in table.columns if _fits(column, said)]
-        # Whatever its dtype, a number takes 8 bytes at most on its way.
-        allowance.take(8 * len(table.columns) * said.rows, name)
-        allowance.take(unpacked_bytes(text, [chunk for column in found for chunk in said.chunks[column.name]]), name)
-        columns = _read(found, text) if said.rows else {}
+        file_footer = footer(text)
+        present = [column for column in table.columns if _has_column(column, file_footer)]
+        # Whatever its dtype, a number takes at most 8 bytes while it is decoded.
+        allowance.take(8 * len(table.columns) * file_footer.rows, name)
+        allowance.take(
+            unpacked_bytes(text, [chunk for column in present for chunk in file_footer.chunks[column.name]]), name
+        )
+        columns = _read(present, text) if file_footer.rows else {}
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise refusal(f"the table {name} is damaged: {why}") from error
     for values in columns.values():
         if isinstance(values, Words):
-            allowance.take(_WORD_BYTES * len(values.vocabulary), name)
-    if any(len(values) != said.rows for values in columns.values()):
+            allowance.take(_STRING_BYTES * len(values.vocabulary), name)
+    if any(len(values) != file_footer.rows for values in columns.values()):
         raise refusal(f"the table {name} is damaged: its columns differ in length")
     for column in table.columns:
         if column.name not in columns:
-            if column.name in _NEEDED and column not in found:
+            if column.name in _REQUIRED and column not in present:
                 raise refusal(f"the table {name} lacks its column {column.name}")
-            columns[column.name] = _absent(column, said.rows)
-    return table.rows(columns), tuple(column for column in said.types if column not in columns)
+            columns[column.name] = _absent_column(column, file_footer.rows)
+    return table.rows(columns), tuple(column for column in file_footer.types if column not in columns)
 
 
-def _read(found: Sequence[Column], text: bytes) -> dict[str, Array | Words]:
+def _read(columns: Sequence[Column], text: bytes) -> dict[str, Array | Words]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    # A dictionary stays one: spelt out, a long word in a million rows would take a million times its length.
-    words = [column.name for column in found if column.dtype == "words"]
-    file = parquet.ParquetFile(pa.BufferReader(text), read_dictionary=words)
-    # One after the other: what a column takes on its way is given back before the next.
-    return {each.name: _column(each, file.read(columns=[each.name], use_threads=False)[0]) for each in found}
+    # Dictionaries are kept: a long text in a million rows would otherwise take a million times its length.
+    text_columns = [column.name for column in columns if column.dtype == "words"]
+    file = parquet.ParquetFile(pa.BufferReader(text), read_dictionary=text_columns)
+    # One column after the other, so that the temporary memory of each is free before the next.
+    return {each.name: _column(each, file.read(columns=[each.name], use_threads=False)[0]) for each in columns}
 
 
-def _fits(column: Column, said: Footer) -> bool:
-    """Whether the file has the column. Raises ValueError where it is of another type."""
-    if column.name not in said.types:
+def _has_column(column: Column, file_footer: Footer) -> bool:
+    """Whether the file has the column. Raises ValueError if it has another type."""
+    if column.name not in file_footer.types:
         return False
-    fitting = _PHYSICAL["words" if column.dtype == "words" else np.dtype(column.dtype).kind]
-    if said.types[column.name] not in fitting:
-        raise ValueError(f"its column {column.name} holds {said.types[column.name]}, not {column.dtype}")
+    supported = _PHYSICAL["words" if column.dtype == "words" else np.dtype(column.dtype).kind]
+    if file_footer.types[column.name] not in supported:
+        raise ValueError(f"its column {column.name} contains {file_footer.types[column.name]}, not {column.dtype}")
     return True
 
 
@@ -94,48 +96,48 @@ def _column(column: Column, values: pa.ChunkedArray) -> Array | Words:
     import pyarrow as pa
 
     chunks = values.unify_dictionaries().chunks
-    whole = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], values.type)])
-    return _words(column, whole) if column.dtype == "words" else _numbers(column, whole)
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [pa.array([], values.type)])
+    return _text_column(column, array) if column.dtype == "words" else _numeric_column(column, array)
 
 
-def _numbers(column: Column, values: pa.Array) -> Array:
+def _numeric_column(column: Column, values: pa.Array) -> Array:
     dtype = np.dtype(column.dtype)
-    found = _DTYPES.get(str(values.type))
-    fits = found is not None and np.dtype(found).kind == dtype.kind
+    stored_dtype = _DTYPES.get(str(values.type))
+    fits = stored_dtype is not None and np.dtype(stored_dtype).kind == dtype.kind
     if fits:
-        array = _as_numpy(values, np.dtype(found))
-        # A later schema may hold more in a column than this one can.
+        array = _as_numpy(values, np.dtype(stored_dtype))
+        # A newer schema version may store larger numbers than this column can hold.
         fits = array.dtype == dtype or np.array_equal(array.astype(dtype), array, equal_nan=dtype.kind == "f")
     if not fits:
-        raise ValueError(f"its column {column.name} holds {values.type}, not {column.dtype}")
+        raise ValueError(f"its column {column.name} contains {values.type}, not {column.dtype}")
     return array
 
 
 def _as_numpy(values: pa.Array, dtype: np.dtype[Any]) -> Array:
-    """The same memory, unless some are absent. Arrow's to_numpy would import pandas on the way: 0.3 s and 60 MB."""
-    told, data = values.buffers()
+    """The same memory, unless values are absent. Arrow's to_numpy would import pandas: 0.3 s and 60 MB."""
+    validity, data = values.buffers()
     if not len(values) or data is None:
         return np.full(len(values), absent(dtype), dtype)
     rows = slice(values.offset, values.offset + len(values))
     array = _bits(data, rows) if dtype.kind == "b" else np.frombuffer(data, dtype)[rows]
-    return np.where(_bits(told, rows), array, absent(dtype)) if values.null_count else array
+    return np.where(_bits(validity, rows), array, absent(dtype)) if values.null_count else array
 
 
 def _bits(buffer: pa.Buffer, rows: slice) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")[rows].view(np.bool_)
 
 
-def _words(column: Column, values: pa.Array) -> Words:
+def _text_column(column: Column, values: pa.Array) -> Words:
     import pyarrow as pa
 
     if not pa.types.is_dictionary(values.type) or values.dictionary.null_count:
-        raise ValueError(f"its column {column.name} holds {values.type}, not text")
+        raise ValueError(f"its column {column.name} contains {values.type}, not text")
     values.validate(full=True)
     codes = _as_numpy(values.indices.cast(pa.int32()), np.dtype(np.int32))
     return Words(codes, tuple(values.dictionary.cast(pa.string()).to_pylist()))
 
 
-def _absent(column: Column, count: int) -> Array | Words:
+def _absent_column(column: Column, count: int) -> Array | Words:
     if column.dtype == "words":
         return Words(np.full(count, -1, np.int32), ())
     dtype = np.dtype(column.dtype)

@@ -1,4 +1,4 @@
-"""A run -> one `.gpulab` file, whole or not at all."""
+"""Write a run to one `.gpulab` file, atomically."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gpulab.store.packing import packed
 
 
 def save(run: Run, path: str | os.PathLike[str]) -> Path:
-    """Write a run, whole or not at all, and give the path; `.gpulab` is added where there is no suffix.
+    """Write a run atomically and return the path; `.gpulab` is appended if there is no suffix.
 
-    Raises StoreError where it cannot be written.
+    Raises StoreError if it cannot be written.
     """
     target = Path(path)
     target = target if target.suffix else target.with_suffix(SUFFIX)
-    # In the same folder, so that the last step is a rename, which either happens or does not.
+    # In the same folder, so that the last step is a rename, which is atomic.
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    what = f"The run {run.name!r} could not be saved to {target}."
-    mend = "mend the run where it was made"
-    if (wrong := fault(run)) is not None:
-        raise StoreError(what, why=wrong, fix=mend)
+    message = f"The run {run.name!r} could not be saved to {target}."
+    advice = "fix the code that created the run"
+    if (problem := fault(run)) is not None:
+        raise StoreError(message, why=problem, fix=advice)
     try:
         with unfinished.open("xb") as file:
             _write(run, file)
@@ -38,10 +38,10 @@ def save(run: Run, path: str | os.PathLike[str]) -> Path:
             os.fsync(file.fileno())
         unfinished.replace(target)
     except OSError as error:
-        fix = "check that the folder exists, may be written to and has room"
-        raise StoreError(what, why=error.strerror or str(error), fix=fix) from error
+        fix = "check that the folder exists, is writable and has free space"
+        raise StoreError(message, why=error.strerror or str(error), fix=fix) from error
     except (ValueError, TypeError, OverflowError, zipfile.LargeZipFile) as error:
-        raise StoreError(what, why=str(error), fix=mend) from error
+        raise StoreError(message, why=str(error), fix=advice) from error
     finally:
         unfinished.unlink(missing_ok=True)
     return target
@@ -53,17 +53,17 @@ def _write(run: Run, file: BinaryIO) -> None:
     sums = {table.name: hashlib.sha256(text).hexdigest() for table, text in tables.items()}
     meta = encoded(run, sums)
     if len(meta) > META_BYTES:
-        raise ValueError(f"what the run says of itself takes {len(meta):,} bytes, {META_BYTES:,} at most")
+        raise ValueError(f"its metadata takes {len(meta):,} bytes, more than the maximum of {META_BYTES:,}")
     with zipfile.ZipFile(file, "w", allowZip64=False) as archive:
-        # First, because a file is known by it.
+        # First, because `is_run` recognises a file by it.
         archive.writestr(_member(META), meta, zipfile.ZIP_DEFLATED)
         for table, text in tables.items():
             archive.writestr(_member(part(table)), text)
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """The same on every system and on every day, and readable where somebody unpacks it."""
+    """Metadata of a zip entry, the same on every system and day, with usual permissions for unpacking."""
     member = zipfile.ZipInfo(name)
-    member.create_system = 3  # Unix, whose permissions these are
+    member.create_system = 3  # Unix, so that the permissions apply
     member.external_attr = (stat.S_IFREG | 0o644) << 16
     return member

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (Kineto's JSON), of every version since 1.8 -> Run."""
+"""Read traces of torch.profiler (Kineto's JSON, every version since 1.8) into a Run, and write them."""
 
 from gpulab.trace.kineto import read
 from gpulab.trace.reading.limits import Limits

@@ -1,4 +1,4 @@
-"""One streaming pass over a Kineto trace: blocks -> pieces -> events -> columns -> a Run."""
+"""Read a Kineto trace in one streaming pass: blocks, chunks, events, columns, Run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gpulab.trace.reading.pieces import Piece, Pieces, Place, Start, find_events
 from gpulab.trace.reading.text_blocks import FIX, Progress, blocks, label
 
 _CHEAP_BYTES = 64 * MIB  # of text
-_PACKED = 16  # times as much text as there is file; traces compress 9 to 30 times
-_SHAPES_LEFT = Gap(
+_COMPRESSION_RATIO = 16  # text to file; traces compress 9 to 30 times
+_SHAPES_SKIPPED = Gap(
     what="the inputs of operators (shapes and types)",
-    why="they were recorded, and not read, as the file is large and they take a fifth of the time",
+    why="they are recorded, but were not read: the file is large and they take a fifth of the reading time",
     fix="gpulab.load(path, shapes=True)",
 )
 Origin = str | os.PathLike[str] | bytes
@@ -38,65 +38,65 @@ def read(
     progress: Progress | None = None,
     shapes: bool | None = None,
 ) -> Run:
-    """A trace that torch.profiler wrote, of any version since 1.8, as a Run with times exact to the nanosecond.
+    """Read a trace of torch.profiler, of any version since 1.8, as a Run with times exact to the nanosecond.
 
-    A damaged trace gives what can be read of it; `run.recording.lost` counts the rest by cause. Raises TraceError
-    where there is no trace to read. `progress` is called about once a megabyte of text with the number of bytes of the
-    file read since. The inputs of operators, where they were recorded, take a fifth of the time: `shapes` says whether
-    to read them. By default that is done where the file is not large; else the run says what it lacks.
+    A damaged trace gives a partial run; `run.recording.lost` counts the losses by cause. Raises TraceError if the
+    source is not a trace. `progress` is called about once per megabyte of text with the number of bytes of the file
+    read since the previous call. `shapes`: whether to read the inputs of operators, if they were recorded, which takes
+    a fifth of the time. By default they are read from small files only; otherwise the run has a gap.
     """
     origin = source if isinstance(source, bytes) else Path(source)
-    reader = _Reader(origin, limits or Limits(), progress, _are_cheap(origin) if shapes is None else shapes)
-    found, head = reader.run()
-    run = as_run(name or _name(origin), found, head, reader.losses)
+    reader = _Reader(origin, limits or Limits(), progress, _is_small(origin) if shapes is None else shapes)
+    tables, head = reader.run()
+    run = as_run(name or _default_name(origin), tables, head, reader.losses)
     if shapes is None and reader.left_shapes:
-        recording = replace(run.recording, left_out=(*run.recording.left_out, _SHAPES_LEFT))
+        recording = replace(run.recording, left_out=(*run.recording.left_out, _SHAPES_SKIPPED))
         run = replace(run, recording=recording)
     return run
 
 
-def _are_cheap(origin: Path | bytes) -> bool:
-    """Whether the file is small enough for its shapes to be read unasked; also where it turns out to be none."""
+def _is_small(origin: Path | bytes) -> bool:
+    """Whether the file is small enough to read shapes by default; True if there is no such file."""
     if isinstance(origin, bytes):
         return True
     try:
         size = origin.stat().st_size
     except (OSError, ValueError):
         return True
-    return size * (_PACKED if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
+    return size * (_COMPRESSION_RATIO if origin.suffix == ".gz" else 1) < _CHEAP_BYTES
 
 
 class _Reader:
-    """One pass over one file."""
+    """One pass over a file."""
 
     def __init__(self, origin: Path | bytes, limits: Limits, progress: Progress | None, shapes: bool) -> None:
         self._origin, self._limits, self._progress = origin, limits, progress
         self._columns = Columns(shapes=shapes)
-        self._first_bytes = 0 if shapes else _CHEAP_BYTES // 4  # so much of the text is still looked through for shapes
-        self.left_shapes = False  # there are some, and they were not read
-        self._how = How()
+        self._first_bytes = 0 if shapes else _CHEAP_BYTES // 4  # of the text, which are searched for shapes
+        self.left_shapes = False  # the trace has shapes, and they were not read
+        self._options = How()
         self.losses = Losses()
 
     def run(self) -> tuple[Found, Header]:
-        """All rows and the metadata. Raises TraceError where there are none."""
-        # Closed at once: an interrupt would keep the file open for as long as its traceback is kept.
+        """All rows and the metadata. Raises TraceError if there are none."""
+        # Closed at once, because an interrupt would keep the file open as long as its traceback exists.
         with closing(blocks(self._origin, self._limits, self.losses, self._progress)) as text:
-            return self._all(text)
+            return self._read_events(text)
 
-    def _all(self, text: Iterator[bytes]) -> tuple[Found, Header]:
-        start, head = self._start(text)
-        pieces = Pieces(start.events, text, self._limits)
-        rest = iter(pieces)
-        for piece in rest:
+    def _read_events(self, text: Iterator[bytes]) -> tuple[Found, Header]:
+        start, header = self._start(text)
+        chunks = Pieces(start.events, text, self._limits)
+        rest = iter(chunks)
+        for chunk in rest:
             if self._first_bytes > 0 and not self.left_shapes:
-                self._first_bytes -= len(piece.text)
-                self.left_shapes = b'"Input Dims"' in bytes(piece.text)
-            after = self._take(piece, start.bare, pieces)
+                self._first_bytes -= len(chunk.text)
+                self.left_shapes = b'"Input Dims"' in bytes(chunk.text)
+            after = self._add_chunk(chunk, start.bare, chunks)
             if isinstance(after, Mapping):
-                head = joined(head, after)
+                header = joined(header, after)
                 break
             if after is not None:
-                head = joined(head, self._metadata_after(after, start.bare, rest))
+                header = joined(header, self._metadata_after(after, start.bare, rest))
                 break
             if self._columns.count > self._limits.events:
                 self.losses.add(EVENT_LIMIT)
@@ -105,67 +105,69 @@ class _Reader:
                 self.losses.add(GIVEN_UP)
                 break
         if self._columns.seen == 0 and (start.bare or self.losses.lost):
-            raise self._nothing()
-        return self._columns.finish(self.losses), head
+            raise self._no_events_error()
+        return self._columns.finish(self.losses), header
 
     def _start(self, text: Iterator[bytes]) -> tuple[Start, Header]:
-        """Where the events begin, and the metadata before them."""
+        """Start of the events, and the metadata before it."""
         first = None
         for start in find_events(text, self._limits):
             if start.bare:
                 return start, NO_HEADER
-            if (head := header_around(start.before, b"}")) is not None:
-                return start, head
+            if (header := header_around(start.before, b"}")) is not None:
+                return start, header
             first = first or start
         if first is None:
-            raise self._nothing()
+            raise self._no_events_error()
         self.losses.add(METADATA)
         return first, NO_HEADER
 
-    def _take(self, piece: Piece, bare: bool, pieces: Pieces) -> Header | bytes | None:
-        """Add a piece's events; the metadata or the text after them once the events have ended."""
-        # Arguments are wanted of this piece if they were of the last: events of a kind stand together.
-        how = self._how if self._columns.asks else self._how._replace(sides=frozenset())
-        while (read := _read(piece, how, bare)) is not None or how.known:
+    def _add_chunk(self, chunk: Piece, is_array: bool, chunks: Pieces) -> Header | bytes | None:
+        """Add a chunk's events; at the end of the events, return the metadata or the text after them."""
+        # Read the arguments of this chunk if the last chunk had any: events of a kind come in sequences.
+        options = self._options if self._columns.asks else self._options._replace(sides=frozenset())
+        while (read := _read(chunk, options, is_array)) is not None or options.known:
             if read is None:
-                how = how._replace(known=False)  # it may hold a category that gpulab does not know
+                options = options._replace(known=False)  # it may contain an unknown category
                 continue
             batch, after = read
-            needed = self._columns.add(batch, how)
-            if needed == how:
-                self._how = how._replace(sides=how.sides | self._how.sides)  # what one piece needs all are likely to
+            needed = self._columns.add(batch, options)
+            if needed == options:
+                self._options = options._replace(
+                    sides=options.sides | self._options.sides
+                )  # later chunks need the same
                 return after
-            how = needed._replace(sides=needed.sides | self._how.sides)
-        salvaged = salvage(bytes(piece.text), pieces.key, piece.place, self.losses)
+            options = needed._replace(sides=needed.sides | self._options.sides)
+        salvaged = salvage(bytes(chunk.text), chunks.key, chunk.place, self.losses)
         self._columns.add(salvaged.batch, CLOSEST)
         if salvaged.rest:
-            pieces.give_back(salvaged.rest)
+            chunks.give_back(salvaged.rest)
         return salvaged.after
 
-    def _metadata_after(self, after: bytes, bare: bool, rest: Iterator[Piece]) -> Header:
-        """The metadata that follow the events, gathered up to the limit."""
-        for piece in rest:
-            after = b"".join((after, b",", piece.text))
+    def _metadata_after(self, after: bytes, is_array: bool, rest: Iterator[Piece]) -> Header:
+        """The metadata after the events, collected up to the limit."""
+        for chunk in rest:
+            after = b"".join((after, b",", chunk.text))
             if len(after) > self._limits.event_bytes:
                 self.losses.add(METADATA)
                 return NO_HEADER
-        return header_after(after, bare, self.losses)
+        return header_after(after, is_array, self.losses)
 
-    def _nothing(self) -> TraceError:
+    def _no_events_error(self) -> TraceError:
         lost = ", ".join(f"{cause} ({count})" for cause, count in self.losses.lost.items())
-        why = "it holds no events that can be read" + (f": {lost}" if lost else '; no "traceEvents" was found')
+        why = "it has no readable events" + (f": {lost}" if lost else '; no "traceEvents" was found')
         return TraceError(f"{label(self._origin)} is not a PyTorch profiler trace.", why=why, fix=FIX)
 
 
-def _read(piece: Piece, how: How, bare: bool) -> tuple[Batch, Header | None] | None:
-    """The events of a piece, and the metadata if it is the last; None if anything about it is not as expected."""
-    if piece.place is Place.LAST:
-        return parse_ending(piece.text, how, bare)
-    batch = parse_events(piece.array, how)
+def _read(chunk: Piece, options: How, is_array: bool) -> tuple[Batch, Header | None] | None:
+    """Events of a chunk, and the metadata if it is the last one; None if anything is not as expected."""
+    if chunk.place is Place.LAST:
+        return parse_ending(chunk.text, options, is_array)
+    batch = parse_events(chunk.array, options)
     return None if batch is None else (batch, None)
 
 
-def _name(origin: Path | bytes) -> str:
+def _default_name(origin: Path | bytes) -> str:
     if isinstance(origin, bytes):
         return "trace"
     return origin.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace") or origin.name

@@ -1,4 +1,4 @@
-"""What stands beside the events of a trace -> Machine, rank, profiler options, facts."""
+"""Metadata of a trace: Machine, rank, profiler options, facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpulab.trace.reading.batches import Header
 
 _OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 _MOST_GPUS = 1024
-_EPOCH_NS = 10**18  # September 2001: times above this count from 1970, none below does
+_EPOCH_NS = 10**18  # September 2001: larger times count from 1970, smaller ones do not
 
 
 def machine(header: Header) -> Machine:
@@ -31,7 +31,7 @@ def _gpu(index: int, entry: Mapping[str, Any]) -> Gpu:
         name=str(entry.get("name") or "unknown GPU")[:200],
         memory_bytes=_positive(entry.get("totalGlobalMem")),
         multiprocessors=_positive(entry.get("numSms")),
-        # AMD traces carry numbers here too (9.4), but compute capability is a term of NVIDIA's.
+        # AMD traces have numbers here, too (9.4), but compute capability is an NVIDIA term.
         compute_capability=f"{major}.{minor}" if major > 0 and minor >= 0 and not _is_amd(entry) else None,
     )
 
@@ -46,7 +46,7 @@ def _positive(value: Any) -> int | None:
 
 
 def options(header: Header) -> tuple[str, ...]:
-    """The profiler options the trace says were on."""
+    """The profiler options that were on, according to the trace."""
     return tuple(option for option in _OPTIONS if whole(header[option]) == 1)
 
 
@@ -58,7 +58,7 @@ def rank(header: Header) -> int | None:
 
 
 def began_ns(header: Header, zero_ns: int) -> int | None:
-    """UNIX time of the earliest event; None where the trace does not tell."""
+    """UNIX time of the earliest event; None if unknown."""
     base = whole(header["baseTimeNanoseconds"])
     if base > 0:
         return base + zero_ns
@@ -66,24 +66,24 @@ def began_ns(header: Header, zero_ns: int) -> int | None:
 
 
 def date(unix_ns: int | None) -> str | None:
-    """The ISO date of a moment, in UTC."""
+    """ISO date of a UNIX time, in UTC."""
     if unix_ns is None or not 0 < unix_ns < 2**62:
         return None
     return datetime.fromtimestamp(unix_ns // 10**9, timezone.utc).date().isoformat()
 
 
 def facts(header: Header) -> dict[str, str]:
-    """What else the metadata tells: versions, host, the job the rank belongs to."""
-    found = {
+    """Further metadata: versions, host, and the distributed job."""
+    entries = {
         "cuda_runtime": _cuda_version(header["cuda_runtime_version"]),
         "cuda_driver": _cuda_version(header["cuda_driver_version"]),
         "hip_runtime": _hip_version(header["hip_runtime_version"]),
         "host": _text(header["host_name"]),
     }
     if isinstance(header["distributedInfo"], dict):
-        found["world_size"] = _text(header["distributedInfo"].get("world_size"))
-        found["distributed_backend"] = _text(header["distributedInfo"].get("backend"))
-    return {key: value for key, value in found.items() if value}
+        entries["world_size"] = _text(header["distributedInfo"].get("world_size"))
+        entries["distributed_backend"] = _text(header["distributedInfo"].get("backend"))
+    return {key: value for key, value in entries.items() if value}
 
 
 def _cuda_version(value: Any) -> str:
@@ -97,5 +97,5 @@ def _hip_version(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
-    return str(value)[:200].encode("utf-8", "replace").decode() if plain else ""
+    is_scalar = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return str(value)[:200].encode("utf-8", "replace").decode() if is_scalar else ""

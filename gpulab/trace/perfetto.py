@@ -1,8 +1,8 @@
-"""A run -> Chrome's Trace Event Format, as PyTorch's profiler writes it: for ui.perfetto.dev, chrome://tracing, `load`.
+"""Write a run in Chrome's Trace Event Format, like PyTorch's profiler: for ui.perfetto.dev, chrome://tracing, `load`.
 
-Written piece by piece, so that a run of any size needs little memory. Times are us with three decimals, the ns exact.
-What is said beside the events (steps, the ledger, findings, sensors) has the category "Trace", which tells a reader
-that it is no work of its own: a file read back gives the events and nothing else.
+It is written chunk by chunk, so that a run of any size needs little memory. Times are us with three decimals, exact to
+the ns. Additions to the events (steps, the ledger, findings, sensors) have the category "Trace", which readers do not
+count as work: a file that is read back gives the events and nothing else.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpulab.trace.columns.vocabulary import LONGEST
 from gpulab.trace.perfetto_args import header, told_of_events
 from gpulab.trace.reading.text_blocks import fast_zlib
 
-PIECE = 20_000  # events that are made into text together
-HOST, NOTES, SENSORS = 100_000, 100_001, 100_002  # processes; below them each GPU is one, by its index
+PIECE = 20_000  # events converted to text together
+HOST, NOTES, SENSORS = 100_000, 100_001, 100_002  # process ids; smaller ones are GPUs, by index
 _CATEGORY = {
     Kind.OP: "cpu_op",
     Kind.ANNOTATION: "user_annotation",
@@ -43,7 +43,7 @@ _CATEGORY = {
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """A lane beside the events: boxes that do not overlap, each with a name; `about` is said of all of them."""
+    """A lane next to the events: named boxes that do not overlap; `about` describes all of them."""
 
     name: str
     start_ns: Ints
@@ -54,7 +54,7 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """A curve: values at moments; NaN is no value, and leaves a hole."""
+    """A curve: values over time; NaN leaves a hole."""
 
     name: str
     at_ns: Ints
@@ -62,7 +62,7 @@ class Counter:
 
 
 def pieces(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] = ()) -> Iterator[bytes]:
-    """The file, piece by piece."""
+    """The content of the file, chunk by chunk."""
     run, by_ns = _from_zero(run, [track.start_ns for track in tracks])
     tracks = [replace(track, start_ns=track.start_ns + by_ns) for track in tracks]
     yield b"{" + header(run) + b'"traceEvents":[\n'
@@ -74,7 +74,7 @@ def pieces(run: Run, tracks: Sequence[Track] = (), counters: Iterable[Counter] =
 
 
 def _from_zero(run: Run, others: Sequence[Ints]) -> tuple[Run, int]:
-    """The run with no time before zero, and by how much later it then is: memory may be told of before any event."""
+    """Shift the run so that no time is negative; returns it and the shift. Memory events may precede all others."""
     starts = (run.event_rows["start_ns"], run.memory_rows["at_ns"], *others)
     by_ns = max(0, *(-int(start.min(initial=0)) for start in starts))
     if not by_ns:
@@ -85,15 +85,15 @@ def _from_zero(run: Run, others: Sequence[Ints]) -> tuple[Run, int]:
 
 
 def packed(content: Iterable[bytes]) -> Iterator[bytes]:
-    """The same as .gz."""
-    packer = fast_zlib.compressobj(1, zlib.DEFLATED, 31)
-    for piece in content:
-        yield packer.compress(piece)
-    yield packer.flush()
+    """Compress the content as .gz."""
+    compressor = fast_zlib.compressobj(1, zlib.DEFLATED, 31)
+    for chunk in content:
+        yield compressor.compress(chunk)
+    yield compressor.flush()
 
 
 def _lines(run: Run, tracks: Sequence[Track], counters: Iterable[Counter]) -> Iterator[str]:
-    """Pieces of the list of events, none of them empty."""
+    """Chunks of the list of events; none is empty."""
     yield ",\n".join(_labels(run, tracks))
     for number, track in enumerate(tracks, start=1):
         yield from _track(track, number)
@@ -101,11 +101,11 @@ def _lines(run: Run, tracks: Sequence[Track], counters: Iterable[Counter]) -> It
         yield from _counter(counter)
     yield from _events(run)
     yield from _arrows(run.event_rows)
-    yield from _moments(run.memory_rows)
+    yield from _memory_events(run.memory_rows)
 
 
 def _labels(run: Run, tracks: Sequence[Track]) -> Iterator[str]:
-    """The names of processes and threads, and in which order they stand."""
+    """Names and order of processes and threads."""
     name = f"gpulab: {run.name}, {run.source}"
     yield from _process(NOTES, name, 0)
     for number, track in enumerate(tracks, start=1):
@@ -120,8 +120,8 @@ def _labels(run: Run, tracks: Sequence[Track]) -> Iterator[str]:
     for device in np.unique(events["device"][work]).tolist():
         yield from _process(_gpu(device), f"GPU {device} {names.get(device, '')}".strip(), 2)
         for stream in np.unique(events["stream"][work & (events["device"] == device)]).tolist():
-            told = f"stream {stream}" if stream >= 0 else "stream not told"
-            yield from _thread(_gpu(device), _lane(stream), told, _lane(stream))
+            label = f"stream {stream}" if stream >= 0 else "unknown stream"
+            yield from _thread(_gpu(device), _lane(stream), label, _lane(stream))
 
 
 def _gpu(device: int) -> int:
@@ -132,24 +132,24 @@ def _lane(stream: int) -> int:
     return stream if stream >= 0 else 999_999
 
 
-def _process(pid: int, name: str, place: int) -> Iterator[str]:
+def _process(pid: int, name: str, order: int) -> Iterator[str]:
     yield f'{{"ph":"M","name":"process_name","pid":{pid},"tid":0,"args":{{"name":{_text(name)}}}}}'
-    yield f'{{"ph":"M","name":"process_sort_index","pid":{pid},"tid":0,"args":{{"sort_index":{place}}}}}'
+    yield f'{{"ph":"M","name":"process_sort_index","pid":{pid},"tid":0,"args":{{"sort_index":{order}}}}}'
 
 
-def _thread(pid: int, tid: int, name: str, place: int) -> Iterator[str]:
+def _thread(pid: int, tid: int, name: str, order: int) -> Iterator[str]:
     yield f'{{"ph":"M","name":"thread_name","pid":{pid},"tid":{tid},"args":{{"name":{_text(name)}}}}}'
-    yield f'{{"ph":"M","name":"thread_sort_index","pid":{pid},"tid":{tid},"args":{{"sort_index":{place}}}}}'
+    yield f'{{"ph":"M","name":"thread_sort_index","pid":{pid},"tid":{tid},"args":{{"sort_index":{order}}}}}'
 
 
 def _text(text: str) -> str:
-    """As JSON in ASCII: nothing in a name can end the text it stands in, nor be lost on the way."""
+    """JSON in ASCII: no character of a name can end the string or be lost."""
     return json.dumps(text[:LONGEST].encode("utf-8", "replace").decode())
 
 
 def _us(ns: int) -> str:
-    whole, rest = divmod(abs(ns), 1000)
-    return f"{'-' * (ns < 0)}{whole}.{rest:03d}"
+    us, rest = divmod(abs(ns), 1000)
+    return f"{'-' * (ns < 0)}{us}.{rest:03d}"
 
 
 def _track(track: Track, number: int) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _track(track: Track, number: int) -> Iterator[str]:
     tail = f'"pid":{NOTES},"tid":{number}{about}}}'
     heads = {name: f'{{"ph":"X","cat":"Trace","name":{_text(name)},"ts":' for name in set(track.names)}
     times = (part.tolist() for column in (track.start_ns, track.dur_ns) for part in np.divmod(column, 1000))
-    yield from _joined(
+    yield from _join_lines(
         f'{heads[name]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},{tail}'
         for name, us, ns, dur_us, dur_ns in zip(track.names, *times, strict=True)
     )
@@ -165,28 +165,28 @@ def _track(track: Track, number: int) -> Iterator[str]:
 
 def _counter(counter: Counter) -> Iterator[str]:
     head = f'{{"ph":"C","name":{_text(counter.name)},"pid":{SENSORS},"tid":0,"ts":'
-    told = np.isfinite(counter.values)
-    yield from _joined(
+    has_value = np.isfinite(counter.values)
+    yield from _join_lines(
         f'{head}{_us(at)},"args":{{"value":{value:.9g}}}}}'
-        for at, value in zip(counter.at_ns[told].tolist(), counter.values[told].tolist(), strict=True)
+        for at, value in zip(counter.at_ns[has_value].tolist(), counter.values[has_value].tolist(), strict=True)
     )
 
 
-def _joined(lines: Iterable[str]) -> Iterator[str]:
-    held: list[str] = []
+def _join_lines(lines: Iterable[str]) -> Iterator[str]:
+    buffer: list[str] = []
     for line in lines:
-        held.append(line)
-        if len(held) >= PIECE:
-            yield ",\n".join(held)
-            held = []
-    if held:
-        yield ",\n".join(held)
+        buffer.append(line)
+        if len(buffer) >= PIECE:
+            yield ",\n".join(buffer)
+            buffer = []
+    if buffer:
+        yield ",\n".join(buffer)
 
 
 def _heads(events: Rows) -> list[str]:
-    """Kind and name of an event as JSON, once for each pair."""
-    words = events.words("name")
-    names = [*map(_text, words.vocabulary), '""']
+    """Kind and name of an event as JSON, once per pair."""
+    column = events.words("name")
+    names = [*map(_text, column.vocabulary), '""']
     return [
         f'{{"ph":"X","cat":"{_CATEGORY[kind]}","name":{name},"ts":'
         for kind in map(Kind, range(len(Kind)))
@@ -198,10 +198,10 @@ def _events(run: Run) -> Iterator[str]:
     events = run.event_rows
     heads, per_kind = _heads(events), len(events.words("name").vocabulary) + 1
     for first in range(0, len(events), PIECE):
-        some = events.where(_piece(events, first))
-        which = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
+        some = events.where(_row_range(events, first))
+        head_codes = some["kind"].astype(np.int64) * per_kind + some["name"] % per_kind  # an absent name: the last one
         start, dur = (np.divmod(some[column], 1000) for column in ("start_ns", "dur_ns"))
-        columns = (which, *start, *dur, *_places(some))
+        columns = (head_codes, *start, *dur, *_process_and_thread(some))
         yield ",\n".join(
             f'{heads[head]}{us}.{ns:03d},"dur":{dur_us}.{dur_ns:03d},"pid":{pid},"tid":{tid}{args}}}'
             for head, us, ns, dur_us, dur_ns, pid, tid, args in zip(
@@ -210,12 +210,12 @@ def _events(run: Run) -> Iterator[str]:
         )
 
 
-def _piece(rows: Rows, first: int) -> Ints:
+def _row_range(rows: Rows, first: int) -> Ints:
     return np.arange(first, min(first + PIECE, len(rows)))
 
 
-def _places(events: Rows) -> tuple[Ints, Ints]:
-    """Process and thread of each event."""
+def _process_and_thread(events: Rows) -> tuple[Ints, Ints]:
+    """Process and thread id of each event."""
     host = events["kind"] < int(Kind.SYNC_RECORD)
     device, stream = events["device"].astype(np.int64), events["stream"]
     pid = np.where(host, HOST, np.where(device >= 0, device, HOST - 1))
@@ -224,38 +224,38 @@ def _places(events: Rows) -> tuple[Ints, Ints]:
 
 
 def _arrows(events: Rows) -> Iterator[str]:
-    """From each call to the first work on the GPU that it started."""
+    """Arrows from each call to the first GPU work that it started."""
     kind, correlation = events["kind"], events["correlation"]
     calls = np.flatnonzero(np.isin(kind, RUNTIME_KINDS) & (correlation >= 0))
     work = np.flatnonzero(np.isin(kind, DEVICE_KINDS) & (correlation >= 0))
     calls = calls[np.unique(correlation[calls], return_index=True)[1]]
     work = work[np.unique(correlation[work], return_index=True)[1]]
-    joined, mine, theirs = np.intersect1d(correlation[calls], correlation[work], True, return_indices=True)
-    for ends, rows in (('"s"', calls[mine]), ('"f","bp":"e"', work[theirs])):
+    joined, call_rows, work_rows = np.intersect1d(correlation[calls], correlation[work], True, return_indices=True)
+    for ends, rows in (('"s"', calls[call_rows]), ('"f","bp":"e"', work[work_rows])):
         head = f'{{"ph":{ends},"cat":"ac2g","name":"ac2g","id":'
         for first in range(0, len(rows), PIECE):
             some = events.where(rows[first : first + PIECE])
-            pid, tid = _places(some)
+            pid, tid = _process_and_thread(some)
             us, ns = np.divmod(some["start_ns"], 1000)
             columns = (joined[first : first + PIECE], pid, tid, us, ns)
             yield ",\n".join(
-                f'{head}{number},"pid":{process},"tid":{thread},"ts":{whole}.{rest:03d}}}'
-                for number, process, thread, whole, rest in zip(*(column.tolist() for column in columns), strict=True)
+                f'{head}{number},"pid":{process},"tid":{thread},"ts":{micros}.{rest:03d}}}'
+                for number, process, thread, micros, rest in zip(*(column.tolist() for column in columns), strict=True)
             )
 
 
-def _moments(memory: Rows) -> Iterator[str]:
-    """Where memory was given out or taken back, as the profiler words it."""
+def _memory_events(memory: Rows) -> Iterator[str]:
+    """Allocations and frees, in the profiler's format."""
     for first in range(0, len(memory), PIECE):
-        some = memory.where(_piece(memory, first))
+        some = memory.where(_row_range(memory, first))
         device = some["device"].astype(np.int64)
         us, ns = np.divmod(some["at_ns"], 1000)
         columns = (us, ns, some["thread"] + 1, some["address"], some["bytes"], (device >= 0).astype(np.int64), device)
         yield ",\n".join(
-            f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{HOST},"tid":{tid},"ts":{whole}.{rest:03d},'
+            f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{HOST},"tid":{tid},"ts":{micros}.{rest:03d},'
             f'"args":{{"Addr":{address},"Bytes":{size},"Device Type":{kind},"Device Id":{index},'
             f'"Total Allocated":{allocated},"Total Reserved":{reserved}}}}}'
-            for whole, rest, tid, address, size, kind, index, allocated, reserved in zip(
+            for micros, rest, tid, address, size, kind, index, allocated, reserved in zip(
                 *(column.tolist() for column in columns),
                 some["allocated_bytes"].tolist(),
                 some["reserved_bytes"].tolist(),

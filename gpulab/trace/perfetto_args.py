@@ -1,4 +1,4 @@
-"""What a written trace says of its events besides name and time, and of itself, in the profiler's own words."""
+"""Arguments of events and metadata of a written trace, in the profiler's format."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _OF_WAITS = (
     ("wait_on_stream", '"wait_on_stream":{}'),
     ("wait_on_correlation", '"wait_on_cuda_event_record_corr_id":{}'),
 )
-_WORDS_OF_COMMUNICATION = (("collective", "Collective name"), ("dtype", "dtype"), ("group", "Process Group Name"))
+_TEXTS_OF_COMMUNICATION = (("collective", "Collective name"), ("dtype", "dtype"), ("group", "Process Group Name"))
 
 
 def told_of_events(run: Run, events: Rows, first: int) -> list[str]:
-    """For each of some events that follow one another from row `first` on, `,"args":{...}` or nothing."""
-    told: list[list[str]] = [[] for _ in range(len(events))]
+    """For each of consecutive events from row `first` on, `,"args":{...}` or nothing."""
+    arguments: list[list[str]] = [[] for _ in range(len(events))]
     for name in _OF_EVENTS:
         rows = np.flatnonzero(events[name] >= 0)
         for row, value in zip(rows.tolist(), events[name][rows].tolist(), strict=True):
-            told[row].append(f'"{name}":{value}')
+            arguments[row].append(f'"{name}":{value}')
     last = first + len(events)
     for side, form in (
         (run.grid_rows, _kernel),
@@ -48,9 +48,9 @@ def told_of_events(run: Run, events: Rows, first: int) -> list[str]:
         begin, end = np.searchsorted(side["event"], (first, last)).tolist()
         if begin < end:
             some = side.where(np.arange(begin, end))
-            for row, words in zip((some["event"] - first).tolist(), form(some), strict=True):
-                told[row] += words
-    return [f',"args":{{{",".join(words)}}}' if words else "" for words in told]
+            for row, texts in zip((some["event"] - first).tolist(), form(some), strict=True):
+                arguments[row] += texts
+    return [f',"args":{{{",".join(texts)}}}' if texts else "" for texts in arguments]
 
 
 def _numbers(side: Rows, forms: Sequence[tuple[str, str]]) -> Iterator[list[str]]:
@@ -60,9 +60,9 @@ def _numbers(side: Rows, forms: Sequence[tuple[str, str]]) -> Iterator[list[str]
 
 
 def _kernel(side: Rows) -> Iterator[list[str]]:
-    for words, share in zip(_numbers(side, _OF_KERNELS), side["occupancy_frac"].tolist(), strict=True):
-        # Nine figures tell one float32 from the next.
-        yield [*words, f'"est. achieved occupancy %":{100 * share:.9g}'] if share == share else words
+    for texts, share in zip(_numbers(side, _OF_KERNELS), side["occupancy_frac"].tolist(), strict=True):
+        # Nine digits distinguish any two float32 values.
+        yield [*texts, f'"est. achieved occupancy %":{100 * share:.9g}'] if share == share else texts
 
 
 def _waits(side: Rows) -> Iterator[list[str]]:
@@ -70,34 +70,34 @@ def _waits(side: Rows) -> Iterator[list[str]]:
 
 
 def _inputs(side: Rows) -> Iterator[list[str]]:
-    """Sizes and types are kept as JSON, and go out so."""
+    """Shapes and types, which are stored as JSON and written unchanged."""
     shapes, dtypes = (_json(side.words(name)) for name in ("shapes", "dtypes"))
     for sizes, types in zip(shapes, dtypes, strict=True):
         pairs = (("Input Dims", sizes), ("Input type", types))
         yield [f'"{key}":{value}' for key, value in pairs if value is not None]
 
 
-def _json(words: Words) -> list[str | None]:
-    """Each row as JSON; None where it is none, which a stored run might hold."""
-    known: dict[int, str | None] = {-1: None}
-    for code in set(words.codes.tolist()) - {-1}:
+def _json(column: Words) -> list[str | None]:
+    """Each row as JSON; None if it is not valid, which is possible in a stored run."""
+    json_of: dict[int, str | None] = {-1: None}
+    for code in set(column.codes.tolist()) - {-1}:
         try:
-            known[code] = json.dumps(json.loads(words.vocabulary[code]))
+            json_of[code] = json.dumps(json.loads(column.vocabulary[code]))
         except (ValueError, RecursionError):
-            known[code] = None
-    return [known[code] for code in words.codes.tolist()]
+            json_of[code] = None
+    return [json_of[code] for code in column.codes.tolist()]
 
 
 def _communication(side: Rows) -> Iterator[list[str]]:
-    texts = [side.words(name).to_list() for name, _ in _WORDS_OF_COMMUNICATION]
-    for words, *values in zip(_numbers(side, _OF_COMMUNICATION), *texts, strict=True):
-        pairs = zip(_WORDS_OF_COMMUNICATION, values, strict=True)
-        yield [*words, *(f'"{key}":{json.dumps(value)}' for (_, key), value in pairs if value is not None)]
+    text_columns = [side.words(name).to_list() for name, _ in _TEXTS_OF_COMMUNICATION]
+    for texts, *values in zip(_numbers(side, _OF_COMMUNICATION), *text_columns, strict=True):
+        pairs = zip(_TEXTS_OF_COMMUNICATION, values, strict=True)
+        yield [*texts, *(f'"{key}":{json.dumps(value)}' for (_, key), value in pairs if value is not None)]
 
 
 def header(run: Run) -> bytes:
-    """What stands before the events: where they are from."""
-    told: dict[str, Any] = {
+    """Metadata at the beginning of the file: origin, GPUs, options."""
+    metadata: dict[str, Any] = {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
         "otherData": {"written by": "gpulab", "run": run.name[:1000], "source": str(run.source)[:1000]},
@@ -105,15 +105,15 @@ def header(run: Run) -> bytes:
         **dict.fromkeys(run.recording.options, 1),
     }
     if run.began_ns is not None:
-        told["baseTimeNanoseconds"] = run.began_ns
+        metadata["baseTimeNanoseconds"] = run.began_ns
     if run.rank is not None:
-        told["distributedInfo"] = {"rank": run.rank, "world_size": run.facts.get("world_size")}
-    return json.dumps(told)[1:-1].encode() + b","
+        metadata["distributedInfo"] = {"rank": run.rank, "world_size": run.facts.get("world_size")}
+    return json.dumps(metadata)[1:-1].encode() + b","
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
     major, _, minor = (gpu.compute_capability or "").partition(".")
-    told = {
+    fields = {
         "id": gpu.index,
         "name": gpu.name,
         "totalGlobalMem": gpu.memory_bytes,
@@ -121,4 +121,4 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
         "computeMajor": int(major) if major.isdigit() else None,
         "computeMinor": int(minor) if minor.isdigit() else None,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}

@@ -1,1 +1,1 @@
-"""Small files kept for the user between sessions: measured predictions, course progress, self-test results."""
+"""Small files of the user that persist between sessions: measured predictions, course progress, self-test results."""

@@ -1,7 +1,7 @@
-"""How far a learner got, and what they predicted: a small file of theirs, one entry for each lesson.
+"""Progress of a learner in the course and their predictions: a small file with one entry per lesson.
 
-Where it lies: `path()`. The environment variable GPULAB_PROGRESS names another file, or is "off": then nothing is
-kept. It holds counts, dates and the letters of answers, nothing of the code.
+Its path is `path()`. The environment variable GPULAB_PROGRESS sets another path; with "off", nothing is stored. The
+file contains counts, dates and the letters of answers, but no code.
 """
 
 from __future__ import annotations
@@ -19,67 +19,68 @@ VARIABLE = "GPULAB_PROGRESS"
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What was done of a lesson, the last time."""
+    """Results of a lesson, the last time it was done."""
 
     date: str  # ISO
     device: str
     predicted: int  # questions answered before the measurement
-    foreseen: int  # of them, those that came out so
-    right: int  # checks
-    held: int  # claims
+    foreseen: int  # those of them whose answer was correct
+    right: int  # checks passed
+    held: int  # claims confirmed
     claims: int
 
 
 def path() -> Path | None:
-    """Where progress is kept; None where the user wants none kept."""
+    """Path of the progress file; None if the user disabled it."""
     return user_file(VARIABLE, "progress.json")
 
 
 def known() -> dict[str, Done]:
-    """What was done, by lesson; an entry that is none of ours is passed over."""
-    wanted = {each.name for each in fields(Done)}
-    return {id: Done(**each) for id, each in _kept("done").items() if isinstance(each, dict) and set(each) == wanted}
+    """Results by lesson; invalid entries are skipped."""
+    names = {field.name for field in fields(Done)}
+    entries = _read_section("done").items()
+    return {id: Done(**entry) for id, entry in entries if isinstance(entry, dict) and set(entry) == names}
 
 
 def predicted(id: str) -> dict[str, str]:
-    """The letters that were predicted in a lesson, by question: also before the kernel was started again."""
-    told = _kept("predicted").get(id)
-    if not isinstance(told, dict):
+    """Predicted letters of a lesson by question; they survive a restart of the kernel."""
+    letters = _read_section("predicted").get(id)
+    if not isinstance(letters, dict):
         return {}
-    return {str(key): letter for key, letter in told.items() if isinstance(letter, str)}
+    return {str(key): letter for key, letter in letters.items() if isinstance(letter, str)}
 
 
 def remember(id: str, done: Done) -> Path | None:
-    """Keep what was done of a lesson, and say where; None where nothing is kept.
+    """Store the results of a lesson and return the path; None if nothing was stored.
 
-    What cannot be written is not kept: no lesson is worth less for it.
+    A failure to write is ignored: the lesson works without it.
     """
-    return _keep("done", {**{name: asdict(each) for name, each in known().items()}, id: asdict(done)})
+    return _write_section("done", {**{name: asdict(each) for name, each in known().items()}, id: asdict(done)})
 
 
 def predict(id: str, letters: Mapping[str, str]) -> Path | None:
-    """Keep what is predicted in a lesson, letters by question, and say where; None where nothing is kept."""
-    return _keep("predicted", {**_kept("predicted"), id: dict(letters)})
+    """Store predicted letters of a lesson by question and return the path; None if nothing was stored."""
+    return _write_section("predicted", {**_read_section("predicted"), id: dict(letters)})
 
 
-def _kept(what: str) -> dict[str, Any]:
-    where = path()
+def _read_section(section: str) -> dict[str, Any]:
+    file = path()
     try:
-        told = json.loads(where.read_text(encoding="utf-8")) if where else {}
+        content = json.loads(file.read_text(encoding="utf-8")) if file else {}
     except (OSError, ValueError):
-        return {}  # nothing was kept yet, or it cannot be read
-    part = told.get(what) if isinstance(told, dict) else None
-    return part if isinstance(part, dict) else {}
+        return {}  # there is no file yet, or it cannot be read
+    entries = content.get(section) if isinstance(content, dict) else None
+    return entries if isinstance(entries, dict) else {}
 
 
-def _keep(what: str, value: Mapping[str, Any]) -> Path | None:
-    where = path()
-    if where is None:
+def _write_section(section: str, value: Mapping[str, Any]) -> Path | None:
+    file = path()
+    if file is None:
         return None
-    told = {**{each: _kept(each) for each in ("done", "predicted")}, what: value}
+    content = {**{name: _read_section(name) for name in ("done", "predicted")}, section: value}
     try:
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_text(json.dumps(told, indent=1, sort_keys=True), encoding="utf-8")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
     except OSError:
         return None
-    return where
+    return file

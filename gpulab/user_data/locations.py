@@ -1,4 +1,4 @@
-"""Where the user's files lie: an environment variable names another place, or is "off": then nothing is kept."""
+"""Locations of the user's files: an environment variable sets another path, or "off" to store nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _OFF = ("off", "0", "no")
 
 
 def is_off(variable: str) -> bool:
-    """Whether the user wants nothing kept of what this environment variable is about."""
+    """Whether this environment variable disables storing."""
     return os.environ.get(variable, "").strip().lower() in _OFF
 
 
 def user_file(variable: str, name: str) -> Path | None:
-    """The file that the environment variable names, by default `name` in the user's data folder; None if it is off."""
+    """The file set by the environment variable, by default `name` in the user's data folder; None if disabled."""
     if is_off(variable):
         return None
     path = os.environ.get(variable, "").strip()

@@ -1,6 +1,6 @@
-"""Which versions of PyTorch the virtual GPU was found to work on here: one empty file each in the user's cache folder.
+"""Versions of PyTorch with which the virtual GPU works on this machine: empty files in the user's cache folder.
 
-Only what worked is kept: a failure may have been the machine's, and is tried again by the next process.
+Only successes are stored: a failure may have other causes, so the next process tries again.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ _FOLDER = "virtual_gpu"
 
 
 def folder() -> Path | None:
-    """Where it is kept; None where the user wants nothing kept, as with predictions."""
+    """Folder of the files; None if the user disabled storing, as for predictions."""
     if is_off(VARIABLE):
         return None
     return user_cache_path("gpulab", appauthor=False) / _FOLDER
 
 
 def worked(versions: tuple[str, ...]) -> bool:
-    """Whether it worked here with exactly these versions."""
-    where = folder()
+    """Whether the self-test succeeded on this machine with exactly these versions."""
+    location = folder()
     try:
-        return where is not None and (where / _name(versions)).is_file()
+        return location is not None and (location / _file_name(versions)).is_file()
     except OSError:
-        return False  # it cannot be read: then nothing is known
+        return False  # the folder cannot be read
 
 
 def keep(versions: tuple[str, ...]) -> Path | None:
-    """Note that it works with these versions, and say where; None where nothing is kept or can be written."""
-    where = folder()
-    if where is None:
+    """Store that the self-test succeeded with these versions and return the path; None if nothing was stored."""
+    location = folder()
+    if location is None:
         return None
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        (where / _name(versions)).touch()
+        location.mkdir(parents=True, exist_ok=True)
+        (location / _file_name(versions)).touch()
     except OSError:
         return None
-    return where / _name(versions)
+    return location / _file_name(versions)
 
 
-def _name(versions: tuple[str, ...]) -> str:
+def _file_name(versions: tuple[str, ...]) -> str:
     return re.sub(r"[^\w.+]", "_", "-".join(versions))

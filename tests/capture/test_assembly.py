@@ -1,4 +1,4 @@
-"""Several stretches of one cell become one run: on the cell's clock, with every row pointing at its own event."""
+"""Merging several traces of one cell into one run: on the cell's clock, with correct references to events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.runs.written_traces import read, x
 BASE_NS = 1_790_000_000_000_000_000
 
 
-def stretch(start_us, thread):
-    """A stretch that begins so late: an operator with shapes on a thread, the kernel it starts, and its memory."""
+def trace_at(start_us, thread):
+    """A trace with this start: an operator with shapes on a thread, the kernel it starts, and its memory."""
     return read(
         x("cpu_op", "aten::mm", start_us, 2, tid=thread, **{"Input Dims": [[thread]], "Input type": ["float"]}),
         x("kernel", "gemm", start_us + 5, 1, device=0, stream=7, correlation=1, grid=[thread, 1, 1], block=[32, 1, 1]),
@@ -25,9 +25,9 @@ def stretch(start_us, thread):
     )
 
 
-def test_stretches_lie_on_the_cell_s_clock_and_rows_point_at_their_own_events():
+def test_merged_traces_use_the_cells_clock_and_keep_their_event_references():
     cell = replace(run_of(), began_ns=BASE_NS + 10_000)
-    run = merged(cell, [stretch(100, 3), stretch(200, 4)])
+    run = merged(cell, [trace_at(100, 3), trace_at(200, 4)])
     assert run.event_rows["start_ns"].tolist() == [90_000, 95_000, 190_000, 195_000]
     assert run.threads == ("thread 3", "thread 4")
     assert run.event_rows["thread"].tolist() == [0, -1, 1, -1]
@@ -40,6 +40,6 @@ def test_stretches_lie_on_the_cell_s_clock_and_rows_point_at_their_own_events():
     assert run.memory_rows["bytes"].tolist() == [3, 4]
 
 
-def test_a_cell_without_a_stretch_stays_what_it_was():
+def test_a_cell_without_a_trace_is_unchanged():
     cell = run_of()
     assert merged(cell, []) is cell

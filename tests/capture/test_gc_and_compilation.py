@@ -18,10 +18,10 @@ from gpulab.tables import StallKind
 @pytest.fixture
 def hearing():
     """Stalls that are installed, and taken away whatever the test does."""
-    made = Stalls()
-    made.install()
-    yield made
-    made.remove()
+    recorder = Stalls()
+    recorder.install()
+    yield recorder
+    recorder.remove()
 
 
 @pytest.fixture
@@ -30,45 +30,45 @@ def many_objects():
     return [[number] for number in range(300_000)]
 
 
-def rows_since(made, began_ns):
-    return made.rows(began_ns, time.time_ns())
+def rows_since(recorder, began_ns):
+    return recorder.rows(began_ns, time.time_ns())
 
 
 def test_a_collection_that_is_asked_for_is_told_with_the_line_that_asks(hearing, many_objects):
     began_ns = time.time_ns()
     gc.collect()
     rows = rows_since(hearing, began_ns)
-    whats = rows.words("what").to_list()
-    asked = [what for what in whats if what.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
-    assert len(asked) == 1
-    assert "(test_gc_and_compilation.py:" in asked[0]
-    assert rows["dur_ns"][whats.index(asked[0])] >= gc_and_compilation.LEAST_NS
+    descriptions = rows.words("what").to_list()
+    explicit = [text for text in descriptions if text.startswith("gc.collect() in test_a_collection_that_is_asked_for")]
+    assert len(explicit) == 1
+    assert "(test_gc_and_compilation.py:" in explicit[0]
+    assert rows["dur_ns"][descriptions.index(explicit[0])] >= gc_and_compilation.LEAST_NS
     assert (rows["kind"] == StallKind.GC).all()
 
 
-def test_a_collection_that_python_decides_on_is_told_by_its_generation(hearing):
+def test_an_automatic_collection_is_recorded_with_its_generation(hearing):
     began_ns = time.time_ns()
-    kept = [[number] for number in range(1_000_000)]
-    whats = set(rows_since(hearing, began_ns).words("what").to_list())
-    assert len(kept) == 1_000_000
-    assert "generation 2" in whats
-    assert not [what for what in whats if what.startswith("gc.collect")]
+    garbage = [[number] for number in range(1_000_000)]
+    descriptions = set(rows_since(hearing, began_ns).words("what").to_list())
+    assert len(garbage) == 1_000_000
+    assert "generation 2" in descriptions
+    assert not [text for text in descriptions if text.startswith("gc.collect")]
 
 
-def test_with_the_collector_off_only_calls_collect(hearing, many_objects):
+def test_with_gc_disabled_only_explicit_collections_are_recorded(hearing, many_objects):
     began_ns = time.time_ns()
     gc.disable()
     try:
-        made = [[number] for number in range(50_000)]
+        garbage = [[number] for number in range(50_000)]
         gc.collect()
     finally:
         gc.enable()
-    whats = rows_since(hearing, began_ns).words("what").to_list()
-    assert len(made) == 50_000
-    assert [what for what in whats if not what.startswith("gc.collect()")] == []
+    descriptions = rows_since(hearing, began_ns).words("what").to_list()
+    assert len(garbage) == 50_000
+    assert [text for text in descriptions if not text.startswith("gc.collect()")] == []
 
 
-def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
+def test_stalls_are_in_order_and_within_the_run(hearing, many_objects):
     gc.collect()
     began_ns = time.time_ns()
     gc.collect()
@@ -76,31 +76,31 @@ def test_stalls_come_in_order_and_lie_in_the_run(hearing, many_objects):
     ended_ns = time.time_ns()
     gc.collect()
     rows = hearing.rows(began_ns, ended_ns)
-    asked = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
-    assert asked.sum() == 2
+    is_explicit = rows.words("what").matching(word.startswith("gc.collect") for word in rows.words("what").vocabulary)
+    assert is_explicit.sum() == 2
     assert (np.diff(rows["start_ns"]) >= 0).all()
     assert rows["start_ns"].min() >= 0
     assert (rows["start_ns"] + rows["dur_ns"]).max() <= ended_ns - began_ns
 
 
-def test_nothing_is_left_of_it():
+def test_remove_unregisters_the_gc_callback():
     before = list(gc.callbacks)
-    made = Stalls()
-    made.install()
+    recorder = Stalls()
+    recorder.install()
     assert gc.callbacks != before
-    made.remove()
-    made.remove()
+    recorder.remove()
+    recorder.remove()
     assert gc.callbacks == before
 
 
-def test_a_collection_that_had_begun_before_is_not_told():
-    made = Stalls()
-    made._heard("stop", {"generation": 2})
+def test_a_collection_that_began_before_installation_is_not_recorded():
+    recorder = Stalls()
+    recorder._on_gc("stop", {"generation": 2})
     now_ns = time.time_ns()  # what other tests compiled was before
-    assert len(made.rows(now_ns, now_ns)) == 0
+    assert len(recorder.rows(now_ns, now_ns)) == 0
 
 
-def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch, many_objects):
+def test_collections_beyond_the_limit_are_reported_as_a_gap(hearing, monkeypatch, many_objects):
     monkeypatch.setattr(gc_and_compilation, "MOST", 1)
     before = len(rows_since(hearing, 0))
     gc.collect()
@@ -110,24 +110,24 @@ def test_no_more_than_so_many_are_kept_and_the_rest_is_told(hearing, monkeypatch
 
 
 def compiler(monkeypatch, *metrics, **more):
-    """PyTorch's compiler, which tells of these compilations."""
-    told = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", told)
+    """Replace PyTorch's compilation metrics."""
+    module = SimpleNamespace(get_compilation_metrics=lambda: list(metrics), **more)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
 
 
-def compilation(**told):
+def compilation(**changes):
     return SimpleNamespace(
         **{
             "co_name": "train_step",
             "co_filename": "/home/me/model.py",
             "co_firstlineno": 12,
             "is_forward": True,
-            **told,
+            **changes,
         }
     )
 
 
-def test_a_compilation_is_told_with_its_function_and_why_it_came_again(monkeypatch):
+def test_a_compilation_has_its_function_and_the_reason_for_recompilation(monkeypatch):
     again = "0/0: tensor 'x' size mismatch at index 0. expected 3, actual 4\n  and more"
     compiler(
         monkeypatch,
@@ -151,33 +151,33 @@ def test_a_compilation_is_told_with_its_function_and_why_it_came_again(monkeypat
     assert set(rows["kind"].tolist()) == {StallKind.COMPILE}
 
 
-def test_older_versions_of_pytorch_tell_seconds(monkeypatch):
+def test_compilation_times_in_seconds_of_older_pytorch_are_read(monkeypatch):
     compiler(monkeypatch, compilation(start_time=2.5, entire_frame_compile_time_s=0.25))
     rows = Stalls().rows(0, 10**10)
     assert (rows["start_ns"][0], rows["dur_ns"][0]) == (2_500_000_000, 250_000_000)
 
 
-def test_compilations_of_an_earlier_cell_are_not_this_one_s(monkeypatch):
+def test_compilations_of_an_earlier_cell_are_not_counted(monkeypatch):
     compiler(monkeypatch, compilation(start_time_us=1000, duration_us=50))
     assert len(Stalls().rows(2_000_000, 10_000_000)) == 0
 
 
-def test_a_compiler_that_tells_nothing_of_the_kind_is_a_gap_and_no_failure(monkeypatch):
+def test_a_pytorch_without_compilation_metrics_is_a_gap(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace())
-    made = Stalls()
-    assert len(made.rows(0, 1)) == 0
-    assert made.gaps[0].what == "compilations"
+    recorder = Stalls()
+    assert len(recorder.rows(0, 1)) == 0
+    assert recorder.gaps[0].what == "compilations"
 
 
-def test_where_pytorch_kept_only_the_latest_compilations_that_is_told(monkeypatch):
-    known = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
-    compiler(monkeypatch, *known, DEFAULT_COMPILATION_METRICS_LIMIT=3)
-    made = Stalls()
-    assert len(made.rows(0, 10_000_000)) == 3
-    assert "latest 3" in made.gaps[0].why
+def test_truncated_compilation_metrics_are_reported_as_a_gap(monkeypatch):
+    compilations = [compilation(start_time_us=1000 * number, duration_us=50) for number in range(1, 4)]
+    compiler(monkeypatch, *compilations, DEFAULT_COMPILATION_METRICS_LIMIT=3)
+    recorder = Stalls()
+    assert len(recorder.rows(0, 10_000_000)) == 3
+    assert "latest 3" in recorder.gaps[0].why
 
 
-def test_this_pytorch_tells_of_its_compilations():
+def test_compilations_of_the_installed_pytorch_are_recorded():
     torch = pytest.importorskip("torch")
 
     def doubled(x):
@@ -187,10 +187,12 @@ def test_this_pytorch_tells_of_its_compilations():
     compiled = torch.compile(doubled, backend="eager", dynamic=False)
     compiled(torch.ones(3))
     compiled(torch.ones(4))
-    made = Stalls()
-    rows = rows_since(made, began_ns)
-    whats = [what for what in rows.words("what").to_list() if what.startswith("doubled (test_gc_and_compilation.py:")]
-    assert len(whats) == 2
-    assert ", again: tensor 'x' size mismatch" in whats[1]
-    assert not made.gaps
+    recorder = Stalls()
+    rows = rows_since(recorder, began_ns)
+    descriptions = [
+        text for text in rows.words("what").to_list() if text.startswith("doubled (test_gc_and_compilation.py:")
+    ]
+    assert len(descriptions) == 2
+    assert ", again: tensor 'x' size mismatch" in descriptions[1]
+    assert not recorder.gaps
     assert (rows["dur_ns"] > 0).all()

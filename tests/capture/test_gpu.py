@@ -20,7 +20,7 @@ def matmuls(count=60, size=2048):
     torch.cuda.synchronize()
 
 
-def test_kernels_are_recorded_joined_to_their_launches_and_the_ledger_is_the_gpus():
+def test_kernels_are_linked_to_launches_and_the_ledger_covers_the_gpu():
     with gpulab.profile("matmuls") as session:
         matmuls()
     events = session.run.event_rows
@@ -32,12 +32,12 @@ def test_kernels_are_recorded_joined_to_their_launches_and_the_ledger_is_the_gpu
     assert total.tolist() == diagnosis.ledger.step_ns.tolist()
 
 
-def test_the_driver_and_torch_speak_of_the_same_gpu():
-    asked = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
-    assert str(torch.cuda.get_device_properties(0).uuid) in asked
+def test_nvml_and_torch_report_the_same_gpu():
+    uuids = {gpu.uuid.removeprefix("GPU-") for gpu in machine().gpus}
+    assert str(torch.cuda.get_device_properties(0).uuid) in uuids
 
 
-def test_sensors_of_the_gpu_give_numbers_that_a_gpu_can_have():
+def test_gpu_sensors_give_plausible_values():
     with gpulab.profile("sensed", level="sensors") as session:
         matmuls(400, 4096)
     samples = session.run.gpu_samples
@@ -46,8 +46,10 @@ def test_sensors_of_the_gpu_give_numbers_that_a_gpu_can_have():
     assert (samples.memory_used_bytes.dropna() > 1e8).all()
 
 
-@pytest.mark.parametrize("workload", [each for each in WORKLOADS if each.rule], ids=lambda each: each.name)
-def test_what_was_planted_is_named_first(workload):
+@pytest.mark.parametrize(
+    "workload", [workload for workload in WORKLOADS if workload.rule], ids=lambda workload: workload.name
+)
+def test_the_first_finding_is_the_planted_cause(workload):
     with gpulab.profile(workload.name) as session:
         workload.run(device="cuda")
     diagnosis = gpulab.diagnose(session.run)

@@ -1,4 +1,4 @@
-"""Recording a block: what is kept, what is said to be missing, and that nothing is left behind."""
+"""Recording a block: the run, its gaps, and the restored state of torch and Python."""
 
 import threading
 
@@ -51,18 +51,18 @@ def train(count=40, workers=0, broken_at=None, dataset=None):
     return losses
 
 
-def test_a_loop_is_found_recorded_and_left_alone_without_a_word_in_it():
+def test_an_unmodified_loop_is_detected_and_recorded():
     with gpulab.profile("squares") as session:
         train(60)
     run = session.run
-    found = steps(run)
+    detected = steps(run)
     assert runs["squares"] is run
     assert runs.last is run
-    assert found.found_by == "DataLoader"
-    assert len(found) == 60
-    assert found.interior.sum() >= 8
-    assert found.plain.sum() >= 5
-    assert found.inflation is not None
+    assert detected.found_by == "DataLoader"
+    assert len(detected) == 60
+    assert detected.interior.sum() >= 8
+    assert detected.plain.sum() >= 5
+    assert detected.inflation is not None
     assert run.outcome == "ok"
     assert run.recording.activities[0] == "cpu"
     loader = run.loaders[0]
@@ -72,7 +72,7 @@ def test_a_loop_is_found_recorded_and_left_alone_without_a_word_in_it():
     assert (kinds == MarkKind.OPTIMIZER).sum() == 60
 
 
-def test_the_loop_computes_what_it_computes_without_us():
+def test_recording_does_not_change_the_results_of_the_loop():
     alone = train(20)
     with gpulab.profile("watched"):
         watched = train(20)
@@ -80,15 +80,15 @@ def test_the_loop_computes_what_it_computes_without_us():
 
 
 @pytest.mark.alone("compares times on two clocks of this machine")
-def test_events_lie_inside_the_windows_that_were_recorded_and_on_the_clock_of_the_marks():
+def test_events_are_within_the_windows_and_on_the_clock_of_the_marks():
     with gpulab.profile("clock") as session:
         train(60)
     run = session.run
     events = run.event_rows
     slack_ns = 2_000_000
     inside = [
-        (events["start_ns"] >= begun - slack_ns) & (events["start_ns"] <= ended + slack_ns)
-        for begun, ended in run.recording.windows_ns
+        (events["start_ns"] >= start - slack_ns) & (events["start_ns"] <= end + slack_ns)
+        for start, end in run.recording.windows_ns
     ]
     assert sum(mask.sum() for mask in inside) == len(events)
     traced = events.of_kind(Kind.LOADER)["start_ns"]
@@ -110,7 +110,7 @@ def test_settings_are_read_while_the_loop_runs():
     assert session.run.facts["threads"] == "1"
 
 
-def test_workers_are_seen_as_workers():
+def test_dataloader_workers_are_recorded():
     with gpulab.profile("forked") as session:
         losses = train(40, workers=2)
     assert len(losses) == 40
@@ -119,7 +119,7 @@ def test_workers_are_seen_as_workers():
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_what_ends_the_block_goes_on_its_way_and_the_run_is_kept(error):
+def test_an_exception_in_the_block_propagates_and_the_run_is_kept(error):
     def block():
         with gpulab.profile("broken"):
             train(12)
@@ -131,7 +131,7 @@ def test_what_ends_the_block_goes_on_its_way_and_the_run_is_kept(error):
     assert len(runs["broken"].event_rows) > 0
 
 
-def test_an_error_in_the_dataset_reaches_the_user_as_it_is():
+def test_an_error_in_the_dataset_reaches_the_user_unchanged():
     class Broken(Squares):
         def __getitem__(self, index):
             return torch.ones(8), 0 * (1 // (index - 30))
@@ -140,7 +140,7 @@ def test_an_error_in_the_dataset_reaches_the_user_as_it_is():
         train(dataset=Broken())
 
 
-def test_only_sensors_and_marks_at_that_level():
+def test_the_sensors_level_records_only_sensors_and_marks():
     with gpulab.profile("sensors", level="sensors") as session:
         train(20)
     assert len(session.run.event_rows) == 0
@@ -148,42 +148,42 @@ def test_only_sensors_and_marks_at_that_level():
     assert gpulab.diagnose(session.run).verdict.startswith("Not judged")
 
 
-def test_as_many_steps_are_recorded_as_asked_for():
+def test_the_requested_number_of_steps_is_recorded():
     with gpulab.profile("four", steps=4) as session:
         train(40)
-    begun, ended = session.run.recording.windows_ns[-1]
-    found = steps(session.run)
-    assert ((found.start_ns >= begun) & (found.end_ns <= ended)).sum() == 4
+    start, end = session.run.recording.windows_ns[-1]
+    detected = steps(session.run)
+    assert ((detected.start_ns >= start) & (detected.end_ns <= end)).sum() == 4
 
 
-def test_the_cells_own_profiler_has_precedence_and_gets_all_its_events():
+def test_the_users_profiler_in_the_cell_gets_all_its_events():
     with gpulab.profile("own") as session:
         train(10)
-        with torch.profiler.profile() as own:
+        with torch.profiler.profile() as user_profiler:
             torch.ones(3) + 1
-    assert any(event.name == "aten::add" for event in own.events())
+    assert any(event.name == "aten::add" for event in user_profiler.events())
     assert "own profiler" in session.run.recording.left_out[0].what
     assert len(session.run.event_rows) > 0
 
 
-def test_under_a_running_profiler_only_sensors_are_recorded_and_it_loses_nothing():
-    with torch.profiler.profile() as own, gpulab.profile("inner") as session:
+def test_under_a_running_profiler_only_sensors_are_recorded():
+    with torch.profiler.profile() as user_profiler, gpulab.profile("inner") as session:
         train(10)
-    assert any(event.name == "aten::addmm" for event in own.events())
+    assert any(event.name == "aten::addmm" for event in user_profiler.events())
     assert len(session.run.event_rows) == 0
     assert "another PyTorch profiler" in session.run.recording.left_out[0].why
     assert len(steps(session.run)) == 10
 
 
-def test_a_second_recording_inside_the_first_is_refused_and_the_first_goes_on():
+def test_a_nested_recording_is_rejected_and_the_outer_one_continues():
     with gpulab.profile("outer") as session:
-        with pytest.raises(CaptureError, match="'inner' is not recorded"), gpulab.profile("inner"):
+        with pytest.raises(CaptureError, match=r"'inner'.*'outer'"), gpulab.profile("inner"):
             pass
         train(10)
     assert len(steps(session.run)) == 10
 
 
-def test_steps_can_be_marked_by_hand_and_a_mark_outside_is_nothing():
+def test_manual_step_marks_are_used_and_ignored_outside_a_recording():
     gpulab.step()
     with gpulab.profile("by hand") as session:
         for _ in range(20):
@@ -193,7 +193,7 @@ def test_steps_can_be_marked_by_hand_and_a_mark_outside_is_nothing():
     assert len(steps(session.run)) == 19
 
 
-def test_a_loop_with_an_optimizer_alone_is_found_by_it():
+def test_steps_of_a_loop_without_a_loader_are_detected_by_the_optimizer():
     weight = torch.nn.Parameter(torch.ones(50, 50))
     optimizer = torch.optim.Adam([weight])
     with gpulab.profile("optimizer") as session:
@@ -204,7 +204,7 @@ def test_a_loop_with_an_optimizer_alone_is_found_by_it():
 
 
 @pytest.mark.alone("finds a loop by how evenly its operators come back on this machine")
-def test_a_loop_without_any_mark_is_found_by_what_repeats():
+def test_steps_of_a_loop_without_marks_are_detected_by_repetition():
     with gpulab.profile("plain") as session:
         x = torch.ones(60, 60)
         for _ in range(50):
@@ -212,48 +212,48 @@ def test_a_loop_without_any_mark_is_found_by_what_repeats():
     assert steps(session.run).found_by.startswith("repetition of aten::")
 
 
-def test_what_is_recorded_can_be_told_while_it_runs():
-    told = []
-    with gpulab.profile("live", on_tick=told.append) as session:
+def test_live_snapshots_are_available_while_recording():
+    snapshots = []
+    with gpulab.profile("live", on_tick=snapshots.append) as session:
         train(20)
-        while len(told) < 3:
+        while len(snapshots) < 3:
             torch.ones(3) + 1
         now = session.live()
     assert now.steps >= 20
     assert 0 <= now.waiting_frac <= 1
     assert now.elapsed_s > 0
-    assert told[0].phase in {phase.value for phase in Phase}
+    assert snapshots[0].phase in {phase.value for phase in Phase}
 
 
-def test_recording_works_in_a_thread_that_is_not_the_main_one():
-    kept = []
+def test_recording_works_outside_the_main_thread():
+    finished_runs = []
 
     def work():
         with gpulab.profile("elsewhere") as session:
             train(20)
-        kept.append(session.run)
+        finished_runs.append(session.run)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert len(steps(kept[0])) == 20
-    assert len(kept[0].event_rows) > 0
+    assert len(steps(finished_runs[0])) == 20
+    assert len(finished_runs[0].event_rows) > 0
 
 
-def test_gpu_work_that_was_started_and_never_told_of_is_called_missing():
+def test_launches_without_gpu_activity_are_reported_as_missing():
     call = event(Kind.LAUNCH, "cudaLaunchKernel", 0, 1)
     assert "CUPTI" in missing_gpu_work(run_of([call]), ("cpu", "cuda")).why
     assert missing_gpu_work(run_of([call, event(Kind.KERNEL, "k", 0, 1)]), ("cpu", "cuda")) is None
     assert missing_gpu_work(run_of([event(Kind.OP, "aten::mm", 0, 1)]), ("cpu", "cuda")) is None
 
 
-def test_warming_up_leaves_nothing_and_records_nothing():
-    known = list(runs)
+def test_warming_up_adds_no_run():
+    before = list(runs)
     warm_up()
-    assert list(runs) == known
+    assert list(runs) == before
 
 
-def test_a_session_given_up_leaves_nothing_and_no_run():
+def test_an_abandoned_session_leaves_no_run():
     session = Session("given up")
     session.abandon()
     session.start()
@@ -263,7 +263,7 @@ def test_a_session_given_up_leaves_nothing_and_no_run():
     assert "given up" not in runs
 
 
-def test_a_start_that_is_interrupted_leaves_the_profiler_off_and_the_next_may_start(monkeypatch):
+def test_an_interrupted_start_leaves_the_profiler_off(monkeypatch):
     def interrupted(self):
         start(self)
         raise KeyboardInterrupt
@@ -277,18 +277,18 @@ def test_a_start_that_is_interrupted_leaves_the_profiler_off_and_the_next_may_st
         train(5)
 
 
-def test_an_unknown_level_and_no_steps_are_refused_with_the_way_out():
-    with pytest.raises(CaptureError, match="the levels are sensors, trace, deep"), gpulab.profile(level="everything"):
+def test_an_unknown_level_and_zero_steps_are_rejected():
+    with pytest.raises(CaptureError, match="sensors, trace, deep"), gpulab.profile(level="everything"):
         pass
-    with pytest.raises(CaptureError, match="at least one"), gpulab.profile(steps=0):
+    with pytest.raises(CaptureError, match="0 steps"), gpulab.profile(steps=0):
         pass
 
 
-def test_without_any_run_the_last_one_says_how_to_make_one():
+def test_last_without_any_run_is_an_error():
     with pytest.raises(RunError, match="There is no run yet"):
         assert Runs().last
 
 
-def test_a_run_that_is_not_there_says_which_are():
+def test_an_unknown_run_name_is_an_error():
     with pytest.raises(RunError, match="There is no run named 'nowhere'"):
         runs["nowhere"]

@@ -1,4 +1,4 @@
-"""A recorded run knows what the user calls their loader, model and optimizer, and how these were set up."""
+"""Names and settings of the loader, model and optimizer of a recorded loop."""
 
 import gc
 import weakref
@@ -42,7 +42,7 @@ def recorded(loop, *arguments):
     return session.run
 
 
-def test_variables_are_named_as_the_loop_calls_them():
+def test_names_are_those_of_the_loops_variables():
     loader = DataLoader(data(), batch_size=2)
     net = nn.Linear(4, 1)
     run = recorded(fit, loader, net, torch.optim.SGD(net.parameters(), lr=0.1))
@@ -51,7 +51,7 @@ def test_variables_are_named_as_the_loop_calls_them():
     assert run.optimizers[0].name == "optimizer"
 
 
-def test_attributes_of_self_are_named_with_it():
+def test_attributes_of_self_are_named_self_dot_attribute():
     run = recorded(Trainer(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))).fit, DataLoader(data(), batch_size=2))
     model, optimizer = run.models[0], run.optimizers[0]
     assert (model.name, model.kind, model.tensors, model.bytes) == ("self.network", "Sequential", 4, 4 * 19)
@@ -76,13 +76,13 @@ def test_the_largest_module_that_holds_the_parameters_is_the_model():
     assert run.models[0].name == "network"
 
 
-def test_a_compiled_model_is_named_by_the_class_the_user_wrote():
+def test_a_compiled_model_has_the_name_of_its_original_class():
     network = torch.compile(nn.Linear(4, 1), backend="eager")
     run = recorded(fit, DataLoader(data(), batch_size=4), network, torch.optim.SGD(network.parameters(), lr=0.1))
     assert (run.models[0].kind, run.models[0].compiled) == ("Linear", True)
 
 
-def test_what_has_no_name_is_called_by_what_can_be_pasted_anyway():
+def test_unnamed_objects_get_a_name_that_can_be_pasted():
     def loop(network):
         stepper = [torch.optim.SGD(network.parameters(), lr=0.1)]
         for inputs, _ in DataLoader(data(), batch_size=4):
@@ -97,12 +97,12 @@ def test_what_has_no_name_is_called_by_what_can_be_pasted_anyway():
     assert names(run).optimizer_kind == "SGD"
 
 
-def test_a_dataset_without_a_name_is_reached_through_its_loader():
+def test_an_unnamed_dataset_is_an_attribute_of_its_loader():
     run = recorded(fit, DataLoader(data(), batch_size=2), net := nn.Linear(4, 1), torch.optim.SGD(net.parameters()))
     assert names(run).dataset == "batches.dataset"
 
 
-def test_nothing_that_was_looked_at_is_kept_alive():
+def test_inspected_objects_are_not_kept_alive():
     network = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     watched = [weakref.ref(network), weakref.ref(optimizer)]
@@ -113,18 +113,18 @@ def test_nothing_that_was_looked_at_is_kept_alive():
     assert [ref() for ref in watched] == [None, None]
 
 
-def test_locals_that_the_user_asked_for_are_left_to_them():
-    kept = {}
+def test_the_result_of_the_users_locals_call_is_not_emptied():
+    variables = {}
 
     def loop(network):
         optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        kept["mine"] = locals()
+        variables["mine"] = locals()
         for inputs, _ in DataLoader(data(), batch_size=4):
             network(inputs).sum().backward()
             optimizer.step()
 
     recorded(loop, nn.Linear(4, 1))
-    assert "network" in kept["mine"]
+    assert "network" in variables["mine"]
 
 
 def test_the_tensors_of_the_first_step_are_not_kept_while_the_loop_goes_on():
@@ -156,7 +156,7 @@ class Prickly:
     __hash__ = None
 
 
-def test_no_code_of_the_user_s_objects_is_called():
+def test_inspection_calls_no_user_code():
     prickly = Prickly()
 
     def loop(network):
@@ -171,7 +171,7 @@ def test_no_code_of_the_user_s_objects_is_called():
     assert not run.recording.left_out or all("set up" not in gap.what for gap in run.recording.left_out)
 
 
-def test_what_cannot_be_read_costs_its_description_and_not_the_loop(monkeypatch):
+def test_an_unreadable_object_lacks_a_description_and_the_loop_continues(monkeypatch):
     def broken(*_):
         raise RuntimeError("no groups here")
 

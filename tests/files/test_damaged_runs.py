@@ -24,7 +24,7 @@ def saved(tmp_path):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A small file, to be read and not changed, and what is in it."""
+    """The bytes of a small file, and its run."""
     run = full_run(5)
     return store.save(run, tmp_path_factory.mktemp("small") / "run.gpulab").read_bytes(), run
 
@@ -39,11 +39,11 @@ def refused_or_the_same(path, text, run):
     return not same(run, back)
 
 
-def test_a_flipped_bit_anywhere_is_refused_or_harmless(small, tmp_path):
+def test_a_flipped_bit_anywhere_is_rejected_or_harmless(small, tmp_path):
     text, run = small
     rng = random.Random(3)
     listing = text.index(b"PK\x01\x02")
-    heads = [found.start() + offset for found in re.finditer(b"PK\x03\x04", text) for offset in range(0, 30, 3)]
+    heads = [match.start() + offset for match in re.finditer(b"PK\x03\x04", text) for offset in range(0, 30, 3)]
     # All classes of places: the list of parts at the end, the head of each part, and anywhere.
     places = [*range(listing, len(text), 9), *heads, *rng.sample(range(len(text)), 300)]
     refused = 0
@@ -55,7 +55,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_harmless(small, tmp_path):
     assert 300 < refused < len(places), "a date in the list of parts does no harm; a byte of a table does"
 
 
-def test_a_file_cut_off_anywhere_is_refused(small, tmp_path):
+def test_a_truncated_file_is_rejected(small, tmp_path):
     text, run = small
     sizes = {*range(0, len(text), len(text) // 190), *range(len(text) - 15, len(text))}
     assert len(sizes) >= 200
@@ -64,7 +64,7 @@ def test_a_file_cut_off_anywhere_is_refused(small, tmp_path):
 
 @examples(60)
 @given(data=st.data())
-def test_bytes_taken_out_or_put_in_are_refused_or_harmless(small, tmp_path_factory, data):
+def test_removed_or_inserted_bytes_are_rejected_or_harmless(small, tmp_path_factory, data):
     text, run = small
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 40)))
@@ -83,7 +83,7 @@ def test_a_damaged_part_is_named(saved):
             store.open(saved)
 
 
-def test_a_table_that_is_another_than_was_written_is_refused_though_the_zip_is_whole(saved):
+def test_a_replaced_table_in_a_valid_zip_is_rejected(saved):
     parts, other = parts_of(saved), full_run(49)
     others = parts_of(store.save(other, saved.with_name("other.gpulab")))
     for name in parts:
@@ -97,7 +97,7 @@ def test_a_table_that_is_another_than_was_written_is_refused_though_the_zip_is_w
             assert same(other, store.open(write(saved, others)))
 
 
-def test_a_table_without_a_checksum_is_refused(saved):
+def test_a_table_without_a_checksum_is_rejected(saved):
     with_meta(saved, lambda document: document["sha256"].pop("marks"))
     with pytest.raises(StoreError, match=r"its marks.parquet is damaged: .*SHA-256"):
         store.open(saved)
@@ -113,18 +113,18 @@ def test_a_table_without_a_checksum_is_refused(saved):
         (lambda document: document.update(format="a long poem" * 100), r"(a long poem){20}[^\n]* \.\.\.\n"),
         (lambda document: document.pop("schema"), "schema"),
         (lambda document: document.update(schema=[0, 9]), "there is no schema 0.9"),
-        (lambda document: document["run"].pop("name"), "does not tell name"),
+        (lambda document: document["run"].pop("name"), "name is missing"),
         (lambda document: document["run"].update(span_ns="long"), "span_ns: Expected `int`"),
-        (lambda document: document["run"].update(span_ns=2**63), "beyond all clocks"),
+        (lambda document: document["run"].update(span_ns=2**63), "out of range"),
         (
             lambda document: document["run"]["recording"].update(windows_ns=[[0, 10**40]]),
-            "windows_ns|beyond all clocks",
+            "windows_ns|out of range",
         ),
-        (lambda document: document["run"].update(threads=["only one"], main_thread=0), "thread 1, and 1 are listed"),
+        (lambda document: document["run"].update(threads=["only one"], main_thread=0), "thread 1.* 1"),
         (lambda document: document["run"].update(machine=[]), "machine: Expected `object`"),
     ],
 )
-def test_metadata_that_make_no_run_are_refused(saved, change, why):
+def test_invalid_metadata_are_rejected(saved, change, why):
     with_meta(saved, change)
     with pytest.raises(StoreError, match=why):
         store.open(saved)
@@ -142,24 +142,24 @@ def column_set(name, row, value):
 @pytest.mark.parametrize(
     ("table", "change", "why"),
     [
-        ("grids", column_set("event", -1, 50), "a row of grids refers to an event that is not there"),
-        ("shapes", column_set("event", 0, -1), "a row of shapes refers to an event that is not there"),
-        ("waits", column_set("event", 1, 0), "not in the order of their events"),
-        ("memory", column_set("thread", 3, 2), "a row of memory refers to thread 2, and 2 are listed"),
-        ("events", column_set("thread", 3, -2), "a row of events refers to thread -2"),
-        ("marks", column_set("loader", 3, 2), "a row of marks refers to loader 2"),
-        ("gpu_samples", column_set("device", 3, 2), "a row of gpu_samples refers to device 2"),
-        ("events", column_set("dur_ns", 0, -1), "a dur_ns of events is beyond all clocks, or negative"),
-        ("host_samples", column_set("at_ns", 0, 2**62 + 1), "an? at_ns of host_samples is beyond all clocks"),
+        ("grids", column_set("event", -1, 50), "grids refers to an event"),
+        ("shapes", column_set("event", 0, -1), "shapes refers to an event"),
+        ("waits", column_set("event", 1, 0), "rows of waits"),
+        ("memory", column_set("thread", 3, 2), "memory refers to thread 2"),
+        ("events", column_set("thread", 3, -2), "events refers to thread -2"),
+        ("marks", column_set("loader", 3, 2), "marks refers to loader 2"),
+        ("gpu_samples", column_set("device", 3, 2), "gpu_samples refers to device 2"),
+        ("events", column_set("dur_ns", 0, -1), "dur_ns of events"),
+        ("host_samples", column_set("at_ns", 0, 2**62 + 1), "at_ns of host_samples"),
     ],
 )
-def test_rows_that_point_nowhere_are_refused(saved, table, change, why):
+def test_rows_with_invalid_references_are_rejected(saved, table, change, why):
     with_table(saved, table, change)
     with pytest.raises(StoreError, match=why):
         store.open(saved)
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path):
+def test_a_file_of_another_format_is_rejected(tmp_path):
     for text in (b"", b"hello", b'{"traceEvents": []}', b"PK\x05\x06" + bytes(18)):
         (tmp_path / "x.gpulab").write_bytes(text)
         with pytest.raises(StoreError, match="cannot be read as a run"):

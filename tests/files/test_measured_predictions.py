@@ -25,40 +25,40 @@ ONE = MeasuredPrediction(
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch):
+def history(tmp_path, monkeypatch):
     """Where this test's predictions are kept."""
     path = tmp_path / "deep" / "predictions.jsonl"
     monkeypatch.setenv(predictions.VARIABLE, str(path))
     return path
 
 
-def test_what_is_kept_is_known_again(kept):
+def test_a_stored_prediction_is_read_again(history):
     assert predictions.known() == ()
-    assert predictions.remember(ONE) == kept
+    assert predictions.remember(ONE) == history
     assert predictions.known() == (ONE,)
     assert predictions.known("another device") == ()
 
 
-def test_the_same_prediction_is_kept_once(kept):
+def test_the_same_prediction_is_stored_once(history):
     predictions.remember(ONE)
     predictions.remember(ONE)
-    assert len(kept.read_text().splitlines()) == 1
+    assert len(history.read_text().splitlines()) == 1
 
 
-def test_each_line_is_json_that_a_person_can_read(kept):
+def test_each_line_is_json(history):
     predictions.remember(ONE)
-    assert json.loads(kept.read_text())["kind"] == "workers"
+    assert json.loads(history.read_text())["kind"] == "workers"
 
 
-def test_lines_that_are_not_ours_are_passed_over(kept):
+def test_invalid_lines_are_skipped(history):
     predictions.remember(ONE)
     bad = ["", "{", "[]", "null", '{"kind": "workers"}', json.dumps({**vars(ONE), "measured_ns": -1})]
     bad.append(json.dumps({**vars(ONE), "predicted_ns": "soon"}))
-    kept.write_text("\n".join([*bad, kept.read_text()]))
+    history.write_text("\n".join([*bad, history.read_text()]))
     assert predictions.known() == (ONE,)
 
 
-def test_turned_off_nothing_is_read_or_written(kept, monkeypatch):
+def test_with_storing_disabled_nothing_is_read_or_written(history, monkeypatch):
     predictions.remember(ONE)
     monkeypatch.setenv(predictions.VARIABLE, "off")
     assert predictions.path() is None
@@ -66,14 +66,14 @@ def test_turned_off_nothing_is_read_or_written(kept, monkeypatch):
     assert predictions.remember(ONE) is None
 
 
-def test_a_place_that_cannot_be_written_costs_nothing_but_the_memory(tmp_path, monkeypatch):
+def test_an_unwritable_path_is_ignored(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv(predictions.VARIABLE, str(blocked / "predictions.jsonl"))
     assert predictions.remember(ONE) is None
 
 
-def test_predictions_that_missed_widen_later_ones_of_their_kind_and_no_others():
+def test_a_missed_prediction_widens_later_ones_of_its_kind_only():
     missed = tuple(
         MeasuredPrediction(**{**vars(ONE), "measured_ns": 90, "step_ns": 100 + number}) for number in range(20)
     )
@@ -97,16 +97,16 @@ def measured(wait_ms, workers=0):
     return run.__class__(**{**{name: getattr(run, name) for name in run.__dataclass_fields__}, "source": here})
 
 
-def test_a_comparison_of_runs_measured_here_is_kept_with_what_was_predicted(kept):
+def test_a_comparison_of_local_runs_stores_its_prediction(history):
     compared = gpulab.compare(measured(60.0), measured(2.0, workers=2))
-    told = predictions.known()
-    assert len(told) == 1
-    assert told[0].best_ns <= told[0].predicted_ns <= told[0].worst_ns
-    assert told[0].measured_ns == pytest.approx(22e6, rel=0.01)
-    assert compared.predicted.step_ns == told[0].step_ns
+    predictions_now = predictions.known()
+    assert len(predictions_now) == 1
+    assert predictions_now[0].best_ns <= predictions_now[0].predicted_ns <= predictions_now[0].worst_ns
+    assert predictions_now[0].measured_ns == pytest.approx(22e6, rel=0.01)
+    assert compared.predicted.step_ns == predictions_now[0].step_ns
 
 
-def test_runs_recorded_elsewhere_teach_nothing_here(kept):
+def test_a_comparison_of_foreign_runs_stores_no_prediction(history):
     before, after = measured(60.0), measured(2.0, workers=2)
     fields = {name: getattr(after, name) for name in after.__dataclass_fields__}
     fields["source"] = Source(how="recorded", device="Made CPU", date="2026-01-01")

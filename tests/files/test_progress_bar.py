@@ -23,8 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def seen(monkeypatch):
-    """Runs something with a terminal as sys.stderr, and gives what was written to it. Bars come at once."""
+def terminal_output(monkeypatch):
+    """Run an action with a terminal as sys.stderr; return its output. Bars appear at once."""
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     monkeypatch.setattr(progress_bar, "DELAY_S", 0.0)
 
@@ -44,15 +44,15 @@ def seen(monkeypatch):
     return run
 
 
-def test_a_long_load_shows_a_bar_in_a_terminal_that_is_gone_afterwards(tmp_path, seen):
+def test_a_long_load_shows_a_bar_in_a_terminal_and_removes_it(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
-    *states, blank, rest = seen(lambda: gpulab.load(path)).split("\r")
+    *states, blank, rest = terminal_output(lambda: gpulab.load(path)).split("\r")
     assert any("a.json:" in state and "%|" in state for state in states)
     assert (blank.strip(), rest) == ("", "")
     assert len(blank) >= max(map(len, states))
 
 
-def test_a_load_that_fails_takes_the_bar_away(tmp_path, seen):
+def test_a_failed_load_removes_the_bar(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
     path.write_bytes(path.read_bytes().replace(b"traceEvents", b"otherEvents"))
 
@@ -60,19 +60,19 @@ def test_a_load_that_fails_takes_the_bar_away(tmp_path, seen):
         with pytest.raises(TraceError):
             gpulab.load(path)
 
-    *states, blank, rest = seen(load).split("\r")
+    *states, blank, rest = terminal_output(load).split("\r")
     assert any("%|" in state for state in states)
     assert (blank.strip(), rest) == ("", "")
 
 
-def test_no_bar_where_none_is_wanted(tmp_path, seen):
+def test_progress_false_shows_no_bar(tmp_path, terminal_output):
     path = write(tmp_path / "a.json", events=LONG)
-    assert seen(lambda: gpulab.load(path, progress=False)) == ""
+    assert terminal_output(lambda: gpulab.load(path, progress=False)) == ""
 
 
-def test_a_bar_leaves_no_thread_and_no_process_behind(tmp_path, seen, nothing_left):
+def test_a_bar_leaves_no_thread_and_no_process_behind(tmp_path, terminal_output, nothing_left):
     path = write(tmp_path / "a.json", events=LONG)
-    assert "%|" in seen(lambda: gpulab.load(path))
+    assert "%|" in terminal_output(lambda: gpulab.load(path))
     nothing_left()
 
 
@@ -96,9 +96,7 @@ def test_a_quick_load_does_not_even_import_the_bar(tmp_path):
 
 
 @pytest.mark.parametrize("cache", [False, True])
-def test_whatever_became_of_the_files_before_the_bar_stands_at_the_sum_of_their_sizes(
-    tmp_path, monkeypatch, recorded, cache
-):
+def test_each_file_starts_at_the_sum_of_the_sizes_before_it(tmp_path, monkeypatch, recorded, cache):
     minitoy = recorded("mi250_minitoy.json.gz").read_bytes()
     (tmp_path / "1 whole.json.gz").write_bytes(minitoy)
     (tmp_path / "2 cut.json.gz").write_bytes(minitoy[:3000])
@@ -106,13 +104,13 @@ def test_whatever_became_of_the_files_before_the_bar_stands_at_the_sum_of_their_
     gpulab.save(trace.read(write(tmp_path / "4 long.json", events=LONG)), tmp_path / "5 saved.gpulab")
     write(tmp_path / "6 last.json")
     sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
-    read, stands = [0], []
+    read, positions = [0], []
     real = progress_bar.Progress
 
     class Watched(real):
         def begin(self, path):
             super().begin(path)
-            stands.append(sum(read))
+            positions.append(sum(read))
 
         def advance(self, count):
             read.append(count)
@@ -121,10 +119,10 @@ def test_whatever_became_of_the_files_before_the_bar_stands_at_the_sum_of_their_
     monkeypatch.setattr("gpulab.files.loading.Progress", Watched)
     for _ in range(2):
         read.clear()
-        stands.clear()
+        positions.clear()
         with pytest.warns(UserWarning, match="1 of 6"):
             gpulab.load(tmp_path, cache=cache)
-        assert stands == [sum(sizes[:count]) for count in range(6)]
+        assert positions == [sum(sizes[:count]) for count in range(6)]
 
 
 NOTEBOOK = """
@@ -135,7 +133,7 @@ delay_s, progress_bar.DELAY_S = progress_bar.DELAY_S, 0.0
 """
 
 
-def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path, shared_kernel):
+def test_a_notebook_keeps_no_bar_and_shows_no_warning(tmp_path, shared_kernel):
     hostile = write(tmp_path / "<img src=x onerror=alert(1)>.json", events=LONG)
     live = shared_kernel(NOTEBOOK)
     try:
@@ -161,7 +159,7 @@ def test_a_notebook_keeps_nothing_of_a_bar_and_sees_no_warning(tmp_path, shared_
 
 
 @pytest.mark.full
-def test_a_notebook_without_widgets_sees_no_bar_and_no_warning(tmp_path):
+def test_a_notebook_without_widgets_shows_no_bar_and_no_warning(tmp_path):
     pytest.importorskip("ipykernel")
     from tests.support.front_end.kernel import kernel
 

@@ -24,7 +24,7 @@ from tests.support.runs.files_on_disk import names, numbers, write
         ["rank=0.json", "rank=1.json", "rank=10.json"],
     ],
 )
-def test_a_rank_that_the_traces_do_not_tell_is_taken_from_names_that_all_do(tmp_path, files):
+def test_ranks_come_from_consistent_file_names_if_traces_lack_them(tmp_path, files):
     for file in reversed(files):
         write(tmp_path / file)
     ranks = gpulab.load(str(tmp_path / "**" / "*.json"))
@@ -47,7 +47,7 @@ def test_a_rank_that_the_traces_do_not_tell_is_taken_from_names_that_all_do(tmp_
         ["before.json", "after.json"],
     ],
 )
-def test_names_that_leave_a_doubt_give_no_rank(tmp_path, files):
+def test_ambiguous_file_names_give_no_rank(tmp_path, files):
     for file in files:
         write(tmp_path / file)
     ranks = gpulab.load(tmp_path)
@@ -58,7 +58,7 @@ def test_names_that_leave_a_doubt_give_no_rank(tmp_path, files):
     ]
 
 
-def test_numbers_at_the_end_of_names_are_ranks_where_all_were_recorded_at_once(tmp_path):
+def test_final_numbers_of_simultaneous_recordings_are_ranks(tmp_path):
     for rank in (1, 0, 2):
         write(tmp_path / f"trace_{rank}.json", began_ms=rank)
     assert numbers(gpulab.load(tmp_path)) == [0, 1, 2]
@@ -67,7 +67,7 @@ def test_numbers_at_the_end_of_names_are_ranks_where_all_were_recorded_at_once(t
     assert numbers(gpulab.load(tmp_path)) == [None, None, None]
 
 
-def test_a_file_that_cannot_be_read_is_part_of_the_numbering(tmp_path):
+def test_an_unreadable_file_counts_in_the_numbering(tmp_path):
     for rank in (0, 2):
         write(tmp_path / f"trace_{rank}.json")
     (tmp_path / "trace_1.json").write_bytes(b"")
@@ -100,7 +100,7 @@ def test_windows_of_one_rank_stay_apart_in_the_order_of_their_start(tmp_path):
     assert names(ranks.of_rank(1)) == ["b", "a"]
 
 
-def test_runs_without_a_rank_come_last_and_by_name_as_people_count(tmp_path):
+def test_runs_without_a_rank_come_last_in_natural_order_of_names(tmp_path):
     for name in ("run10", "run9", "zero"):
         write(tmp_path / f"{name}.json", 0 if name == "zero" else None)
     assert names(gpulab.load(tmp_path)) == ["zero", "run9", "run10"]
@@ -127,7 +127,7 @@ def test_many_runs_are_a_frozen_sequence(ranks):
     assert numbers(pickle.loads(pickle.dumps(ranks))) == numbers(copy.deepcopy(ranks)) == [0, 1, 2, 5]
 
 
-def test_they_say_which_ranks_they_are_and_of_how_many(ranks):
+def test_the_repr_lists_the_ranks_and_the_world_size(ranks):
     first, *rest = repr(ranks).splitlines()
     assert first == "4 runs, ranks 0-2, 5 of 8"
     assert [line.partition(":")[0].strip() for line in rest] == ["rank 0", "rank 1", "rank 2", "rank 5"]
@@ -140,20 +140,20 @@ def test_thousands_of_ranks_are_not_all_printed(ranks):
     assert "1,968 more" in repr(many)
 
 
-def test_a_rank_that_is_not_there_is_said_to_be_missing(ranks):
-    with pytest.raises(RunError, match="no run of rank 3") as told:
+def test_a_missing_rank_is_an_error(ranks):
+    with pytest.raises(RunError, match="no run of rank 3") as error:
         ranks.of_rank(3)
-    assert "0-2, 5" in told.value.why
+    assert "0-2, 5" in error.value.why
 
 
-def test_what_takes_one_run_says_how_to_give_it_one(ranks):
-    with pytest.raises(AttributeError, match=r"take one of them, such as ranks\[0\]"):
+def test_functions_for_one_run_explain_how_to_choose_one(ranks):
+    with pytest.raises(AttributeError, match=r"ranks\[0\]"):
         len(ranks.event_rows)
-    with pytest.raises(AttributeError, match=r"take one of them, such as ranks\[0\]"):
+    with pytest.raises(AttributeError, match=r"ranks\[0\]"):
         gpulab.save(ranks, "ranks.gpulab")
 
 
-@pytest.mark.parametrize("asks", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
-def test_diagnosis_report_and_comparison_take_all_ranks_together(ranks, asks):
-    assert str(asks(ranks))
-    assert str(asks(ranks[0]))
+@pytest.mark.parametrize("function", [gpulab.report, gpulab.diagnose, lambda many: gpulab.compare(many, many)])
+def test_diagnosis_report_and_comparison_take_all_ranks_together(ranks, function):
+    assert str(function(ranks))
+    assert str(function(ranks[0]))

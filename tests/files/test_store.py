@@ -40,7 +40,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 5000])
-def test_a_run_comes_back_equal_in_every_field_and_dtype(tmp_path, count):
+def test_a_loaded_run_equals_the_saved_one_in_every_field_and_dtype(tmp_path, count):
     run = full_run(count)
     assert same(run, store.open(store.save(run, tmp_path / "run.gpulab")))
 
@@ -51,7 +51,7 @@ def test_every_table_that_a_run_holds_is_stored():
     assert list(RUN_FIELDS.items()) == list(ROWS.items())
 
 
-def test_a_run_with_nothing_in_it_comes_back(tmp_path):
+def test_an_empty_run_survives_saving(tmp_path):
     run = Run(name="", source=Source(how="measured", device=""), machine=Machine(), span_ns=0)
     assert same(run, store.open(store.save(run, tmp_path / "run.gpulab")))
 
@@ -64,7 +64,7 @@ def test_a_real_trace_comes_back_equal_and_a_million_events_of_it_would_take_8_m
     assert path.stat().st_size < 10_000 + 8 * len(run.event_rows)
 
 
-def test_a_live_run_comes_back_equal(tmp_path):
+def test_a_live_run_survives_saving(tmp_path):
     torch = pytest.importorskip("torch")
     with gpulab.profile("live", level="deep") as session:
         model = torch.nn.Linear(8, 3)
@@ -86,7 +86,7 @@ def test_a_live_run_comes_back_equal(tmp_path):
     hnp.arrays(np.int64, 7, elements=st.integers(-(2**62), 2**62)),
     st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"])), min_size=7, max_size=7),
 )
-def test_any_numbers_and_any_names_come_back(tmp_path_factory, floats, wholes, times, names):
+def test_any_numbers_and_names_survive_saving(tmp_path_factory, floats, wholes, times, names):
     events = {**filled(EVENTS, 7).columns, "start_ns": times, "correlation": wholes, "name": Words.of(names)}
     grids = {**filled(GRIDS, 7).columns, "occupancy_frac": floats, "grid": wholes}
     run = dataclasses.replace(full_run(7), event_rows=EVENTS.rows(events), grid_rows=GRIDS.rows(grids))
@@ -103,7 +103,7 @@ def test_the_suffix_is_added_where_there_is_none(tmp_path):
     assert store.save(full_run(), str(tmp_path / "before.zip")).name == "before.zip"
 
 
-def test_a_name_that_is_no_text_is_saved_all_the_same(tmp_path):
+def test_a_name_with_invalid_text_is_saved(tmp_path):
     frames = Words.of(["loop (caf\udce9.py:3)", None, "loop (caf\udce8.py:3)", "b"])
     rows = HOST_SAMPLES.rows({**filled(HOST_SAMPLES, 4).columns, "frame": frames})
     run = dataclasses.replace(full_run(), name="caf\udce9", threads=("main \udce9", "b"), host_rows=rows)
@@ -118,10 +118,10 @@ def test_saving_and_opening_need_no_pandas(saved):
         "print(len(run.event_rows), 'pandas' in sys.modules)"
     )
     root = Path(store.__file__).parents[2]
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(saved)], cwd=root, capture_output=True, text=True, check=True, timeout=60
     )
-    assert told.stdout.split() == ["50", "False"]
+    assert process.stdout.split() == ["50", "False"]
 
 
 # What is in the file.
@@ -133,16 +133,16 @@ def test_other_tools_can_read_the_tables_and_there_is_nothing_else_in_the_file(s
     for table in TABLES:
         read = parquet.read_table(io.BytesIO(parts[f"{table.name}.parquet"]))
         assert read.column_names == [column.name for column in table.columns]
-        words = [column.name for column in table.columns if column.dtype == "words"]
-        assert all(str(read[name].type) == "string" for name in words)
-        wanted = {column.name: column.dtype for column in table.columns if column.name not in words}
-        assert {name: str(read[name].to_numpy().dtype) for name in wanted} == wanted
+        text_columns = [column.name for column in table.columns if column.dtype == "words"]
+        assert all(str(read[name].type) == "string" for name in text_columns)
+        dtypes = {column.name: column.dtype for column in table.columns if column.name not in text_columns}
+        assert {name: str(read[name].to_numpy().dtype) for name in dtypes} == dtypes
         assert read.schema.metadata is None
     document = json.loads(parts["run.json"])
     assert (document["format"], document["schema"]) == ("gpulab run", [store.MAJOR, store.MINOR])
 
 
-def test_a_table_without_rows_takes_no_place(tmp_path):
+def test_a_table_without_rows_is_not_stored(tmp_path):
     run = dataclasses.replace(full_run(), shape_rows=ROWS["shape_rows"].empty(), mark_rows=ROWS["mark_rows"].empty())
     parts = parts_of(store.save(run, tmp_path / "run.gpulab"))
     assert {"shapes.parquet", "marks.parquet"}.isdisjoint(parts)
@@ -150,12 +150,12 @@ def test_a_table_without_rows_takes_no_place(tmp_path):
     assert same(run, store.open(tmp_path / "run.gpulab"))
 
 
-def test_whoever_unpacks_the_file_may_read_its_parts(saved):
+def test_unpacked_parts_are_readable(saved):
     with zipfile.ZipFile(saved) as archive:
         assert {stat.filemode(member.external_attr >> 16) for member in archive.infolist()} == {"-rw-r--r--"}
 
 
-def test_a_run_is_known_by_its_content_even_when_cut_off(saved, tmp_path):
+def test_a_truncated_run_is_recognised_by_its_content(saved, tmp_path):
     assert store.is_run(saved)
     (tmp_path / "renamed.json").write_bytes(saved.read_bytes()[:500])
     assert store.is_run(tmp_path / "renamed.json")
@@ -195,7 +195,7 @@ def test_an_interrupt_while_writing_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_an_error(tmp_path):
     with pytest.raises(StoreError, match="No such file or directory"):
         store.save(full_run(), tmp_path / "nowhere" / "run.gpulab")
 
@@ -203,19 +203,19 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"facts": {"x": object()}}, "a run holds a object"),
+        ({"facts": {"x": object()}}, "object"),
         ({"facts": {"x": 1}}, "facts: Expected `str`, got `int`"),
-        ({"facts": {"x": "y" * (17 << 20)}}, "16,777,216 at most"),
-        ({"threads": ("only one",), "main_thread": 0}, "a row of events refers to thread 1, and 1 are listed"),
-        ({"main_thread": 2}, "the main thread is number 2 of 2"),
-        ({"loaders": ()}, "a row of marks refers to loader 1, and 0 are listed"),
-        ({"span_ns": -1}, "beyond all clocks"),
-        ({"event_rows": filled(EVENTS, 3)}, "a row of grids refers to an event that is not there"),
-        ({"grid_rows": full_run().grid_rows.where(np.array([1, 0]))}, "not in the order of their events"),
-        ({"grid_rows": full_run().grid_rows.where(np.array([1, 1]))}, "one for each at most"),
+        ({"facts": {"x": "y" * (17 << 20)}}, "16,777,216"),
+        ({"threads": ("only one",), "main_thread": 0}, "events refers to thread 1"),
+        ({"main_thread": 2}, "number 2 of 2"),
+        ({"loaders": ()}, "marks refers to loader 1"),
+        ({"span_ns": -1}, "out of range"),
+        ({"event_rows": filled(EVENTS, 3)}, "grids refers to an event"),
+        ({"grid_rows": full_run().grid_rows.where(np.array([1, 0]))}, "rows of grids"),
+        ({"grid_rows": full_run().grid_rows.where(np.array([1, 1]))}, "rows of grids"),
     ],
 )
-def test_a_run_that_could_not_be_read_back_is_not_written(tmp_path, wrong, why):
+def test_an_inconsistent_run_is_not_written(tmp_path, wrong, why):
     with pytest.raises(StoreError, match=why):
         store.save(dataclasses.replace(full_run(), **wrong), tmp_path / "run.gpulab")
     assert list(tmp_path.iterdir()) == []

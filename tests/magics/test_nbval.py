@@ -46,12 +46,12 @@ def saved(tmp_path_factory):
 
 def in_ci(notebook):
     """Strict nbval as a user's CI calls it."""
-    asked = [sys.executable, "-m", "gpulab", "nbval"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
+    command = [sys.executable, "-m", "gpulab", "nbval"]
+    sanitize_file = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
     return subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:python", "-p", "no:cacheprovider"),
-            *("--nbval", "--nbval-current-env", f"--nbval-sanitize-with={told}", str(notebook)),
+            *("--nbval", "--nbval-current-env", f"--nbval-sanitize-with={sanitize_file}", str(notebook)),
         ],
         capture_output=True,
         text=True,
@@ -61,9 +61,9 @@ def in_ci(notebook):
 
 
 def test_a_notebook_with_reports_passes_strict_nbval(saved):
-    told = in_ci(saved)
-    assert told.returncode == 0, told.stdout[-3000:]
-    assert f"{len(CELLS)} passed" in told.stdout
+    result = in_ci(saved)
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert f"{len(CELLS)} passed" in result.stdout
 
 
 def test_what_the_users_own_cells_print_is_still_compared(saved, tmp_path):
@@ -76,5 +76,5 @@ def test_what_the_users_own_cells_print_is_still_compared(saved, tmp_path):
                 output["data"]["text/plain"] = "43"
     changed = tmp_path / "changed.ipynb"
     nbformat.write(notebook, changed)
-    told = in_ci(changed)
-    assert "2 failed" in told.stdout, told.stdout[-3000:]
+    result = in_ci(changed)
+    assert "2 failed" in result.stdout, result.stdout[-3000:]

@@ -26,16 +26,16 @@ def both(live: Kernel, cell: str) -> tuple[Reply, Reply]:
     return live.run(cell), live.run(MAGIC + cell)
 
 
-def own(reply: Reply) -> list[tuple[str, str]]:
+def gpulab_displays(reply: Reply) -> list[tuple[str, str]]:
     """The cell's own outputs: all but the report, of which there is exactly one."""
     reports = [text for kind, text in reply.outputs if kind == "display_data" and "probe" in text]
     assert len(reports) == 1, reply.outputs
     return [output for output in reply.outputs if output[1] != reports[0]]
 
 
-def same(plain: Reply, profiled: Reply) -> None:
-    assert own(profiled) == plain.outputs
-    assert profiled.status == plain.status
+def same(unprofiled: Reply, profiled: Reply) -> None:
+    assert gpulab_displays(profiled) == unprofiled.outputs
+    assert profiled.status == unprofiled.status
 
 
 def shown_lines(traceback: str) -> list[tuple[int, str]]:
@@ -44,16 +44,16 @@ def shown_lines(traceback: str) -> list[tuple[int, str]]:
 
 
 def test_the_last_value_goes_to_out_and_underscore(live):
-    plain, profiled = both(live, "6 * 7")
-    assert plain.value == profiled.value == "42"
+    unprofiled, profiled = both(live, "6 * 7")
+    assert unprofiled.value == profiled.value == "42"
     assert live.value("_") == 42
     assert live.value(f"Out[{profiled.count}]") == 42
 
 
 def test_a_semicolon_silences_the_value(live):
-    plain, profiled = both(live, "6 * 7;")
-    assert plain.value is None
-    same(plain, profiled)
+    unprofiled, profiled = both(live, "6 * 7;")
+    assert unprofiled.value is None
+    same(unprofiled, profiled)
 
 
 def test_variables_functions_and_imports_persist(live):
@@ -71,17 +71,17 @@ def test_no_names_are_leaked_into_the_user_namespace(live):
 
 
 def test_an_exception_gives_status_error_and_stops_run_all(live):
-    plain, profiled = both(live, "1 / 0")
-    assert plain.status == profiled.status == "error"
+    unprofiled, profiled = both(live, "1 / 0")
+    assert unprofiled.status == profiled.status == "error"
     assert profiled.content["ename"] == "ZeroDivisionError"
-    assert profiled.content["evalue"] == plain.content["evalue"]
-    same(plain, profiled)
+    assert profiled.content["evalue"] == unprofiled.content["evalue"]
+    same(unprofiled, profiled)
 
 
 def test_a_traceback_shows_the_users_lines_once_with_the_numbers_on_the_screen(live):
     cell = "x = 1\n\ndef fail(y):\n    return y / 0\n\nfail(x)"
-    plain, profiled = both(live, cell)
-    assert shown_lines(plain.traceback) == [(6, "fail(x)"), (4, "return y / 0")]
+    unprofiled, profiled = both(live, cell)
+    assert shown_lines(unprofiled.traceback) == [(6, "fail(x)"), (4, "return y / 0")]
     assert shown_lines(profiled.traceback) == [(7, "fail(x)"), (5, "return y / 0")]  # one line further down on screen
     assert len(profiled.errors) == 1
     assert profiled.traceback.count("Traceback (most recent call last)") == 1
@@ -102,18 +102,18 @@ def test_a_function_of_a_profiled_cell_fails_later_with_the_right_lines(live):
 
 def test_an_interrupt_gives_status_error_and_a_partial_report(live):
     cell = "import time\nprint('started', flush=True)\nfor _ in range(600): time.sleep(0.05)"
-    plain, profiled = live.interrupted(cell), live.interrupted(MAGIC + cell)
-    assert plain.content["ename"] == profiled.content["ename"] == "KeyboardInterrupt"
+    unprofiled, profiled = live.interrupted(cell), live.interrupted(MAGIC + cell)
+    assert unprofiled.content["ename"] == profiled.content["ename"] == "KeyboardInterrupt"
     assert (4, "for _ in range(600): time.sleep(0.05)") in shown_lines(profiled.traceback)
-    same(plain, profiled)
+    same(unprofiled, profiled)
     assert live.value("__import__('gpulab').runs['probe'].outcome") == "KeyboardInterrupt"
 
 
 def test_top_level_await_works(live):
     cell = "import asyncio\nasync def f():\n    await asyncio.sleep(0.01)\n    return 9\nawait f()"
-    plain, profiled = both(live, cell)
-    assert plain.value == profiled.value == "9"
-    same(plain, profiled)
+    unprofiled, profiled = both(live, cell)
+    assert unprofiled.value == profiled.value == "9"
+    same(unprofiled, profiled)
 
 
 def test_top_level_async_with_and_async_for_work(live):
@@ -121,59 +121,61 @@ def test_top_level_async_with_and_async_for_work(live):
         "async def count():\n    for i in range(3):\n        yield i\n"
         "total = 0\nasync for i in count():\n    total += i\ntotal"
     )
-    plain, profiled = both(live, cell)
-    assert plain.value == profiled.value == "3"
+    unprofiled, profiled = both(live, cell)
+    assert unprofiled.value == profiled.value == "3"
 
 
 def test_an_interrupted_await_gives_status_error(live):
-    # In small pieces: ipykernel hears an interrupt only when its loop wakes.
+    # Short sleeps, because ipykernel notices an interrupt only when its loop wakes.
     cell = "import asyncio\nprint('started', flush=True)\nfor _ in range(600): await asyncio.sleep(0.05)"
-    plain, profiled = live.interrupted(cell), live.interrupted(MAGIC + cell)
-    assert plain.status == profiled.status == "error"
-    assert plain.content["ename"] == profiled.content["ename"]
-    same(plain, profiled)
+    unprofiled, profiled = live.interrupted(cell), live.interrupted(MAGIC + cell)
+    assert unprofiled.status == profiled.status == "error"
+    assert unprofiled.content["ename"] == profiled.content["ename"]
+    same(unprofiled, profiled)
 
 
 def test_a_triple_quoted_string_stays_as_it_is(live):
-    plain, profiled = both(live, "'''a\n    b\n  %c\n\n\t>>> d'''")
-    assert profiled.value == plain.value == r"'a\n    b\n  %c\n\n\t>>> d'"
+    unprofiled, profiled = both(live, "'''a\n    b\n  %c\n\n\t>>> d'''")
+    assert profiled.value == unprofiled.value == r"'a\n    b\n  %c\n\n\t>>> d'"
 
 
 def test_an_indented_cell_is_dedented_as_ever(live):
-    plain, profiled = both(live, "    x = 1\n    if x:\n        x = 5\n    x")
-    assert plain.value == profiled.value == "5"
+    unprofiled, profiled = both(live, "    x = 1\n    if x:\n        x = 5\n    x")
+    assert unprofiled.value == profiled.value == "5"
 
 
 def test_from_future_imports_work(live):
-    plain, profiled = both(live, "from __future__ import annotations\ndef f(a: nowhere): pass\nf.__annotations__['a']")
-    assert plain.value == profiled.value == "'nowhere'"
-    same(plain, profiled)
+    unprofiled, profiled = both(
+        live, "from __future__ import annotations\ndef f(a: nowhere): pass\nf.__annotations__['a']"
+    )
+    assert unprofiled.value == profiled.value == "'nowhere'"
+    same(unprofiled, profiled)
 
 
 def test_shell_commands_and_inner_magics_work(live):
     cell = "files = !echo one\n!echo two\nt = %timeit -n1 -r1 -q -o pass\nfiles[0], type(t).__name__"
-    plain, profiled = both(live, cell)
-    assert plain.value == profiled.value == "('one', 'TimeitResult')"
+    unprofiled, profiled = both(live, cell)
+    assert unprofiled.value == profiled.value == "('one', 'TimeitResult')"
     assert "two" in profiled.stdout
-    same(plain, profiled)
+    same(unprofiled, profiled)
 
 
 def test_getsource_works_while_the_cell_runs_and_after(live):
     cell = "import inspect\ndef g(x):\n    return x + 1  # a comment\nprint(inspect.getsource(g))"
-    plain, profiled = both(live, cell)
-    assert profiled.stdout == plain.stdout == "def g(x):\n    return x + 1  # a comment\n\n"
-    assert live.run("print(inspect.getsource(g))").stdout == plain.stdout
+    unprofiled, profiled = both(live, cell)
+    assert profiled.stdout == unprofiled.stdout == "def g(x):\n    return x + 1  # a comment\n\n"
+    assert live.run("print(inspect.getsource(g))").stdout == unprofiled.stdout
 
 
 def test_torch_script_compiles_a_function_of_the_cell(live):
     cell = "def relu2(x: torch.Tensor):\n    return torch.relu(x) * 2\ntorch.jit.script(relu2)(torch.ones(1)).item()"
-    plain, profiled = both(live, "import warnings; warnings.simplefilter('ignore')\n" + cell)
-    assert plain.value == profiled.value == "2.0"
+    unprofiled, profiled = both(live, "import warnings; warnings.simplefilter('ignore')\n" + cell)
+    assert unprofiled.value == profiled.value == "2.0"
 
 
 def test_a_cell_of_comments_runs(live):
-    plain, profiled = both(live, "# nothing\n# at all")
-    same(plain, profiled)
+    unprofiled, profiled = both(live, "# nothing\n# at all")
+    same(unprofiled, profiled)
     assert profiled.status == "ok"
 
 
@@ -187,12 +189,12 @@ def test_under_time_the_cell_keeps_value_error_and_lines(live):
     assert len(failed.errors) == 1
     assert shown_lines(failed.traceback)[-2:] == [(6, "f()"), (5, "1 / 0")]
     assert "gpulab/" not in failed.traceback
-    own(failed)
+    gpulab_displays(failed)
 
 
 def test_over_time_the_cell_keeps_its_value(live):
-    plain, profiled = both(live, "%%time\nx = 20\nx + 2")
-    assert plain.value == profiled.value == "22"
+    unprofiled, profiled = both(live, "%%time\nx = 20\nx + 2")
+    assert unprofiled.value == profiled.value == "22"
     assert "Wall time" in profiled.stdout
 
 
@@ -216,17 +218,17 @@ def test_the_report_is_stored_as_html_and_text_and_nothing_else(live):
 
 
 def test_system_exit_is_handled_as_ever(live):
-    plain, profiled = both(live, "raise SystemExit(3)")
-    assert plain.status == profiled.status == "error"
-    assert own(profiled)[-1] == plain.outputs[-1]
+    unprofiled, profiled = both(live, "raise SystemExit(3)")
+    assert unprofiled.status == profiled.status == "error"
+    assert gpulab_displays(profiled)[-1] == unprofiled.outputs[-1]
     assert live.value("1") == 1, "the kernel lives"
 
 
 def test_a_syntax_error_is_shown_and_nothing_is_recorded(live):
     live.run("import gpulab; before = len(gpulab.runs)")
-    plain, profiled = live.run("x = = 1"), live.run("%%gpuprofile never\nx = = 1")
-    assert plain.content["ename"] == profiled.content["ename"] == "SyntaxError"
-    assert profiled.outputs == plain.outputs
+    unprofiled, profiled = live.run("x = = 1"), live.run("%%gpuprofile never\nx = = 1")
+    assert unprofiled.content["ename"] == profiled.content["ename"] == "SyntaxError"
+    assert profiled.outputs == unprofiled.outputs
     assert ", line 2" in profiled.traceback
     assert "x = = 1" in profiled.traceback
     assert live.value("'never' in gpulab.runs") is False
@@ -249,16 +251,16 @@ def test_outputs_keep_their_order(live):
         "print('c', file=sys.stderr, flush=True)\nfrom IPython.display import HTML\ndisplay(HTML('<b>d</b>'))\n"
         "print('e', flush=True)\n'f'"
     )
-    plain, profiled = both(live, cell)
-    assert [text.strip() for _, text in plain.outputs][:3] == ["a", "b", "c"]
-    same(plain, profiled)
-    same(plain, live.run(MAGIC + cell, notebook=True))
+    unprofiled, profiled = both(live, cell)
+    assert [text.strip() for _, text in unprofiled.outputs][:3] == ["a", "b", "c"]
+    same(unprofiled, profiled)
+    same(unprofiled, live.run(MAGIC + cell, notebook=True))
 
 
 def test_a_figure_drawn_in_the_cell_is_shown(live):
     cell = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1, 2]);"
-    plain, profiled = live.run(cell), live.run(MAGIC + cell, notebook=True)
-    assert sum("image/png" in bundle for bundle in plain.bundles) == 1
+    unprofiled, profiled = live.run(cell), live.run(MAGIC + cell, notebook=True)
+    assert sum("image/png" in bundle for bundle in unprofiled.bundles) == 1
     assert sum("image/png" in bundle for bundle in profiled.bundles) == 1
 
 
@@ -271,14 +273,14 @@ def test_nested_in_capture_the_report_is_captured_with_the_rest(live):
 
 def test_capture_inside_keeps_what_the_cell_shows_and_leaves_the_report(live):
     reply = live.run(MAGIC + "%%capture got\nprint('inside')")
-    assert own(reply) == []
+    assert gpulab_displays(reply) == []
     assert live.value("got.stdout") == "inside\n"
 
 
 def test_a_second_gpuprofile_inside_is_explained_and_runs_unprofiled(live):
     reply = live.run(MAGIC + "%%gpuprofile inner\nx = 5\nx")
     assert reply.value == "5"
-    assert any("profiled already" in text for _, text in reply.outputs)
+    assert any("being profiled" in text for _, text in reply.outputs)
     assert live.value("'inner' in gpulab.runs") is False
     by_code = live.run(MAGIC + "get_ipython().run_cell('%%gpuprofile inner\\nx = 6')\nx")
     assert by_code.value == "6"
@@ -307,14 +309,14 @@ def test_a_bad_option_does_not_run_the_cell(live):
         reply = live.run(f"%%gpuprofile {line}\nran = 1")
         assert reply.content["ename"] == "UsageError", line
         assert live.value("ran") == 0, line
-    assert "no folder" in live.run("%%gpuprofile --save nowhere/run.gpulab\nran = 1").content["evalue"]
+    assert "nowhere" in live.run("%%gpuprofile --save nowhere/run.gpulab\nran = 1").content["evalue"]
     assert live.value("ran") == 0
 
 
 def test_braces_and_dollars_in_code_are_not_expanded(live):
     cell = "x = 3\n'{x} $x', f'{x}', {1: 2}"
-    plain, profiled = both(live, cell)
-    assert profiled.value == plain.value == "('{x} $x', '3', {1: 2})"
+    unprofiled, profiled = both(live, cell)
+    assert profiled.value == unprofiled.value == "('{x} $x', '3', {1: 2})"
     assert live.run("%gpuprofile '{x} $x'").value == "'{x} $x'"
 
 
@@ -334,13 +336,13 @@ def test_loading_and_reloading_change_nothing(live):
     assert live.value(hooks) == (0, [0, 0], 0, 0)
     assert live.run("%%gpuprofile x\n1").content["ename"] == "UsageError"
     live.run("%load_ext gpulab")
-    own(live.run(MAGIC + "1"))
+    gpulab_displays(live.run(MAGIC + "1"))
 
 
 def test_reloading_inside_a_profiled_cell_ends_the_recording_and_not_the_cell(live):
     reply = live.run(MAGIC + "%reload_ext gpulab\nx = 7\nx")
     assert (reply.status, reply.value) == ("ok", "7")
-    own(live.run(MAGIC + "1"))
+    gpulab_displays(live.run(MAGIC + "1"))
 
 
 @pytest.mark.parametrize("body", ["x = 1", "1 / 0", "import time\nprint('started', flush=True)\ntime.sleep(60)"])
@@ -353,7 +355,7 @@ def test_nothing_is_left_behind(live, body):
         " gc.isenabled(), torch._C._autograd._profiler_enabled(), sorted(vars(get_ipython())))"
     )
     run = live.interrupted if "started" in body else live.run
-    run(MAGIC + body, notebook=True)  # what is made once and kept, such as the widget's class, is made now
+    run(MAGIC + body, notebook=True)  # objects created once, such as the widget's class, are created now
     live.run("before = state()")
     for notebook in (False, True):
         run(MAGIC + body, notebook=notebook)

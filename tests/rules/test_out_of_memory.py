@@ -268,7 +268,7 @@ def test_a_fault_of_the_watch_never_reaches_the_user(monkeypatch):
     failure, rows = watch.ended_by(raised(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")))
     assert failure.needed_bytes == 2 * GIB
     assert len(rows) == 0
-    assert [gap.what for gap in watch.gaps] == ["memory at the beginning of each step", "who holds memory"]
+    assert [gap.what for gap in watch.gaps] == ["memory at the start of each step", "memory holders"]
 
 
 def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_cuda(monkeypatch):

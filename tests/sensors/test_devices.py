@@ -14,7 +14,7 @@ def standin(tmp_path_factory, monkeypatch):
     yield from nvml_standin.installed(nvml_standin.build(folder), monkeypatch)
 
 
-def test_gpus_are_described_as_the_driver_describes_them(standin, opened):
+def test_gpus_have_the_values_of_the_driver(standin, opened):
     standin.capability(1, 8, 6)
     nvml = opened()
     first, second = nvml.gpus
@@ -34,30 +34,30 @@ def test_gpus_are_described_as_the_driver_describes_them(standin, opened):
     assert nvml.driver == "999.10.standin"
 
 
-def test_a_name_that_is_not_utf8_is_shown_with_a_mark_in_place_of_what_cannot_be_read(standin, opened):
+def test_invalid_utf8_in_a_gpu_name_is_replaced(standin, opened):
     standin.name(0, b"Standin \xff\xfe100")
     assert opened().gpus[0].name == "Standin ��100"
 
 
-def test_an_architecture_not_known_yet_has_an_unknown_number_of_multiprocessors(standin, opened):
+def test_an_unknown_architecture_has_an_unknown_number_of_multiprocessors(standin, opened):
     standin.capability(0, 77, 0)
     assert opened().gpus[0].multiprocessors is None
 
 
-def test_a_gpu_that_is_lost_before_we_look_is_told_and_the_others_are_there(standin, opened):
+def test_a_lost_gpu_is_a_gap_and_the_others_are_listed(standin, opened):
     standin.fault("nvmlDeviceGetHandleByIndex_v2", LOST, gpu=0)
     nvml = opened()
     assert [gpu.name for gpu in nvml.gpus] == ["Standin H200"]
     assert [gap.what for gap in nvml.gaps] == ["GPU 0 of the driver's list"]
 
 
-def test_a_driver_without_gpus_says_so(standin, opened):
+def test_a_driver_without_gpus_is_a_gap(standin, opened):
     standin.reset(gpus=0)
     (gap,) = opened().gaps
     assert "shows no GPU" in gap.why
 
 
-def test_a_mig_instance_is_named_and_what_it_cannot_tell_is_told(standin, opened):
+def test_a_mig_instance_is_listed_and_its_missing_sensors_are_a_gap(standin, opened):
     standin.reset(gpus=1)
     standin.mig(0, instances=1)
     nvml = opened()
@@ -84,11 +84,11 @@ def test_one_mig_instance_hides_the_other_instances_and_the_whole_gpus(standin, 
     assert "2 of 3 GPUs: Standin H100 (GPU-0abcdef0) and Standin H200 (MIG-13bcdef0)" in [g.what for g in nvml.gaps]
 
 
-def test_a_mig_gpu_without_instances_is_of_no_use_and_that_is_told(standin, opened):
+def test_a_mig_gpu_without_instances_is_a_gap(standin, opened):
     standin.mig(0, instances=0)
     nvml = opened()
     assert [gpu.name for gpu in nvml.gpus] == ["Standin H200"]
-    assert any("no instance was made" in gap.why and gap.what == "Standin H100" for gap in nvml.gaps)
+    assert ["MIG" in gap.why for gap in nvml.gaps if gap.what == "Standin H100"] == [True]
 
 
 def uuid(gpu: int) -> str:
@@ -96,7 +96,7 @@ def uuid(gpu: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("setting", "seen"),
+    ("setting", "visible"),
     [
         ("0,1,2,3", [0, 1, 2, 3]),
         ("2", [2]),
@@ -117,30 +117,30 @@ def uuid(gpu: int) -> str:
         ("MIG-0", []),
     ],
 )
-def test_the_gpus_are_those_that_cuda_visible_devices_shows_in_its_order(standin, opened, setting, seen):
+def test_the_gpus_are_those_that_cuda_visible_devices_shows_in_its_order(standin, opened, setting, visible):
     standin.reset(gpus=4)
     nvml = opened(CUDA_VISIBLE_DEVICES=setting)
-    assert [gpu.uuid for gpu in nvml.gpus] == [uuid(gpu) for gpu in seen]
-    assert [gpu.index for gpu in nvml.gpus] == list(range(len(seen)))
-    assert [nvml.read(gpu)["power_w"] for gpu in nvml.gpus] == [expected("power_w", gpu) for gpu in seen]
+    assert [gpu.uuid for gpu in nvml.gpus] == [uuid(gpu) for gpu in visible]
+    assert [gpu.index for gpu in nvml.gpus] == list(range(len(visible)))
+    assert [nvml.read(gpu)["power_w"] for gpu in nvml.gpus] == [expected("power_w", gpu) for gpu in visible]
     hidden = [gap for gap in nvml.gaps if f"CUDA_VISIBLE_DEVICES={setting} hides" in gap.why]
-    assert len(hidden) == (len(seen) < 4)
-    assert all(gap.what.startswith(f"{4 - len(seen)} of 4 GPUs") for gap in hidden)
+    assert len(hidden) == (len(visible) < 4)
+    assert all(gap.what.startswith(f"{4 - len(visible)} of 4 GPUs") for gap in hidden)
 
 
 @pytest.mark.parametrize(
-    ("setting", "seen"),
+    ("setting", "visible"),
     [("MIG-13", ["MIG-13"]), ("MIG-11,MIG-13", ["MIG-11"]), ("1", ["MIG-11"]), ("0", ["GPU-0a"]), ("GPU-1", [])],
 )
-def test_mig_instances_are_chosen_by_uuid_or_the_first_by_number(standin, opened, setting, seen):
+def test_mig_instances_are_selected_by_uuid_or_the_first_by_number(standin, opened, setting, visible):
     standin.mig(1, instances=2)
     nvml = opened(CUDA_VISIBLE_DEVICES=setting)
-    assert [gpu.uuid[:6] for gpu in nvml.gpus] == seen
+    assert [gpu.uuid[:6] for gpu in nvml.gpus] == visible
 
 
-def test_unlike_gpus_numbered_by_cuda_may_be_in_another_order_and_that_is_told(standin, opened):
+def test_the_order_of_different_gpus_is_reported_as_uncertain(standin, opened):
     def caveats(nvml):
-        return [gap for gap in nvml.gaps if "CUDA's number 0" in gap.what]
+        return [gap for gap in nvml.gaps if "CUDA_DEVICE_ORDER" in gap.fix]
 
     fastest = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     assert len(caveats(opened(**fastest))) == 1

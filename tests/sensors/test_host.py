@@ -29,7 +29,7 @@ def times(**seconds: float) -> Times:
 
 
 def host_with(*readings: list[Times]) -> Host:
-    """A host whose cores have been busy as told, one reading after the other; the first was read."""
+    """A host with given CPU times at successive readings; the first one is read already."""
     left = iter(readings)
     host = Host(cpu_times=lambda: next(left))
     host.read()
@@ -39,13 +39,13 @@ def host_with(*readings: list[Times]) -> Host:
 # CPU load.
 
 
-def test_host_threads_and_workers_give_each_float_column_of_the_table_between_them():
+def test_host_threads_and_workers_together_fill_each_float_column():
     floats = [column.name for column in HOST_SAMPLES.columns if column.dtype == "float64"]
-    told = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
-    assert sorted(told) == sorted(floats)
+    columns = [*Host().read(), *Threads(threading.get_ident()).read(), *Workers().read(0)]
+    assert sorted(columns) == sorted(floats)
 
 
-def test_the_load_is_the_share_of_work_in_the_time_since_the_reading_before():
+def test_cpu_load_is_the_share_of_work_since_the_previous_reading():
     before = [times(user=10, idle=100), times(user=20, idle=200)]
     after = [times(user=10.3, idle=100.7), times(user=20.9, idle=200.1)]
     later = [times(user=10.8, system=0.5, idle=100.7), times(user=20.9, idle=201.1)]
@@ -56,16 +56,16 @@ def test_the_load_is_the_share_of_work_in_the_time_since_the_reading_before():
     assert host.core_fracs == pytest.approx((1.0, 0.0))
 
 
-def test_waiting_for_storage_is_no_work_and_guests_are_not_counted_twice():
+def test_iowait_is_not_work_and_guest_time_is_not_counted_twice():
     host = host_with([times()], [times(user=0.5, guest=0.5, idle=0.25, iowait=0.25)])
     assert host.read()["cpu_frac"] == pytest.approx(0.5)
 
 
-def test_too_short_a_time_gives_no_load_rather_than_a_lottery():
+def test_too_short_an_interval_gives_no_load():
     host = host_with([times()], [times(user=1.0, idle=1.0)], [times(user=1.01, idle=1.0)], [times(user=1.5, idle=1.5)])
     assert host.read()["cpu_frac"] == pytest.approx(0.5)
     assert math.isnan(host.read()["cpu_frac"])
-    assert host.core_fracs == pytest.approx((0.5,)), "what was last known stays shown"
+    assert host.core_fracs == pytest.approx((0.5,)), "the last known load remains"
     assert host.read()["cpu_frac"] == pytest.approx(0.5), "and the next share covers the whole time"
 
 
@@ -74,27 +74,27 @@ def test_counters_that_run_backwards_give_a_share_between_0_and_1():
     assert [host.read()["cpu_frac"] for _ in range(2)] == [0.0, 1.0]
 
 
-def test_a_core_switched_on_meanwhile_gives_no_load_once():
+def test_a_new_core_gives_no_load_once():
     host = host_with([times()], [times(idle=1.0), times(idle=1.0)], [times(user=1.0, idle=1.0), times(idle=2.0)])
     assert math.isnan(host.read()["cpu_frac"])
     assert host.read()["cpu_frac"] == pytest.approx(0.5)
 
 
-def test_the_share_of_time_idle_for_storage_is_told_beside_the_load():
+def test_iowait_is_recorded_with_the_load():
     host = host_with([times(), times()], [times(iowait=0.5, idle=0.5), times(user=0.75, iowait=0.25)])
-    told = host.read()
-    assert told["iowait_frac"] == pytest.approx(0.375)
-    assert told["cpu_frac"] == pytest.approx(0.375)
+    values = host.read()
+    assert values["iowait_frac"] == pytest.approx(0.375)
+    assert values["cpu_frac"] == pytest.approx(0.375)
 
 
-def test_where_the_system_does_not_count_waits_for_storage_their_share_is_unknown():
+def test_iowait_is_unknown_on_systems_without_it():
     Mac = namedtuple("Mac", "user nice system idle")
     readings = iter([[Mac(0.0, 0.0, 0.0, 0.0)], [Mac(1.0, 0.0, 0.0, 1.0)]])
     host = Host(cpu_times=lambda: next(readings))
     host.read()
-    told = host.read()
-    assert math.isnan(told["iowait_frac"])
-    assert told["cpu_frac"] == pytest.approx(0.5)
+    values = host.read()
+    assert math.isnan(values["iowait_frac"])
+    assert values["cpu_frac"] == pytest.approx(0.5)
 
 
 # This process.
@@ -116,36 +116,36 @@ def test_cpu_time_of_this_process_is_that_of_all_its_threads_and_not_of_its_chil
     assert 0.1 <= grown < 0.5
 
 
-def test_memory_of_this_process_is_what_psutil_says_of_it():
-    held = bytearray(64 * 1024**2)
-    told = Host().read()["rss_bytes"]
-    assert told > len(held)
-    assert told == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
+def test_resident_memory_is_that_of_psutil():
+    buffer = bytearray(64 * 1024**2)
+    rss_bytes = Host().read()["rss_bytes"]
+    assert rss_bytes > len(buffer)
+    assert rss_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.1)
 
 
 @linux_only
-def test_every_thread_that_was_taken_off_its_core_counts():
+def test_preemptions_of_all_threads_are_counted():
     host, usage = Host(), resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    own = psutil.Process().num_ctx_switches().involuntary
-    assert host.read()["preempted"] >= usage >= own, "psutil tells of the main thread alone"
+    before = psutil.Process().num_ctx_switches().involuntary
+    assert host.read()["preempted"] >= usage >= before, "psutil counts the main thread alone"
 
 
 @linux_only
-def test_bytes_read_from_storage_are_unknown_with_a_reason_where_the_system_hides_them(monkeypatch):
-    asked = []
+def test_hidden_storage_reads_are_unknown_with_a_gap(monkeypatch):
+    calls = []
 
     def denied(_):
-        asked.append(1)
+        calls.append(1)
         raise psutil.AccessDenied
 
     monkeypatch.setattr(psutil.Process, "io_counters", denied)
     host = Host()
     assert [math.isnan(host.read()["read_bytes"]) for _ in range(3)] == [True] * 3
-    assert len(asked) == 1
+    assert len(calls) == 1
     assert [gap.what for gap in host.gaps] == ["bytes read from storage"]
 
 
-def test_bytes_read_from_storage_are_unknown_where_the_system_does_not_count_them(monkeypatch):
+def test_storage_reads_are_unknown_on_systems_without_them(monkeypatch):
     monkeypatch.delattr(psutil.Process, "io_counters", raising=False)
     host = Host()
     assert math.isnan(host.read()["read_bytes"])
@@ -175,7 +175,7 @@ def test_without_cgroups_every_core_of_the_affinity_may_be_used(tmp_path):
 
 
 @linux_only
-def test_affinity_is_asked_of_the_system(tmp_path):
+def test_affinity_comes_from_the_system(tmp_path):
     assert cores_allowed(tmp_path) == len(os.sched_getaffinity(0))
 
 
@@ -205,7 +205,7 @@ CPU = f"{CG}/cpu,cpuacct"
         ({"proc/self/cgroup": "0::/../../escaped", f"{CG}/cpu.max": "100000 100000"}, 1),
     ],
 )  # fmt: skip
-def test_a_cpu_quota_of_any_cgroup_we_are_in_binds(system, files, cores):
+def test_the_cpu_quota_of_every_ancestor_cgroup_applies(system, files, cores):
     assert cores_allowed(system(**files), affinity=8) == cores
 
 
@@ -224,9 +224,9 @@ P1 = {f"{CPU}/job/cpu.cfs_period_us": "100000"}
         ({}, math.nan),  # not Linux, or its files are hidden
     ],
 )
-def test_how_long_a_quota_held_us_back_is_told_in_seconds(system, files, seconds):
-    told = Throttling(system(**files)).read()
-    assert told == seconds or (math.isnan(told) and math.isnan(seconds))
+def test_throttling_is_recorded_in_seconds(system, files, seconds):
+    throttled_s = Throttling(system(**files)).read()
+    assert throttled_s == seconds or (math.isnan(throttled_s) and math.isnan(seconds))
 
 
 @pytest.mark.parametrize(
@@ -240,5 +240,5 @@ def test_how_long_a_quota_held_us_back_is_told_in_seconds(system, files, seconds
         ({**INSIDE, f"{CG}/memory/memory.limit_in_bytes": str(2 * GIB)}, 2 * GIB),
     ],
 )
-def test_the_least_memory_limit_of_the_cgroups_we_are_in_binds(system, files, limit):
+def test_the_lowest_memory_limit_of_all_cgroups_applies(system, files, limit):
     assert memory_limit_bytes(system(**files)) == limit

@@ -72,30 +72,30 @@ def version_py(version: str, cuda: str | None, hip: str | None = None) -> str:
     return f"__all__ = ['__version__']\n__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: str = {hip!r}\n"
 
 
-def whats(told: Machine) -> list[str]:
-    return [gap.what for gap in told.gaps]
+def gap_subjects(machine_value: Machine) -> list[str]:
+    return [gap.what for gap in machine_value.gaps]
 
 
 # What the machine is.
 
 
-def test_a_machine_is_told_in_full(standin, tmp_path, installed_torch):
+def test_all_fields_of_a_machine_are_filled(standin, tmp_path, installed_torch):
     installed_torch(version_py("9.9.0+cu999", "99.9"))
-    told = machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
-    assert [gpu.uuid for gpu in told.gpus] == [UUID]
-    assert told.driver == "999.10.standin"
-    assert told.torch == "9.9.0+cu999"
-    assert told.python == platform.python_version()
-    assert told.platform == platform.platform()
-    assert told.cores == os.cpu_count()
-    assert told.cores_allowed is not None
-    assert told.memory_bytes == psutil.virtual_memory().total
-    assert told.cuda_visible_devices == "0"
-    assert told.container is None
-    assert told.device == "Standin H100"
+    described = machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path)
+    assert [gpu.uuid for gpu in described.gpus] == [UUID]
+    assert described.driver == "999.10.standin"
+    assert described.torch == "9.9.0+cu999"
+    assert described.python == platform.python_version()
+    assert described.platform == platform.platform()
+    assert described.cores == os.cpu_count()
+    assert described.cores_allowed is not None
+    assert described.memory_bytes == psutil.virtual_memory().total
+    assert described.cuda_visible_devices == "0"
+    assert described.container is None
+    assert described.device == "Standin H100"
 
 
-def test_asking_leaves_the_driver_closed(standin):
+def test_describing_the_machine_leaves_nvml_closed(standin):
     import pynvml
 
     machine({})
@@ -103,26 +103,26 @@ def test_asking_leaves_the_driver_closed(standin):
     assert standin.calls("nvmlInitWithFlags") == standin.calls("nvmlShutdown") == 1
 
 
-def test_asking_does_not_import_torch():
+def test_describing_the_machine_does_not_import_torch():
     code = "import sys; from gpulab.sensors import machine; machine(); print('torch' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert told.stdout.strip() == "False", told.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert process.stdout.strip() == "False", process.stderr
 
 
-def test_the_installed_torch_is_told_as_it_tells_itself():
+def test_the_torch_build_equals_that_of_torch_itself():
     torch = pytest.importorskip("torch")
-    told = torch_build()
-    assert told is not None
-    assert told.version == torch.__version__
-    assert told.cuda == (torch.version.cuda is not None)
-    assert told.rocm == (torch.version.hip is not None)
+    build = torch_build()
+    assert build is not None
+    assert build.version == torch.__version__
+    assert build.cuda == (torch.version.cuda is not None)
+    assert build.rocm == (torch.version.hip is not None)
 
 
-def test_a_torch_whose_files_do_not_tell_has_the_version_its_package_has(installed_torch):
+def test_a_torch_without_version_file_has_its_packages_version(installed_torch):
     installed_torch("")
-    told = torch_build()
-    assert told is not None
-    assert (told.version, told.cuda) == ("9.9.0", None)
+    build = torch_build()
+    assert build is not None
+    assert (build.version, build.cuda) == ("9.9.0", None)
 
 
 CPUINFO = (
@@ -130,11 +130,11 @@ CPUINFO = (
 )
 
 
-def test_the_processor_is_called_by_its_name(system):
+def test_the_processor_has_its_model_name(system):
     assert cpu_name(system({"proc/cpuinfo": CPUINFO})) == "Some CPU @ 3 GHz"
 
 
-def test_a_processor_without_a_name_is_called_by_its_kind(tmp_path):
+def test_a_processor_without_a_model_name_has_its_architecture(tmp_path):
     assert cpu_name(tmp_path) in (platform.processor(), platform.machine())
 
 
@@ -156,15 +156,15 @@ def test_a_processor_without_a_name_is_called_by_its_kind(tmp_path):
         ({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, {}, "Kaggle"),
     ],
 )
-def test_what_we_run_in_is_known_by_its_marks(system, environ, files, expected):
+def test_containers_are_recognised_by_their_marks(system, environ, files, expected):
     assert container(environ, system(files)) == expected
 
 
-def test_memory_and_core_limits_are_told_beside_what_the_machine_has(system):
+def test_memory_and_core_limits_are_listed_with_the_machines_totals(system):
     files = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000", "sys/fs/cgroup/memory.max": "1234567"}
-    told = machine({}, system(files))
-    assert (told.cores_allowed, told.memory_limit_bytes) == (0.5, 1234567)
-    (gap,) = (gap for gap in told.gaps if "may use" in gap.what)
+    described = machine({}, system(files))
+    assert (described.cores_allowed, described.memory_limit_bytes) == (0.5, 1234567)
+    (gap,) = (gap for gap in described.gaps if "may use" in gap.what)
     assert "the 0.5 cores" in gap.what
     assert f"all {os.cpu_count()} cores" in gap.why
     assert "num_workers" in gap.fix
@@ -179,10 +179,10 @@ def test_every_gap_says_what_why_and_what_to_do(standin, system, installed_torch
     standin.mig(2, instances=0)
     standin.fault("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED)
     files = {".dockerenv": "", "proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "50000 100000"}
-    told = machine({"CUDA_VISIBLE_DEVICES": "0"}, system(files))
-    assert len(told.gaps) == 8
-    assert len(set(whats(told))) == 8
-    for gap in told.gaps:
+    described = machine({"CUDA_VISIBLE_DEVICES": "0"}, system(files))
+    assert len(described.gaps) == 8
+    assert len(set(gap_subjects(described))) == 8
+    for gap in described.gaps:
         for text in (gap.what, gap.why, gap.fix):
             assert text.strip() == text != ""
             assert len(text) < 160, text
@@ -191,7 +191,7 @@ def test_every_gap_says_what_why_and_what_to_do(standin, system, installed_torch
 
 def test_sensors_a_gpu_does_not_have_are_known_before_anything_is_recorded(standin, tmp_path):
     standin.fault("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED)
-    assert "GPU energy" in whats(machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path))
+    assert "GPU energy" in gap_subjects(machine({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path))
 
 
 CPU_BUILD, CUDA_BUILD = version_py("9.9.0+cpu", None), version_py("9.9.0+cu999", "99.9")
@@ -209,37 +209,35 @@ CPU_BUILD, CUDA_BUILD = version_py("9.9.0+cpu", None), version_py("9.9.0+cu999",
         (0, None, ["operators, kernels and steps"]),
     ],
 )
-def test_a_torch_that_cannot_use_the_gpu_is_told_where_there_is_one(
-    standin, tmp_path, installed_torch, gpus, build, expected
-):
+def test_a_torch_build_that_cannot_use_the_gpu_is_a_gap(standin, tmp_path, installed_torch, gpus, build, expected):
     standin.reset(gpus)
     installed_torch(build)
-    told = whats(machine({}, tmp_path))
-    assert [what for what in told if what in ("anything on the GPU", "operators, kernels and steps")] == expected
+    subjects = gap_subjects(machine({}, tmp_path))
+    assert [
+        subject for subject in subjects if subject in ("anything on the GPU", "operators, kernels and steps")
+    ] == expected
 
 
 @pytest.mark.parametrize(
     ("gpus", "marks", "times"), [(1, {".dockerenv": ""}, 1), (1, {}, 0), (0, {".dockerenv": ""}, 0)]
 )
-def test_whose_gpu_memory_it_is_is_unknown_in_a_container_with_a_gpu(standin, system, gpus, marks, times):
+def test_memory_of_other_processes_is_a_gap_in_a_container_with_a_gpu(standin, system, gpus, marks, times):
     standin.reset(gpus)
-    assert sum("own share" in what for what in whats(machine({}, system(marks)))) == times
+    assert sum("memory_allocated" in gap.fix for gap in machine({}, system(marks)).gaps) == times
 
 
-@pytest.mark.parametrize(
-    ("capability", "why"), [((8, 0), "from Hopper (9.0) on"), ((9, 0), "gpulab"), ((10, 0), "gpulab")]
-)
+@pytest.mark.parametrize(("capability", "why"), [((8, 0), "Hopper"), ((9, 0), "gpulab"), ((10, 0), "gpulab")])
 def test_why_tensor_cores_are_not_counted_depends_on_the_gpu(standin, tmp_path, capability, why):
     standin.reset(gpus=1)
     standin.capability(0, *capability)
-    (gap,) = (gap for gap in machine({}, tmp_path).gaps if "tensor cores" in gap.what)
+    (gap,) = (gap for gap in machine({}, tmp_path).gaps if "tensor core" in gap.what)
     assert why in gap.why
 
 
 def test_a_machine_without_a_gpu_has_one_gap_for_that(standin, tmp_path, installed_torch):
     installed_torch(CPU_BUILD)
     standin.fault("nvmlInitWithFlags", 12)
-    told = machine({}, tmp_path)
-    assert told.gpus == ()
-    assert told.device == told.cpu
-    assert [gap for gap in told.gaps if "GPU" in gap.what] == [told.gaps[0]]
+    described = machine({}, tmp_path)
+    assert described.gpus == ()
+    assert described.device == described.cpu
+    assert [gap for gap in described.gaps if "GPU" in gap.what] == [described.gaps[0]]

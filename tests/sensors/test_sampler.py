@@ -26,7 +26,7 @@ PERIOD = 100 * MS
 
 
 class Clock:
-    """Time that passes only when someone waits or works; the sampler is stopped after so many rounds."""
+    """A clock that advances only during waits and work; it stops the sampler after this number of rounds."""
 
     def __init__(self, rounds: int) -> None:
         self.now_ns = 5_000 * MS
@@ -62,7 +62,7 @@ def collector(ticks: list, work=lambda tick: None) -> Reader:
 
 
 @given(st.lists(st.integers(0, 1_000), min_size=1, max_size=50), st.integers(1, 100))
-def test_ticks_lie_on_the_schedule_and_every_instant_is_served_once_or_missed(waits, period):
+def test_every_scheduled_tick_is_served_once_or_missed(waits, period):
     schedule = Schedule(first_ns=0, period_ns=period)
     now, served = 0, []
     for wait in waits:
@@ -118,8 +118,8 @@ def test_ticks_that_were_missed_are_counted_and_not_made_up_for():
     assert "930 ms" in gap.why
 
 
-@pytest.mark.parametrize(("rounds", "pause_ms", "told"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
-def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, told):
+@pytest.mark.parametrize(("rounds", "pause_ms", "reported"), [(3, 550, 0), (3, 650, 1), (99, 950, 0), (70, 950, 1)])
+def test_only_many_missed_ticks_are_a_gap(rounds, pause_ms, reported):
     clock = Clock(rounds)
     pauses = itertools.chain([pause_ms * MS], itertools.repeat(0))
 
@@ -128,10 +128,10 @@ def test_a_few_missed_ticks_are_no_news_and_many_are(rounds, pause_ms, told):
 
     sampler = clock.sampled(collector([], work))
     assert sampler.missed == pause_ms // 100 - 1
-    assert len(sampler.gaps) == told
+    assert len(sampler.gaps) == reported
 
 
-def test_the_end_is_read_too_unless_that_was_done_just_now():
+def test_a_last_reading_is_taken_unless_one_was_taken_just_now():
     clock, ticks = Clock(rounds=2), []
     sampler = Sampler([collector(ticks)], period_ns=PERIOD, clock_ns=clock, steady_ns=clock, wait=clock.wait)
     sampler._loop()
@@ -141,7 +141,7 @@ def test_the_end_is_read_too_unless_that_was_done_just_now():
     assert [(tick.at_ns // MS, tick.late_ns) for tick in ticks[2:]] == [(5170, 0)]
 
 
-def test_a_reader_that_fails_takes_nothing_else_with_it_and_is_left_alone_after_three_times():
+def test_a_failing_reader_affects_no_other_and_stops_after_three_failures():
     calls, ticks = [], []
 
     def broken(tick):
@@ -156,7 +156,7 @@ def test_a_reader_that_fails_takes_nothing_else_with_it_and_is_left_alone_after_
     assert gap.why == "reading failed with ValueError: no such thing (3 times)"
 
 
-def test_a_reader_that_fails_now_and_then_goes_on():
+def test_a_reader_with_occasional_failures_continues():
     calls = []
 
     def moody(tick):
@@ -212,17 +212,17 @@ def test_a_reader_may_stop_the_sampler():
 
 
 def test_the_thread_has_the_context_of_the_one_that_started_it():
-    whose = contextvars.ContextVar("whose", default="nobody's")
-    seen = []
-    sampler = Sampler([Reader(what="context", read=lambda _: seen.append(whose.get()))], period_ns=MS)
-    token = whose.set("the cell's")
+    variable = contextvars.ContextVar("whose", default="nobody's")
+    values = []
+    sampler = Sampler([Reader(what="context", read=lambda _: values.append(variable.get()))], period_ns=MS)
+    token = variable.set("the cell's")
     sampler.start()
-    whose.reset(token)
+    variable.reset(token)
     sampler.stop()
-    assert set(seen) == {"the cell's"}
+    assert set(values) == {"the cell's"}
 
 
-def test_code_that_holds_the_gil_makes_ticks_late_or_missed_but_never_twice():
+def test_ticks_under_a_held_gil_are_late_or_missed():
     ticks = []
     sampler = Sampler([collector(ticks)], period_ns=5 * MS)
     numbers = list(range(400_000, 0, -1))
@@ -250,12 +250,12 @@ def standin(built, monkeypatch):
 
 
 def after_ticks(count: int, **options) -> tuple[Sensors, list]:
-    """Sensors that have made at least so many rounds, and were stopped; and what `now()` said after each."""
-    seen, enough = [], threading.Event()
+    """Sensors after at least this number of rounds, stopped; and the value of `now()` after each round."""
+    ticks, enough = [], threading.Event()
 
     def on_tick():
-        seen.append(sensors.now())
-        if len(seen) >= count:
+        ticks.append(sensors.now())
+        if len(ticks) >= count:
             enough.set()
 
     options = {"nvml": Nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}), **options}
@@ -263,11 +263,11 @@ def after_ticks(count: int, **options) -> tuple[Sensors, list]:
     sensors.start()
     assert enough.wait(30)
     sensors.stop()
-    return sensors, seen
+    return sensors, ticks
 
 
 def not_told(sensors: Sensors) -> list[str]:
-    """What the sensors could not tell; a busy machine also misses ticks, which is no matter here."""
+    """Subjects of the gaps, without missed ticks, which a busy machine may have."""
     return [gap.what for gap in sensors.gaps if not gap.what.endswith("sensor readings")]
 
 
@@ -293,12 +293,12 @@ def test_the_driver_is_closed_when_the_sensors_have_stopped(standin):
 def test_each_gpu_has_its_own_rows_with_its_own_numbers(standin):
     rows = after_ticks(2)[0].gpu_rows(0)
     for gpu in range(2):
-        own = rows.where(rows["device"] == gpu)
+        rows_of_gpu = rows.where(rows["device"] == gpu)
         for column, (base, step) in EXPECTED.items():
-            assert own[column] == pytest.approx(base + gpu * step)
+            assert rows_of_gpu[column] == pytest.approx(base + gpu * step)
 
 
-def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
+def test_device_indices_refer_to_the_gpus_of_the_runs_machine(standin):
     sensors, _ = after_ticks(2)
     second, first = reversed(sensors.gpus)
     swapped = sensors.gpu_rows(0, [second, first])
@@ -307,44 +307,44 @@ def test_rows_count_through_the_gpus_of_the_runs_machine(standin):
     assert len(sensors.gpu_rows(0, [Gpu(index=0, name="another", uuid="GPU-x")])) == 0
 
 
-def test_what_a_gpu_does_not_tell_is_nan_in_the_rows_and_none_in_the_panel(standin):
+def test_a_missing_gpu_sensor_is_nan_in_rows_and_none_in_readings(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, gpu=1)
-    sensors, seen = after_ticks(2)
+    sensors, readings = after_ticks(2)
     rows = sensors.gpu_rows(0)
     assert np.isnan(rows.where(rows["device"] == 1)["util_frac"]).all()
-    told, untold = seen[-1].gpus
-    assert (told.gpu.name, told.util_frac, told.value("power_w")) == ("Standin H100", 0.61, 512.345)
-    assert (told.value("memory_used_bytes"), told.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
-    assert (untold.util_frac, untold.value("power_w")) == (None, pytest.approx(513.456))
+    first, second = readings[-1].gpus
+    assert (first.gpu.name, first.util_frac, first.value("power_w")) == ("Standin H100", 0.61, 512.345)
+    assert (first.value("memory_used_bytes"), first.gpu.memory_bytes) == (39_400_000_000, 150_000_000_000)
+    assert (second.util_frac, second.value("power_w")) == (None, pytest.approx(513.456))
     assert not_told(sensors) == ["utilisation of GPU 1 (Standin H200)"]
 
 
 def test_a_lost_gpu_has_no_more_rows_and_the_others_have(standin):
     standin.fault("nvmlDeviceGetUtilizationRates", LOST, gpu=0, skip=2)
-    sensors, seen = after_ticks(6)
+    sensors, readings = after_ticks(6)
     rows = sensors.gpu_rows(0)
     assert (rows["device"] == 0).sum() == 3, "two with values and the one at which it was lost"
     assert (rows["device"] == 1).sum() >= 6
-    assert seen[-1].gpus[0].util_frac is None
+    assert readings[-1].gpus[0].util_frac is None
 
 
-def test_the_host_is_sampled_with_the_line_the_caller_is_at(standin):
-    sensors, seen = after_ticks(3, worker_pids=lambda: [os.getpid()])
+def test_host_samples_have_the_callers_current_line(standin):
+    sensors, readings = after_ticks(3, worker_pids=lambda: [os.getpid()])
     rows = sensors.host_rows(0)
     assert set(rows["workers"]) == {1}
     assert rows["rss_bytes"][-1] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
     lines = {line for line in rows.words("frame").to_list() if line}
     assert any("(test_sampler.py:" in line for line in lines), lines
-    assert seen[-1].workers == 1
-    assert seen[-1].rss_bytes == rows["rss_bytes"][len(seen) - 1]
+    assert readings[-1].workers == 1
+    assert readings[-1].rss_bytes == rows["rss_bytes"][len(readings) - 1]
 
 
 def test_without_a_gpu_the_host_is_still_sampled(standin):
     standin.fault("nvmlInitWithFlags", 12)
-    sensors, seen = after_ticks(2)
+    sensors, readings = after_ticks(2)
     assert len(sensors.gpu_rows(0)) == 0
     assert len(sensors.host_rows(0)) >= 2
-    assert seen[-1].gpus == ()
+    assert readings[-1].gpus == ()
     assert not_told(sensors) == ["GPU sensors"]
 
 
@@ -352,12 +352,12 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
     def broken():
         raise RuntimeError("comm closed")
 
-    host, asked = Host(), []
+    host, calls = Host(), []
     reading, enough = host.read, threading.Event()
 
     def read():
-        asked.append(1)
-        if len(asked) > 5:
+        calls.append(1)
+        if len(calls) > 5:
             enough.set()
         return reading()
 
@@ -369,7 +369,7 @@ def test_a_panel_that_fails_does_not_stop_the_sensors(standin):
     assert "the live panel" in not_told(sensors)
 
 
-def test_before_it_starts_and_without_samples_there_is_nothing_and_no_error():
+def test_sensors_without_samples_give_empty_rows():
     sensors = Sensors()
     assert sensors.now().gpus == ()
     assert sensors.now().rss_bytes is None
@@ -377,6 +377,6 @@ def test_before_it_starts_and_without_samples_there_is_nothing_and_no_error():
     assert sensors.gaps == ()
 
 
-def test_the_first_share_of_cpu_time_is_not_known_rather_than_zero(standin):
+def test_the_first_cpu_share_is_unknown(standin):
     rows = after_ticks(1)[0].host_rows(0)
     assert math.isnan(rows["cpu_frac"][0])

@@ -1,4 +1,4 @@
-"""Where a dataset's files lie: told by what it holds, without a call of its code."""
+"""The file system of a dataset's files, from its attributes, without calling its code."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ Part = namedtuple("Part", "mountpoint fstype")
 
 @pytest.fixture(autouse=True)
 def mounts(tmp_path, monkeypatch):
-    """A system whose /, and two folders of the test's, lie on different kinds of file systems."""
+    """A system with different file systems for / and two folders of the test."""
     for name in ("far", "far/near"):
         (tmp_path / name).mkdir()
-    told = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: told)
+    mounts = [Part("/", "ext4"), Part(str(tmp_path / "far"), "nfs4"), Part(str(tmp_path / "far/near"), "xfs")]
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
     return tmp_path
 
 
 class Pictures:
-    def __init__(self, **held):
-        self.__dict__.update(held)
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
 
     def __getattr__(self, name):
         raise AssertionError(f"asked for {name}")
 
 
-def test_the_innermost_mount_a_file_lies_under_is_its_file_system(mounts):
+def test_the_innermost_mount_decides_the_file_system(mounts):
     assert file_system(mounts) == "ext4"
     assert file_system(mounts / "far") == "nfs4"
     assert file_system(mounts / "far" / "near" / "a.jpg") == "xfs"
     assert file_system(mounts / "farther") == "ext4", "a longer name is another folder"
 
 
-def test_a_link_is_followed_to_where_the_files_really_lie(mounts):
+def test_links_are_followed_to_the_real_file_system(mounts):
     (mounts / "data").symlink_to(mounts / "far")
     assert file_system(mounts / "data" / "a.jpg") == "nfs4"
 
 
 @pytest.mark.parametrize("name", ["root", "path", "folder", "data_dir"])
-def test_a_dataset_is_asked_by_what_it_holds(mounts, name):
+def test_path_attributes_of_a_dataset_are_used(mounts, name):
     assert location(Pictures(**{name: mounts / "far"})) == "nfs4"
     assert location(Pictures(**{name: str(mounts / "far")})) == "nfs4"
 
 
-def test_a_list_of_files_tells_by_its_first(mounts):
+def test_the_first_file_of_a_list_is_used(mounts):
     file = mounts / "far" / "a.jpg"
     file.touch()
     assert location(Pictures(files=[str(file), "b.jpg"])) == "nfs4"
     assert location(Pictures(samples=[(str(file), 3)])) == "nfs4", "as torchvision keeps them"
 
 
-def test_what_wraps_a_dataset_is_looked_through(mounts):
+def test_wrapped_datasets_are_searched(mounts):
     inner = Pictures(root=str(mounts / "far"))
     assert location(Pictures(dataset=inner, indices=[1, 2])) == "nfs4"
     assert location(Pictures(datasets=[Pictures(dataset=inner)])) == "nfs4"
 
 
 @pytest.mark.parametrize(
-    "held", [{}, {"root": "no such folder"}, {"root": 7}, {"files": []}, {"path": "a" * 10_000}, {"path": "a\0b"}]
+    "attributes", [{}, {"root": "no such folder"}, {"root": 7}, {"files": []}, {"path": "a" * 10_000}, {"path": "a\0b"}]
 )
-def test_a_dataset_that_tells_of_no_file_lies_nowhere_known(held):
-    assert location(Pictures(**held)) is None
+def test_a_dataset_without_paths_has_no_file_system(attributes):
+    assert location(Pictures(**attributes)) is None
 
 
-def test_a_dataset_that_holds_itself_is_no_endless_search():
-    own = Pictures()
-    own.__dict__["dataset"] = own
-    assert location(own) is None
+def test_a_dataset_that_contains_itself_ends_the_search():
+    dataset = Pictures()
+    dataset.__dict__["dataset"] = dataset
+    assert location(dataset) is None
 
 
 def test_anything_can_be_a_dataset():

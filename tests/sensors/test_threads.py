@@ -17,23 +17,23 @@ from gpulab.sensors.host.threads import Threads
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a clock for each thread")
 
 
-class Asked:
-    """Readings as the sampler takes them, from a thread of their own."""
+class ReadingThread:
+    """Takes readings in a separate thread, like the sampler."""
 
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
 
     def read(self) -> dict[str, float]:
-        told: list[dict[str, float]] = []
-        asking = threading.Thread(target=lambda: told.append(self.threads.read()))
+        readings: list[dict[str, float]] = []
+        asking = threading.Thread(target=lambda: readings.append(self.threads.read()))
         asking.start()
         asking.join()
-        return told[0]
+        return readings[0]
 
 
 @pytest.fixture
 def other():
-    """A thread that computes for as long as it is told, and then waits."""
+    """A thread that uses 50 ms of CPU time for each call of the fixture, and waits otherwise."""
     work, done, end = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
 
     def run():
@@ -41,8 +41,8 @@ def other():
             work.acquire()
             if end.is_set():
                 return
-            began = time.thread_time()
-            while time.thread_time() - began < 0.05:
+            start_s = time.thread_time()
+            while time.thread_time() - start_s < 0.05:
                 pass
             done.release()
 
@@ -60,47 +60,47 @@ def other():
 
 
 def compute(seconds):
-    began = time.thread_time()
-    while time.thread_time() - began < seconds:
+    start_s = time.thread_time()
+    while time.thread_time() - start_s < seconds:
         pass
 
 
 @linux_only
-def test_what_the_recorded_thread_uses_is_its_own_and_not_the_others(other):
-    asked = Asked(Threads(threading.get_ident()))
-    before = asked.read()
+def test_cpu_time_of_the_recorded_thread_is_separate_from_the_others(other):
+    reader = ReadingThread(Threads(threading.get_ident()))
+    before = reader.read()
     compute(0.05)
-    mine = asked.read()
+    first = reader.read()
     other()
-    theirs = asked.read()
-    assert mine["main_cpu_s"] - before["main_cpu_s"] >= 0.05
-    assert mine["others_cpu_s"] - before["others_cpu_s"] < 0.05
-    assert theirs["others_cpu_s"] - mine["others_cpu_s"] >= 0.05
-    assert theirs["main_cpu_s"] - mine["main_cpu_s"] < 0.05
+    second = reader.read()
+    assert first["main_cpu_s"] - before["main_cpu_s"] >= 0.05
+    assert first["others_cpu_s"] - before["others_cpu_s"] < 0.05
+    assert second["others_cpu_s"] - first["others_cpu_s"] >= 0.05
+    assert second["main_cpu_s"] - first["main_cpu_s"] < 0.05
 
 
 @linux_only
-def test_the_place_of_the_thread_that_used_most_since_the_reading_before_is_told(other):
+def test_the_location_of_the_busiest_other_thread_is_recorded(other):
     threads = Threads(threading.get_ident())
-    asked = Asked(threads)
-    asked.read()
+    reader = ReadingThread(threads)
+    reader.read()
     other()
-    asked.read()
+    reader.read()
     assert threads.busiest is not None
     assert "run (test_threads.py:" in threads.busiest
-    asked.read()
-    assert threads.busiest is None, "nobody computed since"
+    reader.read()
+    assert threads.busiest is None, "no thread computed since then"
 
 
-def test_a_thread_without_a_line_of_the_users_is_told_by_its_name():
+def test_a_thread_without_user_code_is_shown_by_name():
     idle = threading.Event()
     thread = threading.Thread(target=idle.wait, name="pin_memory")
     thread.start()
     used = {thread.native_id: iter([0.0, 1.0])}
     threads = Threads(threading.get_ident(), cpu_s=lambda native: next(used.get(native, iter([0.0]))))
-    asked = Asked(threads)
-    asked.read()
-    asked.read()
+    reader = ReadingThread(threads)
+    reader.read()
+    reader.read()
     idle.set()
     thread.join()
     assert threads.busiest == "pin_memory"
@@ -108,20 +108,20 @@ def test_a_thread_without_a_line_of_the_users_is_told_by_its_name():
 
 @pytest.mark.alone("measures how long a thread waits for a core of this machine")
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits for a core")
-def test_time_in_which_a_thread_wants_a_core_and_has_none_is_counted():
-    asked = Asked(Threads(threading.get_ident()))
+def test_time_waiting_for_a_core_is_counted():
+    reader = ReadingThread(Threads(threading.get_ident()))
     allowed = os.sched_getaffinity(0)
-    alone = asked.read()
+    alone = reader.read()
     time.sleep(0.2)
-    slept = asked.read()
+    slept = reader.read()
     assert slept["main_delayed_s"] - alone["main_delayed_s"] < 0.1, "who sleeps wants no core"
     os.sched_setaffinity(0, {min(allowed)})
     try:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as rival:  # on the same core
             time.sleep(0.2)
-            before = asked.read()
+            before = reader.read()
             compute(0.2)
-            after = asked.read()
+            after = reader.read()
             rival.kill()
     finally:
         os.sched_setaffinity(0, allowed)
@@ -129,9 +129,9 @@ def test_time_in_which_a_thread_wants_a_core_and_has_none_is_counted():
 
 
 @linux_only
-def test_a_thread_that_is_gone_keeps_its_cpu_time():
+def test_cpu_time_of_an_ended_thread_is_kept():
     threads = Threads(threading.get_ident())
-    asked = Asked(threads)
+    reader = ReadingThread(threads)
     started, end = threading.Event(), threading.Event()
 
     def run():
@@ -142,15 +142,15 @@ def test_a_thread_that_is_gone_keeps_its_cpu_time():
     thread = threading.Thread(target=run)
     thread.start()
     started.wait()
-    alive = asked.read()["others_cpu_s"]
+    alive = reader.read()["others_cpu_s"]
     end.set()
     thread.join()
-    assert asked.read()["others_cpu_s"] >= alive >= 0.05
+    assert reader.read()["others_cpu_s"] >= alive >= 0.05
 
 
-def test_where_the_system_has_no_such_clock_nothing_is_told_and_it_is_said_why():
+def test_without_thread_clocks_cpu_times_are_unknown_with_a_gap():
     threads = Threads(threading.get_ident(), cpu_s=lambda _: math.nan)
-    told = Asked(threads).read()
-    assert math.isnan(told["main_cpu_s"])
-    assert math.isnan(told["others_cpu_s"])
+    values = ReadingThread(threads).read()
+    assert math.isnan(values["main_cpu_s"])
+    assert math.isnan(values["others_cpu_s"])
     assert [gap.what for gap in threads.gaps] == ["CPU time of single threads"]

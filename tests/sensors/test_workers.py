@@ -1,4 +1,4 @@
-"""The DataLoader's workers as the sensors see them: processes of our own stand in for them."""
+"""Sensors of DataLoader workers, with other child processes in their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /
 
 @pytest.fixture
 def child():
-    """Starts Python code in processes of their own; ends them."""
+    """Start Python code in separate processes, and end them."""
     started = []
 
     def start(code: str) -> subprocess.Popen:
@@ -38,22 +38,22 @@ def child():
 # Workers.
 
 
-def test_no_workers_are_zero_workers_which_is_known():
-    told = Workers().read(0)
-    assert (told["workers"], told["worker_cpu_s"]) == (0, 0)
+def test_without_workers_their_number_is_zero():
+    values = Workers().read(0)
+    assert (values["workers"], values["worker_cpu_s"]) == (0, 0)
 
 
-def test_workers_are_counted_with_their_cpu_time_and_not_others(child):
+def test_only_workers_are_counted_with_their_cpu_time(child):
     busy = "import time\nwhile time.process_time() < {}: pass\nprint(flush=True)\ntime.sleep(60)"
     first, second, _ = child(busy.format(0.3)), child(busy.format(0.2)), child(busy.format(0.4))
     workers = Workers()
     workers.watch([first.pid, second.pid])
-    told = workers.read(0)
-    assert told["workers"] == 2
-    assert told["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
+    values = workers.read(0)
+    assert values["workers"] == 2
+    assert values["worker_cpu_s"] == pytest.approx(0.5, abs=0.06), "some systems count in ticks of 10 ms"
 
 
-def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
+def test_an_ended_worker_is_not_counted_and_its_cpu_time_is_kept(child):
     busy = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ntime.sleep(60)"
     first, second = child(busy), child(busy)
     workers = Workers()
@@ -62,15 +62,15 @@ def test_a_worker_that_is_gone_is_not_counted_and_keeps_its_cpu_time(child):
     first.kill()
     assert psutil.Process(first.pid).wait(10) is not None
     workers.watch([first.pid, second.pid])
-    gone = workers.read(0)
+    values = workers.read(0)
     workers.watch([])
     none = workers.read(0)
-    assert (gone["workers"], none["workers"]) == (1, 0)
-    assert before <= gone["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
+    assert (values["workers"], none["workers"]) == (1, 0)
+    assert before <= values["worker_cpu_s"] <= none["worker_cpu_s"] < before + 0.1
 
 
 @linux_only
-def test_a_worker_that_ended_and_was_not_waited_for_is_not_alive(child):
+def test_a_zombie_worker_is_not_alive(child):
     worker = child("print(flush=True); import time; time.sleep(60)")
     workers = Workers()
     workers.watch([worker.pid])
@@ -80,7 +80,7 @@ def test_a_worker_that_ended_and_was_not_waited_for_is_not_alive(child):
     assert workers.read(0)["workers"] == 0
 
 
-def test_a_worker_that_was_gone_before_we_looked_is_nobody(child):
+def test_a_worker_that_ended_before_its_first_reading_is_ignored(child):
     worker = child("print(flush=True)")
     worker.wait()
     workers = Workers()
@@ -89,14 +89,14 @@ def test_a_worker_that_was_gone_before_we_looked_is_nobody(child):
 
 
 @linux_only
-def test_a_worker_waiting_for_storage_is_told_from_one_that_sleeps(child, monkeypatch):
+def test_workers_waiting_for_storage_are_distinguished_from_sleeping_ones(child, monkeypatch):
     started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
     statuses = {started[0].pid: psutil.STATUS_DISK_SLEEP}
     monkeypatch.setattr(psutil.Process, "status", lambda process: statuses.get(process.pid, psutil.STATUS_SLEEPING))
     workers = Workers()
     workers.watch([worker.pid for worker in started])
-    told = workers.read(0)
-    assert (told["workers"], told["workers_blocked"]) == (3, 1)
+    values = workers.read(0)
+    assert (values["workers"], values["workers_blocked"]) == (3, 1)
     assert workers.rows(0)["blocked"].tolist() == [1, 0, 0]
 
 
@@ -109,9 +109,9 @@ def test_workers_whose_cpu_time_is_hidden_are_counted_and_their_cpu_time_is_unkn
     monkeypatch.setattr(psutil.Process, "status", denied)
     workers = Workers()
     workers.watch([worker.pid])
-    told = workers.read(0)
-    assert told["workers"] == 1
-    assert math.isnan(told["worker_cpu_s"])
+    values = workers.read(0)
+    assert values["workers"] == 1
+    assert math.isnan(values["worker_cpu_s"])
     assert [gap.what for gap in workers.gaps] == ["CPU time of the workers"]
 
 
@@ -124,7 +124,7 @@ def test_a_stopped_worker_is_alive(child):
     assert workers.read(0)["workers"] == 1
 
 
-def test_each_look_at_a_worker_is_a_row_on_the_clock_of_the_run(child):
+def test_each_worker_reading_is_a_row_on_the_runs_clock(child):
     first, second = (child("print(flush=True); import time; time.sleep(60)") for _ in range(2))
     workers = Workers()
     workers.watch([first.pid])
@@ -140,7 +140,7 @@ def test_each_look_at_a_worker_is_a_row_on_the_clock_of_the_run(child):
 
 
 @linux_only
-def test_what_a_worker_reads_from_storage_is_its_own(child, monkeypatch):
+def test_storage_reads_are_recorded_per_worker(child, monkeypatch):
     worker = child("print(flush=True); import time; time.sleep(60)")
     workers = Workers()
     workers.watch([worker.pid])
@@ -155,8 +155,8 @@ def test_what_a_worker_reads_from_storage_is_its_own(child, monkeypatch):
     assert math.isnan(workers.rows(0)["read_bytes"][1])
 
 
-def test_of_many_workers_some_are_looked_at_in_turn_and_all_are_counted(child, monkeypatch):
-    monkeypatch.setattr(sensor, "_MOST_AT_ONCE", 2)
+def test_many_workers_are_read_in_turn_and_all_are_counted(child, monkeypatch):
+    monkeypatch.setattr(sensor, "_MAX_PER_READING", 2)
     started = [child("print(flush=True); import time; time.sleep(60)") for _ in range(3)]
     workers = Workers()
     workers.watch([worker.pid for worker in started])

@@ -1,4 +1,4 @@
-"""Damaged and hostile traces: a run, a partial run that says what was lost, or a TraceError; never anything else."""
+"""Damaged and hostile traces: a run, a partial run that lists the losses, or a TraceError; never anything else."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def outcome(text, **limits):
     try:
         return trace.read(text, limits=Limits(**limits) if limits else None)
     except TraceError as error:
-        found = error
-    assert found.what
-    assert found.why
-    assert found.fix
-    return found
+        result = error
+    assert result.what
+    assert result.why
+    assert result.fix
+    return result
 
 
 def with_event(text):
@@ -82,19 +82,19 @@ def small_blocks(monkeypatch):
 # Cut off.
 
 
-def test_every_truncation_gives_what_came_before_and_says_so():
-    whole = names(trace.read(TEXT))
+def test_a_truncated_trace_gives_the_events_before_the_cut():
+    intact = names(trace.read(TEXT))
     most = 0
     for size in range(1, len(TEXT)):
-        found = outcome(TEXT[:size])
-        if isinstance(found, TraceError):
+        result = outcome(TEXT[:size])
+        if isinstance(result, TraceError):
             assert most == 0
             continue
-        assert names(found) == whole[: len(names(found))]
-        assert len(names(found)) >= most
-        most = len(names(found))
-        assert found.recording.lost or TEXT[:size].rstrip().endswith((b"]", b"}"))
-    assert most == len(whole)
+        assert names(result) == intact[: len(names(result))]
+        assert len(names(result)) >= most
+        most = len(names(result))
+        assert result.recording.lost or TEXT[:size].rstrip().endswith((b"]", b"}"))
+    assert most == len(intact)
 
 
 def test_every_truncation_with_tiny_blocks_gives_the_same(small_blocks):
@@ -110,17 +110,19 @@ def test_every_truncation_of_the_compressed_file_is_survived():
     assert run.recording.lost["the file ends early"] == 1
 
 
-def test_a_killed_job_s_trace_keeps_its_sound_part(recorded):
+def test_the_trace_of_a_killed_job_keeps_its_valid_part(recorded):
     text = gzip.decompress(recorded("v100_resnet50_workers0.json.gz").read_bytes())
-    whole = trace.read(text)
+    intact = trace.read(text)
     half = trace.read(text[: len(text) * 6 // 10])
     assert len(half.event_rows) > 20_000
     assert half.recording.lost == {"the file ends early": 1}
-    found = set(zip(half.event_rows.words("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
-    assert found <= set(zip(whole.event_rows.words("name").to_list(), whole.event_rows["dur_ns"].tolist(), strict=True))
+    events = set(zip(half.event_rows.words("name").to_list(), half.event_rows["dur_ns"].tolist(), strict=True))
+    assert events <= set(
+        zip(intact.event_rows.words("name").to_list(), intact.event_rows["dur_ns"].tolist(), strict=True)
+    )
 
 
-def test_damage_in_the_compressed_data_keeps_what_came_before():
+def test_damaged_compressed_data_keeps_the_events_before_the_damage():
     text = json.dumps({"traceEvents": [event(number) for number in range(5000)]}).encode()
     packed = bytearray(gzip.compress(text))
     packed[len(packed) // 2 : len(packed) // 2 + 40] = os.urandom(40)
@@ -137,7 +139,7 @@ ODD = b'{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 1.
 
 
 @pytest.mark.parametrize(
-    ("fault", "what"),
+    ("fault", "repair"),
     [
         (b'"args": {"x": NaN}', "bare NaN, inf or N/A"),
         (b'"args": {"x": -inf}', "bare NaN, inf or N/A"),
@@ -148,11 +150,11 @@ ODD = b'{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 1.
         (b'"x": "a\nb\x00"', "control characters"),
     ],
 )
-def test_what_is_almost_json_is_mended_and_says_so(fault, what, small_blocks):
+def test_faults_in_json_are_repaired_and_reported(fault, repair, small_blocks):
     run = trace.read(with_event(ODD % fault))
     assert names(run) == ["op1", "odd", "op2"]
     assert run.recording.lost == {}
-    assert run.facts["mended"] == what
+    assert run.facts["mended"] == repair
     assert run.began_ns == 1132
 
 
@@ -174,14 +176,14 @@ def test_what_is_almost_json_is_mended_and_says_so(fault, what, small_blocks):
         (b'{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1e15}', "event more than a week from the others"),
     ],
 )
-def test_an_event_beyond_mending_is_counted_and_the_others_stay(text, cause, small_blocks):
+def test_an_unreadable_event_is_counted_and_the_others_are_kept(text, cause, small_blocks):
     run = trace.read(with_event(text))
     assert names(run) == ["op1", "op2"]
     assert run.recording.lost == {cause: 1}
     assert run.began_ns == 1132
 
 
-def test_a_negative_duration_counts_as_none_and_a_missing_one_too():
+def test_negative_and_missing_durations_become_zero():
     run = trace.read(
         with_event(b'{"ph": "X", "cat": "cpu_op", "name": "odd", "pid": 1, "tid": 1, "ts": 1.5, "dur": -3}')
     )
@@ -233,7 +235,7 @@ def test_metadata_that_are_not_json_are_lost_without_the_events():
     assert run.recording.lost == {"metadata that is not JSON": 1}
 
 
-def test_a_name_of_any_length_and_any_letters_is_kept_bearable():
+def test_names_are_cut_to_a_maximum_length():
     run = trace.read(json.dumps({"traceEvents": [event(1, name="x" * 100_000), event(2, name="größe λ 核")]}).encode())
     long, letters = run.event_rows.words("name").to_list()
     assert len(long) == 16_384
@@ -247,12 +249,12 @@ def test_a_name_of_any_length_and_any_letters_is_kept_bearable():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "no bytes"),
-        (b"   \n", "no events"),
+        (b"", "0 bytes"),
+        (b"   \n", "no readable events"),
         (b"hello", "traceEvents"),
         (b"{}", "traceEvents"),
-        (b"[]", "no events"),
-        (b"[1, 2, 3]", "no events"),
+        (b"[]", "no readable events"),
+        (b"[1, 2, 3]", "no readable events"),
         (b"null", "traceEvents"),
         (b'{"cells": [], "nbformat": 4}', "traceEvents"),
         (b'{"traceEvents": [', "ends early"),
@@ -260,26 +262,26 @@ def test_a_name_of_any_length_and_any_letters_is_kept_bearable():
         (b"PK\x03\x04" + b"x" * 50, "zip archive"),
         (b"\x28\xb5\x2f\xfd" + b"x" * 50, "zstd"),
         ("\ufeff{}".encode("utf-16"), "UTF-16"),
-        (gzip.compress(b"", mtime=0), "no events"),
+        (gzip.compress(b"", mtime=0), "no readable events"),
         (gzip.compress(b"hello", mtime=0), "traceEvents"),
         (b"\x1f\x8b" + b"x" * 50, "damaged"),
     ],
 )
-def test_what_is_no_trace_is_refused_with_a_reason(text, why):
+def test_text_that_is_not_a_trace_is_rejected_with_a_reason(text, why):
     error = outcome(text)
     assert isinstance(error, TraceError)
     assert why in str(error)
     assert "export_chrome_trace" in error.fix or "save it" in error.fix or "unpack" in error.fix or "zstd" in error.fix
 
 
-def test_what_is_no_file_is_refused_with_a_reason(tmp_path):
+def test_a_path_that_is_not_a_file_is_rejected_with_a_reason(tmp_path):
     for path, why in ((tmp_path, "a directory"), (tmp_path / "missing.json", "No such file"), ("a\0b", "null")):
         with pytest.raises(TraceError, match=why):
             trace.read(path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_refused_rather_than_waited_for(tmp_path):
+def test_a_pipe_is_rejected_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TraceError, match="not a regular file"):
         trace.read(tmp_path / "pipe")
@@ -295,14 +297,14 @@ def repeated(byte, count):
     return b"".join((*parts, packer.flush()))
 
 
-def test_a_decompression_bomb_is_refused():
+def test_a_decompression_bomb_is_rejected():
     bomb = repeated(b" ", 300)
     assert len(bomb) < 400_000
     error = outcome(b"" + bomb)
     assert isinstance(error, TraceError)
 
 
-def test_a_bomb_behind_a_sound_beginning_is_refused_by_its_ratio():
+def test_a_bomb_after_a_valid_beginning_is_rejected_by_its_ratio():
     error = outcome(gzip.compress(TEXT[:-300]) + repeated(b"9", 80), ratio_from_bytes=2**25)
     assert isinstance(error, TraceError)
     assert "expands too far" in error.what
@@ -335,7 +337,7 @@ def test_an_event_above_the_size_limit_is_skipped_and_counted():
 @pytest.mark.parametrize(
     "opening", [b"[", b'{"a":', b'{"ph":"X","args":{"a":[', b'{"traceEvents":[', b'"', b'{"ph":"X"},{']
 )
-def test_deep_nesting_and_endless_openings_end_in_time(opening):
+def test_deep_nesting_and_many_open_brackets_finish_in_time(opening):
     for before in (
         b"",
         b'{"traceEvents": [',
@@ -362,9 +364,9 @@ def test_no_damage_raises_anything_but_a_trace_error(data):
         text[at:until] = data.draw(
             st.binary(max_size=12) | st.sampled_from([b'"', b"\\", b"}", b"]", b"{", b"[", b",", b"NaN", b"\xff"])
         )
-    found = outcome(bytes(text))
-    if isinstance(found, Run):
-        rows = found.event_rows
+    result = outcome(bytes(text))
+    if isinstance(result, Run):
+        rows = result.event_rows
         assert (rows["start_ns"] >= 0).all()
         assert (rows["dur_ns"] >= 0).all()
         assert len(rows) <= 8
@@ -372,7 +374,7 @@ def test_no_damage_raises_anything_but_a_trace_error(data):
 
 @examples(100)
 @given(st.binary(max_size=400))
-def test_mending_sound_json_changes_nothing(noise):
+def test_repairing_valid_json_changes_nothing(noise):
     sound = json.dumps({"text": noise.decode("latin-1"), "a\\": ["\\\\", "nan", "N/A \\"]}).encode()
     assert mended(sound) == (sound, ())
 

@@ -14,7 +14,7 @@ from gpulab.trace.columns.categories import family_of, kind_of
 from tests.support.runs.written_traces import kinds, read, x
 
 
-def test_the_categories_of_2021_mean_what_today_s_do():
+def test_categories_of_2021_are_classified_like_current_ones():
     old = read(
         x("Operator", "aten::add", 1, 1, tid="7"),
         x("Operator", "AddmmBackward", 2, 1, tid="7"),
@@ -60,7 +60,7 @@ def test_steps_come_from_the_host_only():
     ("iterator", "workers", "fact"),
     [("_SingleProcessDataLoaderIter", 0, "single-process"), ("_MultiProcessingDataLoaderIter", None, "multi-process")],
 )
-def test_a_dataloader_is_known_by_its_name_in_any_category(category, iterator, workers, fact):
+def test_a_dataloader_is_recognised_by_its_name_in_any_category(category, iterator, workers, fact):
     run = read(x(category, f"enumerate(DataLoader)#{iterator}.__next__", 1, 9))
     assert run.event_rows["kind"].tolist() == [Kind.LOADER]
     assert [loader.workers for loader in run.loaders] == [workers]
@@ -110,7 +110,7 @@ def test_a_kernel_carries_its_shape_and_occupancy():
     assert grids["occupancy_frac"].tolist() == pytest.approx([0.25, np.nan, np.nan, 0.0], nan_ok=True)
 
 
-def test_what_waited_for_what_is_not_device_work():
+def test_sync_records_are_not_device_work():
     run = read(x("cuda_sync", "Event Sync", 1, 5, pid=0, tid=7, device=0, stream=4294967295, correlation=0))
     assert kinds(run) == {"Event Sync": Kind.SYNC_RECORD}
     assert run.event_rows["stream"].tolist() == [-1]
@@ -144,7 +144,7 @@ def test_what_waited_for_what_is_not_device_work():
         ("INVALID", Kind.RUNTIME),
     ],
 )
-def test_a_runtime_call_is_known_by_its_name(call, kind):
+def test_runtime_calls_are_classified_by_name(call, kind):
     assert kind_of(family_of("cuda_runtime"), call) is kind
 
 
@@ -160,7 +160,7 @@ def test_a_runtime_call_is_known_by_its_name(call, kind):
         ("vectorized_gather_kernel", Kind.KERNEL),
     ],
 )
-def test_a_kernel_that_communicates_is_known_by_its_name(kernel, kind):
+def test_collective_kernels_are_recognised_by_name(kernel, kind):
     assert kind_of(family_of("kernel"), kernel) is kind
 
 
@@ -209,11 +209,11 @@ def test_the_metadata_become_machine_rank_options_and_facts():
     assert run.facts == {"cuda_runtime": "12.4", "host": "node7", "world_size": "8", "distributed_backend": "nccl"}
 
 
-def test_a_device_without_properties_is_called_unknown_not_guessed():
+def test_a_device_without_properties_is_an_unknown_gpu():
     assert read(x("kernel", "k", 1, 1, device=0)).source.device == "unknown GPU"
 
 
-def test_threads_of_equal_name_are_told_apart_by_their_process():
+def test_threads_of_equal_name_are_distinguished_by_process():
     run = read(x("cpu_op", "a", 1, 1, pid=1, tid=5), x("cpu_op", "b", 2, 1, pid=2, tid=5))
     assert run.threads == ("thread 5 of process 1", "thread 5 of process 2")
 
@@ -229,7 +229,7 @@ def test_a_bare_array_of_events_is_a_trace():
     assert len(trace.read(json.dumps([x("cpu_op", "a", 1, 1)]).encode()).event_rows) == 1
 
 
-def test_a_run_is_called_after_its_file(tmp_path):
+def test_a_run_has_the_name_of_its_file(tmp_path):
     text = json.dumps({"traceEvents": [x("cpu_op", "a", 1, 1)]}).encode()
     path = tmp_path / "host_1.pt.trace.json.gz"
     path.write_bytes(gzip.compress(text))

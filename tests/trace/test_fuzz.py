@@ -18,7 +18,7 @@ def test_damaged_files_give_a_run_or_an_error_that_says_what_to_do(count):
     assert set(tally) == {"a run", "a part, and what was lost", "refused with a reason"}
 
 
-def test_every_sound_input_of_the_fuzz_is_read_whole():
+def test_every_undamaged_fuzz_input_is_read_completely():
     for name, text in fuzz.originals():
         if name != "run.gpulab":
             assert len(trace.read(text).event_rows) == 180, name
@@ -31,7 +31,7 @@ def test_every_kind_of_damage_changes_the_text(maker):
     assert any(maker(dice, text) != text for _ in range(5))
 
 
-def test_what_takes_too_long_is_a_failure(monkeypatch):
+def test_a_fuzz_timeout_is_a_failure(monkeypatch):
     monkeypatch.setattr(fuzz, "LIMIT_S", 1)
 
     def endless(*_args, **_more):

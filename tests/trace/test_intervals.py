@@ -47,27 +47,27 @@ def is_normal(spans):
 
 @given(SPANS)
 def test_a_union_covers_what_its_spans_cover_and_is_in_normal_form(pairs):
-    whole = spans(pairs)
-    assert covered(whole) == instants(pairs)
-    assert is_normal(whole)
-    assert whole.total_ns == len(instants(pairs))
+    covered_spans = spans(pairs)
+    assert covered(covered_spans) == instants(pairs)
+    assert is_normal(covered_spans)
+    assert covered_spans.total_ns == len(instants(pairs))
 
 
 @given(SPANS)
 def test_a_union_of_a_union_is_itself(pairs):
-    whole = spans(pairs)
-    assert same(union(*whole), whole)
-    assert same(merged(whole, whole), whole)
-    assert same(intersect(whole, whole), whole)
-    assert not subtract(whole, whole).total_ns
+    covered_spans = spans(pairs)
+    assert same(union(*covered_spans), covered_spans)
+    assert same(merged(covered_spans, covered_spans), covered_spans)
+    assert same(intersect(covered_spans, covered_spans), covered_spans)
+    assert not subtract(covered_spans, covered_spans).total_ns
 
 
 @given(st.lists(SPANS, max_size=4))
 def test_several_merge_to_what_at_least_one_covers(several):
-    whole = merged(*map(spans, several))
-    assert covered(whole) == set().union(*map(instants, several))
-    assert is_normal(whole)
-    assert same(whole, merged(*map(spans, reversed(several))))
+    covered_spans = merged(*map(spans, several))
+    assert covered(covered_spans) == set().union(*map(instants, several))
+    assert is_normal(covered_spans)
+    assert same(covered_spans, merged(*map(spans, reversed(several))))
 
 
 @given(SPANS, st.randoms())
@@ -87,10 +87,10 @@ def test_intersection_and_difference_are_those_of_sets(one, other):
 
 
 @given(SPANS, SPANS)
-def test_what_is_covered_and_what_is_not_sum_to_the_whole(one, other):
-    whole = spans(one)
-    inside, outside = intersect(whole, spans(other)), subtract(whole, spans(other))
-    assert inside.total_ns + outside.total_ns == whole.total_ns
+def test_covered_and_uncovered_time_sum_to_the_window(one, other):
+    covered_spans = spans(one)
+    inside, outside = intersect(covered_spans, spans(other)), subtract(covered_spans, spans(other))
+    assert inside.total_ns + outside.total_ns == covered_spans.total_ns
 
 
 @given(SPANS, st.integers(-40, 40), st.integers(0, 60))
@@ -108,31 +108,35 @@ def test_covered_time_of_many_windows_is_that_of_each(pairs, windows):
     end = [start + length for start, length in windows]
     expected = [len(instants(pairs) & set(range(a, b))) for a, b in zip(start, end, strict=True)]
     assert covered_ns(spans(pairs), start, end).tolist() == expected
-    known = Coverage.of(spans(pairs))
-    assert known.within(start, end).tolist() == expected
-    assert known.total_ns == len(instants(pairs))
+    coverage = Coverage.of(spans(pairs))
+    assert coverage.within(start, end).tolist() == expected
+    assert coverage.total_ns == len(instants(pairs))
 
 
 @given(SPANS, st.lists(st.integers(-50, 60), min_size=1, max_size=12))
 def test_adjoining_windows_partition_what_is_covered(pairs, edges):
     edges = sorted([-100, *edges, 100])
-    known = Coverage.of(spans(pairs))
-    each = known.within(edges[:-1], edges[1:])
-    assert each.tolist() == [int(known.within(a, b)) for a, b in pairwise(edges)]
-    assert each.sum() == known.total_ns
-    assert known.until(edges).tolist() == [0, *each.cumsum().tolist()]
+    coverage = Coverage.of(spans(pairs))
+    per_interval = coverage.within(edges[:-1], edges[1:])
+    assert per_interval.tolist() == [int(coverage.within(a, b)) for a, b in pairwise(edges)]
+    assert per_interval.sum() == coverage.total_ns
+    assert coverage.until(edges).tolist() == [0, *per_interval.cumsum().tolist()]
 
 
 @given(SPANS, st.integers(-3, 20))
-def test_spans_are_picked_by_their_length(pairs, than):
-    whole = spans(pairs)
-    each = [(int(end - start), -int(start)) for start, end in zip(*whole, strict=True)]
-    assert (longer(whole, than).end_ns - longer(whole, than).start_ns).tolist() == [n for n, _ in each if n > than]
+def test_longest_spans_are_selected(pairs, than):
+    covered_spans = spans(pairs)
+    lengths = [(int(end - start), -int(start)) for start, end in zip(*covered_spans, strict=True)]
+    assert (longer(covered_spans, than).end_ns - longer(covered_spans, than).start_ns).tolist() == [
+        n for n, _ in lengths if n > than
+    ]
     for count in (0, 1, 3, 99):
-        best = longest(whole, count)
+        best = longest(covered_spans, count)
         assert is_normal(best)
-        told = sorted(((int(end - start), -int(start)) for start, end in zip(*best, strict=True)), reverse=True)
-        assert told == sorted(each, reverse=True)[:count]
+        expected_lengths = sorted(
+            ((int(end - start), -int(start)) for start, end in zip(*best, strict=True)), reverse=True
+        )
+        assert expected_lengths == sorted(lengths, reverse=True)[:count]
 
 
 def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
@@ -142,7 +146,7 @@ def test_spans_of_today_in_unix_nanoseconds_lose_nothing():
     assert int(merged.start_ns[0]) == 1_795_248_160_898_977_301
 
 
-def test_nothing_is_nothing_everywhere():
+def test_empty_spans_give_empty_results():
     some = Spans(np.array([1]), np.array([2]))
     assert union([], []).total_ns == 0
     assert intersect(nothing(), some).total_ns == intersect(some, nothing()).total_ns == 0

@@ -28,16 +28,16 @@ from tests.support.runs.written_traces import read, x
 def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
     run, oracle = both
     rows = run.event_rows
-    found = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
-    assert sorted(found) == oracle.everything()
+    events = zip(rows.words("name").to_list(), rows["start_ns"].tolist(), rows["dur_ns"].tolist(), strict=True)
+    assert sorted(events) == oracle.everything()
     assert not run.recording.lost
 
     for kind, categories in ((Kind.MEMCPY, MEMCPY), (Kind.MEMSET, MEMSET)):
         events = oracle.of(categories)
         assert len(rows.of_kind(kind)) == len(events)
         assert rows.of_kind(kind)["dur_ns"].sum() == sum(event["length"] for event in events)
-        told = [int(event["args"].get("bytes", -1)) for event in events]
-        assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(told)
+        sizes = [int(event["args"].get("bytes", -1)) for event in events]
+        assert Counter(rows.of_kind(kind)["bytes"].tolist()) == Counter(sizes)
     kernels = rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
     assert len(kernels) == len(oracle.of(KERNEL))
     assert kernels["dur_ns"].sum() == sum(event["length"] for event in oracle.of(KERNEL))
@@ -45,8 +45,8 @@ def test_a_real_trace_equals_the_oracle_to_the_nanosecond(both):
     device = rows.of_kind(*DEVICE_KINDS)
     ends = device["start_ns"] + device["dur_ns"]
     for index, busy_ns in oracle.busy_ns().items():
-        mine = device["device"] == index
-        assert union(device["start_ns"][mine], ends[mine]).total_ns == busy_ns
+        on_device = device["device"] == index
+        assert union(device["start_ns"][on_device], ends[on_device]).total_ns == busy_ns
     assert (device["thread"] == -1).all()
     joins = Counter(event["args"]["correlation"] for event in oracle.of(DEVICE))
     assert Counter(device["correlation"].tolist()) == joins
@@ -57,17 +57,17 @@ def test_steps_and_loader_time_of_a_real_trace_equal_the_oracle(both):
     rows = run.event_rows
     steps = rows.of_kind(Kind.STEP)
     ends = steps["start_ns"] + steps["dur_ns"]
-    found = dict(
+    starts = dict(
         zip(steps.words("name").to_list(), zip(steps["start_ns"].tolist(), ends.tolist(), strict=True), strict=True)
     )
-    assert found == oracle.steps()
+    assert starts == oracle.steps()
     loader = rows.of_kind(Kind.LOADER)
     waits = union(loader["start_ns"], loader["start_ns"] + loader["dur_ns"])
     per_step = covered_ns(waits, steps["start_ns"], ends).tolist()
     assert dict(zip(steps.words("name").to_list(), per_step, strict=True)) == oracle.loader_ns()
 
 
-def test_nanoseconds_without_leading_zeros_are_known_by_their_fractions():
+def test_nanoseconds_without_leading_zeros_are_recognised_by_their_fractions():
     # Two weeks of nightly builds in March 2024 wrote 7 us and 5 ns as 7.5.
     start_ns = [1_710_892_800_000_000_000 + 1_000_000 * number + 37 * number % 1000 for number in range(1000)]
     unpadded = ",".join(
@@ -75,13 +75,13 @@ def test_nanoseconds_without_leading_zeros_are_known_by_their_fractions():
         for ns in start_ns
     )
     run = trace.read(f'{{"traceEvents":[{unpadded}]}}'.encode())
-    found = dict(zip(run.event_rows.words("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
-    assert found == {str(ns): ns - start_ns[0] for ns in start_ns}
+    starts = dict(zip(run.event_rows.words("name").to_list(), run.event_rows["start_ns"].tolist(), strict=True))
+    assert starts == {str(ns): ns - start_ns[0] for ns in start_ns}
     assert (run.event_rows["dur_ns"] == 2050).all()
     assert run.facts["mended"] == "nanoseconds without leading zeros"
 
 
-def test_fractions_of_any_other_writer_are_what_they_say():
+def test_ordinary_fractions_are_not_misread_as_unpadded():
     start_ns = [1_710_892_800_000_000_000 + 1_000_000 * number + 37 * number % 1000 for number in range(1000)]
     padded = [f"{ns // 1000}.{ns % 1000:03}" for ns in start_ns]
     for texts in (padded, [text.rstrip("0").rstrip(".") for text in padded]):  # as many decimals as there need be
@@ -147,7 +147,7 @@ def test_times_are_exact_to_the_nanosecond(ts, dur):
 
 
 @given(st.lists(st.decimals(0, 2**42, places=3) | st.integers(0, 2**42), min_size=1))
-def test_the_fast_way_to_nanoseconds_agrees_with_exact_arithmetic(values):
+def test_fast_nanosecond_conversion_agrees_with_exact_arithmetic(values):
     exact = [nanoseconds(value) for value in values]
     assert times.of_numbers(list(map(float, values))).tolist() == exact
     mixed = [value if isinstance(value, int) else float(value) for value in values]
@@ -167,16 +167,16 @@ def test_a_missing_time_among_whole_microseconds_stays_missing(values):
 
 
 @given(st.lists(st.decimals(-(2**51), 2**51, places=3) | st.integers(-(2**50), 2**50)))
-def test_the_exact_way_to_nanoseconds_is_exact(values):
+def test_exact_nanosecond_conversion_is_exact(values):
     assert times.by_text(values).tolist() == [nanoseconds(value) for value in values]
 
 
-def test_the_fast_way_declines_what_it_cannot_hold():
+def test_fast_conversion_rejects_values_beyond_float64():
     for values in ([1712195495519689.047], [2.0**43], [1, 2**43 + 0.5], [float("inf")], [2**60], [2**70], [2**2000]):
         assert times.of_numbers(values) is None
 
 
-def test_the_moment_zero_is_the_earliest_event_and_its_date_is_kept():
+def test_time_zero_is_the_earliest_event_and_the_date_is_kept():
     run = read(
         x("cpu_op", "late", 1000.5, 1), x("cpu_op", "early", 1000.25, 1), baseTimeNanoseconds=1_700_000_000 * 10**9
     )
@@ -187,14 +187,14 @@ def test_the_moment_zero_is_the_earliest_event_and_its_date_is_kept():
     assert run.recording.windows_ns == ((0, 1250),)
 
 
-def test_old_traces_count_from_1970_and_others_do_not_tell():
+def test_the_start_is_known_for_traces_that_count_from_1970_only():
     assert read(x("cpu_op", "a", 1661203462598738, 1)).began_ns == 1661203462598738000
     run = read(x("cpu_op", "a", 5.0, 1))
     assert run.began_ns is None
     assert run.source.date is None
 
 
-def test_the_base_time_may_stand_behind_the_events():
+def test_the_base_time_may_follow_the_events():
     text = (
         b'{"traceEvents": [%s], "baseTimeNanoseconds": 1700000000000000000}'
         % json.dumps(x("cpu_op", "a", 1, 1)).encode()
@@ -225,13 +225,13 @@ def many(count):
 @pytest.mark.parametrize("size", [64, 1000, 100_000])
 def test_a_trace_is_the_same_wherever_it_is_cut(monkeypatch, size, indent):
     text = json.dumps(many(500), indent=indent).encode()
-    whole = trace.read(text)
+    intact = trace.read(text)
     monkeypatch.setattr(text_blocks, "BLOCK", size)
     monkeypatch.setattr(cut, "BLOCK", size)
     for pieces in (trace.read(text), trace.read(gzip.compress(text))):
-        assert pieces.event_rows.words("name").to_list() == whole.event_rows.words("name").to_list()
+        assert pieces.event_rows.words("name").to_list() == intact.event_rows.words("name").to_list()
         assert not pieces.recording.lost
-        assert pieces.began_ns == whole.began_ns == 7
+        assert pieces.began_ns == intact.began_ns == 7
 
 
 @pytest.mark.parametrize("keys", ["name first", "turn about"])
@@ -264,7 +264,7 @@ def test_without_isal_the_standard_library_gives_the_same(monkeypatch):
     assert trace.read(text).event_rows["start_ns"].tolist() == fast.event_rows["start_ns"].tolist()
 
 
-def test_a_trace_is_known_by_its_content(tmp_path):
+def test_a_trace_is_recognised_by_its_content(tmp_path):
     text = json.dumps(many(1)).encode()
     for name, content in (("a.txt", text), ("b.gpulab", gzip.compress(text)), ("c", b"\xef\xbb\xbf\n [")):
         (tmp_path / name).write_bytes(content)

@@ -1,4 +1,4 @@
-"""What only some events tell, read exactly: shapes, grids, communication, waits and memory."""
+"""Side tables equal the file: shapes, grids, communication, waits and memory."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def listed(rows):
     return list(zip(*columns, strict=True))
 
 
-def told(run, rows):
-    """How often each row occurs, told by the name and the time of its event instead of its place."""
+def arguments_of_rows(run, rows):
+    """Count the rows, each with the name and time of its event instead of its index."""
     events = run.event_rows
     names, start, dur = events.words("name").to_list(), events["start_ns"].tolist(), events["dur_ns"].tolist()
     return Counter((names[e], start[e], dur[e], *rest) for e, *rest in listed(rows))
@@ -44,10 +44,12 @@ def told(run, rows):
 def expected(oracle, events, values):
     """The same from the oracle's events; `values` gives what an event tells, None where that is nothing."""
     rows = ((e["name"], e["begin"] - oracle.zero, e["length"], values(e["args"])) for e in events if "args" in e)
-    return Counter((name, begin, length, *found) for name, begin, length, found in rows if found is not None)
+    return Counter(
+        (name, begin, length, *arguments) for name, begin, length, arguments in rows if arguments is not None
+    )
 
 
-def whole(args, key):
+def parse_count(args, key):
     return int(args.get(key, -1))
 
 
@@ -61,21 +63,21 @@ def grid(args):
     percent = args.get("est. achieved occupancy %")
     frac = None if percent is None or percent < 0 else float(np.float32(float(percent) / 100))
     sides = product(args.get("grid")), product(args.get("block"))
-    return *sides, whole(args, "registers per thread"), whole(args, "shared memory"), frac
+    return *sides, parse_count(args, "registers per thread"), parse_count(args, "shared memory"), frac
 
 
-def test_how_kernels_were_launched_equals_the_file(both):
+def test_launch_arguments_of_kernels_equal_the_file(both):
     run, oracle = both
-    found = Counter()
-    for row, count in told(run, run.grid_rows).items():
-        found[(*row[:-1], None if np.isnan(row[-1]) else row[-1])] += count
-    assert found == expected(oracle, oracle.of(KERNEL), grid)
+    counts = Counter()
+    for row, count in arguments_of_rows(run, run.grid_rows).items():
+        counts[(*row[:-1], None if np.isnan(row[-1]) else row[-1])] += count
+    assert counts == expected(oracle, oracle.of(KERNEL), grid)
 
 
 def test_shapes_and_types_of_operators_equal_the_file(both):
     run, oracle = both
     spelled = Counter()
-    for (*event, shapes, dtypes), count in told(run, run.shape_rows).items():
+    for (*event, shapes, dtypes), count in arguments_of_rows(run, run.shape_rows).items():
         spelled[(*event, shapes and repr(json.loads(shapes)), dtypes and repr(json.loads(dtypes)))] += count
 
     def inputs(args):
@@ -86,39 +88,39 @@ def test_shapes_and_types_of_operators_equal_the_file(both):
     assert spelled == expected(oracle, oracle.of(HOST - {"python_function"}), inputs)
 
 
-def test_what_collectives_moved_equals_the_file(both):
+def test_arguments_of_collectives_equal_the_file(both):
     run, oracle = both
 
-    def moved(args):
+    def message_arguments(args):
         if "Collective name" not in args:
             return None
-        sizes = whole(args, "In msg nelems"), whole(args, "Out msg nelems")
-        group = args.get("Process Group Name"), whole(args, "Group size")
-        return args["Collective name"], args["dtype"], *sizes, *group, whole(args, "Seq")
+        sizes = parse_count(args, "In msg nelems"), parse_count(args, "Out msg nelems")
+        group = args.get("Process Group Name"), parse_count(args, "Group size")
+        return args["Collective name"], args["dtype"], *sizes, *group, parse_count(args, "Seq")
 
-    assert told(run, run.collective_rows) == expected(oracle, oracle.events, moved)
+    assert arguments_of_rows(run, run.collective_rows) == expected(oracle, oracle.events, message_arguments)
 
 
-def test_what_waited_for_what_equals_the_file(both):
+def test_sync_records_equal_the_file(both):
     run, oracle = both
 
     def waited(args):
         if "wait_on_stream" not in args:
             return None
-        found = args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"]
-        return None if found == (-1, -1) else found  # a row that tells nothing is none
+        values = args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"]
+        return None if values == (-1, -1) else values  # such a row is not stored
 
-    assert told(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
+    assert arguments_of_rows(run, run.wait_rows) == expected(oracle, oracle.of({"cuda_sync"}), waited)
 
 
-def test_memory_given_out_and_taken_back_equals_the_file(both):
+def test_memory_events_equal_the_file(both):
     run, oracle = both
     moments = Counter(
         (
             nanoseconds(event["ts"]) - oracle.zero,
             event["args"]["Device Id"] if event["args"]["Device Type"] else -1,
             event["args"]["Bytes"],
-            *(whole(event["args"], key) for key in ("Addr", "Total Allocated", "Total Reserved")),
+            *(parse_count(event["args"], key) for key in ("Addr", "Total Allocated", "Total Reserved")),
         )
         for event in oracle.instants
     )
@@ -154,7 +156,7 @@ def test_a_row_of_a_side_table_points_at_its_event_whatever_the_order_in_the_fil
     assert joined["grid"].isna().tolist() == [True, False, True, False]
 
 
-def test_an_event_that_is_left_out_takes_its_row_along():
+def test_a_dropped_event_drops_its_side_table_row():
     run = read(
         x("kernel", "no time", None, 1, device=0, stream=7, correlation=2, grid=[2, 1, 1], block=[32, 1, 1]),
         x("kernel", "timed", 3, 1, device=0, stream=7, correlation=1, grid=[4, 1, 1], block=[64, 1, 1]),
@@ -164,12 +166,12 @@ def test_an_event_that_is_left_out_takes_its_row_along():
     assert len(run.grid_rows) == 1
 
 
-def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
-    moved = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
+def test_a_kernel_with_collective_arguments_is_a_collective():
+    arguments = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8}
     group = {"Process Group Name": 7, "Group size": 2, "Seq": 4}
     run = read(
-        x("cpu_op", "record_param_comms", 1, 1, **moved, **group),
-        x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **moved, **group),
+        x("cpu_op", "record_param_comms", 1, 1, **arguments, **group),
+        x("kernel", "my_exchange", 2, 1, device=0, stream=7, correlation=1, **arguments, **group),
         x("kernel", "gemm", 3, 1, device=0, stream=7, correlation=2),
     )
     assert [Kind(kind) for kind in run.event_rows["kind"]] == [Kind.OP, Kind.COLLECTIVE, Kind.KERNEL]
@@ -179,24 +181,24 @@ def test_a_kernel_that_tells_of_communication_communicates_whatever_its_name():
     ]
 
 
-def test_what_has_no_row_tells_nothing_of_its_neighbour():
-    moved = {"Collective name": "allreduce", "dtype": "Float"}
+def test_an_event_without_arguments_does_not_get_those_of_its_neighbour():
+    arguments = {"Collective name": "allreduce", "dtype": "Float"}
     run = read(
         x("cpu_op", "aten::add", 1, 1),
-        x("gpu_user_annotation", "nccl:all_reduce", 2, 1, pid=0, tid=7, **moved),
-        x("user_annotation", "nccl:all_reduce", 3, 1, **moved),
+        x("gpu_user_annotation", "nccl:all_reduce", 2, 1, pid=0, tid=7, **arguments),
+        x("user_annotation", "nccl:all_reduce", 3, 1, **arguments),
     )
     assert run.collective_rows["event"].tolist() == [1]
 
 
-def test_shapes_are_left_unread_where_nobody_wants_them():
+def test_shapes_of_a_large_file_are_not_read_by_default():
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     text = json.dumps({"traceEvents": [event]}).encode()
     assert len(trace.read(text).shape_rows) == 1
     assert len(trace.read(text, shapes=False).shape_rows) == 0
 
 
-def test_shapes_of_a_large_file_are_read_where_somebody_asks(tmp_path, monkeypatch):
+def test_shapes_of_a_large_file_are_read_on_request(tmp_path, monkeypatch):
     event = x("cpu_op", "aten::mm", 5, 2, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
     plain_one = x("cpu_op", "aten::mm", 5, 2)
     path, other = tmp_path / "shaped.json", tmp_path / "unshaped.json"
@@ -210,16 +212,16 @@ def test_shapes_of_a_large_file_are_read_where_somebody_asks(tmp_path, monkeypat
     assert len(run.shape_rows) == 0
     assert [gap.fix for gap in run.recording.left_out] == ["gpulab.load(path, shapes=True)"]
     assert len(trace.read(path, shapes=True).shape_rows) == 1
-    assert not trace.read(path, shapes=False).recording.left_out, "who asks for none is not told of any"
+    assert not trace.read(path, shapes=False).recording.left_out, "shapes that were declined are not a gap"
     assert not trace.read(other).recording.left_out
 
 
-def test_endless_shapes_are_absent_and_the_types_beside_them_are_not():
+def test_oversized_shapes_are_absent_and_their_types_are_kept():
     event = x("cpu_op", "aten::cat", 5, 2, **{"Input Dims": [[1, 2]] * 5000, "Input type": ["TensorList"]})
     assert listed(read(event).shape_rows) == [(0, None, '["TensorList"]')]
 
 
-def test_memory_that_is_taken_back_is_negative_and_what_is_not_told_is_absent():
+def test_freed_memory_is_negative_and_missing_values_are_absent():
     def moment(ts, **args):
         return {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": ts, "args": args}
 
@@ -264,7 +266,7 @@ def test_any_type_in_any_argument_is_survived(key, value):
         assert ((events >= 0) & (events < 4)).all()
 
 
-def test_of_a_key_that_stands_twice_the_last_counts():
+def test_the_last_of_duplicate_keys_wins():
     event = b'{"ph": "X", "cat": "kernel", "name": "one", "name": "two", "pid": 0, "tid": 7, "ts": 1, "ts": 2,'
     args = b'"dur": 3, "args": {"device": 0, "stream": 7, "stream": 9, "grid": [1, 1, 1], "grid": [2, 2, 1]}}'
     run = trace.read(b'{"traceEvents": [%b%b]}' % (event, args))

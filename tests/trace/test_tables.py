@@ -19,17 +19,17 @@ TEXTS = st.lists(st.none() | st.text(max_size=3), max_size=20)
 
 
 @given(TEXTS)
-def test_words_come_back_as_they_went_in(texts):
-    words = Words.of(texts)
-    assert words.to_list() == texts
-    assert [words[row] for row in range(len(words))] == texts
-    assert len(set(words.vocabulary)) == len(words.vocabulary)
+def test_words_round_trip(texts):
+    column = Words.of(texts)
+    assert column.to_list() == texts
+    assert [column[row] for row in range(len(column))] == texts
+    assert len(set(column.vocabulary)) == len(column.vocabulary)
 
 
 @given(TEXTS)
 def test_a_mask_by_word_is_the_mask_by_row(texts):
-    words = Words.of(texts)
-    mask = words.matching("a" in word for word in words.vocabulary)
+    column = Words.of(texts)
+    mask = column.matching("a" in word for word in column.vocabulary)
     assert mask.tolist() == [text is not None and "a" in text for text in texts]
 
 
@@ -49,7 +49,7 @@ def test_rows_cannot_be_written_to():
         some("a")["start_ns"][0] = 5
 
 
-def test_wrong_columns_are_named():
+def test_the_error_for_wrong_columns_names_them():
     with pytest.raises(RunError, match=r"missing: .*kind.*; unknown: colour"):
         EVENTS.rows({"colour": [1]})
     with pytest.raises(RunError, match="differ in length"):

@@ -1,1 +1,1 @@
-"""What a session in progress can tell: a snapshot for the live panel, and monitoring across cells."""
+"""State of a session in progress: snapshots for the live panel, and monitoring across cells."""

@@ -1,4 +1,4 @@
-"""From what is seen at every look: whether the loop runs, how much of its time it waits, how busy its GPUs are."""
+"""Loop activity over repeated snapshots: whether the loop runs, how long it waits for data, how busy its GPUs are."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from types import FrameType
 from gpulab.capture.marks import Marks
 from gpulab.sensors import GpuReading
 
-SILENT_NS = 5_000_000_000  # no step for so long, and for three times as long as ever before: the loop is not running
+SILENT_NS = 5_000_000_000  # no step for this long, and for three times the longest gap so far: the loop is not running
 LATELY_NS = 10_000_000_000
-WORKED_FRAC = 0.05  # a GPU that was never busier than this while the loop ran has no part in it
+WORKED_FRAC = 0.05  # a GPU that was never busier than this while the loop ran is not used by it
 _DEEP = 200  # frames between DataLoader.__next__ and the innermost one, at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """What Pulse knows after a look; None where there is no loop, no loader or no GPU."""
+    """Result of a look; None without a loop, a loader or a GPU."""
 
     running: bool = False
     waiting_frac: float | None = None
@@ -29,23 +29,23 @@ class Beat:
 
 
 class Pulse:
-    """Looks several times a second at the marks of a session, and keeps sums."""
+    """Updates totals from a session's marks, several times a second."""
 
     def __init__(self) -> None:
-        self._looked_ns = 0
-        self._seen: tuple[int | None, int] = (None, 0)  # the last mark and the number of steps, at the look before
-        self._active_ns = 0  # when the loop was last seen to do something
-        self._longest_ns = 0  # between two signs of life
+        self._last_look_ns = 0
+        self._last_state: tuple[int | None, int] = (None, 0)  # last mark and number of steps at the previous look
+        self._active_ns = 0  # time of the last sign of activity
+        self._longest_ns = 0  # longest time between two signs of activity
         self._silent_from_ns: int | None = None
         self._silence_ns = 0
-        self._pending: tuple[int, int] | None = None  # since when a wait is seen to last, and waited_ns before it
-        self._lately: deque[tuple[int, int, int]] = deque()  # when, loop time, waited
-        self._gpu_ns: dict[int, list[float]] = {}  # busy and told time of each
+        self._pending: tuple[int, int] | None = None  # when an unfinished wait was first seen, and waited_ns before it
+        self._history: deque[tuple[int, int, int]] = deque()  # time, loop time, waiting time
+        self._gpu_ns: dict[int, list[float]] = {}  # busy time and measured time of each GPU
         self._worked: set[int] = set()
 
     def look(self, now_ns: int, marks: Marks, gpus: Sequence[GpuReading]) -> Beat:
-        """Take note of this moment, and say what is known so far."""
-        passed_ns, self._looked_ns = now_ns - (self._looked_ns or now_ns), now_ns
+        """Update the totals at this time and return the current values."""
+        passed_ns, self._last_look_ns = now_ns - (self._last_look_ns or now_ns), now_ns
         if marks.first_ns is None:
             return Beat()
         waiting_ns = self._waiting_ns(now_ns, marks)
@@ -55,7 +55,7 @@ class Pulse:
         upto_ns = now_ns if self._silent_from_ns is None else self._silent_from_ns
         loop_ns = max(upto_ns - marks.first_ns - self._silence_ns, 0)
         waited_ns = marks.waited_ns + (waiting_ns or 0)
-        self._remember(now_ns, loop_ns, waited_ns)
+        self._record_history(now_ns, loop_ns, waited_ns)
         used = self._used(len(gpus))
         has_loader = bool(marks.loaders)
         return Beat(
@@ -67,7 +67,7 @@ class Pulse:
         )
 
     def _waiting_ns(self, now_ns: int, marks: Marks) -> int | None:
-        """How long a wait for a batch has been seen to last that is not over: `waited_ns` counts only what is."""
+        """Duration so far of an unfinished wait for a batch; `waited_ns` counts finished waits only."""
         frame = sys._current_frames().get(marks.thread)
         if not _in_next(frame):
             self._pending = None
@@ -77,19 +77,19 @@ class Pulse:
         return now_ns - self._pending[0]
 
     def _is_running(self, now_ns: int, marks: Marks, *, waiting: bool) -> bool:
-        seen = marks.last_ns, marks.steps
-        alive = waiting or seen != self._seen
-        self._seen = seen
+        state = marks.last_ns, marks.steps
+        alive = waiting or state != self._last_state
+        self._last_state = state
         between_ns = now_ns - (self._active_ns or now_ns)
-        patience_ns = max(SILENT_NS, 3 * self._longest_ns)
+        timeout_ns = max(SILENT_NS, 3 * self._longest_ns)
         if alive:
             if self._silent_from_ns is not None:
                 self._silence_ns += now_ns - self._silent_from_ns
                 self._silent_from_ns = None
-            elif between_ns <= patience_ns:
+            elif between_ns <= timeout_ns:
                 self._longest_ns = max(self._longest_ns, between_ns)
             self._active_ns = now_ns
-        elif between_ns > patience_ns and self._silent_from_ns is None:
+        elif between_ns > timeout_ns and self._silent_from_ns is None:
             self._silent_from_ns = self._active_ns
         return self._silent_from_ns is None
 
@@ -108,21 +108,21 @@ class Pulse:
 
     def _busy(self, used: tuple[int, ...]) -> float | None:
         means = [_share(*self._gpu_ns[index]) for index in used if index in self._gpu_ns]
-        told = [mean for mean in means if mean is not None]
-        return sum(told) / len(told) if told else None
+        measured = [mean for mean in means if mean is not None]
+        return sum(measured) / len(measured) if measured else None
 
-    def _remember(self, now_ns: int, loop_ns: int, waited_ns: int) -> None:
-        self._lately.append((now_ns, loop_ns, waited_ns))
-        while self._lately[0][0] < now_ns - LATELY_NS:
-            self._lately.popleft()
+    def _record_history(self, now_ns: int, loop_ns: int, waited_ns: int) -> None:
+        self._history.append((now_ns, loop_ns, waited_ns))
+        while self._history[0][0] < now_ns - LATELY_NS:
+            self._history.popleft()
 
     def _waiting_lately(self) -> float | None:
-        (_, loop_before, waited_before), (_, loop_now, waited_now) = self._lately[0], self._lately[-1]
+        (_, loop_before, waited_before), (_, loop_now, waited_now) = self._history[0], self._history[-1]
         return _share(max(waited_now - waited_before, 0), loop_now - loop_before)
 
 
-def _share(part: float, whole: float) -> float | None:
-    return min(1.0, part / whole) if whole > 0 else None
+def _share(part: float, total: float) -> float | None:
+    return min(1.0, part / total) if total > 0 else None
 
 
 def _in_next(frame: FrameType | None) -> bool:

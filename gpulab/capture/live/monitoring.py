@@ -1,7 +1,7 @@
-"""A session in the background, across cells: sensors and step marks, without the profiler.
+"""Background session across cells: sensors and step marks, without the profiler.
 
-It takes no part while a cell is profiled: two samplers would count each other as work of the program, and its hooks
-would lie inside the times that are recorded. So it stops wholly, and begins again after.
+It stops completely while a cell is profiled and starts again after it: otherwise the two samplers would count each
+other as work of the program, and the monitor's hooks would be part of the recorded times.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from gpulab.capture.session import Session
 from gpulab.errors import CaptureError
 from gpulab.run import Run
 
-_HOOKED = ("torch.optim.optimizer", "torch.utils.data.dataloader")  # what step marks hang on
+_HOOKED = ("torch.optim.optimizer", "torch.utils.data.dataloader")  # modules that step marks hook
 RETRY_S = 0.02
-_NOBODY = -1  # no thread has this number
+_NO_THREAD = -1  # not the number of any thread
 
 
 class Monitoring(Session):
-    """Records from `start()` to `stop()`; both may be called in any thread, start in the one whose steps count.
+    """Records from `start()` to `stop()`. Start it in the thread whose steps count; stop it in any thread.
 
-    PyTorch is hooked when the program has imported it, and never imported by us.
+    It hooks PyTorch once the program has imported it, and never imports it.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Monitoring(Session):
         self._ended = False
         self._paused_for: str | None = None
         self._paused_ns = 0
-        self._gave_way: dict[str, None] = {}  # to these, in order
+        self._recorded_meanwhile: dict[str, None] = {}  # names of the recordings it paused for, in order
         self._marking = self._watches_memory = False
         self._in_main = self.thread == threading.main_thread().ident
         self._hook = PendingCall(self._hook_torch)
-        self._unhook = PendingCall(self._let_go)
+        self._unhook = PendingCall(self._remove_hooks)
 
     def start(self) -> None:
-        """Begin. Raises CaptureError while another monitor is on or a cell is being recorded."""
+        """Start. Raises CaptureError while another monitor runs or a cell is being recorded."""
         settle(self)
         try:
             self._stalls.install()
@@ -58,64 +58,64 @@ class Monitoring(Session):
             self._plan.begin(self._began_ns)
             self._sensors.start()
         except BaseException:
-            self._let_go()
+            self._remove_hooks()
             raise
         atexit.register(self.abandon)
 
     def stop(self, error: BaseException | None = None) -> Run:
-        """End, leave no thread and no hook, and give the Run; a second time gives the same one."""
+        """Stop, remove all threads and hooks, and return the Run; a second call returns the same Run."""
         with self._lock:
             if self.run is not None:
                 return self.run
             if self._ended:
                 raise CaptureError(
                     f"The monitor {self.name!r} has no run.",
-                    why="it was given up before it was stopped",
-                    fix="start another: gpulab.monitor()",
+                    why="it was abandoned before it was stopped",
+                    fix="start another one: gpulab.monitor()",
                 )
             ended_ns = time.time_ns()
             self._end()
-            self._told_pause(ended_ns)
-            return self._kept(ended_ns, error)
+            self._end_pause(ended_ns)
+            return self._finish_run(ended_ns, error)
 
     def abandon(self) -> None:
-        """End and leave nothing, without a run; harmless if it has ended."""
+        """Stop and remove everything without a run; harmless if it has ended."""
         with self._lock:
             if not self._ended:
                 self._end()
 
     def give_way(self, recorder: str) -> None:
-        """Another recording begins, in the thread that calls: until it ends, nothing here is on."""
+        """Stop everything until another recording ends; called in the recorded thread."""
         with self._lock:
             if self._ended:
-                self._let_go()
+                self._remove_hooks()
                 return
             self._paused_for, self._paused_ns = recorder, time.time_ns()
-            self._gave_way[recorder] = None
+            self._recorded_meanwhile[recorder] = None
             try:
                 self._sensors.stop()
-                self._tell()
+                self._notify()
             except Exception as error:  # protects the other recording; the failure is reported as a gap
-                self._broke("giving way", error)
+                self._note_failure("pausing", error)
             finally:
                 self._stalls.remove()
-                self._unmark()
+                self._remove_marks()
 
     def go_on(self) -> None:
-        """The other recording has ended."""
+        """Continue after the other recording has ended."""
         with self._lock:
             if self._ended or self._paused_for is None:
                 return
-            self._told_pause(time.time_ns())
+            self._end_pause(time.time_ns())
             try:
                 self._stalls.install()
                 self._hook_torch()
                 self._sensors.start()
             except Exception as error:  # protects what was recorded; the failure is reported as a gap
-                self._broke("going on", error)
+                self._note_failure("resuming", error)
 
     def mark_step(self) -> None:
-        """The user says that a step ended here; without torch these are the only marks there are."""
+        """Mark the end of a step, as requested by the user's code; without torch, there are no other marks."""
         if not self._ended and self._paused_for is None:
             super().mark_step()
 
@@ -123,30 +123,30 @@ class Monitoring(Session):
         return super()._phase() if self._paused_for is None else f"paused while {self._paused_for} is recorded"
 
     def _tick(self) -> None:
-        if self._in_main and not self._marking and _torch_is_there():
-            self._hook.request()  # in the main thread, where no import and no optimizer can be half way
-        self._tell()
+        if self._in_main and not self._marking and _is_torch_imported():
+            self._hook.request()  # in the main thread, no import and no optimizer can be half-way
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._on_tick is not None:
             self._on_tick(self.live())
 
     def _hook_torch(self) -> None:
-        """In the recorded thread: mark steps from here on, if PyTorch was imported; else at a later tick."""
-        if self._ended or self._paused_for is not None or self._marking or not _torch_is_there():
+        """Mark steps from now on if PyTorch is imported, else at a later tick; runs in the recorded thread."""
+        if self._ended or self._paused_for is not None or self._marking or not _is_torch_imported():
             return
-        if _among_hooks():
+        if _in_optimizer_hooks():
             return
-        self._marking = True  # also where it fails: it would fail again
+        self._marking = True  # also if it fails, because it would fail again
         try:
             self._marks.install()
         except (ImportError, AttributeError) as error:
-            self._leave_out("steps", f"this PyTorch cannot be hooked: {error}", "use PyTorch 2.4 or newer")
+            self._add_gap("steps", f"this PyTorch cannot be hooked: {error}", "use PyTorch 2.4 or newer")
         if not self._watches_memory:
             self._watches_memory = True
             self._memory.begin()
 
-    def _unmark(self) -> None:
+    def _remove_marks(self) -> None:
         self._marks.remove()
         self._marking = False
 
@@ -155,51 +155,53 @@ class Monitoring(Session):
         self._hook.cancel()
         atexit.unregister(self.abandon)
         self._sensors.stop()
-        # A hook that goes while an optimizer calls its hooks would break the user's step: elsewhere than in the
-        # recorded thread they only fall silent, and go as soon as that thread can do it between two instructions.
-        self._marks.thread = _NOBODY
+        # Removing a hook while an optimizer iterates over its hooks would break the user's step. In other threads the
+        # hooks only become inactive; the recorded thread removes them as soon as it can, between two instructions.
+        self._marks.thread = _NO_THREAD
         if threading.get_ident() == self.thread or not self._in_main:
-            self._let_go()
+            self._remove_hooks()
         else:
             self._stalls.remove()
             self._unhook.request()
 
-    def _let_go(self) -> None:
-        """Take every hook away, at a place where no optimizer is just calling them."""
-        if self._marking and _among_hooks():
-            again = threading.Timer(RETRY_S, self._unhook.request)  # at once would be at the next instruction
-            again.daemon = True
-            again.start()
+    def _remove_hooks(self) -> None:
+        """Remove all hooks, unless an optimizer is iterating over them right now: then try again later."""
+        if self._marking and _in_optimizer_hooks():
+            timer = threading.Timer(RETRY_S, self._unhook.request)  # a request now would run at the next instruction
+            timer.daemon = True
+            timer.start()
             return
         self._stalls.remove()
-        self._unmark()
+        self._remove_marks()
         self._unhook.cancel()
         leave()
 
-    def _told_pause(self, until_ns: int) -> None:
+    def _end_pause(self, until_ns: int) -> None:
         if self._paused_for is not None:
             self._pauses.append((self._paused_ns, until_ns))
             self._paused_for = None
 
-    def _broke(self, doing: str, error: Exception) -> None:
-        self._leave_out("part of the sensors", f"{doing} failed: {error}", "please report this as a fault of gpulab")
+    def _note_failure(self, operation: str, error: Exception) -> None:
+        self._add_gap("part of the sensors", f"{operation} failed: {error}", "please report this as a bug in gpulab")
 
-    def _kept(self, ended_ns: int, error: BaseException | None) -> Run:
-        for name in self._gave_way:
-            self._leave_out(
-                f"the time in which {name!r} was recorded",
-                "the monitor gave way: two recordings at once would measure each other",
-                f"see that run: gpulab.report(gpulab.runs[{name!r}])",
+    def _finish_run(self, ended_ns: int, error: BaseException | None) -> Run:
+        for name in self._recorded_meanwhile:
+            self._add_gap(
+                f"the time while {name!r} was recorded",
+                "the monitor paused: two recordings at once would measure each other",
+                f"see the report of that run: gpulab.report(gpulab.runs[{name!r}])",
             )
         if not self._watches_memory:
-            self._leave_out("steps", "PyTorch was not imported while the monitor ran", "nothing needs doing without it")
-        self.run = self._assembled(ended_ns, error)
+            self._add_gap(
+                "steps", "PyTorch was not imported while the monitor ran", "nothing to do in code without PyTorch"
+            )
+        self.run = self._assemble(ended_ns, error)
         runs.add(self.run)
         return self.run
 
 
-def _torch_is_there() -> bool:
-    """Whether the program has imported all that is to be hooked, to the end."""
+def _is_torch_imported() -> bool:
+    """Whether the program has completely imported all modules to be hooked."""
     modules: list[Any] = [sys.modules.get(name) for name in ("torch", *_HOOKED)]
     return all(module is not None and not _importing(module) for module in modules)
 
@@ -208,8 +210,8 @@ def _importing(module: Any) -> bool:
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
-def _among_hooks() -> bool:
-    """Whether the calling thread is just inside an optimizer, which goes through its hooks."""
+def _in_optimizer_hooks() -> bool:
+    """Whether the calling thread is inside an optimizer, which iterates over its hooks."""
     frame = sys._getframe(1)
     with contextlib.suppress(AttributeError):
         while frame is not None:

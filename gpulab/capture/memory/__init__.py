@@ -1,1 +1,1 @@
-"""Memory while a session records: the allocator, growing collections, who holds memory when it runs out."""
+"""Memory while a session records: allocator statistics, growing collections, memory holders at out-of-memory."""

@@ -1,7 +1,7 @@
-"""Collections that grow by tensors with their autograd graphs: what memory leaks of training loops are made of.
+"""Collections that grow by tensors with their autograd graphs: the usual memory leak of training loops.
 
-The resident size of a process does not show them where an earlier run has left it room to grow into. So a collection
-is looked at itself: how long it has become, and how much its graphs keep.
+The resident size of a process does not show such a leak if an earlier run has left free memory in the heap. Therefore
+the collections themselves are inspected: their length, and the memory that their graphs keep alive.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gpulab.rows import Rows
 from gpulab.sensors.host.frames import users_frames
 from gpulab.tables import HOLDERS
 
-FIRST_STEP = 8  # looked at in steps 8, 16, 32 and so on: a dozen looks in a long run
-LIMIT_S = 0.05  # for one look
+FIRST_STEP = 8  # inspected in steps 8, 16, 32 and so on: a dozen times in a long run
+LIMIT_S = 0.05  # for one inspection
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A collection when it was first looked at, and now; bytes are None where counting them took too long."""
+class _Collection:
+    """A collection at its first inspection and now; bytes are None if counting them took too long."""
 
     first_length: int
     first_bytes: int | None
@@ -33,14 +33,14 @@ class _Seen:
 
 
 class Growing:
-    """Looks at the loop's own variables now and then, and keeps names and figures only."""
+    """Inspects the variables of the loop at some steps; keeps names and numbers only."""
 
     def __init__(self) -> None:
         self._next = FIRST_STEP
-        self._seen: dict[str, _Seen] = {}
+        self._collections: dict[str, _Collection] = {}
 
     def look(self, step: int, innermost: FrameType | None) -> None:
-        """Where a step begins, in the recorded thread."""
+        """Inspect at the start of a step, in the recorded thread."""
         if step < self._next or "torch" not in sys.modules:
             return
         self._next = 2 * step
@@ -52,17 +52,17 @@ class Growing:
                     self._note(space, deadline)
 
     def rows(self) -> Rows:
-        """The collections that grew, as rows of tables.HOLDERS: by how many entries, and by how much these keep."""
-        grew = [(name, seen) for name, seen in self._seen.items() if seen.length > seen.first_length]
-        grew.sort(key=lambda each: -_growth(each[1]))
+        """The collections that grew, as rows of tables.HOLDERS: number of new entries, and memory kept by these."""
+        grown = [(name, entry) for name, entry in self._collections.items() if entry.length > entry.first_length]
+        grown.sort(key=lambda row: -_growth(row[1]))
         return HOLDERS.rows(
             {
-                "who": [name for name, _ in grew],
-                "kind": ["graph"] * len(grew),
-                "device": [-1] * len(grew),
-                "bytes": [_growth(seen) for _, seen in grew],
-                "tensors": [seen.length - seen.first_length for _, seen in grew],
-                "largest": [None] * len(grew),
+                "who": [name for name, _ in grown],
+                "kind": ["graph"] * len(grown),
+                "device": [-1] * len(grown),
+                "bytes": [_growth(entry) for _, entry in grown],
+                "tensors": [entry.length - entry.first_length for _, entry in grown],
+                "largest": [None] * len(grown),
             }
         )
 
@@ -74,24 +74,24 @@ class Growing:
                 continue
             with torch._C.DisableTorchFunction():
                 if _keeps_a_graph(value, torch.Tensor):
-                    self._count(name, len(value), _kept(value, deadline))
+                    self._count(name, len(value), _graph_bytes(value, deadline))
 
-    def _count(self, name: str, length: int, kept: int | None) -> None:
-        known = self._seen.get(name)
-        if known is None or length <= known.length:  # one that is emptied now and then starts anew
-            self._seen[name] = _Seen(length, kept, length, kept)
+    def _count(self, name: str, length: int, graph_bytes: int | None) -> None:
+        previous = self._collections.get(name)
+        if previous is None or length <= previous.length:  # a collection that was emptied starts again
+            self._collections[name] = _Collection(length, graph_bytes, length, graph_bytes)
         else:
-            self._seen[name] = replace(known, length=length, bytes=kept)
+            self._collections[name] = replace(previous, length=length, bytes=graph_bytes)
 
 
-def _growth(seen: _Seen) -> int:
-    if seen.bytes is None or seen.first_bytes is None:
+def _growth(entry: _Collection) -> int:
+    if entry.bytes is None or entry.first_bytes is None:
         return -1
-    return max(0, seen.bytes - seen.first_bytes)
+    return max(0, entry.bytes - entry.first_bytes)
 
 
 def _keeps_a_graph(collection: Any, tensor: type) -> bool:
-    """Whether the newest entry is, or holds directly, a tensor with a graph."""
+    """Whether the newest entry is, or directly contains, a tensor with a graph."""
     if not collection:
         return False
     newest = next(reversed(collection.values())) if type(collection) is dict else collection[-1]
@@ -99,15 +99,15 @@ def _keeps_a_graph(collection: Any, tensor: type) -> bool:
     return any(issubclass(type(each), tensor) and each.grad_fn is not None for each in entries[:8])
 
 
-def _kept(collection: Any, deadline: Deadline) -> int | None:
-    """The bytes that the graphs of its tensors keep, each storage once."""
+def _graph_bytes(collection: Any, deadline: Deadline) -> int | None:
+    """Bytes kept alive by the graphs of its tensors, each storage once."""
     reach = Reach(deadline)
     tensors = list(reach.tensors(collection))
     storages: dict[int, int] = {}
-    for each in (*tensors, *reach.saved(tensors)):
+    for tensor in (*tensors, *reach.saved(tensors)):
         try:
-            storage = each.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # sparse, fake: no storage of their own
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
             continue
         storages[storage._cdata] = storage.nbytes()
     return None if deadline.passed else sum(storages.values())

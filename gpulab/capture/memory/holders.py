@@ -1,8 +1,8 @@
-"""Who holds memory when it runs out: every tensor alive, once, counted for the first who would have to let it go.
+"""What holds memory when it runs out: every live tensor, counted once, for the first holder that must release it.
 
-In order: models (parameters, gradients), optimizers, the user's variables, values of earlier cells, the failed step
-itself, an earlier error; then what no name was found for. What the autograd graph of a holder keeps is counted apart.
-Nothing is kept alive, no code of the user's is called, and a look takes two seconds at most.
+Order of holders: models (parameters, gradients), optimizers, the user's variables, outputs of earlier cells, the failed
+step itself, an earlier error; then tensors without a known name. Memory kept by the autograd graph of a holder is
+counted separately. Nothing is kept alive, none of the user's code is called, and the search takes at most two seconds.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ UNDER_WAY = "the step under way"
 EARLIER = "sys.last_traceback"
 ELSEWHERE = "objects without a name"
 UNSEEN = "PyTorch's own C++ code"
-_CACHED = re.compile(r"_(?:_{0,2}|\d+)$")  # _, __, ___ and _12: what IPython keeps of earlier cells
+_CACHED = re.compile(r"_(?:_{0,2}|\d+)$")  # _, __, ___ and _12: IPython's cached outputs
 
 
 @dataclass
 class _Holder:
-    """What one name holds that nobody before it did."""
+    """Memory that one name holds and no holder before it."""
 
-    who: str
+    name: str
     kind: str
     bytes: int = 0
     tensors: int = 0
     largest: tuple[int, str] = (0, "")
 
 
-Counts = Callable[[int], bool]  # whether what a storage's address tells of is memory of the device
+Counts = Callable[[int], bool]  # whether the storage at this address is memory of the device
 
 
 def any_storage(address: int) -> bool:
-    """All storages are memory of the device."""
+    """Count every storage as memory of the device."""
     return True
 
 
 @dataclass
 class _Tally:
-    """Tensors on one device, each storage once."""
+    """Tensors on one device, each storage counted once."""
 
     device: str  # "cuda", "cpu"
     index: int | None
@@ -64,27 +64,27 @@ class _Tally:
     storages: set[int] = field(default_factory=set)
     holders: dict[tuple[str, str], _Holder] = field(default_factory=dict)
 
-    def claim(self, who: str, kind: str, tensors: Iterable[Any]) -> list[Any]:
-        """Count for this holder what none before it holds; gives all of its tensors on any device."""
-        given = list(tensors)
-        for tensor in given:
-            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse, fake: no storage of their own
-                self._count(who, kind, tensor)
-        return given
+    def claim(self, name: str, kind: str, tensors: Iterable[Any]) -> list[Any]:
+        """Count tensors for this holder unless an earlier one holds them; returns all of its tensors, on any device."""
+        claimed = list(tensors)
+        for tensor in claimed:
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
+                self._count(name, kind, tensor)
+        return claimed
 
-    def _count(self, who: str, kind: str, tensor: Any) -> None:
-        where = tensor.device
-        if where.type != self.device or (self.index is not None and where.index not in (None, self.index)):
+    def _count(self, name: str, kind: str, tensor: Any) -> None:
+        device = tensor.device
+        if device.type != self.device or (self.index is not None and device.index not in (None, self.index)):
             return
         storage = tensor.untyped_storage()
         if storage._cdata in self.storages or not self.counts(storage._cdata):
             return
-        self.add(who, kind, storage._cdata, storage.nbytes(), partial(_description, tensor))
+        self.add(name, kind, storage._cdata, storage.nbytes(), partial(_description, tensor))
 
-    def add(self, who: str, kind: str, address: int, size: int, description: Callable[[], str]) -> None:
-        """Count one tensor, whose storage is at this address, for this holder."""
+    def add(self, name: str, kind: str, address: int, size: int, description: Callable[[], str]) -> None:
+        """Count one tensor with its storage at this address for this holder."""
         self.storages.add(address)
-        holder = self.holders.setdefault((who, kind), _Holder(who, kind))
+        holder = self.holders.setdefault((name, kind), _Holder(name, kind))
         holder.bytes += size
         holder.tensors += 1
         if size > holder.largest[0]:
@@ -92,39 +92,39 @@ class _Tally:
 
 
 class EarlierError:
-    """What the error of an earlier cell holds, noted before the recorded cell replaces that error by its own."""
+    """Tensors held by the error of an earlier cell, recorded before the recorded cell replaces that error."""
 
     def __init__(self) -> None:
-        self._held: list[tuple[Any, int, str, int | None, str]] = []
+        self._tensors: list[tuple[Any, int, str, int | None, str]] = []
         trace = getattr(sys, "last_traceback", None)
         if trace is not None and "torch" in sys.modules:
-            with _at_rest():
+            with _without_overrides():
                 self._note(trace)
 
-    def _note(self, trace: TracebackType) -> None:
+    def _note(self, traceback: TracebackType) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         reach = Reach(Deadline(LIMIT_S / 10))
-        known: set[int] = set()
-        for frame in outside(trace):
+        storages: set[int] = set()
+        for frame in outside(traceback):
             if not _is_global(frame):
                 direct = [tensor for value in variables(frame).values() for tensor in reach.tensors(value)]
                 for tensor in (*direct, *reach.saved(direct)):
                     with contextlib.suppress(RuntimeError, NotImplementedError):
                         storage = tensor.untyped_storage()
-                        if storage._cdata not in known:
-                            known.add(storage._cdata)
-                            where = tensor.device
-                            held = StorageWeakRef(storage), storage.nbytes(), where.type, where.index
-                            self._held.append((*held, _description(tensor)))
+                        if storage._cdata not in storages:
+                            storages.add(storage._cdata)
+                            device = tensor.device
+                            entry = StorageWeakRef(storage), storage.nbytes(), device.type, device.index
+                            self._tensors.append((*entry, _description(tensor)))
 
     def count(self, tally: _Tally) -> None:
-        """What nobody else holds. Some of it may be gone by now: it went when the recorded cell's own error came."""
-        for reference, size, device, index, what in self._held:
-            here = device == tally.device and (tally.index is None or index in (None, tally.index))
+        """Count what nobody else holds. Some of it may have been freed when the recorded cell raised its own error."""
+        for reference, size, device, index, description in self._tensors:
+            on_device = device == tally.device and (tally.index is None or index in (None, tally.index))
             new = reference.cdata not in tally.storages or reference.expired()
-            if here and new and tally.counts(reference.cdata):
-                tally.add(EARLIER, "traceback", reference.cdata, size, partial(str, what))
+            if on_device and new and tally.counts(reference.cdata):
+                tally.add(EARLIER, "traceback", reference.cdata, size, partial(str, description))
 
 
 def holders(
@@ -134,46 +134,46 @@ def holders(
     limit_s: float = LIMIT_S,
     counts: Counts = any_storage,
 ) -> tuple[Rows, tuple[Gap, ...]]:
-    """Who holds memory of the device that ran out, as rows of tables.HOLDERS, and what was not looked at."""
+    """Memory holders on the device that ran out, as rows of tables.HOLDERS, and a gap if the search was cut short."""
     if "torch" not in sys.modules:
         return HOLDERS.empty(), ()
     deadline = Deadline(limit_s)
-    with _at_rest():
-        tally = _tallied(failure, error, earlier, deadline, counts)
-    seen_bytes = sum(holder.bytes for holder in tally.holders.values())
-    if failure.allocated_bytes is not None and failure.allocated_bytes > seen_bytes and not deadline.passed:
-        unseen = _Holder(UNSEEN, "other", failure.allocated_bytes - seen_bytes, -1)
-        tally.holders[UNSEEN, "other"] = unseen
+    with _without_overrides():
+        tally = _tally_all(failure, error, earlier, deadline, counts)
+    counted_bytes = sum(holder.bytes for holder in tally.holders.values())
+    if failure.allocated_bytes is not None and failure.allocated_bytes > counted_bytes and not deadline.passed:
+        uncounted = _Holder(UNSEEN, "other", failure.allocated_bytes - counted_bytes, -1)
+        tally.holders[UNSEEN, "other"] = uncounted
     gap = Gap(
-        what="some of those who hold memory",
-        why=f"there are so many objects that looking at them took longer than {duration(1e9 * limit_s)}",
-        fix="keep large collections out of the notebook's variables, or look with torch.cuda.memory_snapshot()",
+        what="some memory holders",
+        why=f"there are so many objects that the search reached its limit of {duration(1e9 * limit_s)}",
+        fix="keep large collections out of the notebook's variables, or use torch.cuda.memory_snapshot()",
     )
     return _rows(tally, failure.device), (gap,) if deadline.passed else ()
 
 
-def _tallied(
+def _tally_all(
     failure: Failure, error: BaseException, earlier: EarlierError | None, deadline: Deadline, counts: Counts
 ) -> _Tally:
-    tensors, modules, optimizers = _alive(deadline)
+    tensors, modules, optimizers = _live_objects(deadline)
     tally = _Tally(*_device(failure, tensors), counts)
     main = sys.modules["__main__"].__dict__
-    kept = main.get("Out") if isinstance(main.get("Out"), dict) else {}
-    reach = Reach(deadline, closed=(main, kept, sys.modules))
+    outputs = main.get("Out") if isinstance(main.get("Out"), dict) else {}
+    reach = Reach(deadline, closed=(main, outputs, sys.modules))
     frames = [frame for frame in frames_of(error) if not _is_global(frame)]
     spaces = [(frame, variables(frame)) for frame in frames]
-    # From the outside in: who called holds on longer than who was called.
-    mine = [(name, "", value) for name, value in list(main.items()) if not name.startswith("_")]
+    # From the outermost frame inward: a caller holds its variables longer than the function it calls.
+    user_variables = [(name, "", value) for name, value in list(main.items()) if not name.startswith("_")]
     for frame, space in spaces:
-        if _is_users(frame):
-            mine += [(name, f" in {frame.f_code.co_name}()", value) for name, value in space.items()]
-    named = [(name, value) for name, _, value in mine]
-    _claim_models(tally, reach, named, modules)
-    _claim_optimizers(tally, reach, named, optimizers)
-    for name, where, value in mine:
-        if value is not kept and name not in ("In", "Out"):
-            _claim(tally, reach, f"{name}{where}", "variable", value)
-    for number, value in list(kept.items()) if isinstance(kept, dict) else ():
+        if _is_users_code(frame):
+            user_variables += [(name, f" in {frame.f_code.co_name}()", value) for name, value in space.items()]
+    named_values = [(name, value) for name, _, value in user_variables]
+    _claim_models(tally, reach, named_values, modules)
+    _claim_optimizers(tally, reach, named_values, optimizers)
+    for name, function, value in user_variables:
+        if value is not outputs and name not in ("In", "Out"):
+            _claim(tally, reach, f"{name}{function}", "variable", value)
+    for number, value in list(outputs.items()) if isinstance(outputs, dict) else ():
         _claim(tally, reach, f"Out[{number}]", "output", value)
     for name, value in list(main.items()):
         if _CACHED.match(name):
@@ -181,77 +181,79 @@ def _tallied(
     for _, space in spaces:
         for value in space.values():
             _claim(tally, reach, UNDER_WAY, "variable", value)
-    _claim_earlier(tally, reach, error)
+    _claim_previous_error(tally, reach, error)
     if earlier is not None:
         earlier.count(tally)
     tally.claim(ELSEWHERE, "other", tensors)
-    tally.claim(ELSEWHERE, "gradient", [each for one in tensors if (each := _gradient(one)) is not None])
+    tally.claim(ELSEWHERE, "gradient", _gradients(tensors))
     tally.claim(ELSEWHERE, "graph", reach.saved(tensors))
     return tally
 
 
-def _alive(deadline: Deadline) -> tuple[list[Any], list[Any], list[Any]]:
-    """Every tensor, module and optimizer that Python knows of."""
+def _live_objects(deadline: Deadline) -> tuple[list[Any], list[Any], list[Any]]:
+    """All tensors, modules and optimizers that Python's garbage collector tracks."""
     import torch
 
-    wanted = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
-    found: tuple[list[Any], ...] = ([], [], [])
-    kinds: dict[int, int] = {}
-    for count, each in enumerate(gc.get_objects()):
-        kind = type(each)
-        which = kinds.get(id(kind))
-        if which is None:
-            which = kinds[id(kind)] = next((n for n, known in enumerate(wanted) if issubclass(kind, known)), -1)
-        if which >= 0:
-            found[which].append(each)
+    base_classes = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)
+    objects: tuple[list[Any], ...] = ([], [], [])
+    class_indices: dict[int, int] = {}
+    for count, candidate in enumerate(gc.get_objects()):
+        kind = type(candidate)
+        index = class_indices.get(id(kind))
+        if index is None:
+            index = next((number for number, base in enumerate(base_classes) if issubclass(kind, base)), -1)
+            class_indices[id(kind)] = index
+        if index >= 0:
+            objects[index].append(candidate)
         if count % 100_000 == 99_999 and deadline.met():
             break
-    tensors, modules, optimizers = found
+    tensors, modules, optimizers = objects
     return tensors, modules, optimizers
 
 
 def _device(failure: Failure, tensors: list[Any]) -> tuple[str, int | None]:
-    """The device to look at: a simulated GPU may keep its tensors in host memory."""
+    """The device to search: a simulated GPU may keep its tensors in host memory."""
     if failure.device is None:
         return "cpu", None
     kinds = {kind for tensor in tensors if (kind := tensor.device.type) not in ("cpu", "meta")}
     return (kinds.pop(), failure.device) if kinds else ("cpu", None)
 
 
-def _claim(tally: _Tally, reach: Reach, who: str, kind: str, value: object) -> None:
-    """A value, and what its graphs keep."""
-    direct = tally.claim(who, kind, reach.tensors(value))
+def _claim(tally: _Tally, reach: Reach, name: str, kind: str, value: object) -> None:
+    """Count the tensors of a value, their gradients, and what their graphs keep."""
+    direct = tally.claim(name, kind, reach.tensors(value))
     if direct:
-        tally.claim(who, "gradient", [each for tensor in direct if (each := _gradient(tensor)) is not None])
-        tally.claim(who, "graph", reach.saved(direct))
+        tally.claim(name, "gradient", _gradients(direct))
+        tally.claim(name, "graph", reach.saved(direct))
 
 
-def _claim_models(tally: _Tally, reach: Reach, named: list[tuple[str, Any]], modules: list[Any]) -> None:
-    models = [(name, value) for name, value in named if reach.kind(value) == "module"]
+def _claim_models(tally: _Tally, reach: Reach, named_values: list[tuple[str, Any]], modules: list[Any]) -> None:
+    models = [(name, value) for name, value in named_values if reach.kind(value) == "module"]
     inner = {id(each) for module in modules for each in (attributes(module).get("_modules") or {}).values()}
-    known = {id(value) for _, value in models}
-    models += [(type(each).__name__, each) for each in modules if id(each) not in inner | known]
+    with_names = {id(value) for _, value in models}
+    models += [(type(module).__name__, module) for module in modules if id(module) not in inner | with_names]
     for name, model in models:
         parameters = tally.claim(name, "parameter", reach.parameters(model))
-        tally.claim(name, "gradient", [each for one in parameters if (each := _gradient(one)) is not None])
+        tally.claim(name, "gradient", _gradients(parameters))
 
 
-def _claim_optimizers(tally: _Tally, reach: Reach, named: list[tuple[str, Any]], optimizers: list[Any]) -> None:
+def _claim_optimizers(tally: _Tally, reach: Reach, named_values: list[tuple[str, Any]], optimizers: list[Any]) -> None:
     for optimizer in optimizers:
-        name = next((name for name, value in named if value is optimizer), type(optimizer).__name__)
+        name = next((name for name, value in named_values if value is optimizer), type(optimizer).__name__)
         state = attributes(optimizer).get("state")
         if isinstance(state, dict):
-            # Its keys are the parameters, which are the model's.
-            tally.claim(name, "optimizer", [each for held in dict.values(state) for each in reach.tensors(held)])
+            # The keys of the state are the parameters, which belong to the model.
+            tensors = [tensor for values in dict.values(state) for tensor in reach.tensors(values)]
+            tally.claim(name, "optimizer", tensors)
 
 
-def _claim_earlier(tally: _Tally, reach: Reach, error: BaseException) -> None:
-    """An earlier error that is still kept, with all that its frames hold."""
-    now = {id(each) for each in chain_of(error)}
+def _claim_previous_error(tally: _Tally, reach: Reach, error: BaseException) -> None:
+    """Count what the frames of an earlier error hold, if Python still keeps that error."""
+    current = {id(each) for each in chain_of(error)}
     for name in ("last_exc", "last_value"):
-        kept = getattr(sys, name, None)
-        if isinstance(kept, BaseException) and id(kept) not in now:
-            for frame in outside(kept.__traceback__):
+        previous = getattr(sys, name, None)
+        if isinstance(previous, BaseException) and id(previous) not in current:
+            for frame in outside(previous.__traceback__):
                 if not _is_global(frame):
                     for value in variables(frame).values():
                         _claim(tally, reach, EARLIER, "traceback", value)
@@ -261,21 +263,22 @@ def _description(tensor: Any) -> str:
     return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _gradient(tensor: Any) -> Any:
-    return tensor.grad if tensor.is_leaf else None  # asking others warns, as they have none
+def _gradients(tensors: Iterable[Any]) -> list[Any]:
+    """Gradients of the leaf tensors; reading `.grad` of others warns, as they have none."""
+    return [tensor.grad for tensor in tensors if tensor.is_leaf and tensor.grad is not None]
 
 
 def _is_global(frame: FrameType) -> bool:
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
 
-def _is_users(frame: FrameType) -> bool:
+def _is_users_code(frame: FrameType) -> bool:
     return next(users_frames(frame), None) is frame
 
 
 @contextlib.contextmanager
-def _at_rest() -> Iterator[None]:
-    """Tensors answer for themselves here, without the modes and subclasses of the user's."""
+def _without_overrides() -> Iterator[None]:
+    """Bypass the user's tensor subclasses and modes: no `__torch_function__` runs in this context."""
     import torch
 
     with torch._C.DisableTorchFunction():
@@ -283,14 +286,14 @@ def _at_rest() -> Iterator[None]:
 
 
 def _rows(tally: _Tally, device: int | None) -> Rows:
-    found = sorted((each for each in tally.holders.values() if each.bytes), key=lambda each: -each.bytes)
+    rows = sorted((each for each in tally.holders.values() if each.bytes), key=lambda holder: -holder.bytes)
     return HOLDERS.rows(
         {
-            "who": [each.who for each in found],
-            "kind": [each.kind for each in found],
-            "device": [-1 if device is None else device] * len(found),
-            "bytes": [each.bytes for each in found],
-            "tensors": [each.tensors for each in found],
-            "largest": [each.largest[1] or None for each in found],
+            "who": [each.name for each in rows],
+            "kind": [each.kind for each in rows],
+            "device": [-1 if device is None else device] * len(rows),
+            "bytes": [each.bytes for each in rows],
+            "tensors": [each.tensors for each in rows],
+            "largest": [each.largest[1] or None for each in rows],
         }
     )

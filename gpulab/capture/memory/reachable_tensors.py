@@ -1,7 +1,7 @@
-"""Which tensors a value leads to: through containers, objects and closures, and through the autograd graph.
+"""Find the tensors that a value references: through containers, objects and closures, and through the autograd graph.
 
-No code of the user's runs: references are followed as the garbage collector follows them, attributes are read past
-any override, saved tensors are taken as they are stored and not unpacked, as that may compute or copy.
+None of the user's code runs: references are followed as by the garbage collector, attributes are read past any
+override, and saved tensors are not unpacked, because unpacking may compute or copy.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-MOST_OBJECTS = 200_000  # looked at for one variable; a list of a million words is not searched to its end
+MOST_OBJECTS = 200_000  # visited per variable; a list of a million strings is not searched to its end
 _CLOCK_EVERY = 4096
-_NOTEBOOK = ("IPython.", "ipykernel.", "traitlets.", "ipywidgets.")
+_NOTEBOOK_MODULES = ("IPython.", "ipykernel.", "traitlets.", "ipywidgets.")
 
 
 class Deadline:
-    """A moment after which looking ends; `passed` once it was met."""
+    """A time limit for a search; `passed` once `met()` has returned True."""
 
     def __init__(self, limit_s: float) -> None:
         self._at_s = time.monotonic() + limit_s
         self.passed = False
 
     def met(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is up."""
         self.passed = self.passed or time.monotonic() > self._at_s
         return self.passed
 
 
 class Reach:
-    """Follows references and graphs, each object and each node once over all questions."""
+    """Follows references and autograd graphs; visits each object and each node once over all calls."""
 
     def __init__(self, deadline: Deadline, closed: Iterable[object] = ()) -> None:
         import torch
@@ -40,18 +40,18 @@ class Reach:
         self._tensor = torch.Tensor
         self._module = torch.nn.Module
         self._deadline = deadline
-        self._kinds: dict[int, str] = {}  # by id of the type: a metaclass of the user's may hash as it likes
-        self._raw: dict[int, tuple[str, ...]] = {}
-        # Ids are good for as long as the objects live: those that were met are kept, until this walk is over.
-        self._met: dict[int, object] = {id(each): each for each in closed}
+        self._kinds: dict[int, str] = {}  # by id of the type: a user's metaclass may define any hash
+        self._saved_names: dict[int, tuple[str, ...]] = {}
+        # An id is valid only while its object lives, so visited objects are kept until this search is over.
+        self._visited: dict[int, object] = {id(each): each for each in closed}
         self._nodes: dict[int, object] = {}
 
     def tensors(self, root: object) -> Iterator[Any]:
-        """The tensors that a value leads to, itself first where it is one."""
+        """The tensors that a value references, itself first if it is a tensor."""
         pending, count = [root], 0
         while pending and count < MOST_OBJECTS:
             value = pending.pop()
-            if id(value) in self._met:
+            if id(value) in self._visited:
                 continue
             count += 1
             if count % _CLOCK_EVERY == 0 and self._deadline.met():
@@ -59,7 +59,7 @@ class Reach:
             kind = self.kind(value)
             if kind == "plain":
                 continue
-            self._met[id(value)] = value
+            self._visited[id(value)] = value
             if kind == "tensor":
                 yield value
             elif kind == "module":
@@ -70,7 +70,7 @@ class Reach:
                 pending.extend(gc.get_referents(value))
 
     def saved(self, tensors: Iterable[Any]) -> Iterator[Any]:
-        """The tensors that the graphs of these keep for backward(); what backward() has freed is there no more."""
+        """Tensors that the graphs of these keep for backward(), except those that backward() has already freed."""
         pending = [node for tensor in tensors if (node := tensor.grad_fn) is not None]
         while pending:
             node = pending.pop()
@@ -80,27 +80,27 @@ class Reach:
             if len(self._nodes) % _CLOCK_EVERY == 0 and self._deadline.met():
                 return
             pending += [each for each, _ in object.__getattribute__(node, "next_functions") if each is not None]
-            yield from self._kept_by(node)
+            yield from self._saved_by(node)
 
     def parameters(self, module: Any) -> Iterator[Any]:
         """The parameters and buffers of a module and its submodules, each once."""
         pending = [module]
         while pending:
-            held = attributes(pending.pop())
-            for place in ("_parameters", "_buffers"):
-                yield from (each for each in _values(held.get(place)) if self.is_tensor(each))
-            pending += [each for each in _values(held.get("_modules")) if each is not None]
+            module_values = attributes(pending.pop())
+            for name in ("_parameters", "_buffers"):
+                yield from (each for each in _values(module_values.get(name)) if self.is_tensor(each))
+            pending += [each for each in _values(module_values.get("_modules")) if each is not None]
 
     def is_tensor(self, value: object) -> bool:
-        """Whether it is one, by its type alone."""
+        """Whether a value is a tensor, judged by its type alone."""
         return self.kind(value) == "tensor"
 
     def kind(self, value: object) -> str:
-        """How a value is to be followed."""
-        known = self._kinds.get(id(type(value)))
-        if known is None:
-            known = self._kinds[id(type(value))] = self._kind_of(type(value))
-        return known
+        """How to follow a value: "tensor", "module", "function", "plain" (not followed) or "container"."""
+        kind = self._kinds.get(id(type(value)))
+        if kind is None:
+            kind = self._kinds[id(type(value))] = self._kind_of(type(value))
+        return kind
 
     def _kind_of(self, kind: type) -> str:
         if issubclass(kind, self._tensor):
@@ -109,36 +109,36 @@ class Reach:
             return "module"
         if issubclass(kind, FunctionType):
             return "function"
-        if kind.__module__.startswith(_NOTEBOOK):
-            return "plain"  # it leads to everything that the notebook has
+        if kind.__module__.startswith(_NOTEBOOK_MODULES):
+            return "plain"  # it references everything in the notebook
         stops = (str, bytes, int, float, complex, type, ModuleType, CodeType, FrameType, BuiltinFunctionType)
         return "plain" if issubclass(kind, (*stops, type(None))) else "container"
 
-    def _kept_by(self, node: Any) -> Iterator[Any]:
-        names = self._raw.get(id(type(node)))
+    def _saved_by(self, node: Any) -> Iterator[Any]:
+        names = self._saved_names.get(id(type(node)))
         if names is None:
-            names = self._raw[id(type(node))] = tuple(
+            names = self._saved_names[id(type(node))] = tuple(
                 name for name in dir(type(node)) if name.startswith("_raw_saved_")
             )
         for name in names:
             with contextlib.suppress(RuntimeError, AttributeError):  # freed by backward(), or never filled
-                kept = object.__getattribute__(node, name)
-                for each in kept if isinstance(kept, tuple | list) else (kept,):
-                    data = getattr(each, "data", None)  # since 2.9; before, what is saved cannot be seen from here
+                saved = object.__getattribute__(node, name)
+                for entry in saved if isinstance(saved, tuple | list) else (saved,):
+                    data = getattr(entry, "data", None)  # since PyTorch 2.9; older versions do not expose it
                     if self.is_tensor(data):
                         yield data
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """The attributes an object holds itself, past any `__getattr__` of its class."""
+    """The attributes stored in an object, past any `__getattr__` of its class."""
     if not hasattr(type(value), "__dict__"):
         return {}
     try:
-        held = object.__getattribute__(value, "__dict__")
+        values = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return held if isinstance(held, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
-def _values(place: object) -> list[Any]:
-    return list(dict.values(place)) if isinstance(place, dict) else []
+def _values(mapping: object) -> list[Any]:
+    return list(dict.values(mapping)) if isinstance(mapping, dict) else []

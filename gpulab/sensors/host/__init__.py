@@ -1,1 +1,1 @@
-"""What the host can be asked: CPU time, threads, workers, storage, cgroup limits, the current line of code."""
+"""Sensors of the host: CPU time, threads, workers, storage, cgroup limits, the line of code being executed."""

@@ -1,4 +1,4 @@
-"""What this process may really use: cores by affinity and cgroup quota, memory by cgroup limit; and when it may not.
+"""Limits of this process: cores by affinity and cgroup quota, memory by cgroup limit, time lost to CPU throttling.
 
 `root` stands for `/`, so that tests can lay out any system's files in a folder.
 """
@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-_UNLIMITED_BYTES = 1 << 60  # cgroup v1 has no word for "no limit", only a number near 2**63
+_UNLIMITED_BYTES = 1 << 60  # cgroup v1 expresses "no limit" as a number near 2**63
 _MOUNT = Path("sys/fs/cgroup")
 
 
 def cores_allowed(root: Path = Path("/"), affinity: int | None = None) -> float | None:
-    """How many cores' worth of CPU time this process can get: by affinity and cgroup quota, whichever is less."""
+    """Number of cores this process can use: by affinity or cgroup quota, whichever is less."""
     cores = affinity or _affinity()
     quotas = [
         cores_worth
@@ -23,12 +23,12 @@ def cores_allowed(root: Path = Path("/"), affinity: int | None = None) -> float 
         for folder in _folders(root, controller)
         for cores_worth in quota(folder)
     ]
-    known = [float(cores)] if cores else []
-    return min([*known, *quotas], default=None)
+    affinity_limits = [float(cores)] if cores else []
+    return min([*affinity_limits, *quotas], default=None)
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """The least memory limit of the cgroups this process is in; None where there is none."""
+    """The lowest memory limit of the cgroups of this process; None without a limit."""
     limits = [
         int(text)
         for name, file in (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
@@ -39,10 +39,10 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 class Throttling:
-    """For how long a CPU quota held this container back so far. What has a quota is found once, at the beginning."""
+    """Total time for which a CPU quota throttled this container. The files with quotas are found once, at creation."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._told = bool(_read(root / "proc/self/cgroup"))
+        self._has_cgroups = bool(_read(root / "proc/self/cgroup"))
         self._files = [
             folder / "cpu.stat"
             for controller, quotas in (("", _quota_v2), ("cpu", _quota_v1))
@@ -51,18 +51,18 @@ class Throttling:
         ]
 
     def read(self) -> float:
-        """Seconds so far, by the quota that held back most; 0 where there is none, NaN where none is told of."""
-        if not self._told:
+        """Seconds of throttling so far, by the strictest quota; 0 without a quota, NaN without cgroups."""
+        if not self._has_cgroups:
             return math.nan
         return max((_throttled_s(_read(file)) for file in self._files), default=0.0)
 
 
 def _throttled_s(stat: str) -> float:
     """Version 2 counts microseconds, version 1 nanoseconds."""
-    told = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
+    fields = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
     for name, per_s in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
-        if told.get(name, "").isdigit():
-            return int(told[name]) / per_s
+        if fields.get(name, "").isdigit():
+            return int(fields[name]) / per_s
     return math.nan
 
 
@@ -89,10 +89,10 @@ def _share(quota: str, period: str) -> Iterator[float]:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """This process's cgroup and its ancestors, as far as they are visible; a limit of any of them binds.
+    """The cgroup of this process and its ancestors, as far as they are visible: the limits of all of them apply.
 
-    `controller` is "" for the one hierarchy of v2. In a container the mount may show only the container's own part,
-    under a path shorter than the one /proc tells: folders that do not exist then read as nothing.
+    `controller` is "" for the single hierarchy of v2. In a container the mount may show only the container's own part,
+    under a shorter path than in /proc; folders that do not exist then read as empty.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -101,12 +101,12 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         mount = root / _MOUNT
         bases = (mount, mount / "unified") if not controller else (mount / controllers, mount / controller)
         for base in bases:
-            own = base / path.lstrip("/")
-            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
+            leaf = base / path.lstrip("/")
+            yield from (folder for folder in (leaf, *leaf.parents) if folder.is_relative_to(base))
 
 
 def _read(path: Path) -> str:
-    """The text of a small file of the kernel's; "" where there is none or it is not ours to read."""
+    """Text of a kernel file; "" if it does not exist or is not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""CPU time of single threads and processes, to the nanosecond where the system has a clock for each.
+"""CPU time of single threads and processes in ns, on systems with a clock for each.
 
-Linux numbers these clocks after the thread or process (`include/linux/posix-timers.h`, which the C library builds on).
-Asking one costs about 5 us and opens no file; one that has ended is answered with an error, never with another's time.
+Linux derives the clock ids from thread and process ids (`include/linux/posix-timers.h`, used by the C library).
+Reading one costs about 5 us and opens no file. It fails for an ended thread or process; it never returns another's.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ TELLS = sys.platform == "linux"
 
 
 def thread_cpu_s(native_id: int | None) -> float:
-    """CPU time that a thread of this process used so far; NaN where the system does not tell, or it has ended."""
+    """CPU time used so far by a thread of this process; NaN if unknown or if it has ended."""
     return _read(native_id, _THREAD)
 
 
 def thread_delayed_s(native_id: int | None) -> float:
-    """How long a thread of this process was ready to run and had no core; NaN where the system does not tell.
+    """Time for which a thread of this process was ready to run but had no core; NaN if unknown.
 
-    The second number of schedstat, in ns (Documentation/scheduler/sched-stats.rst); some kernels are built without.
+    This is the second number of schedstat, in ns (Documentation/scheduler/sched-stats.rst); some kernels lack it.
     """
     try:
         return int(Path(f"/proc/self/task/{native_id}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
@@ -33,7 +33,7 @@ def thread_delayed_s(native_id: int | None) -> float:
 
 
 def process_cpu_s(pid: int) -> float:
-    """CPU time that a process used so far, all its threads; NaN where the system does not tell, or it has ended."""
+    """CPU time used so far by all threads of a process; NaN if unknown or if it has ended."""
     return _read(pid, _PROCESS)
 
 

@@ -1,6 +1,6 @@
-"""The sensors of the host, through psutil: CPU, memory, reads from storage, and who holds this process back.
+"""Sensors of the host through psutil: CPU, memory, storage reads, throttling and preemption.
 
-To add one, write its column in gpulab.sensor_tables and its question in SENSORS.
+To add a sensor, add its column in gpulab.sensor_tables and its reading function in SENSORS.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ else:
         return resource.getrusage(resource.RUSAGE_SELF)
 
 
-_LEAST_TICKS_S = 0.03  # the kernel counts CPU time in ticks of 10 ms: over less than a few, a share is a lottery
+_LEAST_TICKS_S = 0.03  # the kernel counts CPU time in ticks of 10 ms: a share of less than a few ticks is noise
 
 
 class Spent(NamedTuple):
     """CPU seconds of one core, or of several together."""
 
     busy: float
-    waiting: float  # idle with a read or write outstanding; NaN where the system does not tell
+    waiting: float  # idle while waiting for storage; NaN if unknown
     every: float
 
 
 def free_bytes() -> int:
-    """How much memory this process can still take: of what is free, and of what its container leaves it."""
+    """Memory that this process can still allocate: free memory, or what is left of its container's limit."""
     limit, free = memory_limit_bytes(), int(psutil.virtual_memory().available)
     return free if limit is None else max(0, min(free, limit - int(psutil.Process().memory_info().rss)))
 
 
 class Unreadable(Exception):  # noqa: N818  (an answer, not an error)
-    """This system does not answer the question; the text says why."""
+    """This system cannot provide a reading; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostSensor:
-    """One question to the host: which columns of HOST_SAMPLES it fills, and how it is asked.
+    """A reading of the host: the columns of HOST_SAMPLES it fills, and the function that reads them.
 
-    `read` gives a value per column, in the column's unit; NaN if there is none this time. It raises Unreadable if
-    there never will be one: then it is not asked again, and a gap says why.
+    `read` returns a value per column, in the column's unit; NaN if there is none this time. It raises Unreadable if
+    there never will be one: then it is not called again, and a gap says why.
     """
 
     columns: tuple[str, ...]
@@ -61,14 +61,14 @@ class HostSensor:
 
     @property
     def label(self) -> str:
-        """Its name for people: the label of its first column."""
+        """Display name: the label of its first column."""
         return HOST_SAMPLES.column(self.columns[0]).label
 
 
 class Host:
-    """Reads the columns of HOST_SAMPLES that are about the whole process and the machine.
+    """Reads the columns of HOST_SAMPLES about the whole process and the machine.
 
-    The first reading has no load: a share needs a time to be of.
+    The first reading has no load, which needs two readings.
     """
 
     def __init__(self, cpu_times: Callable[[], Sequence[Any]] | None = None) -> None:
@@ -81,19 +81,19 @@ class Host:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be read, and why."""
+        """Failed readings, with reasons."""
         return tuple(self._unreadable.values())
 
     def read(self) -> dict[str, float]:
-        """The columns by name; NaN where the system does not tell."""
+        """The columns by name; NaN if unknown."""
         values: dict[str, float] = {}
         for sensor in SENSORS:
-            values.update(zip(sensor.columns, self._ask(sensor), strict=True))
+            values.update(zip(sensor.columns, self._read_sensor(sensor), strict=True))
         return values
 
     def core_shares(self) -> tuple[Spent, ...]:
-        """The shares of each core since the call before; () if too little time has passed to tell."""
-        now = [_spent(times) for times in self._cpu_times()]
+        """Shares of each core since the previous call; () if too little time has passed."""
+        now = [_cpu_seconds(times) for times in self._cpu_times()]
         if len(now) != len(self._before):  # the first reading, or a core was switched on or off
             self._before = now
             return ()
@@ -103,7 +103,7 @@ class Host:
         self._before = now
         return tuple(Spent(_share(core.busy, core.every), _share(core.waiting, core.every), 1.0) for core in passed)
 
-    def _ask(self, sensor: HostSensor) -> tuple[float, ...]:
+    def _read_sensor(self, sensor: HostSensor) -> tuple[float, ...]:
         nothing = (math.nan,) * len(sensor.columns)
         if sensor in self._unreadable:
             return nothing
@@ -135,11 +135,11 @@ def _available_memory(host: Host) -> tuple[float, ...]:
 
 def _read_bytes(host: Host) -> tuple[float, ...]:
     if not hasattr(host.process, "io_counters"):
-        raise Unreadable(f"{sys.platform} does not tell psutil")
+        raise Unreadable(f"{sys.platform} does not provide it to psutil")
     try:
         return (float(host.process.io_counters().read_bytes),)
     except (psutil.AccessDenied, NotImplementedError, OSError):
-        raise Unreadable("the system keeps /proc/self/io from us") from None
+        raise Unreadable("the system denies access to /proc/self/io") from None
 
 
 def _throttled(host: Host) -> tuple[float, ...]:
@@ -149,7 +149,7 @@ def _throttled(host: Host) -> tuple[float, ...]:
 def _preemptions(host: Host) -> tuple[float, ...]:
     # Of all threads: /proc/self/status counts those of the main thread only.
     if _usage is None:
-        raise Unreadable(f"{sys.platform} hides it")
+        raise Unreadable(f"{sys.platform} does not provide it")
     return (float(_usage().ru_nivcsw),)
 
 
@@ -165,19 +165,19 @@ SENSORS = (
 )
 
 
-def _spent(times: Any) -> Spent:
-    """CPU seconds of work and of everything. Guests are counted in `user` already; waiting for storage is no work."""
-    told: Mapping[str, float] = times._asdict()
-    every = sum(told.values()) - told.get("guest", 0.0) - told.get("guest_nice", 0.0)
-    busy = every - told.get("idle", 0.0) - told.get("iowait", 0.0)
-    return Spent(busy, told.get("iowait", math.nan), every)
+def _cpu_seconds(times: Any) -> Spent:
+    """CPU seconds of work and in total. Guest time is part of `user` already; waiting for storage is not work."""
+    seconds: Mapping[str, float] = times._asdict()
+    every = sum(seconds.values()) - seconds.get("guest", 0.0) - seconds.get("guest_nice", 0.0)
+    busy = every - seconds.get("idle", 0.0) - seconds.get("iowait", 0.0)
+    return Spent(busy, seconds.get("iowait", math.nan), every)
 
 
 def _share(part: float, every: float) -> float:
-    """Counters of a virtual machine can run backwards by a tick."""
+    """A share within 0 and 1: counters of a virtual machine can run backwards by a tick."""
     return part if math.isnan(part) else min(1.0, max(0.0, part / every))
 
 
 def _mean(values: Iterable[float]) -> float:
-    told = tuple(values)
-    return sum(told) / len(told) if told else math.nan
+    numbers = tuple(values)
+    return sum(numbers) / len(numbers) if numbers else math.nan

@@ -1,4 +1,4 @@
-"""On which kind of file system a dataset's files lie, where the dataset says what it reads from."""
+"""The file system that holds a dataset's files, if the dataset has an attribute with their path."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any
 
 import psutil
 
-# What datasets call the place their files lie at, in torchvision, torchaudio and most people's own.
-_PLACES = ("root", "path", "folder", "directory", "data_dir", "root_dir", "img_dir", "image_dir", "data_path")
-_LISTS = ("files", "paths", "samples", "imgs", "images", "filenames")
-_INNER = ("dataset", "datasets", "data")  # Subset, ConcatDataset and their like hold another one
-_DEEPEST = 3
+# Names of path attributes in torchvision, torchaudio and most user-defined datasets.
+_PATH_ATTRIBUTES = ("root", "path", "folder", "directory", "data_dir", "root_dir", "img_dir", "image_dir", "data_path")
+_LIST_ATTRIBUTES = ("files", "paths", "samples", "imgs", "images", "filenames")
+_DATASET_ATTRIBUTES = ("dataset", "datasets", "data")  # Subset, ConcatDataset and other wrappers
+_MAX_DEPTH = 3
 
 
 def location(dataset: object) -> str | None:
-    """The kind of file system the dataset's files lie on, as "nfs4"; None where it does not tell of any file.
+    """The type of the file system that holds the dataset's files, e.g. "nfs4"; None without a known path.
 
-    No code of the dataset's is called: what it holds is looked at, not asked for.
+    None of the dataset's code is called: only its stored attributes are read.
     """
-    for path in _paths(dataset, _DEEPEST):
+    for path in _paths(dataset, _MAX_DEPTH):
         if _exists(path):
             return file_system(path)
     return None
 
 
 def file_system(path: Path) -> str | None:
-    """The kind of file system a file or folder lies on."""
+    """The type of the file system that holds a file or folder."""
     real = PurePath(os.path.realpath(path))
     mounts = [(PurePath(mount.mountpoint), mount.fstype) for mount in psutil.disk_partitions(all=True) if mount.fstype]
-    holding = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if real.is_relative_to(mount)]
-    return max(holding)[2] if holding else None  # of two mounts on one folder the later one is seen
+    matches = [(len(mount.parts), at, kind) for at, (mount, kind) in enumerate(mounts) if real.is_relative_to(mount)]
+    return max(matches)[2] if matches else None  # of two mounts on one folder, the later one is visible
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text that is no path: too long, or with a NUL in it
+    except (OSError, ValueError):  # not a path: too long, or contains a NUL
         return False
 
 
 def _paths(dataset: object, depth: int) -> Iterator[Path]:
     try:
         values: Any = object.__getattribute__(dataset, "__dict__")
-    except AttributeError:  # it keeps nothing of its own, or in slots
+    except AttributeError:  # no attributes, or in slots
         return
-    yield from (Path(values[name]) for name in _PLACES if isinstance(values.get(name), str | PurePath))
-    for name in _LISTS:
-        first = _first(_first(values.get(name)))  # torchvision keeps (file, class)
+    yield from (Path(values[name]) for name in _PATH_ATTRIBUTES if isinstance(values.get(name), str | PurePath))
+    for name in _LIST_ATTRIBUTES:
+        first = _first(_first(values.get(name)))  # torchvision stores (file, class)
         if isinstance(first, str | PurePath):
             yield Path(first)
     if depth:
-        for name in _INNER:
+        for name in _DATASET_ATTRIBUTES:
             inner = _first(values.get(name))
             if inner is not None and not isinstance(inner, str | bytes | int | float):
                 yield from _paths(inner, depth - 1)
 
 
 def _first(value: Any) -> Any:
-    """The first of a list or tuple; anything else as it is."""
+    """First item of a list or tuple; anything else unchanged."""
     return value[0] if type(value) in (list, tuple) and value else value

@@ -1,4 +1,4 @@
-"""The Python threads of this process: how much CPU time the recorded one and the others use, and where they are."""
+"""CPU time and current line of this process's Python threads: the recorded thread and all others."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ from gpulab.run import Gap
 from gpulab.sensors.host import cpu_clocks
 from gpulab.sensors.host.frames import user_line
 
-_WORTH_S = 0.001  # a thread that used less since the reading before is idle, and no answer to who was busy
+_MIN_BUSY_S = 0.001  # a thread with less CPU time since the previous reading counts as idle
 
 
 class Threads:
-    """Watches the thread that is recorded, and all other Python threads but the one that asks."""
+    """Reads the recorded thread and all other Python threads except the calling one."""
 
     def __init__(self, recorded: int, cpu_s: Callable[[int | None], float] = cpu_clocks.thread_cpu_s) -> None:
-        self.recorded = recorded  # as threading.get_ident() numbers it
-        self.busiest: str | None = None  # the other thread that used most CPU time between the last two readings
+        self.recorded = recorded  # a number of threading.get_ident()
+        self.busiest: str | None = (
+            None  # location of the other thread with the most CPU time since the previous reading
+        )
         self._cpu_s = cpu_s
-        self._used_s: dict[int, float] = {}  # of every other thread there was, by its native id
-        self._tells = True
+        self._used_s: dict[int, float] = {}  # of every other thread so far, by native id
+        self._has_clocks = True
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be read, and why."""
-        if self._tells:
+        """Failed readings, with reasons."""
+        if self._has_clocks:
             return ()
         return (
             Gap(
                 what="CPU time of single threads",
-                why=f"{sys.platform} has no clock for each thread that another one may read",
-                fix="run on Linux to learn how much the other threads compute",
+                why=f"{sys.platform} has no per-thread CPU clock that other threads can read",
+                fix="run on Linux to measure the CPU time of other threads",
             ),
         )
 
     def read(self) -> dict[str, float]:
-        """`main_cpu_s`, `main_delayed_s` and `others_cpu_s` of HOST_SAMPLES; NaN where the system does not tell."""
+        """`main_cpu_s`, `main_delayed_s` and `others_cpu_s` of HOST_SAMPLES; NaN if unknown."""
         main_s = delayed_s = math.nan
-        most_s, busiest = _WORTH_S, None
+        most_s, busiest = _MIN_BUSY_S, None
         for thread in threading.enumerate():
             if thread.ident == threading.get_ident() or thread.native_id is None:
                 continue
@@ -49,18 +51,18 @@ class Threads:
                 main_s, delayed_s = now_s, cpu_clocks.thread_delayed_s(thread.native_id)
             elif not math.isnan(now_s):
                 grown_s = now_s - self._used_s.get(thread.native_id, 0.0)
-                if grown_s < 0:  # a new thread under an old one's number: what that one used stays counted
+                if grown_s < 0:  # a new thread has reused the id: keep the time of the old one
                     self._used_s[-len(self._used_s) - 1] = self._used_s[thread.native_id]
                 self._used_s[thread.native_id] = now_s
                 if grown_s >= most_s:
                     most_s, busiest = grown_s, thread
-        self._tells = self._tells and not math.isnan(main_s)
-        self.busiest = None if busiest is None else _place(busiest)
-        others_s = sum(self._used_s.values()) if self._tells else math.nan
+        self._has_clocks = self._has_clocks and not math.isnan(main_s)
+        self.busiest = None if busiest is None else _location(busiest)
+        others_s = sum(self._used_s.values()) if self._has_clocks else math.nan
         return {"main_cpu_s": main_s, "main_delayed_s": delayed_s, "others_cpu_s": others_s}
 
 
-def _place(thread: threading.Thread) -> str:
-    """The user's line it is at; where it runs none of the user's code, its name."""
+def _location(thread: threading.Thread) -> str:
+    """The user's line that the thread executes; without any, the name of the thread."""
     frame = sys._current_frames().get(thread.ident) if thread.ident is not None else None
     return user_line(frame) or thread.name

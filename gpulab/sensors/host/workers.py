@@ -1,4 +1,4 @@
-"""The DataLoader's worker processes, each looked at by itself: CPU time, waits for storage, bytes read, threads."""
+"""DataLoader worker processes, each read separately: CPU time, waits for storage, bytes read, threads."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from gpulab.sensors.host.cpu_clocks import process_cpu_s
 from gpulab.sensors.samples import Samples
 from gpulab.tables import WORKER_SAMPLES
 
-# Looking at one costs 0.1 ms of the GIL; of a hundred workers each is looked at every second then.
-_MOST_AT_ONCE = 12
-_TELLS_BLOCKED = sys.platform == "linux"  # no other system tells a wait for storage from a sleep
+# A reading costs 0.1 ms with the GIL held; with a hundred workers, each is read about once a second.
+_MAX_PER_READING = 12
+_HAS_DISK_STATE = sys.platform == "linux"  # no other system distinguishes waiting for storage from sleeping
 
 
 class Workers:
-    """Looks at the workers there are; keeps a row of WORKER_SAMPLES for each look."""
+    """Reads the current workers; keeps a row of WORKER_SAMPLES for each reading."""
 
     def __init__(self) -> None:
         self.gaps: tuple[Gap, ...] = ()
         self._alive: dict[int, psutil.Process] = {}
-        self._numbers: dict[int, int] = {}  # in the order in which they were first seen
+        self._numbers: dict[int, int] = {}  # in the order of first appearance
         self._cpu_s: dict[int, float] = {}
         self._blocked: dict[int, bool] = {}
         self._turn = 0
         self._samples = Samples(WORKER_SAMPLES)
 
     def watch(self, pids: Iterable[int]) -> None:
-        """The worker processes there are now; those that were known before and are gone keep their CPU time."""
-        wanted = dict.fromkeys(pids)
-        for pid in wanted:
+        """Set the current worker processes; the CPU time of ended ones remains counted."""
+        current = dict.fromkeys(pids)
+        for pid in current:
             if pid not in self._alive:
                 try:
                     self._alive[pid] = psutil.Process(pid)
-                except psutil.Error:  # ended before it was first looked at: it is not alive, and that is all we know
+                except psutil.Error:  # it ended before its first reading
                     continue
                 self._numbers.setdefault(pid, len(self._numbers))
-        for pid in self._alive.keys() - wanted.keys():
+        for pid in self._alive.keys() - current.keys():
             del self._alive[pid]
 
     def read(self, at_ns: int) -> dict[str, float]:
-        """`workers`, `worker_cpu_s` and `workers_blocked` of HOST_SAMPLES, and a row for each worker looked at."""
-        looked = self._next_in_turn()
-        alive = [pid for pid in self._alive if self._look(pid, at_ns, closely=pid in looked)]
+        """`workers`, `worker_cpu_s` and `workers_blocked` of HOST_SAMPLES; adds a row per worker that is read fully."""
+        selected = self._next_in_turn()
+        alive = [pid for pid in self._alive if self._read_worker(pid, at_ns, fully=pid in selected)]
         return {
             "workers": float(len(alive)),
             "worker_cpu_s": sum(self._cpu_s.values()),
             "workers_blocked": float(sum(self._blocked.get(pid, False) for pid in alive))
-            if _TELLS_BLOCKED
+            if _HAS_DISK_STATE
             else math.nan,
         }
 
@@ -63,15 +63,15 @@ class Workers:
 
     def _next_in_turn(self) -> set[int]:
         pids = list(self._alive)
-        if len(pids) <= _MOST_AT_ONCE:
+        if len(pids) <= _MAX_PER_READING:
             return set(pids)
-        first, self._turn = self._turn % len(pids), self._turn + _MOST_AT_ONCE
-        return set(itertools.islice(itertools.cycle(pids), first, first + _MOST_AT_ONCE))
+        first, self._turn = self._turn % len(pids), self._turn + _MAX_PER_READING
+        return set(itertools.islice(itertools.cycle(pids), first, first + _MAX_PER_READING))
 
-    def _look(self, pid: int, at_ns: int, *, closely: bool) -> bool:
-        """Look at one worker; whether it is alive."""
+    def _read_worker(self, pid: int, at_ns: int, *, fully: bool) -> bool:
+        """Read one worker; False if it has ended."""
         cpu_s = process_cpu_s(pid)
-        if not closely:
+        if not fully:
             self._cpu_s[pid] = cpu_s if not math.isnan(cpu_s) else self._cpu_s.get(pid, cpu_s)
             return not math.isnan(cpu_s)
         worker = self._alive[pid]
@@ -80,13 +80,13 @@ class Workers:
                 status, threads = worker.status(), float(worker.num_threads())
                 times = worker.cpu_times()
         except psutil.AccessDenied:
-            self._cpu_s[pid] = self._hidden()
+            self._cpu_s[pid] = self._note_hidden()
             return True
-        except psutil.NoSuchProcess:  # ended since the last reading; ZombieProcess is one of these
+        except psutil.NoSuchProcess:  # ended since the previous reading; includes ZombieProcess
             return False
         if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return False
-        # The process's own clock where there is one: psutil's counts in ticks of 10 ms.
+        # The process's own clock if there is one: psutil counts in ticks of 10 ms.
         self._cpu_s[pid] = times.user + times.system if math.isnan(cpu_s) else cpu_s
         self._blocked[pid] = status == psutil.STATUS_DISK_SLEEP
         self._samples.append(
@@ -94,21 +94,21 @@ class Workers:
                 "at_ns": at_ns,
                 "worker": self._numbers[pid],
                 "cpu_s": self._cpu_s[pid],
-                "blocked": float(self._blocked[pid]) if _TELLS_BLOCKED else math.nan,
+                "blocked": float(self._blocked[pid]) if _HAS_DISK_STATE else math.nan,
                 "read_bytes": _read_bytes(worker),
                 "threads": threads,
             }
         )
         return True
 
-    def _hidden(self) -> float:
+    def _note_hidden(self) -> float:
         fix = "run on Linux as the user who owns the processes"
         self.gaps = (Gap(what="CPU time of the workers", why="they belong to another user", fix=fix),)
         return math.nan
 
 
 def _read_bytes(worker: psutil.Process) -> float:
-    """NaN where the system does not count or hides it: the main process's own has told why."""
+    """Bytes read; NaN if unavailable, for which the main process's sensor reports the reason."""
     try:
         return float(worker.io_counters().read_bytes)
     except (AttributeError, NotImplementedError, OSError, psutil.Error):

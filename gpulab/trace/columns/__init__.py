@@ -1,1 +1,1 @@
-"""From batches of events to the columns of the tables."""
+"""Convert batches of events to the columns of the tables."""

@@ -1,4 +1,4 @@
-"""Values of arguments, of whatever type they were written in -> typed columns; -1 or NaN where they tell nothing."""
+"""Convert argument values of any type to typed columns; -1 or NaN for unusable values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Values = Sequence[Any]
 
 
 def _numbers(values: Values) -> NDArray[Any]:
-    """The values as an array of whatever fits all; missing ones become -1."""
+    """The values as an array of a common type; missing ones become -1."""
     try:
         return np.array([-1 if value is None else value for value in values] if None in values else values)
     except (ValueError, TypeError, OverflowError):
@@ -24,7 +24,7 @@ def _numbers(values: Values) -> NDArray[Any]:
 
 
 def wholes(values: Values) -> Ints:
-    """Counts and identifiers; the 32-bit -1 is none."""
+    """Counts and identifiers; the 32-bit -1 means "none"."""
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**32 - 1).all():
         return np.asarray(np.maximum(array, -1), np.int64)
@@ -32,7 +32,7 @@ def wholes(values: Values) -> Ints:
 
 
 def addresses(values: Values) -> Ints:
-    """Addresses and large counts: the 32-bit -1 is one like others."""
+    """Addresses and large counts, for which the 32-bit -1 is an ordinary value."""
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),) and (array < 2**62).all():
         return np.asarray(np.maximum(array, -1), np.int64)
@@ -40,7 +40,7 @@ def addresses(values: Values) -> Ints:
 
 
 def amounts(values: Values) -> Ints:
-    """What may be negative; 0 where it is no number."""
+    """Numbers that may be negative; 0 for anything else."""
     array = _numbers(values)
     if array.dtype == np.int64 and array.shape == (len(values),):
         return np.where(abs(array) < 2**62, array, 0)
@@ -50,13 +50,13 @@ def amounts(values: Values) -> Ints:
 
 
 def correlations(values: Values) -> Ints:
-    """CUPTI counts from 1; it writes 0 where nothing belongs together."""
-    found = wholes(values)
-    return np.where(found == 0, -1, found)
+    """Correlation ids. CUPTI counts from 1 and writes 0 for none, which becomes -1."""
+    ids = wholes(values)
+    return np.where(ids == 0, -1, ids)
 
 
 class _Products(dict[tuple[Any, ...], int]):
-    """Three sides -> their product: a run has few different ones."""
+    """Cache of side lengths -> product: a run has few distinct ones."""
 
     def __missing__(self, sides: tuple[Any, ...]) -> int:
         product = _product(sides)
@@ -66,11 +66,11 @@ class _Products(dict[tuple[Any, ...], int]):
 
 
 def products(values: Values) -> Ints:
-    """Blocks of a grid, or threads of a block, from three sides each."""
-    known = _Products()
+    """Blocks of a grid, or threads of a block, from three side lengths each."""
+    cache = _Products()
     try:
-        return np.fromiter(map(known.__getitem__, map(tuple, values)), np.int64, len(values))
-    except TypeError:  # no list, or a list of lists
+        return np.fromiter(map(cache.__getitem__, map(tuple, values)), np.int64, len(values))
+    except TypeError:  # not a list, or a list of lists
         return np.fromiter(map(_product, values), np.int64, len(values))
 
 
@@ -86,7 +86,7 @@ def _product(sides: Any) -> int:
 
 
 def occupancies(values: Values) -> NDArray[np.float64]:
-    """From per cent; Kineto writes a negative number, or a word, where it could not tell."""
+    """Occupancy as a fraction; Kineto writes per cent, and a negative number or a word if it is unknown."""
     array = _numbers(values)
     if array.dtype.kind not in "if" or array.shape != (len(values),):
         return np.fromiter(map(_occupancy, values), np.float64, len(values)) / 100
@@ -94,12 +94,12 @@ def occupancies(values: Values) -> NDArray[np.float64]:
 
 
 def _occupancy(percent: Any) -> float:
-    good = isinstance(percent, (int, float, Decimal)) and not isinstance(percent, bool) and 0 <= percent <= 100
-    return float(percent) if good else float("nan")
+    is_valid = isinstance(percent, (int, float, Decimal)) and not isinstance(percent, bool) and 0 <= percent <= 100
+    return float(percent) if is_valid else float("nan")
 
 
 def fitting(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The values in a column's dtype; what is too large for it is not an index of anything."""
+    """The values in a column's dtype; values that are too large cannot be indices and become -1."""
     if values.dtype.kind == "i":
         values = np.where(values <= np.iinfo(dtype).max, values, -1)
     return values.astype(dtype)

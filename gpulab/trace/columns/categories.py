@@ -1,6 +1,6 @@
-"""What an event is, from the category and the name it was given: every dialect of Kineto since torch 1.8.
+"""Classify events by category and name, for every version of Kineto since torch 1.8.
 
-Only the category tells device work from host work. A `stream` argument does not: Triton's host operators carry one.
+Only the category separates device work from host work. A `stream` argument does not: Triton's host operators have one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from gpulab.tables import Kind
 
 
 class Family:
-    """The sort of thing a category holds; the name then tells the kind. Device rows come from SYNC_RECORD on.
+    """Families of categories; the name then decides the kind. Device rows are SYNC_RECORD and above.
 
-    Plain numbers: where an array is compared with a member of an IntEnum, numpy asks its class for special names and
-    drops whatever that raises, before Python 3.12 a Ctrl-C among it.
+    Plain integers: when numpy compares an array with a member of an IntEnum, it looks up special names in the enum
+    class and drops any exception of that, before Python 3.12 even a Ctrl-C.
     """
 
-    UNKNOWN = 0  # a category gpulab does not know; its events are left out and said to be
-    DROPPED = 1  # known, and no work of its own: spans of the profiler, copies of host ranges on the device's lanes
+    UNKNOWN = 0  # a category gpulab does not know; its events are left out and reported
+    DROPPED = 1  # known but no work: spans of the profiler, copies of host ranges on device lanes
     OP = 2
     MIXED = 3  # torch 1.8-1.11: operators and annotations under one category
     ANNOTATION = 4
@@ -53,7 +53,7 @@ _FAMILIES = {
     "hardware_counters": Family.DROPPED,
 }
 
-# As they are written: all that is known of categories in some files, and the usual ones of all.
+# In their original spelling: some files contain no other categories; the usual ones of all versions.
 CATEGORIES = (
     *(category for category in _FAMILIES if category not in ("operator", "runtime", "trace")),
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset", "Trace", "gpu_user_Annotation"),
@@ -62,7 +62,7 @@ CATEGORIES = (
 
 _STEP = re.compile(r"ProfilerStep#\d")
 _LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__")
-# In the mixed category: namespaced names, autograd nodes and plain identifiers are operators.
+# In the mixed category, namespaced names, autograd nodes and plain identifiers are operators.
 _OPERATOR = re.compile(r"\w+::|\w*Backward\w*$|[a-z]\w*$")
 
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
@@ -72,19 +72,19 @@ _ALLOC = re.compile(
     r"Malloc|Free|HostAlloc|Host(?:Unr|R)egister|MemPoolTrim"
     r"|Mem(?:Alloc|Create|Release|Map|Unmap|AddressReserve|AddressFree|SetAccess)"
 )
-_GRAPH_NODE = re.compile(r"Node")  # building a graph copies and allocates nothing yet
+_GRAPH_NODE = re.compile(r"Node")  # building a CUDA graph does not copy or allocate anything yet
 
-# A letter before "all" would make a collective of "small_reduce".
+# A letter before "all" would match "small_reduce" as a collective.
 _COLLECTIVE = re.compile(
     r"nccl|rccl|oneccl|hccl|nvshmem|deep_?ep|cross_device_reduce|multimem_all_reduce|one_shot|two_shot"
     r"|(?<![a-z])all_?(?:reduce|gather|to_?all)|reduce_?scatter",
     re.IGNORECASE,
 )
-# ROCm runs some copies and fills as kernels, and traces them so.
+# ROCm runs some copies and fills as kernels, and records them as kernels.
 _COPY_KERNEL = re.compile(r"MEMORY_COPY_|(?:__amd_rocclr_)?copyBuffer|Copy(?:Host|Device)To")
 _FILL_KERNEL = re.compile(r"(?:__amd_rocclr_)?fillBuffer")
 
-_PLAIN = {
+_KIND_OF_FAMILY = {
     Family.PYTHON: Kind.PYTHON,
     Family.OVERHEAD: Kind.OVERHEAD,
     Family.SYNC_RECORD: Kind.SYNC_RECORD,
@@ -94,7 +94,7 @@ _PLAIN = {
 
 
 def family_of(category: str) -> int:
-    """The family a category belongs to."""
+    """The family of a category."""
     lower = category.lower()
     if lower in _FAMILIES:
         return _FAMILIES[lower]
@@ -105,8 +105,8 @@ def family_of(category: str) -> int:
 
 def kind_of(family: int, name: str) -> Kind:
     """The kind of an event of a known family."""
-    if family in _PLAIN:
-        return _PLAIN[family]
+    if family in _KIND_OF_FAMILY:
+        return _KIND_OF_FAMILY[family]
     if family == Family.RUNTIME:
         return _call(name)
     if family == Family.KERNEL:
@@ -115,7 +115,7 @@ def kind_of(family: int, name: str) -> Kind:
 
 
 def loader_has_workers(name: str) -> bool | None:
-    """Whether the DataLoader behind a LOADER event has workers; None where its class does not tell."""
+    """Whether the DataLoader behind a LOADER event has workers; None if its class does not show it."""
     if "SingleProcess" in name:
         return False
     return True if "MultiProcess" in name else None

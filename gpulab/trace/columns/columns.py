@@ -1,4 +1,4 @@
-"""Batches of events -> the columns of the tables, piece by piece in typed arrays; joined and sorted once at the end."""
+"""Convert batches of events to the columns of the tables: typed arrays, joined and sorted once at the end."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from gpulab.trace.columns.vocabulary import Vocabulary, plain, printable
 from gpulab.trace.reading.batches import Batch, How, arguments_of
 from gpulab.trace.reading.limits import FAR_AWAY, NEGATIVE, NO_TIME, Losses
 
-Part = dict[str, NDArray[Any]]  # the columns of the rows of one piece
+Part = dict[str, NDArray[Any]]  # the columns of the rows of one chunk
 
 _WEEK_NS = 7 * 86_400 * 10**9
-_COMMUNICATES = "record_param_comms"  # the operator by which PyTorch tells of a collective
+_COLLECTIVE_OPERATOR = "record_param_comms"  # the operator with which PyTorch records a collective
 _TAKES_INPUTS = np.array([family in (Family.OP, Family.MIXED, Family.ANNOTATION) for family in range(12)])
-# What every event tells; name and family become words and kinds at the end.
+# Columns of every event; name and family become words and kinds at the end.
 _DTYPES = {"start_ns": np.int64, "dur_ns": np.int64, "thread": np.int32, "name": np.int32, "family": np.int8}
 
 
 class Found(NamedTuple):
-    """All rows, in order of time, and what the columns need beside them."""
+    """All rows in order of time, and what the columns need besides."""
 
     rows: Rows
     grids: Rows
@@ -58,34 +58,34 @@ class Found(NamedTuple):
     collectives: Rows
     waits: Rows
     memory: Rows
-    zero_ns: int  # the earliest start, as the trace counts
+    zero_ns: int  # the earliest start, on the trace's clock
     span_ns: int
     threads: tuple[str, ...]
     unknown: dict[str, int]  # events of categories gpulab does not know
 
 
 class Columns:
-    """Grows with every piece; keeps nothing of the events but numbers and distinct names."""
+    """Grows with every chunk; keeps only numbers and distinct names of the events."""
 
     def __init__(self, *, shapes: bool = True) -> None:
         self._categories, self._names, self._threads = Vocabulary(), Vocabulary(), Vocabulary()
         self._families: list[int] = []
         self._columns = {name: Growing(np.dtype(dtype)) for name, dtype in _DTYPES.items()}
         self._sides = {side: Gathered(side) for side in SIDES}
-        self._communicating: list[int] = []  # codes of names that belong to communication
+        self._communicating: list[int] = []  # codes of names of collectives
         self._memory = Moments()
         self._labels: dict[tuple[str, str], str] = {}
         self._unknown: Counter[str] = Counter()
         self._shapes = shapes
         self._unpadded: bool | None = None
-        self.asks = True  # the arguments of events in the last piece were looked at
+        self.asks = True  # the last chunk had events whose arguments are needed
         self.count = 0  # rows so far
-        self.seen = 0  # events of the kind that have a duration, with a row or without
+        self.seen = 0  # events with a duration so far, with or without a row
 
     def add(self, batch: Batch, how: How) -> How:
-        """Take the events of a piece that was read so closely.
+        """Add the events of a chunk that was read with these options.
 
-        Where that was not close enough nothing is taken, and what is given back says how to read it.
+        If the options were not sufficient, nothing is added, and the result says how to read the chunk again.
         """
         times = {
             "start_ns": self._nanoseconds(batch.work, "ts", how),
@@ -101,35 +101,37 @@ class Columns:
         self.asks = bool(masks)
         needed = how._replace(sides=how.sides.union(masks))
         if needed == how:
-            self._note(batch, families, at)
+            self._add_metadata(batch, families, at)
             rows = self._append(batch, families, {"start_ns": start, "dur_ns": dur, "name": names, "family": families})
             self._gather(batch, masks, rows)
         return needed
 
-    def _nanoseconds(self, events: Sequence[Any], field: str, how: How) -> Ints | None:
+    def _nanoseconds(self, events: Sequence[Any], field: str, options: How) -> Ints | None:
         values = list(map(attrgetter(field), events))
-        if not how.exact:
+        if not options.exact:
             return of_numbers(values)
-        if self._unpadded is None and field == "ts":  # the first piece tells of all
+        if self._unpadded is None and field == "ts":  # the first chunk decides for all
             self._unpadded = are_unpadded(values)
         return (by_unpadded_text if self._unpadded else by_text)(values)
 
     def _families_of(self, batch: Batch) -> NDArray[np.int8]:
-        known = len(self._categories)
+        count = len(self._categories)
         codes = self._categories.codes_of_any(batch.work, attrgetter("cat"))
-        self._families += [family_of(plain(category)) for category in self._categories.since(known)]
+        self._families += [family_of(plain(category)) for category in self._categories.since(count)]
         return np.array(self._families, np.int8)[codes]
 
     def _codes_of_names(self, batch: Batch) -> NDArray[np.int32]:
-        known = len(self._names)
+        count = len(self._names)
         codes = self._names.codes_of_any(batch.work, attrgetter("name"))
-        for code, name in enumerate(self._names.since(known), known):
-            if name == _COMMUNICATES or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
+        for code, name in enumerate(self._names.since(count), count):
+            if name == _COLLECTIVE_OPERATOR or kind_of(Family.KERNEL, plain(name)) is Kind.COLLECTIVE:
                 self._communicating.append(code)
         return codes
 
-    def _masks(self, families: NDArray[np.int8], names: NDArray[np.int32], how: How) -> dict[Side, NDArray[np.bool_]]:
-        """For each side the events that may have its arguments; sides that no event has are left out."""
+    def _masks(
+        self, families: NDArray[np.int8], names: NDArray[np.int32], options: How
+    ) -> dict[Side, NDArray[np.bool_]]:
+        """For each side table, the events that may have its arguments; side tables without any are left out."""
         kernels = families == Family.KERNEL
         masks = {
             OF_CALLS: families == Family.RUNTIME,
@@ -139,42 +141,42 @@ class Columns:
         }
         if self._shapes:
             masks[OF_OPERATORS] = _TAKES_INPUTS[families]
-        communicates = np.isin(names, self._communicating)
-        if communicates.any() or OF_COMMUNICATION in how.sides:  # then any kernel may
-            masks[OF_COMMUNICATION] = kernels | (communicates & (families > Family.DROPPED))
+        is_communication = np.isin(names, self._communicating)
+        if is_communication.any() or OF_COMMUNICATION in options.sides:  # then every kernel may be one
+            masks[OF_COMMUNICATION] = kernels | (is_communication & (families > Family.DROPPED))
         return {side: mask for side, mask in masks.items() if mask.any()}
 
-    def _note(self, batch: Batch, families: NDArray[np.int8], at_ns: Ints) -> None:
-        """What is said beside the events that have rows."""
+    def _add_metadata(self, batch: Batch, families: NDArray[np.int8], at_ns: Ints) -> None:
+        """Add thread names, unknown categories and memory events."""
         self.seen += len(families)
         for label in batch.labels:
             self._labels[plain(label.pid), plain(label.tid)] = plain(label.args.name).strip()
-        for event in _picked(batch.work, families == Family.UNKNOWN):
+        for event in _select(batch.work, families == Family.UNKNOWN):
             self._unknown[plain(event.cat)[:100]] += 1
         if batch.memory:
             self._memory.take(batch, at_ns, self._threads_of(batch.memory))
 
     def _append(self, batch: Batch, families: NDArray[np.int8], part: Part) -> Ints:
-        """What every event tells; gives the row of each."""
-        kept = families > Family.DROPPED
+        """Add the columns of every event; return the row of each."""
+        has_row = families > Family.DROPPED
         device = families >= Family.SYNC_RECORD
-        host = kept & ~device
+        host = has_row & ~device
         part["thread"] = np.full(len(families), -1, np.int32)
-        part["thread"][host] = self._threads_of(_picked(batch.work, host))
-        whole = bool(kept.all())
+        part["thread"][host] = self._threads_of(_select(batch.work, host))
+        all_have_rows = bool(has_row.all())
         for name, values in part.items():
-            self._columns[name].add(values if whole else values[kept])
-        rows: Ints = np.cumsum(kept) - 1 + self.count
-        self.count += int(kept.sum())
+            self._columns[name].add(values if all_have_rows else values[has_row])
+        rows: Ints = np.cumsum(has_row) - 1 + self.count
+        self.count += int(has_row.sum())
         return rows
 
     def _gather(self, batch: Batch, masks: Mapping[Side, NDArray[np.bool_]], rows: Ints) -> None:
-        """The side tables' share of these events, whose rows these are."""
+        """Add the arguments of these events to the side tables; `rows` are their row numbers."""
         for side, mask in masks.items():
-            events, numbers = _picked(batch.work, mask), rows[mask]
+            events, numbers = _select(batch.work, mask), rows[mask]
             if side.mark:
                 marked = np.array([mark is not None for mark in map(attrgetter(f"args.{side.mark}"), events)])
-                events, numbers = _picked(events, marked), numbers[marked]
+                events, numbers = _select(events, marked), numbers[marked]
             if len(numbers):
                 self._sides[side].take(numbers, arguments_of(events, side))
 
@@ -184,23 +186,23 @@ class Columns:
                 np.fromiter(map(attrgetter(field), events), np.int64, len(events)) for field in ("pid", "tid")
             )
             begins = _changes(pids, tids)
-        except (ValueError, TypeError, OverflowError):  # words, or endless numbers
+        except (ValueError, TypeError, OverflowError):  # words, or huge numbers
             begins = np.arange(len(events))
-        # Events of one thread stand in long runs: one question a run.
-        pairs = [(events[at].pid, events[at].tid) for at in begins.tolist()]
+        # Events of one thread come in long sequences: one lookup per sequence.
+        pairs = [(events[index].pid, events[index].tid) for index in begins.tolist()]
         try:
             codes = self._threads.codes(pairs, len(pairs))
-        except TypeError:  # a list or an object where a number should be
+        except TypeError:  # a list or an object in place of a number
             codes = self._threads.codes([(plain(pid), plain(tid)) for pid, tid in pairs], len(pairs))
         return np.repeat(codes, np.diff(np.append(begins, len(events))))
 
     def finish(self, losses: Losses) -> Found:
-        """All rows, relative to the earliest; what has no usable time is left out and counted."""
+        """All rows, relative to the earliest; rows without a usable time are left out and counted."""
         joined = {name: column.taken() for name, column in self._columns.items()}
         losses.mended |= {UNPADDED} if self._unpadded else set()
-        kept = _timed(joined["start_ns"], joined["dur_ns"], losses)
-        order = _in_time(joined["start_ns"], joined["dur_ns"])
-        order = order if kept.all() else order[kept[order]]
+        usable = _usable_times(joined["start_ns"], joined["dur_ns"], losses)
+        order = _time_order(joined["start_ns"], joined["dur_ns"])
+        order = order if usable.all() else order[usable[order]]
         for name in joined:
             joined[name] = joined[name][order]
         position = np.full(self.count, -1, np.int32)
@@ -213,7 +215,7 @@ class Columns:
         start, dur = joined["start_ns"], joined["dur_ns"]
         zero = int(start[0]) if len(start) else 0
         start -= zero
-        threads, codes = self._named_threads()
+        threads, codes = self._thread_names()
         columns: dict[str, Any] = {name: joined[name] for name in joined if name != "family"}
         columns["thread"] = codes[columns["thread"]]
         columns["kind"] = self._kinds(joined["family"], joined["name"], sides[OF_COMMUNICATION.table.name])
@@ -231,66 +233,69 @@ class Columns:
         )
 
     def _kinds(self, families: NDArray[Any], names: NDArray[Any], collectives: Rows) -> NDArray[np.int8]:
-        """One question per distinct pair of family and name, not one per event."""
+        """Kinds of all rows, computed once per distinct pair of family and name."""
         vocabulary = self._names.texts()
         pairs = families.astype(np.int64) * max(1, len(vocabulary)) + names
         present = np.flatnonzero(np.bincount(pairs)) if len(pairs) else pairs
-        answers: NDArray[np.int8] = np.empty(int(present[-1]) + 1 if len(present) else 0, np.int8)
+        kind_of_pair: NDArray[np.int8] = np.empty(int(present[-1]) + 1 if len(present) else 0, np.int8)
         for pair in present.tolist():
             family, name = divmod(pair, len(vocabulary))
-            answers[pair] = kind_of(family, vocabulary[name])
-        kinds = np.asarray(answers[pairs], np.int8)
-        # What moved how much between whom is told of communication only, whatever the kernel is called.
-        told = collectives["event"]
-        kinds[told[families[told] == Family.KERNEL]] = Kind.COLLECTIVE
+            kind_of_pair[pair] = kind_of(family, vocabulary[name])
+        kinds = np.asarray(kind_of_pair[pairs], np.int8)
+        # Only communication has arguments about messages and groups, whatever the name of the kernel.
+        events = collectives["event"]
+        kinds[events[families[events] == Family.KERNEL]] = Kind.COLLECTIVE
         return kinds
 
-    def _named_threads(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """The names of the host threads, and the final code of each found pair (the last: no thread)."""
+    def _thread_names(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Names of the host threads, and the final code of each recorded pair of ids (the last one: no thread)."""
         unique: dict[tuple[str, str], int] = {}
         codes = [unique.setdefault((plain(pid), plain(tid)), len(unique)) for pid, tid in self._threads.since(0)]
         names = [self._labels.get(key) or ("profiler" if key[0] == "-1" else f"thread {key[1]}") for key in unique]
         times = Counter(names)
-        told = (f"{n} of process {pid}" if times[n] > 1 else n for n, (pid, _) in zip(names, unique, strict=True))
-        return tuple(map(printable, told)), np.array([*codes, -1], np.int32)
+        unique_names = (
+            f"{name} of process {pid}" if times[name] > 1 else name
+            for name, (pid, _) in zip(names, unique, strict=True)
+        )
+        return tuple(map(printable, unique_names)), np.array([*codes, -1], np.int32)
 
 
-def _changes(one: Ints, other: Ints) -> Ints:
-    """Where a value of either differs from the one before."""
-    if not len(one):
+def _changes(first: Ints, second: Ints) -> Ints:
+    """Indices at which a value of either array differs from the one before."""
+    if not len(first):
         return np.arange(0)
-    return np.append(0, np.flatnonzero((one[1:] != one[:-1]) | (other[1:] != other[:-1])) + 1)
+    return np.append(0, np.flatnonzero((first[1:] != first[:-1]) | (second[1:] != second[:-1])) + 1)
 
 
-def _picked(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
+def _select(values: Sequence[Any], mask: NDArray[np.bool_]) -> Sequence[Any]:
     return values if mask.all() else list(compress(values, mask.tolist()))
 
 
-def _in_time(start: Ints, dur: Ints) -> Ints:
-    """By start; where several start together, as they do in traces of whole us, parents before their children."""
-    # A trace is a few runs in order: to merge these is cheap, and only what starts together need be sorted by length.
+def _time_order(start: Ints, dur: Ints) -> Ints:
+    """Sort by start; with equal starts, as in traces in whole us, parents come before their children."""
+    # A trace is a few sorted sequences, which are cheap to merge; only equal starts need sorting by length.
     order = np.argsort(start, kind="stable")
     ordered = start[order]
     same = np.append(ordered[1:] == ordered[:-1], False)
     same[1:] |= same[:-1]
-    together = np.flatnonzero(same)
-    events = order[together]
-    order[together] = events[np.lexsort((-dur[events], start[events]))]
+    ties = np.flatnonzero(same)
+    events = order[ties]
+    order[ties] = events[np.lexsort((-dur[events], start[events]))]
     return order
 
 
-def _timed(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
-    """Which rows have a time to be trusted. Changes missing and negative durations to zero."""
-    kept: NDArray[np.bool_] = start != MISSING
-    losses.add(NO_TIME, int((~kept).sum()))
+def _usable_times(start: Ints, dur: Ints, losses: Losses) -> NDArray[np.bool_]:
+    """Mask of rows with a plausible time. Changes missing and negative durations to zero."""
+    usable: NDArray[np.bool_] = start != MISSING
+    losses.add(NO_TIME, int((~usable).sum()))
     unknown = dur == MISSING
     dur[unknown] = 0
     losses.add(NEGATIVE, int((dur < 0).sum()))
     np.maximum(dur, 0, out=dur)
-    if kept.any():
-        middle = int(np.median(start[kept].astype(np.float64)))
-        # One event of the year 1970 would make a run of half a century.
+    if usable.any():
+        middle = int(np.median(start[usable].astype(np.float64)))
+        # A single event of the year 1970 would make a run of half a century.
         near = (abs(start - middle) < _WEEK_NS) & (dur < _WEEK_NS)
-        losses.add(FAR_AWAY, int((kept & ~near).sum()))
-        kept &= near
-    return kept
+        losses.add(FAR_AWAY, int((usable & ~near).sum()))
+        usable &= near
+    return usable

@@ -1,4 +1,4 @@
-"""The profiler's memory events -> the memory table."""
+"""Convert the profiler's memory events to the memory table."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ from gpulab.trace.columns.times import MISSING
 from gpulab.trace.reading.batches import Batch, arguments_of
 from gpulab.trace.reading.limits import NO_TIME, Losses
 
-_HOST = 0  # as PyTorch numbers the types of devices
+_HOST = 0  # PyTorch's number of the device type
 
 
 class Moments:
-    """The memory events so far."""
+    """Memory events so far."""
 
     def __init__(self) -> None:
         self._columns = {column.name: Growing(np.dtype(column.dtype)) for column in MEMORY.columns}
 
     def take(self, batch: Batch, at_ns: Ints, threads: NDArray[np.int32]) -> None:
-        """Add the memory events of a piece; `threads` has the code of each one's thread."""
+        """Add the memory events of a chunk; `threads` has the thread code of each event."""
         values = zip(OF_MEMORY.readings.items(), arguments_of(batch.memory, OF_MEMORY), strict=True)
-        part = {name: reading.read(given) for (name, reading), given in values if reading.read is not None}
+        part = {
+            name: reading.read(argument_values)
+            for (name, reading), argument_values in values
+            if reading.read is not None
+        }
         on_host = part.pop("device_type") == _HOST
         part["device"] = np.where(on_host, -1, arguments.fitting(part["device"], np.dtype(np.int16)))
         part |= {"at_ns": at_ns, "thread": threads}
@@ -37,7 +41,7 @@ class Moments:
             column.add(part[name])
 
     def rows(self, zero_ns: int, threads: NDArray[np.int32], losses: Losses) -> Rows:
-        """All rows in order of time; `threads` has the final code of each thread."""
+        """All rows in order of time; `threads` maps the codes to final thread codes."""
         columns: dict[str, NDArray[Any]] = {name: column.taken() for name, column in self._columns.items()}
         at: Ints = columns["at_ns"]
         losses.add(NO_TIME, int((at == MISSING).sum()))

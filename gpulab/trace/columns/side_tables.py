@@ -1,4 +1,4 @@
-"""What only some events tell -> the side tables and the memory table, gathered piece by piece."""
+"""Arguments that only some events have: the side tables and the memory table, collected chunk by chunk."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gpulab.trace.columns.vocabulary import LONGEST, Vocabulary
 
 
 class Reading(NamedTuple):
-    """Which argument a column is, and how its values become an array."""
+    """The argument behind a column, and the function that converts its values to an array."""
 
     key: str
     read: Callable[[Sequence[Any]], NDArray[Any]] | None = None  # None: text
-    json: bool = False  # the JSON text as it was written: long, seldom looked into, and mostly the same
+    json: bool = False  # keep the original JSON text: it is long, rarely needed, and mostly the same
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """A side table: which argument each column is, and how it is read. Sides with a column in common read it alike."""
+    """A side table and its arguments. Columns that several side tables share are read in the same way."""
 
     table: Table
     readings: Mapping[str, Reading]
-    mark: str = ""  # the column without which an event has none of the others
+    mark: str = ""  # if an event lacks this column, it lacks all others, too
 
 
 OF_KERNELS = Side(
@@ -73,7 +73,7 @@ def _some_of_the_events(*names: str) -> Table:
     return Table("events", (columns["event"], *(columns[name] for name in names)))
 
 
-# Columns of the events table that most events leave empty are kept aside as well, and put in at the end.
+# Columns of the events table that are empty for most events are collected separately, too, and added at the end.
 _OF_CALLS: dict[str, Reading] = {
     "correlation": Reading("correlation", arguments.correlations),
     "bytes": Reading("bytes", arguments.wholes),
@@ -87,7 +87,7 @@ OF_MEMORY = Side(
     MEMORY,
     {
         "device": Reading("Device Id", arguments.wholes),
-        "device_type": Reading("Device Type", arguments.wholes),  # no column, but tells whose device it is
+        "device_type": Reading("Device Type", arguments.wholes),  # not a column; separates host from device memory
         "bytes": Reading("Bytes", arguments.amounts),
         "address": Reading("Addr", arguments.addresses),
         "allocated_bytes": Reading("Total Allocated", arguments.addresses),
@@ -98,63 +98,65 @@ SIDES = (OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, OF_OPERATORS, OF_COMMUNICATION, O
 
 
 class Gathered:
-    """What the events tell for one side so far."""
+    """Arguments for one side table so far."""
 
     def __init__(self, side: Side) -> None:
         self._side = side
         dtypes = {column.name: column.dtype for column in side.table.columns}
-        self._words = {name: Vocabulary(absent=True) for name, dtype in dtypes.items() if dtype == "words"}
-        self._dtypes = {name: np.dtype("int32" if name in self._words else dtype) for name, dtype in dtypes.items()}
+        self._vocabularies = {name: Vocabulary(absent=True) for name, dtype in dtypes.items() if dtype == "words"}
+        self._dtypes = {
+            name: np.dtype("int32" if name in self._vocabularies else dtype) for name, dtype in dtypes.items()
+        }
         self._columns = {name: Growing(dtype) for name, dtype in self._dtypes.items()}
 
     def take(self, events: Ints, values: Sequence[Sequence[Any]]) -> None:
-        """Add one value per event for each column of the side; an event without any gets no row."""
+        """Add one value per event to each column; an event without any value gets no row."""
         part: dict[str, NDArray[Any]] = {}
-        told = np.zeros(len(events), bool)
-        for (name, reading), given in zip(self._side.readings.items(), values, strict=True):
+        has_value = np.zeros(len(events), bool)
+        for (name, reading), argument_values in zip(self._side.readings.items(), values, strict=True):
             dtype = self._dtypes[name]
             if reading.read is None:
-                part[name] = self._words[name].codes_of_any(given)
-            elif _is_absent(given):
+                part[name] = self._vocabularies[name].codes_of_any(argument_values)
+            elif _is_absent(argument_values):
                 part[name] = np.full(len(events), absent(dtype), dtype)
             else:
-                part[name] = arguments.fitting(reading.read(given), dtype)
-            told |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
+                part[name] = arguments.fitting(reading.read(argument_values), dtype)
+            has_value |= part[name] == part[name] if dtype.kind == "f" else part[name] >= 0
         part["event"] = events.astype(np.int32)
         for name, column in part.items():
-            self._columns[name].add(column[told])
+            self._columns[name].add(column[has_value])
 
     def rows(self, position: NDArray[np.int32]) -> Rows:
-        """All rows, in order of their events; `position[i]` is where the i-th event went, -1 if it was left out."""
+        """All rows in order of their events; `position[i]` is the final index of event i, -1 if it was left out."""
         joined = {name: column.taken() for name, column in self._columns.items()}
         event = position[joined["event"]]
         order = np.argsort(event, kind="stable")
         order = order[event[order] >= 0]
         columns: dict[str, Any] = {name: column[order] for name, column in joined.items()}
         columns["event"] = event[order]
-        for name, vocabulary in self._words.items():
+        for name, vocabulary in self._vocabularies.items():
             columns[name] = self._text(vocabulary, columns[name])
         return self._side.table.rows(columns)
 
     def put_into(self, columns: dict[str, NDArray[Any]], position: NDArray[np.int32], count: int) -> None:
-        """Set what the events tell in columns of so many rows, which are made if they are not there."""
+        """Write the values into columns with this number of rows, which are created if missing."""
         event = position[self._columns["event"].taken()]
-        kept = event >= 0
+        has_row = event >= 0
         for name in self._side.readings:
             dtype = self._dtypes[name]
             column = columns.setdefault(name, np.full(0 if name in columns else count, absent(dtype), dtype))
-            column[event[kept]] = self._columns[name].taken()[kept]
+            column[event[has_row]] = self._columns[name].taken()[has_row]
 
     def _text(self, vocabulary: Vocabulary, codes: NDArray[Any]) -> Words:
-        """JSON that was kept as it was written becomes JSON of one form; what is none, or endless, becomes absent."""
+        """Normalise stored JSON; invalid or oversized JSON becomes absent."""
         texts = [_compact(value) if isinstance(value, bytes) else value for value in vocabulary.since(0)]
-        good = np.array([*(text is not None for text in texts), False], bool)
-        words = vocabulary.words(codes, [str(text) for text in texts])
-        return words if good[:-1].all() else Words(np.where(good[codes], words.codes, -1), words.vocabulary)
+        is_valid = np.array([*(text is not None for text in texts), False], bool)
+        column = vocabulary.words(codes, [str(text) for text in texts])
+        return column if is_valid[:-1].all() else Words(np.where(is_valid[codes], column.codes, -1), column.vocabulary)
 
 
 def _is_absent(values: Sequence[Any]) -> bool:
-    """Whether all of these are -1; only looked at closely where it is likely."""
+    """Whether all values are -1; a full count is made only if this is likely."""
     return values[0] == -1 == values[-1] and list(values).count(-1) == len(values)
 
 

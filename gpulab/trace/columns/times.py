@@ -1,7 +1,7 @@
-"""Microseconds as JSON has them -> whole nanoseconds, exactly.
+"""Convert microseconds in JSON to integer nanoseconds, exactly.
 
-A float64 holds µs to the ns only below 2**43 (a hundred days). Traces of early 2024 count from 1970, with decimals:
-they need the text. Half a nanosecond rounds to even; Kineto writes three decimals, so this never happens in practice.
+A float64 holds us exactly to the ns only below 2**43 (a hundred days). Traces of early 2024 count from 1970, with
+decimals, and need the original text. Half a nanosecond rounds to even; as Kineto writes three decimals, there is none.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ UNPADDED = "nanoseconds without leading zeros"
 MISSING = np.int64(np.iinfo(np.int64).min)
 _EXACT_BELOW_US = float(2**43)
 _LARGEST_NS = 2**62
-_TELLING = 200  # so many fractions without a leading zero are no accident
+_MIN_FRACTIONS = 200  # this many fractions without a leading zero are not a coincidence
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN, traps=[])
 
 
 def of_numbers(values: Sequence[float]) -> Ints | None:
-    """From ints and floats; NaN becomes MISSING. None if float64 may not be exact to the ns."""
-    with contextlib.suppress(TypeError, OverflowError):  # one is a float, or too large
-        whole = np.asarray(array("q", values))
-        return whole * 1000 if (abs(whole) < _LARGEST_NS // 1000).all() else None
+    """Convert ints and floats; NaN becomes MISSING. None if float64 may not be exact to the ns."""
+    with contextlib.suppress(TypeError, OverflowError):  # a float among them, or too large
+        integers = np.asarray(array("q", values))
+        return integers * 1000 if (abs(integers) < _LARGEST_NS // 1000).all() else None
     try:
         numbers = np.fromiter(values, np.float64, len(values))
     except OverflowError:
@@ -45,26 +45,27 @@ def of_numbers(values: Sequence[float]) -> Ints | None:
 
 
 def by_text(values: Sequence[Any]) -> Ints:
-    """One by one, from Decimals or whatever else was found; what is no usable time becomes MISSING."""
+    """Convert one by one, from Decimals or any other type; unusable values become MISSING."""
     return np.fromiter(map(_nanoseconds, values), np.int64, len(values))
 
 
 def are_unpadded(values: Sequence[Any]) -> bool:
-    """Whether what stands behind the point are whole ns without leading zeros: 7.5 for 7 us and 5 ns.
+    """Whether the fractions are integer ns without leading zeros: 7.5 for 7 us and 5 ns.
 
-    Kineto wrote so for two weeks of March 2024. It shows by fractions of any length that may end in a zero, which no
-    program that drops the last zeros writes, and of which none begins with one, as a tenth of others do.
+    Kineto wrote such times for two weeks of March 2024. They are recognised by fractions of any length that may end in
+    a zero, which no program that strips trailing zeros writes, and of which none begins with one, as a tenth of others
+    do.
     """
     fractions = [format(value, "f").partition(".")[2] for value in values if isinstance(value, Decimal)]
     fractions = [digits for digits in fractions if digits]
     shorter = sum(len(digits) < 3 for digits in fractions)
     ending = sum(len(digits) > 1 and digits.endswith("0") for digits in fractions)
     begins = any(len(digits) > 3 or (len(digits) > 1 and digits.startswith("0")) for digits in fractions)
-    return len(fractions) >= _TELLING and shorter > 0 and ending > 0 and not begins
+    return len(fractions) >= _MIN_FRACTIONS and shorter > 0 and ending > 0 and not begins
 
 
 def by_unpadded_text(values: Sequence[Any]) -> Ints:
-    """The same as `by_text`, where what stands behind the point are whole ns without leading zeros."""
+    """Like `by_text`, for fractions that are integer ns without leading zeros."""
     return np.fromiter(map(_unpadded, values), np.int64, len(values))
 
 
@@ -82,7 +83,7 @@ def _nanoseconds(value: Any) -> int:
         except ArithmeticError:
             return int(MISSING)
     if isinstance(value, Decimal):
-        # A huge exponent would become an integer of as many digits.
+        # A huge exponent would become an integer with as many digits.
         if not value.is_finite() or value.adjusted() > 18:
             return int(MISSING)
         result = int(_CONTEXT.to_integral_value(_CONTEXT.multiply(value, 1000)))
@@ -94,14 +95,14 @@ def _nanoseconds(value: Any) -> int:
 
 
 def whole(value: Any, sentinel: int = 2**32 - 1) -> int:
-    """A count or an identifier, written as a number or as text; -1 where it is neither, or the 32-bit -1."""
+    """A count or an identifier, from a number or text; -1 if it is neither, or the 32-bit -1."""
     number = -1
     if isinstance(value, str) and len(value) < 20:
         with contextlib.suppress(ValueError):
             number = int(value)
     elif isinstance(value, (float, Decimal)):
-        near = float(value)
-        number = int(near) if near.is_integer() and abs(near) < 2**53 else -1
+        number_as_float = float(value)
+        number = int(number_as_float) if number_as_float.is_integer() and abs(number_as_float) < 2**53 else -1
     elif isinstance(value, int) and not isinstance(value, bool):
         number = value
     return number if 0 <= number < 2**62 and number != sentinel else -1

@@ -1,4 +1,4 @@
-"""Distinct values, each kept once: what names, categories, threads and shapes are while a trace is read."""
+"""Distinct values, each stored once: names, categories, threads and shapes while a trace is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpulab.rows import Words
 
-LONGEST = 16_384  # letters of a C++ kernel's name at its worst; more is no name
+LONGEST = 16_384  # characters; the longest names of C++ kernels are shorter
 
 
 class _Index(dict[Any, int]):
@@ -22,7 +22,7 @@ class _Index(dict[Any, int]):
 
 
 class _IndexOrAbsent(dict[Any, int]):
-    """The same, where None has the code -1."""
+    """The same, with code -1 for None."""
 
     def __missing__(self, value: Any) -> int:
         code = self[value] = len(self) - 1
@@ -30,7 +30,7 @@ class _IndexOrAbsent(dict[Any, int]):
 
 
 class Vocabulary:
-    """Values in order of first appearance; a value's place is its code. With `absent`, None is no value."""
+    """Values in order of first appearance; the index of a value is its code. With `absent`, None has no code."""
 
     def __init__(self, *, absent: bool = False) -> None:
         self._index: dict[Any, int] = _IndexOrAbsent({None: -1}) if absent else _Index()
@@ -40,17 +40,17 @@ class Vocabulary:
         return len(self._index) - self._hidden
 
     def codes(self, values: Iterable[Any], count: int) -> NDArray[np.int32]:
-        """The code of each of so many values; new ones are added. Raises TypeError where one is a list or an object."""
+        """Codes of `count` values; new ones are added. Raises TypeError if one is a list or an object."""
         return np.fromiter(map(self._index.__getitem__, values), np.int32, count)
 
     def codes_of_any(self, values: Sequence[Any], get: Callable[[Any], Any] | None = None) -> NDArray[np.int32]:
-        """The same of all values, or of what `get` gives for each, with lists and objects taken as text."""
-        found = values if get is None else map(get, values)
+        """Codes of all values, or of the results of `get`; lists and objects are converted to text."""
+        items = values if get is None else map(get, values)
         try:
-            return self.codes(found, len(values))
+            return self.codes(items, len(values))
         except TypeError:
-            found = values if get is None else map(get, values)
-            return self.codes((None if value is None else plain(value) for value in found), len(values))
+            items = values if get is None else map(get, values)
+            return self.codes((None if item is None else plain(item) for item in items), len(values))
 
     def since(self, count: int) -> list[Any]:
         """The values added after the first `count`."""
@@ -61,25 +61,25 @@ class Vocabulary:
         return [plain(value) for value in self.since(0)]
 
     def words(self, codes: NDArray[Any], texts: Iterable[str] | None = None) -> Words:
-        """A text column of these codes; what reads alike becomes one word."""
-        words = [printable(text) for text in (self.texts() if texts is None else texts)]
-        if len(set(words)) == len(words):
-            return Words(codes.astype(np.int32), tuple(words))
+        """A text column of these codes; equal texts share one code."""
+        labels = [printable(text) for text in (self.texts() if texts is None else texts)]
+        if len(set(labels)) == len(labels):
+            return Words(codes.astype(np.int32), tuple(labels))
         unique = _Index()
         # The extra last entry maps the absent code -1 to itself.
-        moved = np.array([*(unique[word] for word in words), -1], np.int32)
-        return Words(moved[codes], tuple(unique))
+        new_codes = np.array([*(unique[label] for label in labels), -1], np.int32)
+        return Words(new_codes[codes], tuple(unique))
 
 
 def plain(value: Any) -> str:
-    """A value as text, of bearable length where it was none."""
+    """A value as text; other types are cut to `LONGEST` characters."""
     if isinstance(value, str):
         return value
     return "" if value is None else str(value)[:LONGEST]
 
 
 def printable(word: str) -> str:
-    """A name of bearable length that can be encoded."""
+    """A name of at most `LONGEST` characters that can be encoded."""
     if len(word) > LONGEST:
         word = word[: LONGEST - 1] + "…"
     return word if word.isascii() else word.encode("utf-8", "replace").decode()

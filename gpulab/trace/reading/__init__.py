@@ -1,1 +1,1 @@
-"""From the text of a trace to batches of events: blocks, pieces, JSON, repair of damaged text."""
+"""From the text of a trace to batches of events: blocks, chunks, JSON, repair of damaged text."""

@@ -1,4 +1,4 @@
-"""How closely the text of a trace is read, and the events that come of it."""
+"""Options for reading a chunk of a trace, and the resulting events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gpulab.trace.columns.side_tables import OF_CALLS, OF_DEVICE_WORK, OF_KERNELS, SIDES, Side
 
-# The metadata beside the events, by the format's own names; None if a file does not hold them.
+# Metadata next to the events, under the format's names; None if a file does not have it.
 Header = Mapping[str, Any]
 HEADER_KEYS = (
     "deviceProperties",
@@ -28,18 +28,18 @@ NO_HEADER: Header = dict.fromkeys(HEADER_KEYS)
 
 
 class How(NamedTuple):
-    """How closely a piece is read. What a file turns out not to need costs nothing."""
+    """Options for reading a chunk. A file pays only for what it needs."""
 
-    sides: frozenset[Side] = frozenset((OF_CALLS, OF_DEVICE_WORK, OF_KERNELS))  # whose arguments are read
-    exact: bool = False  # times as Decimals: float64 does not hold all of this file to the ns
-    known: bool = True  # only categories that gpulab knows: no string is built for these
+    sides: frozenset[Side] = frozenset((OF_CALLS, OF_DEVICE_WORK, OF_KERNELS))  # side tables whose arguments are read
+    exact: bool = False  # times as Decimals: float64 does not hold all times of this file exactly to the ns
+    known: bool = True  # only known categories, for which no string is created
 
 
-CLOSEST = How(sides=frozenset(SIDES), exact=True, known=False)  # for what is read once only
+CLOSEST = How(sides=frozenset(SIDES), exact=True, known=False)  # for chunks that are read only once
 
 
 class Batch(NamedTuple):
-    """The events of a piece. Their fields are JSON values; times are in us, and NaN if missing."""
+    """Events of a chunk. Their fields are JSON values; times are in us, NaN if missing."""
 
     work: list[Any]  # events with a duration: name, cat, pid, tid, ts, dur, args
     memory: list[Any]  # allocations and frees: pid, tid, ts, args
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
 
 
 def arguments_of(events: Sequence[Any], side: Side) -> list[list[Any]]:
-    """For each column of the side one value per event: -1 or None if an event has no such argument."""
+    """For each column of the side table one value per event: -1 or None if an event has no such argument."""
     args = list(map(attrgetter("args"), events))
     columns = [list(map(attrgetter(column), args)) for column in side.readings]
     return [

@@ -1,4 +1,4 @@
-"""The JSON of a trace -> events. msgspec builds only the fields that are wanted and skips the rest."""
+"""Decode the JSON of a trace to events; msgspec builds only the required fields and skips the rest."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpulab.trace.columns.categories import CATEGORIES
 from gpulab.trace.columns.side_tables import OF_MEMORY, Reading
 from gpulab.trace.reading.batches import CLOSEST, HEADER_KEYS, Batch, Header, How
 
-# Bad UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
+# Invalid UTF-8 is a ValueError; Decimal raises ArithmeticError for an absurd exponent.
 REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
 
-_OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # the Chrome format has more (flows, counters, ...): no row in our tables
-_MEMORY = "[memory]"  # the name of an allocation or a free
+_OTHER_PHASES = "BEICbnestfSTpFNODPvVRrc(),"  # other phases of the Chrome format (flows, counters, ...), not used here
+_MEMORY = "[memory]"  # name of an allocation or a free
 _NAN = float("nan")  # no time
 _Metadata = msgspec.defstruct("_Metadata", [(key, Any, None) for key in HEADER_KEYS])
 
 
 class _Phase(NamedTuple):
-    """The type of the events of a phase, and that of their arguments."""
+    """Types of the events of a phase and of their arguments."""
 
     tag: str
     event: Any
@@ -33,7 +33,7 @@ class _Phase(NamedTuple):
 
 
 class _Types(NamedTuple):
-    """The types of events for one way of reading, and the decoders that build them."""
+    """Types of events for one set of options, and the decoders that build them."""
 
     work: _Phase
     instant: _Phase
@@ -42,18 +42,18 @@ class _Types(NamedTuple):
     ending: msgspec.json.Decoder[Any]
 
 
-def parse_events(array: bytes | memoryview, how: How) -> Batch | None:
-    """The events in a JSON array; None if anything about it is not as expected."""
-    types = _types(how)
+def parse_events(array: bytes | memoryview, options: How) -> Batch | None:
+    """Events in a JSON array; None if anything is not as expected."""
+    types = _types_for(options)
     try:
         return _batch(types.events.decode(array), types)
     except REFUSALS:
         return None
 
 
-def parse_ending(text: bytes | memoryview, how: How, bare: bool) -> tuple[Batch, Header] | None:
-    """The events and the metadata of a last piece; None if anything about it is not as expected."""
-    types = _types(how)
+def parse_ending(text: bytes | memoryview, options: How, bare: bool) -> tuple[Batch, Header] | None:
+    """Events and metadata of the last chunk; None if anything is not as expected."""
+    types = _types_for(options)
     try:
         document = types.ending.decode(b"".join((b'{"traceEvents":[', text, b"}" if bare else b"")))
     except REFUSALS:
@@ -62,7 +62,7 @@ def parse_ending(text: bytes | memoryview, how: How, bare: bool) -> tuple[Batch,
 
 
 def parse_header(text: bytes) -> Header | None:
-    """The metadata in a JSON object; None if it is not JSON."""
+    """Metadata in a JSON object; None if it is not JSON."""
     try:
         return _header(msgspec.json.decode(text, type=_Metadata))
     except REFUSALS:
@@ -70,8 +70,8 @@ def parse_header(text: bytes) -> Header | None:
 
 
 def batch_of(values: Iterable[Mapping[str, Any]]) -> Batch:
-    """The batch of events that another parser read, whatever their fields hold."""
-    types = _types(CLOSEST)
+    """Batch of events from another parser, whatever types their fields have."""
+    types = _types_for(CLOSEST)
     phases = (types.work, types.instant, types.label)
     return _batch([_event(phase, value) for value in values for phase in phases if value["ph"] == phase.tag], types)
 
@@ -91,12 +91,12 @@ def _event(phase: _Phase, value: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def _types(how: How) -> _Types:
-    time: Any = (Decimal if how.exact else int | float, _NAN)
-    category: Any = (Literal[("", *CATEGORIES)] if how.known else Any, "")
+def _types_for(options: How) -> _Types:
+    time: Any = (Decimal if options.exact else int | float, _NAN)
+    category: Any = (Literal[("", *CATEGORIES)] if options.known else Any, "")
     texts: dict[str, Any] = dict.fromkeys(("name", "pid", "tid"), (Any, ""))
-    wanted = {field: reading for side in how.sides for field, reading in side.readings.items()}
-    work = _phase("X", {**texts, "ts": time, "dur": time, "cat": category}, wanted)
+    readings = {field: reading for side in options.sides for field, reading in side.readings.items()}
+    work = _phase("X", {**texts, "ts": time, "dur": time, "cat": category}, readings)
     instant = _phase("i", {**texts, "ts": time}, OF_MEMORY.readings)
     label = _phase("M", texts, {"name": Reading("name")})
     event: Any = work.event | instant.event | label.event
@@ -116,8 +116,8 @@ def _phase(tag: str, fields: Mapping[str, tuple[Any, Any]], readings: Mapping[st
 
 
 def _arguments(readings: Mapping[str, Reading]) -> Any:
-    """The type of arguments: each is a field, with -1, None or an empty text as default."""
-    # A column of integers alone becomes an array at once; one with None in it does not.
+    """Type of the arguments: one field each, with -1, None or an empty text as default."""
+    # A list of integers converts to an array quickly; a list with None does not.
     fields: list[Any] = [
         (field, msgspec.Raw, msgspec.Raw()) if reading.json else (field, Any, None if reading.read is None else -1)
         for field, reading in readings.items()

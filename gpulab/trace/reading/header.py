@@ -1,4 +1,4 @@
-"""The metadata before and after the events of a trace."""
+"""Metadata before and after the events of a trace."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gpulab.trace.reading.repair import mended
 
 
 def header_around(before: bytes, after: bytes) -> Header | None:
-    """The metadata around the events; None if they are not JSON even after a repair."""
+    """Metadata around the events; None if it is not JSON even after a repair."""
     text = before + b'"traceEvents":[]' + after
     header = parse_header(text)
     return parse_header(mended(text)[0]) if header is None else header
 
 
 def header_after(after: bytes, bare: bool, losses: Losses) -> Header:
-    """The metadata in the text that follows the events, from the bracket that ends them."""
+    """Metadata in the text after the events, starting at the bracket that ends them."""
     inside = after.strip().removeprefix(b"]").strip()
     if bare or inside == b"}":
         return NO_HEADER
     if inside.endswith(b"}"):
         inside = inside.removesuffix(b"}")
-    else:  # the last of it may be half a number
+    else:  # it may end in the middle of a number
         losses.lost[CUT_OFF] = 1
         inside = inside.rpartition(b",")[0]
     inside = inside.strip(b" \t\r\n,")
@@ -32,5 +32,5 @@ def header_after(after: bytes, bare: bool, losses: Losses) -> Header:
 
 
 def joined(before: Header, after: Header) -> Header:
-    """Both in one; if both hold a value, the later one counts."""
+    """Merge both; where both have a value, the later one wins."""
     return {key: before[key] if value is None else value for key, value in after.items()}

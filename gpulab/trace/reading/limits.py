@@ -1,4 +1,4 @@
-"""How much of a trace is read at most, and the words for what was lost on the way."""
+"""Limits for reading a trace, and the names of losses."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ EVENT_LIMIT = "events above the limit, not read"
 GIVEN_UP = "too much damage, the rest not read"
 METADATA = "metadata that is not JSON"
 
-ENDS_EARLY = frozenset((CUT_OFF, CORRUPT, TEXT_LIMIT, EVENT_LIMIT, GIVEN_UP))  # all from some point on is lost
+ENDS_EARLY = frozenset((CUT_OFF, CORRUPT, TEXT_LIMIT, EVENT_LIMIT, GIVEN_UP))  # everything after some point is lost
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What `read` takes at most. The defaults let every honest trace through and bound a hostile one."""
+    """Upper limits for `read`. The defaults accept every genuine trace and bound a malicious one."""
 
     text_bytes: int = 8 * GIB  # after decompression
-    ratio: int = 200  # text to file, once there is much of it; real traces compress 9 to 30 times
+    ratio: int = 200  # text to file, for large files; real traces compress 9 to 30 times
     ratio_from_bytes: int = 256 * MIB
     event_bytes: int = 64 * MIB  # one event, or the metadata before or after all of them
     events: int = 50_000_000
-    damaged: int = 100_000  # events that cannot be read; then the rest is not tried
+    damaged: int = 100_000  # unreadable events; then reading stops
 
 
 @dataclass
 class Losses:
-    """What could not be read, counted by cause, and what had to be mended to be read at all."""
+    """Losses, counted by cause, and the repairs that were necessary."""
 
     lost: Counter[str] = field(default_factory=Counter)
     mended: set[str] = field(default_factory=set)
 
     def add(self, cause: str, count: int = 1) -> None:
-        """So many more were lost to this cause."""
+        """Count losses of this cause."""
         if count:
             self.lost[cause] += count
