@@ -9,7 +9,7 @@ In a notebook: %load_ext gpulab, then %%gpuprofile in a cell. Without IPython:
 Modules and packages, lowest layer first. A module imports only from layers above it in this list:
 
     errors, intervals    expected failures; arithmetic of time spans
-    columns, wording     definition of a column, its label, unit and limit; formatting of numbers and text
+    wording, columns     formatting of numbers and text; definition of a column, its label, unit and limit
     rows, tables         tables in memory; the tables of a run and their columns
     sensor_tables        the tables of sensor readings
     run                  a finished recording and the machine it was made on, frozen
@@ -18,11 +18,11 @@ Modules and packages, lowest layer first. A module imports only from layers abov
     sensors              GPU sensors (NVML), host sensors (psutil), the user's current line
     store                a run on disk: `.gpulab` files
     files                loading and saving: files, directories of ranks, patterns, the recorded datasets
-    user_data            small files kept for the user between sessions: measured predictions, course progress
     capture              recording a cell or a block to a run
     analysis             from a run to numbers: steps, ledger, kernels, copies, memory, ranks, ...
     replay               what-if: the step time predicted with something changed
     rules                diagnosis: findings with evidence and fixes, ranked by predicted gain
+    user_data            small files kept for the user between sessions: measured predictions, course progress
     virtual              a virtual GPU: a run without a GPU, timed by a model
     comparison           two or more runs side by side
     questions            diagnose, predict and compare, with the predictions measured on this machine
