@@ -42,7 +42,7 @@ def grouped(codes: Ints, values: Ints) -> Groups:
     count = np.bincount(of_row, minlength=len(present_codes))
     starts = np.cumsum(count) - count
     values = values[order]
-    least, most, total = (_reduced(how, values, starts) for how in (np.minimum, np.maximum, np.add))
+    least, most, total = (_reduced(function, values, starts) for function in (np.minimum, np.maximum, np.add))
     median = _medians(values, starts, count, least, most, total)
     return Groups(present_codes, of_row, order[starts], count, total, least, median, most)
 
