@@ -108,10 +108,10 @@ def _call_start_ns(run: Run, copies: Rows) -> Ints:
 
 def _shapes(run: Run, event: Ints) -> list[tuple[int, ...] | None]:
     """Return the shape of the tensor that each event fills; None if it was not recorded."""
-    words = run.shape_rows.words("shapes")
+    texts = run.shape_rows.words("shapes")
     codes = run.shape_rows.spread("shapes", len(run.event_rows))[event].tolist()
-    known = {code: _first_shape(words.vocabulary[code]) for code in set(codes) if code >= 0}
-    return [known.get(code) for code in codes]
+    shape_of_code = {code: _first_shape(texts.vocabulary[code]) for code in set(codes) if code >= 0}
+    return [shape_of_code.get(code) for code in codes]
 
 
 def _first_shape(text: str) -> tuple[int, ...] | None:
