@@ -23,8 +23,8 @@ def reaching(late_ms):
         return [*first, *second]
 
     run = on_gpu(stepped(step), "A100")
-    found = steps(run)
-    return interior(run, found, ledger(run, found)), ledger(run, found)
+    run_steps = steps(run)
+    return interior(run, run_steps, ledger(run, run_steps)), ledger(run, run_steps)
 
 
 @pytest.mark.parametrize("late_ms", [0, 12, 30])

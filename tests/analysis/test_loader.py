@@ -12,8 +12,8 @@ from tests.support.runs.made_runs import MS, NO_WORKERS, event, host_sample, loa
 
 def fed(marks, events=(), **more):
     run = run_of([*events, event(Kind.OP, "aten::mm", 0, 0.1)], marks=marks, **more)
-    found = steps(run)
-    return feeding(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return feeding(run, run_steps, ledger(run, run_steps))
 
 
 def plain_loop(fetches, count=20, step_ms=100.0):
@@ -59,12 +59,12 @@ def test_the_bound_rests_on_the_fastest_steps():
 def test_the_cpu_time_of_workers_is_told_per_batch():
     samples = [host_sample(at, workers=2.0, worker_cpu_s=at / 1000, workers_blocked=1.0) for at in range(0, 2000, 100)]
     loop = plain_loop([(0, 40, 1, 0)])
-    seen = fed(**loop, loaders=[Loader(workers=2)], samples=samples)
-    assert seen.worker_cpu_ns == pytest.approx(100 * MS, rel=0.06)
-    assert seen.blocked_frac == 0.5
+    loading = fed(**loop, loaders=[Loader(workers=2)], samples=samples)
+    assert loading.worker_cpu_ns == pytest.approx(100 * MS, rel=0.06)
+    assert loading.blocked_frac == 0.5
 
 
 def test_without_a_loader_there_is_no_feeding():
     run = run_of([event(Kind.OP, "aten::mm", 0, 5)])
-    found = steps(run)
-    assert feeding(run, found, ledger(run, found)) is None
+    run_steps = steps(run)
+    assert feeding(run, run_steps, ledger(run, run_steps)) is None

@@ -19,18 +19,18 @@ def fed(*, workers, prefetch, batch_ms, step_ms, recorded_ms, count, warm=6, rec
     The profiler's start takes 1 ms, before step `warm`; its stop `stop_ms`, `recorded` steps later.
     """
     ahead, free_at = workers * prefetch, [0.0] * workers
-    asked, marks, pauses, now = [0.0] * ahead, [], [], 0.0
+    requested_at, marks, pauses, now = [0.0] * ahead, [], [], 0.0
     for number in range(count):
         pause_ms = {warm: 1.0, warm + recorded: stop_ms}.get(number)
         if pause_ms is not None:
             pauses.append((now, now + pause_ms))
             now += pause_ms + 0.01
         worker = number % workers
-        free_at[worker] = max(free_at[worker], asked[number]) + batch_ms
+        free_at[worker] = max(free_at[worker], requested_at[number]) + batch_ms
         ready_at = max(now + READY_MS, free_at[worker])
         marks.append(mark(now, ready_at - now))
         now = ready_at
-        asked.append(now)
+        requested_at.append(now)
         now += recorded_ms if warm <= number < warm + recorded else step_ms
     loader = Loader(workers=workers, batch_size=8, prefetch_factor=prefetch)
     window = (pauses[0][1], pauses[1][0]) if len(pauses) > 1 else (pauses[0][1], now)
@@ -38,8 +38,8 @@ def fed(*, workers, prefetch, batch_ms, step_ms, recorded_ms, count, warm=6, rec
 
 
 def told_ms(**of):
-    found = steps(fed(**of))
-    return None if found.plain_ns is None else found.plain_ns / MS
+    run_steps = steps(fed(**of))
+    return None if run_steps.plain_ns is None else run_steps.plain_ns / MS
 
 
 def test_where_workers_set_the_pace_the_step_takes_as_long_as_they_need_for_a_batch():
@@ -62,9 +62,9 @@ def test_where_workers_keep_up_the_steps_count():
 
 def test_too_few_steps_after_the_queue_are_said_to_be_too_few():
     run = fed(workers=4, prefetch=2, batch_ms=80.0, step_ms=8.0, recorded_ms=9.0, count=31)
-    found = steps(run)
-    assert (found.plain_ns, found.inflation) == (None, None)
-    assert found.queued == 8
+    run_steps = steps(run)
+    assert (run_steps.plain_ns, run_steps.inflation) == (None, None)
+    assert run_steps.queued == 8
     facts = dict(provenance(diagnose(run))[0].rows)
     assert "as 8 such steps took batches that workers had made while the profiler stopped" in facts["step time"]
 
@@ -95,7 +95,7 @@ def test_the_step_time_without_the_profiler_is_the_loop_s_own_or_absent(workers,
     """However fast the loop is beside its workers: its own pace or theirs, whichever is slower."""
     supply_ms = 20.0
     step_ms = pace * supply_ms
-    told = told_ms(
+    step_time_ms = told_ms(
         workers=workers,
         prefetch=prefetch,
         batch_ms=supply_ms * workers,
@@ -104,4 +104,4 @@ def test_the_step_time_without_the_profiler_is_the_loop_s_own_or_absent(workers,
         count=count,
         stop_ms=stop_ms,
     )
-    assert told is None or told == pytest.approx(max(supply_ms, step_ms + READY_MS), rel=0.12)
+    assert step_time_ms is None or step_time_ms == pytest.approx(max(supply_ms, step_ms + READY_MS), rel=0.12)

@@ -1,46 +1,44 @@
-"""What comes again and again in a row of work: by patterns written down, and by a slow search for them."""
+"""Repeated patterns in a sequence of work, checked with written-out patterns and with a slow search."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
-from gpulab.wording import duration
 
-NOBODY = "-"  # of which each is another
+UNIQUE = "-"  # stands for items that differ from all others
 
 
-def found(pattern, alone=""):
+def repeats_in(pattern, alone=""):
     letters = np.array([ord(each) for each in pattern])
-    key = np.where(letters == ord(NOBODY), -np.arange(len(letters)) - 1, letters)
+    key = np.where(letters == ord(UNIQUE), -np.arange(len(letters)) - 1, letters)
     return repeats(key, np.isin(letters, [ord(each) for each in alone]))
 
 
 def begins(pattern, alone=""):
-    return np.flatnonzero(found(pattern, alone).begins).tolist()
+    return np.flatnonzero(repeats_in(pattern, alone).begins).tolist()
 
 
 def test_each_round_of_a_loop_begins_anew():
     assert begins("xy" + "abc" * 8 + "z") == list(range(2, 26, 3))
-    assert found("xy" + "abc" * 8 + "z").member.tolist() == [False] * 2 + [True] * 24 + [False]
+    assert repeats_in("xy" + "abc" * 8 + "z").member.tolist() == [False] * 2 + [True] * 24 + [False]
 
 
 def test_fewer_rounds_may_be_one_formula():
     assert begins("abc" * 7) == []
-    assert not found("abc" * 7).member.any()
+    assert not repeats_in("abc" * 7).member.any()
 
 
 def test_what_never_follows_itself_begins_anew_each_time_and_is_no_loop_yet():
     assert begins("sss", alone="s") == [1, 2]
     assert begins("aaa", alone="s") == []
-    assert not found("sss", alone="s").member.any()
+    assert not repeats_in("sss", alone="s").member.any()
 
 
 def test_a_loop_within_a_loop_is_found_with_the_loop_around_it():
     pattern = ("a" * 8 + "b") * 8
     assert set(range(0, 72, 9)) <= set(begins(pattern))
-    assert found(pattern).member.all()
+    assert repeats_in(pattern).member.all()
 
 
 def test_what_is_no_part_ends_every_pattern():
@@ -60,9 +58,9 @@ def by_search(letters):
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.integers(1, 10)), max_size=6))
 def test_no_loop_is_missed_and_none_made_up(parts):
     letters = "".join(text * times for text, times in parts)
-    told = found(letters)
-    assert told.member.tolist() == by_search(letters).tolist()
-    assert not (told.begins & ~told.member).any()
+    result = repeats_in(letters)
+    assert result.member.tolist() == by_search(letters).tolist()
+    assert not (result.begins & ~result.member).any()
 
 
 def test_so_many_of_one_kind_in_a_row_are_told():
@@ -76,15 +74,3 @@ def test_rows_are_of_one_kind_where_all_their_columns_are():
     assert len(set(kinds.tolist())) == 4
     kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.ones(4, bool))
     assert kinds[0] == kinds[3]
-
-
-@pytest.mark.parametrize(
-    ("number", "words"), [(1.54, "1.5"), (9.96, "10"), (64.6, "65"), (1000.0, "1,000"), (1_234_567, "1,234,567")]
-)
-def test_large_averages_are_written_out(number, words):
-    assert number(number) == words
-
-
-def test_a_long_time_is_written_out():
-    assert duration(1_234.4e9) == "1,234 s"
-    assert duration(999.4e9) == "999 s"

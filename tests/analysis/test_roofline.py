@@ -20,8 +20,8 @@ BF16 = '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'
 
 
 def kernels_of(run):
-    found = steps(run)
-    return interior(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return interior(run, run_steps, ledger(run, run_steps))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ MOVES = {
 
 @pytest.mark.parametrize(("op", "shapes", "read", "written"), MOVES.values(), ids=MOVES.keys())
 def test_what_is_read_and_what_is_written_is_counted_once(op, shapes, read, written):
-    given = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
-    assert moved_bytes(f"aten::{op}", given) == 4 * (read + written)
+    op_inputs = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
+    assert moved_bytes(f"aten::{op}", op_inputs) == 4 * (read + written)
 
 
 def test_a_copy_that_turns_numbers_into_others_moves_each_kind_once():
@@ -109,13 +109,13 @@ def test_an_operator_in_place_is_called_as_pytorch_records_it():
         torch.add(a, b, out=out)
         torch.exp(a, out=out)
         a.copy_(b)
-    moved = {}
-    for each in recorded.events():
-        given = inputs(
-            json.dumps(each.input_shapes), json.dumps(["float" if shape else "" for shape in each.input_shapes])
+    bytes_by_op = {}
+    for op in recorded.events():
+        op_inputs = inputs(
+            json.dumps(op.input_shapes), json.dumps(["float" if shape else "" for shape in op.input_shapes])
         )
-        moved[each.name] = moved_bytes(each.name, given)
-    assert moved == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
+        bytes_by_op[op.name] = moved_bytes(op.name, op_inputs)
+    assert bytes_by_op == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
 
 
 def product_step(at):
@@ -125,11 +125,11 @@ def product_step(at):
 
 def test_the_utilisation_of_a_step_is_its_arithmetic_over_the_peak():
     kernels = kernels_of(on_gpu(stepped(product_step, step_ms=4)))
-    found = utilisation(kernels, 4 * MS, works(kernels))
-    assert found.flops == 2 * 8192**3
-    assert found.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
-    assert found.step_frac == pytest.approx(found.kernel_frac / 2)
-    assert found.told_frac == 1
+    mfu = utilisation(kernels, 4 * MS, works(kernels))
+    assert mfu.flops == 2 * 8192**3
+    assert mfu.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
+    assert mfu.step_frac == pytest.approx(mfu.kernel_frac / 2)
+    assert mfu.told_frac == 1
 
 
 def test_without_sizes_nothing_is_said_of_arithmetic():
@@ -157,7 +157,7 @@ def test_a_call_is_held_by_the_innermost_operator_that_is_not_over():
 
 
 def test_a_kernel_with_half_as_many_blocks_as_multiprocessors_fills_half_the_gpu():
-    told = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
-    assert told.small_frac == 1
-    assert told.filled_frac == 0.5
-    assert told.blocks == 66
+    fill = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
+    assert fill.small_frac == 1
+    assert fill.filled_frac == 0.5
+    assert fill.blocks == 66

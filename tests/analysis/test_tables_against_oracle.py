@@ -56,21 +56,21 @@ def test_busy_time_by_sort_of_any_window_equals_the_oracle(both):
         assert busy_table(run) is busy_table(run, "steps") is gap_table(run) is launch_delays(run) is None
         return
     for device in sides(run):
-        seen = busy(run, device)
-        assert seen.window_ns == oracle.window(device)
+        device_busy = busy(run, device)
+        assert device_busy.window_ns == oracle.window(device)
         # The windows of the steps and of the recording, the whole, and some that cut through the work.
-        edges = np.linspace(*seen.window_ns, 8).astype(int).tolist()
-        found = steps(run)
-        windows = [seen.window_ns, *run.recording.windows_ns, *pairwise(edges)]
-        windows += zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
-        table = seen.within(*zip(*windows, strict=True))
+        edges = np.linspace(*device_busy.window_ns, 8).astype(int).tolist()
+        run_steps = steps(run)
+        windows = [device_busy.window_ns, *run.recording.windows_ns, *pairwise(edges)]
+        windows += zip(run_steps.start_ns.tolist(), run_steps.end_ns.tolist(), strict=True)
+        table = device_busy.within(*zip(*windows, strict=True))
         assert list(zip(table["start_ns"], table["end_ns"], strict=True)) == windows
         for row, window in enumerate(windows):
             expected = oracle.by_sort(window, device)
             told = {name.removesuffix("_ns"): int(table[name][row]) for name in PARTS}
             assert told == {name: expected.get(name, 0) for name in told}, window
             assert table["idle_ns"][row] == window[1] - window[0] - expected.get("busy", 0)
-        assert seen.busy_ns == oracle.by_sort(seen.window_ns, device)["busy"]
+        assert device_busy.busy_ns == oracle.by_sort(device_busy.window_ns, device)["busy"]
     assert {device: busy(run, device).busy_ns for device in devices(run)} == oracle.busy_ns()
 
 
@@ -86,11 +86,11 @@ def test_tables_of_busy_time_are_of_the_windows_they_are_named_for(both):
     whole = busy_table(run)
     assert (whole["start_ns"].tolist(), whole["end_ns"].tolist()) == ([first], [last])
     assert busy_table(run, "recorded")["end_ns"].tolist() == [run.span_ns]
-    found = steps(run)
-    for each in (busy_table(run, "steps"), busy_table(run, found)):
-        assert each["start_ns"].tolist() == found.start_ns.tolist()
+    run_steps = steps(run)
+    for each in (busy_table(run, "steps"), busy_table(run, run_steps)):
+        assert each["start_ns"].tolist() == run_steps.start_ns.tolist()
         assert each["busy_ns"].tolist() == [
-            oracle.by_sort(window).get("busy", 0) for window in zip(found.start_ns, found.end_ns, strict=True)
+            oracle.by_sort(window).get("busy", 0) for window in zip(run_steps.start_ns, run_steps.end_ns, strict=True)
         ]
 
 
@@ -163,15 +163,15 @@ def test_the_launch_delay_of_every_piece_of_work_equals_the_oracle(both):
     run, oracle = both
     if not oracle.work():
         return
-    found = launch_delays(run)
+    delays = launch_delays(run)
     pairs = oracle.launches()
-    work, call = run.event_rows.where(found.rows["event"]), run.event_rows.where(found.rows["call"])
+    work, call = run.event_rows.where(delays.rows["event"]), run.event_rows.where(delays.rows["call"])
     told = zip(
         work.words("name").to_list(),
         work["start_ns"].tolist(),
         call.words("name").to_list(),
-        found.rows["delay_ns"].tolist(),
-        found.rows["after_call_ns"].tolist(),
+        delays.rows["delay_ns"].tolist(),
+        delays.rows["after_call_ns"].tolist(),
         strict=True,
     )
     assert sorted(told) == sorted(
@@ -185,14 +185,14 @@ def test_the_launch_delay_of_every_piece_of_work_equals_the_oracle(both):
         for e, c in pairs
     )
     unlinked = len(oracle.work()) - len(pairs)
-    assert found.unlinked == unlinked
+    assert delays.unlinked == unlinked
     linked_kernels = sum(event["cat"] in KERNEL for event, _ in pairs)
-    assert found.unlinked_kernels == len(oracle.of(KERNEL)) - linked_kernels
-    assert found.median_ns == median([e["begin"] - c["begin"] for e, c in pairs])
-    waits = zip(work["start_ns"].tolist(), work["correlation"].tolist(), found.rows["queued"].tolist(), strict=True)
+    assert delays.unlinked_kernels == len(oracle.of(KERNEL)) - linked_kernels
+    assert delays.median_ns == median([e["begin"] - c["begin"] for e, c in pairs])
+    waits = zip(work["start_ns"].tolist(), work["correlation"].tolist(), delays.rows["queued"].tolist(), strict=True)
     expected = [(e["begin"] - oracle.zero, e["args"]["correlation"], many) for e, many in oracle.queued()]
     assert sorted(waits) == sorted(expected)
-    assert found.rows["queued"].max() == max(many for *_, many in expected)
+    assert delays.rows["queued"].max() == max(many for *_, many in expected)
 
 
 # Known beforehand: found by another program, of the same files, before this one was written.
@@ -209,13 +209,13 @@ KNOWN = {
 def test_busy_and_idle_are_what_is_known_of_these_traces(recorded, name):
     run = trace.read(recorded(f"{name}.json.gz"))
     busy_ms, idle_percent, idle_in_steps_percent = KNOWN[name]
-    seen = busy(run)
-    first, last = seen.window_ns
-    assert seen.busy_ns / MS == pytest.approx(busy_ms, abs=0.0006)
-    assert 100 * seen.idle_ns / (last - first) == pytest.approx(idle_percent, abs=0.006)
+    device_busy = busy(run)
+    first, last = device_busy.window_ns
+    assert device_busy.busy_ns / MS == pytest.approx(busy_ms, abs=0.0006)
+    assert 100 * device_busy.idle_ns / (last - first) == pytest.approx(idle_percent, abs=0.006)
     marks = run.event_rows.of_kind(Kind.STEP)
     if idle_in_steps_percent is not None:
-        within = seen.within(marks["start_ns"].min(), (marks["start_ns"] + marks["dur_ns"]).max())
+        within = device_busy.within(marks["start_ns"].min(), (marks["start_ns"] + marks["dur_ns"]).max())
         assert 100 * (1 - within["busy_frac"][0]) == pytest.approx(idle_in_steps_percent, abs=0.006)
     else:
         assert not len(marks)
@@ -223,10 +223,10 @@ def test_busy_and_idle_are_what_is_known_of_these_traces(recorded, name):
 
 def test_kernels_without_a_launch_in_a_real_trace_are_counted_and_kept(recorded):
     run = trace.read(recorded("mi300_resnet_checkpoint.json.gz"))
-    found = launch_delays(run)
-    assert (found.unlinked_kernels, found.unlinked) == (757, 968)
+    delays = launch_delays(run)
+    assert (delays.unlinked_kernels, delays.unlinked) == (757, 968)
     assert kernel_table(run)["count"].sum() == 2995
-    linked = run.event_rows.where(found.rows["event"])
+    linked = run.event_rows.where(delays.rows["event"])
     alone = union(linked["start_ns"], linked["start_ns"] + linked["dur_ns"]).total_ns
     assert alone < 0.7 * busy(run).busy_ns  # what is told where the others are dropped
 
@@ -448,9 +448,9 @@ def test_gaps_say_in_which_step_they_begin():
 
 
 def test_gaps_of_a_window_reach_to_its_edges():
-    seen = busy(run_of([event(Kind.KERNEL, "k", 10, 10), event(Kind.KERNEL, "k", 30, 10)]))
-    assert seen.gaps().start_ns.tolist() == [20 * MS]
-    assert seen.gaps(0, 50 * MS).start_ns.tolist() == [0, 20 * MS, 40 * MS]
+    device_busy = busy(run_of([event(Kind.KERNEL, "k", 10, 10), event(Kind.KERNEL, "k", 30, 10)]))
+    assert device_busy.gaps().start_ns.tolist() == [20 * MS]
+    assert device_busy.gaps(0, 50 * MS).start_ns.tolist() == [0, 20 * MS, 40 * MS]
 
 
 # Launches.
@@ -465,20 +465,20 @@ def test_a_delay_runs_from_the_beginning_of_the_call():
             event(Kind.KERNEL, "waits its turn", 13, 1, correlation=2),
         ]
     )
-    found = launch_delays(run)
-    assert found.rows["delay_ns"].tolist() == [3 * MS, 8 * MS]
-    assert found.rows["after_call_ns"].tolist() == [-1 * MS, 6 * MS]
-    assert found.median_ns == 5.5 * MS
+    delays = launch_delays(run)
+    assert delays.rows["delay_ns"].tolist() == [3 * MS, 8 * MS]
+    assert delays.rows["after_call_ns"].tolist() == [-1 * MS, 6 * MS]
+    assert delays.median_ns == 5.5 * MS
 
 
 def test_a_graph_is_one_call_with_many_kernels():
     kernels = [event(Kind.KERNEL, f"k{n}", 10 + n, 1, correlation=7) for n in range(5)]
     run = run_of([event(Kind.LAUNCH, "cudaGraphLaunch", 0, 2, correlation=7), *kernels])
-    found = launch_delays(run)
-    assert found.rows["call"].tolist() == [0] * 5
-    assert found.rows["delay_ns"].tolist() == [(10 + n) * MS for n in range(5)]
-    assert found.rows["queued"].tolist() == [5] * 5
-    assert found.unlinked == 0
+    delays = launch_delays(run)
+    assert delays.rows["call"].tolist() == [0] * 5
+    assert delays.rows["delay_ns"].tolist() == [(10 + n) * MS for n in range(5)]
+    assert delays.rows["queued"].tolist() == [5] * 5
+    assert delays.unlinked == 0
 
 
 def test_where_calls_share_a_correlation_work_belongs_to_the_last_that_had_begun():
@@ -496,11 +496,11 @@ def test_where_calls_share_a_correlation_work_belongs_to_the_last_that_had_begun
             event(Kind.RUNTIME, "cudaGetDevice", 41, 1),
         ]
     )
-    found = launch_delays(run)
-    assert found.rows["call"].tolist() == [1, 3, 6]
-    assert found.rows["delay_ns"].tolist() == [9 * MS, 0, -1 * MS]
-    assert found.rows["queued"].tolist() == [1, 1, 1]
-    assert found.unlinked == found.unlinked_kernels == 1
+    delays = launch_delays(run)
+    assert delays.rows["call"].tolist() == [1, 3, 6]
+    assert delays.rows["delay_ns"].tolist() == [9 * MS, 0, -1 * MS]
+    assert delays.rows["queued"].tolist() == [1, 1, 1]
+    assert delays.unlinked == delays.unlinked_kernels == 1
 
 
 @st.composite
@@ -542,17 +542,17 @@ def instants(pieces, *kinds, device=None):
 @given(worked(), st.integers(90, 150), st.integers(-5, 60), st.sampled_from((None, 0, 1)))
 def test_busy_time_is_a_partition_of_any_window(made, start, length, device):
     pieces, events = made
-    seen = busy(run_of(events), device)
+    device_busy = busy(run_of(events), device)
     kernels, communication, copies, fills = (
         instants(pieces, kind, device=device) for kind in (Kind.KERNEL, Kind.COLLECTIVE, Kind.MEMCPY, Kind.MEMSET)
     )
-    if seen is None:
+    if device_busy is None:
         assert device not in {piece[4] for piece in pieces}
         return
     mine = [(begin + 100, begin + dur + 100) for _, _, begin, dur, where, _ in pieces if device in (None, where)]
-    assert seen.window_ns == (min(begin for begin, _ in mine), max(end for _, end in mine))
+    assert device_busy.window_ns == (min(begin for begin, _ in mine), max(end for _, end in mine))
     window = set(range(start, start + length))
-    row = seen.within(start, start + length)
+    row = device_busy.within(start, start + length)
     told = {name.removesuffix("_ns"): int(row[name][0]) for name in (*PARTS, "idle_ns")}
     expected = {
         "busy": kernels | communication | copies | fills,
@@ -590,31 +590,31 @@ def test_the_order_of_the_events_does_not_matter(made, shuffle):
 
 
 def told_of(run: Run):
-    found = launch_delays(run)
+    delays = launch_delays(run)
     each = zip(
-        run.event_rows["correlation"][found.rows["event"]].tolist(),
-        *(found.rows[column].tolist() for column in ("kind", "delay_ns", "after_call_ns", "queued")),
+        run.event_rows["correlation"][delays.rows["event"]].tolist(),
+        *(delays.rows[column].tolist() for column in ("kind", "delay_ns", "after_call_ns", "queued")),
         strict=True,
     )
-    return sorted(each), found.unlinked, found.unlinked_kernels
+    return sorted(each), delays.unlinked, delays.unlinked_kernels
 
 
 @given(worked())
 def test_the_queue_holds_what_was_called_for_and_has_not_begun(made):
     pieces, events = made
     run = run_of(events)
-    found = launch_delays(run)
+    delays = launch_delays(run)
     called = {
         number: (start - before, max(start, start - before), device)
         for number, (_, _, start, _, device, before) in enumerate(pieces)
         if before is not None
     }
-    work = run.event_rows["correlation"][found.rows["event"]].tolist()
+    work = run.event_rows["correlation"][delays.rows["event"]].tolist()
     assert sorted(work) == sorted(called)
-    for number, queued in zip(work, found.rows["queued"].tolist(), strict=True):
+    for number, queued in zip(work, delays.rows["queued"].tolist(), strict=True):
         at, _, mine = called[number]
         assert queued == sum(call <= at <= begun and device == mine for call, begun, device in called.values())
-    assert found.unlinked == len(pieces) - len(called)
+    assert delays.unlinked == len(pieces) - len(called)
 
 
 @given(worked())
@@ -639,23 +639,23 @@ def test_the_kernel_table_is_made_of_all_kernels(made):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-(2**60), 2**60)), max_size=60))
 def test_groups_are_exact_for_large_numbers_too(pairs):
     codes, values = [code for code, _ in pairs], [value // 64 for _, value in pairs]
-    found = grouped(np.array(codes, np.int64), np.array(values, np.int64))
-    assert found.code.tolist() == sorted(set(codes))
-    for n, code in enumerate(found.code.tolist()):
+    groups = grouped(np.array(codes, np.int64), np.array(values, np.int64))
+    assert groups.code.tolist() == sorted(set(codes))
+    for n, code in enumerate(groups.code.tolist()):
         mine = [value for c, value in zip(codes, values, strict=True) if c == code]
-        told = [int(each[n]) for each in (found.count, found.total, found.least, found.median, found.most)]
+        told = [int(each[n]) for each in (groups.count, groups.total, groups.least, groups.median, groups.most)]
         assert told == [len(mine), sum(mine), min(mine), median(mine), max(mine)]
-        assert int(found.first[n]) == codes.index(code)
-    assert found.sums(values).tolist() == found.total.tolist()
+        assert int(groups.first[n]) == codes.index(code)
+    assert groups.sums(values).tolist() == groups.total.tolist()
 
 
 def test_more_names_than_a_short_integer_holds_are_kept_apart():
     many = 40_000
     codes = np.random.default_rng(0).permutation(np.repeat(np.arange(many), 2))
-    found = grouped(codes, codes * 3)
-    assert found.code.tolist() == list(range(many))
-    assert (found.total == 6 * found.code).all()
-    assert (found.median == 3 * found.code).all()
+    groups = grouped(codes, codes * 3)
+    assert groups.code.tolist() == list(range(many))
+    assert (groups.total == 6 * groups.code).all()
+    assert (groups.median == 3 * groups.code).all()
 
 
 # Tables for reading.

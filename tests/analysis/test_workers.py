@@ -17,8 +17,8 @@ from tests.support.runs.made_runs import MS, event, host_sample, rows, run_of, s
 
 
 def asked(analysis, run):
-    found = steps(run)
-    return analysis(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return analysis(run, run_steps, ledger(run, run_steps))
 
 
 def look(at_ms, worker, cpu_s=0.0, blocked=0.0, read=0.0, threads=3.0):
@@ -32,23 +32,23 @@ def watched(*looks):
 
 def test_how_busy_workers_are_is_their_cpu_time_over_the_time_they_lived():
     looks = [look(0, 0, 1.0), look(1000, 0, 1.5), look(1000, 1, 0.0), look(2000, 1, 0.1), look(2000, 2, 5.0)]
-    told = asked(crew, watched(*looks))
-    assert told.busy_frac == pytest.approx(0.3), "the third was looked at only once"
+    activity = asked(crew, watched(*looks))
+    assert activity.busy_frac == pytest.approx(0.3), "the third was looked at only once"
 
 
 def test_bytes_and_threads_are_told_of_all_workers():
     looks = [look(at, worker, blocked=worker, read=at * 1e3, threads=5) for at in (0, 500, 1000) for worker in (0, 1)]
-    told = asked(crew, watched(*looks))
-    assert told.read_bytes_per_s == pytest.approx(2e6)
-    assert told.threads == 5
+    activity = asked(crew, watched(*looks))
+    assert activity.read_bytes_per_s == pytest.approx(2e6)
+    assert activity.threads == 5
 
 
 def test_what_the_system_hides_of_workers_is_absent_not_zero():
     nothing = math.nan
     looks = [look(at, 0, cpu_s=at / 1e4, blocked=nothing, read=nothing, threads=nothing) for at in (0, 1000)]
-    told = asked(crew, watched(*looks))
-    assert (told.read_bytes_per_s, told.threads) == (None, None)
-    assert told.busy_frac == pytest.approx(0.1)
+    activity = asked(crew, watched(*looks))
+    assert (activity.read_bytes_per_s, activity.threads) == (None, None)
+    assert activity.busy_frac == pytest.approx(0.1)
     assert asked(crew, watched(*(look(at, 0, cpu_s=nothing) for at in (0, 1000)))) is None
     assert asked(crew, watched()) is None
 
@@ -57,9 +57,9 @@ def test_the_first_batches_of_epochs_are_told_from_the_others():
     run = from_workers(marks=epochs(60, 10))
     assert asked(slowest_first, run) == 60 * MS
     assert asked(later_wait_ns, run) == 10 * MS
-    told = asked(begun, run)
-    assert (told.count, told.each_ns) == (1, 50 * MS)
-    assert told.frac == pytest.approx(50 / 900, rel=0.12)
+    epoch_starts = asked(begun, run)
+    assert (epoch_starts.count, epoch_starts.each_ns) == (1, 50 * MS)
+    assert epoch_starts.frac == pytest.approx(50 / 900, rel=0.12)
     assert asked(begun, from_workers()) is None, "one epoch has to be begun"
 
 
@@ -76,13 +76,13 @@ def test_crowding_is_told_by_rates_over_the_loop():
         for at in range(0, 1000, 50)
     ]
     run = from_workers(samples=samples, cores=4.0, threads=7, facts={"threads": "16"})
-    told = asked(contention, run)
-    assert (told.cores, told.threads, told.worker_threads) == (4.0, 16, 5)
-    assert told.preempted_per_cpu_s == pytest.approx(1000)
-    assert told.throttled_frac == pytest.approx(0.1)
-    assert told.iowait_cores == pytest.approx(1.0)
-    assert told.cores_frac is None
-    assert told.read_bytes_per_s is None
+    crowding = asked(contention, run)
+    assert (crowding.cores, crowding.threads, crowding.worker_threads) == (4.0, 16, 5)
+    assert crowding.preempted_per_cpu_s == pytest.approx(1000)
+    assert crowding.throttled_frac == pytest.approx(0.1)
+    assert crowding.iowait_cores == pytest.approx(1.0)
+    assert crowding.cores_frac is None
+    assert crowding.read_bytes_per_s is None
 
 
 def test_what_is_read_once_is_no_rate_of_reading():

@@ -39,10 +39,10 @@ def trainer(steps=30, extra_s=0.0, calls=None, name="", result=None):
 @pytest.fixture(scope="module")
 def slower():
     calls = []
-    seen = gpulab.experiment(
+    result = gpulab.experiment(
         trainer(calls=calls, name="before"), trainer(extra_s=0.004, calls=calls, name="after"), repeats=3
     )
-    return seen, calls
+    return result, calls
 
 
 def test_variants_warm_up_once_and_then_take_turns(slower):
@@ -78,10 +78,10 @@ def test_it_is_reported_as_compare_does_with_what_an_experiment_has_more(slower)
 
 
 def test_sensors_alone_tell_step_times():
-    seen = gpulab.experiment(trainer(), trainer(), repeats=1, level="sensors")
-    assert [len(run.event_rows) for run in (*seen.before, *seen.after)] == [0, 0]
-    assert seen.comparison.ratio > 0
-    assert seen.order == ("before", "after")
+    result = gpulab.experiment(trainer(), trainer(), repeats=1, level="sensors")
+    assert [len(run.event_rows) for run in (*result.before, *result.after)] == [0, 0]
+    assert result.comparison.ratio > 0
+    assert result.order == ("before", "after")
 
 
 def test_variants_that_give_other_results_are_not_timed():
@@ -96,8 +96,10 @@ def test_variants_that_give_other_results_are_not_timed():
 
 
 def test_results_that_are_meant_to_differ_are_not_checked_and_that_is_said():
-    seen = gpulab.experiment(trainer(), trainer(result=lambda: torch.ones(30)), repeats=1, equal=False, level="sensors")
-    assert "equal results: not checked" in repr(seen)
+    result = gpulab.experiment(
+        trainer(), trainer(result=lambda: torch.ones(30)), repeats=1, equal=False, level="sensors"
+    )
+    assert "equal results: not checked" in repr(result)
 
 
 def test_the_same_seed_goes_before_each_run_and_chance_goes_on_as_if_nothing_had_been_drawn():
@@ -205,10 +207,10 @@ def test_results_are_equal_within_what_their_types_allow(one, other):
         ("done", "failed", "'done' before, 'failed' after"),
     ],
 )
-def test_results_that_differ_are_refused_with_where_and_by_how_much(one, other, told):
+def test_results_that_differ_are_refused_with_where_and_by_how_much(one, other, pattern):
     with pytest.raises(RunError) as refused:
         equality(one, other)
-    assert re.search(told, refused.value.why), refused.value.why
+    assert re.search(pattern, refused.value.why), refused.value.why
 
 
 def test_a_tolerance_of_ones_own_takes_the_place_of_the_types():

@@ -10,12 +10,12 @@ MS = 1_000_000
 TRUE = 1.1
 
 
-def drifting(random, count, alike, spread):
+def drifting(random, count, correlation, spread):
     """Noise in which neighbours are alike: a first-order autoregression of this spread."""
-    shocks = random.normal(0, spread * np.sqrt(1 - alike**2), count)
+    shocks = random.normal(0, spread * np.sqrt(1 - correlation**2), count)
     values = [random.normal(0, spread)]
     for shock in shocks[1:]:
-        values.append(alike * values[-1] + shock)
+        values.append(correlation * values[-1] + shock)
     return np.array(values)
 
 
@@ -36,8 +36,8 @@ def coverage(runs, seeds=80, **noise):
     hits = 0
     for seed in range(seeds):
         random = np.random.default_rng(seed)
-        seen = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
-        hits += seen.low <= TRUE <= seen.high
+        result = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
+        hits += result.low <= TRUE <= result.high
     return hits / seeds
 
 
@@ -61,10 +61,10 @@ def test_an_interval_is_not_wider_than_what_is_known_bears():
 
 def test_a_constant_program_recorded_twice_differs_by_what_is_assumed():
     steps = np.full(40, 100 * MS)
-    seen = ratio([steps], [steps])
-    assert seen.value == 1
-    assert 0.95 < seen.low < 1 < seen.high < 1.05
-    assert not seen.sure
+    result = ratio([steps], [steps])
+    assert result.value == 1
+    assert 0.95 < result.low < 1 < result.high < 1.05
+    assert not result.sure
 
 
 def test_the_interval_is_the_same_every_time():
@@ -74,16 +74,16 @@ def test_the_interval_is_the_same_every_time():
 
 def test_a_hundredth_is_harder_to_reach_than_a_twentieth():
     random = np.random.default_rng(2)
-    seen = ratio(side(random, 2, 110), side(random, 2, 100))
-    assert seen.sure_low < seen.low < seen.value < seen.high < seen.sure_high
+    result = ratio(side(random, 2, 110), side(random, 2, 100))
+    assert result.sure_low < result.low < result.value < result.high < result.sure_high
 
 
 def test_turning_the_sides_round_turns_the_ratio_round():
     random = np.random.default_rng(3)
     one, other = side(random, 3, 110), side(random, 3, 100)
-    there, back = ratio(one, other), ratio(other, one)
-    assert there.value == pytest.approx(1 / back.value)
-    assert there.low == pytest.approx(1 / back.high, rel=0.01)
+    forward, backward = ratio(one, other), ratio(other, one)
+    assert forward.value == pytest.approx(1 / backward.value)
+    assert forward.low == pytest.approx(1 / backward.high, rel=0.01)
 
 
 def test_what_others_did_meanwhile_widens_the_interval():
@@ -99,10 +99,10 @@ def test_what_drifts_falls_on_both_where_they_were_recorded_in_turn():
     one, other = (
         [side(random, 1, typical * np.exp(level), spread=0.02)[0] for level in drift] for typical in (110, 100)
     )
-    apart, in_turn = ratio(one, other), ratio(one, other, in_turn=True)
-    assert in_turn.sure
-    assert in_turn.high / in_turn.low < 0.5 * (apart.high / apart.low - 1) + 1
-    assert in_turn.low < TRUE < in_turn.high
+    separate, alternating = ratio(one, other), ratio(one, other, in_turn=True)
+    assert alternating.sure
+    assert alternating.high / alternating.low < 0.5 * (separate.high / separate.low - 1) + 1
+    assert alternating.low < TRUE < alternating.high
 
 
 def test_means_and_medians_part_where_something_strikes_now_and_then():
@@ -123,17 +123,17 @@ def disturbed(random, runs, typical_ms, steps=60):
 
 
 def test_repeated_runs_on_a_disturbed_machine_are_compared_by_their_fastest_steps():
-    found = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
+    significant = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
     for seed in range(20):
         random = np.random.default_rng(seed)
         one, other = disturbed(random, 5, 110), disturbed(random, 5, 100)
         assert steadiest([one, other], in_turn=True) is Centre.FASTEST
-        told = {each: ratio(one, other, centre=each, in_turn=True) for each in found}
-        for each, seen in told.items():
-            found[each] += seen.sure
-        assert told[Centre.FASTEST].low < TRUE < told[Centre.FASTEST].high
-    assert found[Centre.FASTEST] == 20
-    assert found[Centre.MEDIAN] < 10
+        ratios = {centre: ratio(one, other, centre=centre, in_turn=True) for centre in significant}
+        for centre, result in ratios.items():
+            significant[centre] += result.sure
+        assert ratios[Centre.FASTEST].low < TRUE < ratios[Centre.FASTEST].high
+    assert significant[Centre.FASTEST] == 20
+    assert significant[Centre.MEDIAN] < 10
 
 
 def test_by_which_figure_is_compared_does_not_hang_on_the_difference():
@@ -154,7 +154,7 @@ def test_few_runs_and_short_ones_are_compared_by_their_medians():
 
 def test_blocks_are_as_long_as_neighbours_are_alike():
     random = np.random.default_rng(5)
-    lengths = [block_length(np.exp(drifting(random, 400, alike, 0.1))) for alike in (0.0, 0.6, 0.95)]
+    lengths = [block_length(np.exp(drifting(random, 400, correlation, 0.1))) for correlation in (0.0, 0.6, 0.95)]
     assert lengths[0] <= 3 < lengths[1] < lengths[2] <= 100
     assert block_length(np.full(50, 7.0)) == 1
 
@@ -166,7 +166,9 @@ def test_a_single_step_has_an_interval_too():
 
 @pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
 @pytest.mark.parametrize(("runs", "found", "quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
-def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(monkeypatch, longer, expected, runs, found, quiet):
+def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(
+    monkeypatch, longer, expected, runs, min_detected, min_quiet
+):
     # The noise of a shared machine of two cores: steps differ by 10 %, runs by 2 %, and it drifts by 2 % a run.
     monkeypatch.setattr(interval, "RESAMPLES", 400)
     right = 0
@@ -177,7 +179,7 @@ def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(monkeypatch, longer
         noise = {"count": 60, "alike": 0.5, "spread": 0.1, "between": 0.02}
         before = [side(random, 1, level, **noise)[0] for level in levels[::2]]
         after = [side(random, 1, level * longer, **noise)[0] for level in levels[1::2]]
-        seen = ratio(before, after, in_turn=True)
-        called = seen.sure and abs(1 - seen.value) >= LEAST_FRAC
-        right += called == expected and (not called or seen.value < 1)
-    assert right >= (found if expected else quiet)
+        result = ratio(before, after, in_turn=True)
+        is_significant = result.sure and abs(1 - result.value) >= LEAST_FRAC
+        right += is_significant == expected and (not is_significant or result.value < 1)
+    assert right >= (min_detected if expected else min_quiet)
