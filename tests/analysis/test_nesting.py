@@ -42,7 +42,7 @@ def test_at_every_instant_the_shortest_call_that_covers_it_is_innermost(one, oth
 
 
 @given(TREES)
-def test_the_outermost_are_the_roots(trees):
+def test_outermost_rows_are_the_roots_of_the_trees(trees):
     events, _ = laid_out(trees)
     starts = rows(EVENTS, events)["start_ns"][outermost(rows(EVENTS, events))]
     roots = []
@@ -53,7 +53,7 @@ def test_the_outermost_are_the_roots(trees):
     assert np.sort(starts).tolist() == roots
 
 
-def test_neighbours_that_overlap_by_a_rounded_nanosecond_are_neighbours():
+def test_events_that_overlap_by_a_rounding_error_do_not_nest():
     table = rows(EVENTS, [event(Kind.OP, "a", 0, 1), event(Kind.OP, "b", 0.999999, 1)])
     self_ns = innermost(table).per_row_ns(2)
     assert self_ns.min() >= 999_999

@@ -42,25 +42,25 @@ def told_ms(**of):
     return None if run_steps.plain_ns is None else run_steps.plain_ns / MS
 
 
-def test_where_workers_set_the_pace_the_step_takes_as_long_as_they_need_for_a_batch():
+def test_with_slow_workers_the_step_time_is_the_time_they_need_per_batch():
     loop = {"workers": 4, "prefetch": 2, "batch_ms": 80.0, "step_ms": 8.0, "recorded_ms": 9.0}
     assert told_ms(**loop, count=60) == pytest.approx(20.0, rel=0.02)
     assert told_ms(**loop, count=46) == pytest.approx(20.0, rel=0.02), "half of them were free"
 
 
-def test_a_queue_that_is_filled_up_as_it_is_used_lasts_longer_than_it_is_long():
+def test_a_queue_that_is_refilled_lasts_longer_than_its_length():
     """Steps of 16 ms against a batch every 20: eight batches last 8 / (1 - 16 / 20) = 40 steps."""
     loop = {"workers": 4, "prefetch": 2, "batch_ms": 80.0, "step_ms": 16.0, "recorded_ms": 17.0}
     assert told_ms(**loop, count=100) == pytest.approx(20.0, rel=0.02)
     assert told_ms(**loop, count=45) is None, "all that ran without the profiler took from the queue"
 
 
-def test_where_workers_keep_up_the_steps_count():
+def test_with_fast_workers_unprofiled_steps_count():
     loop = {"workers": 2, "prefetch": 2, "batch_ms": 10.0, "step_ms": 20.0, "recorded_ms": 24.0}
     assert told_ms(**loop, count=40) == pytest.approx(20.0 + READY_MS)
 
 
-def test_too_few_steps_after_the_queue_are_said_to_be_too_few():
+def test_too_few_steps_after_the_queue_give_no_unprofiled_step_time():
     run = fed(workers=4, prefetch=2, batch_ms=80.0, step_ms=8.0, recorded_ms=9.0, count=31)
     run_steps = steps(run)
     assert (run_steps.plain_ns, run_steps.inflation) == (None, None)
@@ -69,13 +69,13 @@ def test_too_few_steps_after_the_queue_are_said_to_be_too_few():
     assert "as 8 such steps took batches that workers had made while the profiler stopped" in facts["step time"]
 
 
-def test_without_workers_nothing_queues():
+def test_without_workers_there_is_no_prefetch_bias():
     marks = [mark(20.0 * number, 12.0) for number in range(40)]
     run = run_of(marks=marks, windows=[(121, 400)], pauses=[(119, 119.9), (401, 419)], loaders=[Loader(workers=0)])
     assert (steps(run).queued, steps(run).plain_ns) == (0, 20 * MS)
 
 
-def test_a_new_pass_after_the_recording_begins_with_an_empty_queue():
+def test_a_new_pass_after_the_recording_starts_with_an_empty_queue():
     first = [mark(20.0 * number, 0.2) for number in range(20)]
     end = [mark(400.0, 0.1, yielded=False)]
     second = [mark(500.0 + 20.0 * number, 0.2, epoch=1) for number in range(20)]
@@ -91,7 +91,7 @@ def test_a_new_pass_after_the_recording_begins_with_an_empty_queue():
     count=st.integers(24, 120),
     stop_ms=st.floats(0.0, 2000.0),
 )
-def test_the_step_time_without_the_profiler_is_the_loop_s_own_or_absent(workers, prefetch, pace, count, stop_ms):
+def test_the_unprofiled_step_time_is_right_or_absent(workers, prefetch, pace, count, stop_ms):
     """However fast the loop is beside its workers: its own pace or theirs, whichever is slower."""
     supply_ms = 20.0
     step_ms = pace * supply_ms

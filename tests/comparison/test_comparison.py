@@ -45,7 +45,7 @@ def recorded(wait_ms, loader=NO_WORKERS, jitter=0.0, work_ms=60, seed=3, **more)
     return run_of(events, marks=marks, loaders=[loader], windows=[(at * 0.4, at * 0.9)], **more)
 
 
-def test_a_mended_loader_is_resolved_faster_and_inside_the_prediction():
+def test_a_fixed_loader_is_resolved_and_in_the_predicted_range():
     result = compare(recorded(40, jitter=2), recorded(4, loader=Loader(workers=3), jitter=2))
     assert [finding.rule for finding in result.resolved] == ["no_workers"]
     assert [finding.rule for finding in result.new] == ["device_bound"]
@@ -57,7 +57,7 @@ def test_a_mended_loader_is_resolved_faster_and_inside_the_prediction():
     assert result.why == ""
 
 
-def test_the_parts_differ_by_as_much_as_the_steps():
+def test_differences_of_parts_sum_to_the_difference_of_steps():
     result = compare(recorded(40), recorded(4))
     assert sum(part.difference_ns for part in result.parts) == -36 * MS
 
@@ -69,20 +69,20 @@ def test_a_run_compared_with_itself_has_no_difference_above_the_noise():
     assert "noise" in result.why
 
 
-def test_a_missed_prediction_says_what_else_happened():
+def test_a_missed_prediction_has_reasons():
     result = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3)))
     assert result.inside is False
-    assert [(reason.kind, reason.effect_ns) for reason in result.reasons][0] == ("grown", 30 * MS)
+    assert (result.reasons[0].kind, result.reasons[0].effect_ns) == ("grown", 30 * MS)
     other_batch = compare(recorded(40), recorded(4, work_ms=90, loader=Loader(workers=3, batch_size=64)))
     assert other_batch.reasons[0].kind == "batch_size"
 
 
-def test_recorded_steps_are_compared_where_unprofiled_ones_are_missing():
+def test_recorded_steps_are_compared_if_unprofiled_ones_are_missing():
     one = run_of(stepped(lambda at: [event(Kind.KERNEL, "k", at, 90)]))
     assert compare(one, one).profiled
 
 
-def test_a_run_without_steps_cannot_be_compared_and_says_what_to_do():
+def test_comparing_a_run_without_steps_raises_an_error_with_a_fix():
     with pytest.raises(RunError, match="six steps"):
         compare(recorded(40), run_of(windows=[]))
 
@@ -97,7 +97,7 @@ def mean_ns(runs):
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats(0.1, 90), min_size=2, max_size=4), st.integers(0, 10**6))
-def test_the_differences_of_the_parts_sum_to_that_of_the_mean_steps(waits_ms, seed):
+def test_part_differences_sum_to_the_difference_of_mean_steps(waits_ms, seed):
     runs = [recorded(wait, jitter=3, seed=seed) for wait in waits_ms]
     before, after = runs[: len(runs) // 2], runs[len(runs) // 2 :]
     parts = compare(before, after).parts
@@ -107,7 +107,7 @@ def test_the_differences_of_the_parts_sum_to_that_of_the_mean_steps(waits_ms, se
 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.floats(0.1, 90), min_size=3, max_size=5))
-def test_the_changes_of_a_story_sum_to_what_all_of_them_gave(waits_ms):
+def test_the_changes_of_a_story_sum_to_the_total_change(waits_ms):
     story = compare(*(recorded(wait, jitter=2) for wait in waits_ms))
     assert isinstance(story, Story)
     differences = [after - before for before, after in zip(story.step_ns, story.step_ns[1:], strict=False)]
@@ -117,7 +117,7 @@ def test_the_changes_of_a_story_sum_to_what_all_of_them_gave(waits_ms):
     )
 
 
-def test_a_story_tells_what_each_change_made_shorter():
+def test_a_story_lists_the_parts_that_each_change_shortened():
     story = compare(recorded(40), recorded(4), recorded(4, work_ms=30))
     assert [story.shrunk(change)[0].key for change in (0, 1)] == ["loader", "matmul"]
     assert story.changes[1].ratio == pytest.approx(64 / 34, rel=0.01)
@@ -134,7 +134,7 @@ def repeated(wait_ms, levels_ms, **more):
     ]
 
 
-def test_of_repeated_runs_the_typical_step_is_the_mean_of_their_medians():
+def test_the_typical_step_of_repeated_runs_is_the_mean_of_medians():
     result = compare(repeated(0, [0, 10, 20]), repeated(0, [0, 0, 0]))
     assert result.before_ns == pytest.approx(70 * MS, rel=0.01)
     assert result.after_ns == pytest.approx(60 * MS, rel=0.01)
@@ -142,7 +142,7 @@ def test_of_repeated_runs_the_typical_step_is_the_mean_of_their_medians():
     assert len(result.sides[0].runs) == 3
 
 
-def test_runs_that_differ_among_themselves_are_no_proof_of_a_difference():
+def test_varying_repeated_runs_do_not_prove_a_difference():
     levels = [-6, 7, -8, 9, 0]
     result = compare(repeated(0, levels), repeated(0, [level + 5 for level in levels]))
     together = compare(repeated(0, [0] * 5), repeated(0, [5] * 5))
@@ -151,12 +151,12 @@ def test_runs_that_differ_among_themselves_are_no_proof_of_a_difference():
     assert together.ratio_high - together.ratio_low < (result.ratio_high - result.ratio_low) / 2
 
 
-def test_more_repeats_make_an_interval_narrower():
+def test_more_repeats_narrow_the_interval():
     few, many = (compare(repeated(0, [0] * count), repeated(0, [5] * count)) for count in (1, 5))
     assert many.ratio_high - many.ratio_low < 0.7 * (few.ratio_high - few.ratio_low)
 
 
-def test_runs_recorded_in_turn_are_known_by_when_they_began():
+def test_alternating_runs_are_recognised_by_start_times():
     levels = [0, 8, 16, 24, 32]
     one, other = repeated(0, levels), repeated(0, [level + 6 for level in levels])
     separate = compare(one, other)
@@ -170,7 +170,7 @@ def test_runs_recorded_in_turn_are_known_by_when_they_began():
     assert in_turn.ratio == separate.ratio
 
 
-def test_a_finding_of_most_runs_of_a_side_is_one_of_the_side():
+def test_a_finding_of_most_runs_is_a_finding_of_the_side():
     fixed, starved = [recorded(4, loader=Loader(workers=3)) for _ in range(2)], recorded(40)
     assert "no_workers" in {each.rule for each in compare([starved, starved, fixed[0]], fixed).resolved}
     assert "no_workers" not in {each.rule for each in compare([starved, *fixed], fixed).resolved}
@@ -181,7 +181,7 @@ def test_the_ranks_of_a_job_are_one_side_and_not_repeats():
     assert [len(side.runs) for side in compare(ranks, list(ranks)).sides] == [1, 1]
 
 
-def test_what_is_no_run_is_refused():
+def test_invalid_arguments_raise_run_error():
     with pytest.raises(RunError, match="diagnose"):
         compare(recorded(40), [])
     with pytest.raises(RunError, match="3 runs"):
@@ -203,7 +203,7 @@ def sensed(run, others, cores=2.0, **columns):
     return dataclasses.replace(run, host_rows=table_rows(HOST_SAMPLES, samples), machine=machine)
 
 
-def test_steps_that_others_disturbed_are_left_out_and_counted():
+def test_steps_disturbed_by_other_programs_are_excluded_and_counted():
     half = recorded(0).span_ns / MS / 2
     quiet = sensed(recorded(0), lambda _: 0.02)
     noisy = sensed(recorded(0), lambda at: 1.0 if at > half else 0.02)
@@ -213,7 +213,7 @@ def test_steps_that_others_disturbed_are_left_out_and_counted():
     assert 0.1 * total < disturbed < 0.9 * total
 
 
-def test_a_difference_that_others_may_have_made_is_not_called_one():
+def test_a_difference_explained_by_other_programs_does_not_count():
     quiet, noisy = sensed(recorded(0), lambda _: 0.02), sensed(recorded(0, work_ms=90), lambda _: 1.0)
     result = compare(quiet, noisy)
     assert not result.above_noise
@@ -222,17 +222,17 @@ def test_a_difference_that_others_may_have_made_is_not_called_one():
     assert "contention" in {reason.kind for reason in result.circumstances}
 
 
-def test_a_run_that_is_faster_beside_others_is_faster():
+def test_a_run_that_is_faster_despite_other_programs_is_faster():
     quiet, noisy = sensed(recorded(0, work_ms=240), lambda _: 0.02), sensed(recorded(0), lambda _: 0.5)
     assert compare(quiet, noisy).above_noise
 
 
-def test_others_on_cores_that_are_to_spare_disturb_nobody():
+def test_other_programs_on_free_cores_do_not_disturb():
     quiet, noisy = sensed(recorded(0), lambda _: 0.0, cores=8), sensed(recorded(0, work_ms=90), lambda _: 3.0, cores=8)
     assert compare(quiet, noisy).above_noise
 
 
-def test_others_beside_which_the_thread_never_waited_disturbed_nobody():
+def test_other_programs_do_not_disturb_a_thread_that_never_waited():
     busy = recorded(0)
     assert compare(sensed(busy, lambda _: 1.0, main_delayed_s=lambda at: 0.0), busy).left_out[0][0] == 0
     waited = sensed(busy, lambda _: 1.0, main_delayed_s=lambda at: 0.3 * at / 1e3)
@@ -242,7 +242,7 @@ def test_others_beside_which_the_thread_never_waited_disturbed_nobody():
     assert compare(quiet, slower).judged is False
 
 
-def test_others_that_hold_up_the_workers_disturb_a_thread_that_only_waits_for_these():
+def test_other_programs_that_slow_the_workers_disturb_the_main_thread():
     columns = {"main_delayed_s": lambda at: 0.0, "workers": lambda at: 2.0}
     quiet, noisy = (
         sensed(recorded(0, work_ms=work), lambda _, n=n: n, **columns) for work, n in ((60, 0.0), (90, 1.0))
@@ -259,7 +259,7 @@ def kinds(before, after, predicted=MISSED, rule=None):
     return [reason.kind for reason in compare(before, after, rule, predicted=predicted).reasons]
 
 
-def test_a_prediction_that_held_needs_no_reason():
+def test_a_correct_prediction_has_no_reasons():
     assert kinds(recorded(40), recorded(3)) == []
     assert compare(recorded(40), recorded(3), predicted=MISSED).inside is True
 
@@ -277,9 +277,9 @@ def test_recompiling_is_a_reason():
     stalls = [stall(100 * number, 30, "forward", StallKind.COMPILE) for number in range(8, 58, 2)]
     after = recorded(20, stall_rows=table_rows(STALLS, stalls))
     result = compare(recorded(40), after, predicted=MISSED)
-    told = next(reason for reason in result.reasons if reason.kind == "recompiles")
-    assert re.findall(r"\d+ time", told.text)[0] == "0 time"
-    assert told.effect_ns > 5 * MS
+    recompiles = next(reason for reason in result.reasons if reason.kind == "recompiles")
+    assert re.findall(r"\d+ time", recompiles.text)[0] == "0 time"
+    assert recompiles.effect_ns > 5 * MS
 
 
 def clocked(run, mhz, bits=0):
@@ -290,12 +290,12 @@ def clocked(run, mhz, bits=0):
     return dataclasses.replace(run, gpu_rows=gpu_rows, machine=Machine(gpus=(gpu,), cores_allowed=8.0))
 
 
-def test_lower_clocks_are_a_reason_with_what_held_them_down():
+def test_lower_clocks_are_a_reason_with_the_throttle_cause():
     result = compare(clocked(recorded(40), 1980), clocked(recorded(10, work_ms=75), 1500, bits=0x4), predicted=MISSED)
-    told = next(reason for reason in result.reasons if reason.kind == "clocks")
-    assert re.findall(r"[\d,]+ (?:MHz|%)", told.text) == ["1,980 MHz", "1,500 MHz", "100 %"]
-    assert "power limit" in told.text
-    assert told.effect_ns == pytest.approx(75 * MS * (1980 / 1500 - 1) * 1500 / 1980, rel=0.6)
+    clocks = next(reason for reason in result.reasons if reason.kind == "clocks")
+    assert re.findall(r"[\d,]+ (?:MHz|%)", clocks.text) == ["1,980 MHz", "1,500 MHz", "100 %"]
+    assert "power limit" in clocks.text
+    assert clocks.effect_ns == pytest.approx(75 * MS * (1980 / 1500 - 1) * 1500 / 1980, rel=0.6)
 
 
 def test_another_device_is_a_reason():
@@ -303,13 +303,13 @@ def test_another_device_is_a_reason():
     assert "devices" in kinds(recorded(40), other)
 
 
-def test_a_cause_that_was_lessened_is_a_reason_with_what_is_left():
+def test_a_reduced_cause_is_a_reason_with_the_remaining_time():
     result = compare(recorded(60), recorded(25))
     assert [reason.kind for reason in result.reasons][:1] == ["lessened"]
     assert re.findall(r"\d+ ms", result.reasons[0].text) == ["25 ms", "60 ms"]
 
 
-def test_recording_that_costs_more_on_one_side_is_a_reason():
+def test_higher_profiler_overhead_on_one_side_is_a_reason():
     def heavy(wait_ms, traced):
         run = recorded(wait_ms)
         diagnosis = diagnose(run)
@@ -332,14 +332,14 @@ def slowed_while_recorded(wait_ms, times):
     return run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(bounds[24], bounds[54])])
 
 
-def test_another_part_that_grew_is_a_reason_and_the_largest_effect_comes_first():
+def test_a_part_that_grew_is_a_reason_and_the_largest_effect_comes_first():
     result = compare(recorded(40), recorded(10, work_ms=90))
     effects = [abs(reason.effect_ns) for reason in result.reasons]
     assert "grown" in [reason.kind for reason in result.reasons]
     assert effects == sorted(effects, reverse=True)
 
 
-def test_a_step_shorter_than_predicted_is_not_explained_by_what_makes_it_longer():
+def test_a_faster_step_than_predicted_is_not_explained_by_slowdowns():
     slow = Gain(step_ns=100 * MS, best_ns=90 * MS, worst_ns=95 * MS, floor_ns=60 * MS, basis="made up")
     result = compare(recorded(40), recorded(4, work_ms=30), predicted=slow)
     assert result.inside is False
@@ -349,13 +349,13 @@ def test_a_step_shorter_than_predicted_is_not_explained_by_what_makes_it_longer(
 # Predictions of others, and what is kept of them.
 
 
-def test_a_prediction_of_the_callers_own_takes_the_place_of_the_findings():
+def test_a_prediction_of_the_caller_replaces_that_of_the_finding():
     result = compare(recorded(40), recorded(4), predicted=MISSED)
     assert result.predicted is MISSED
     assert result.acted_on is None
 
 
-def test_an_outcome_is_the_prediction_beside_the_measured_step_on_one_scale():
+def test_an_outcome_has_prediction_and_measurement_on_one_scale():
     result = compare(recorded(40), recorded(4), predicted=MISSED)
     prediction = outcome(result, "workers+pin_memory")
     assert prediction == outcome(result, "workers+pin_memory")
@@ -372,7 +372,7 @@ def test_an_outcome_is_the_prediction_beside_the_measured_step_on_one_scale():
     assert outcome(compare(recorded(40), recorded(4))).kind == "no_workers"
 
 
-def test_nothing_is_kept_of_a_comparison_without_a_prediction_or_across_devices():
+def test_a_comparison_without_prediction_or_across_devices_has_no_outcome():
     healthy = run_of(stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 100)]))
     compared = compare(healthy, healthy)
     assert isinstance(compared, Comparison)
@@ -382,7 +382,7 @@ def test_nothing_is_kept_of_a_comparison_without_a_prediction_or_across_devices(
     assert outcome(compare(recorded(40), other)) is None
 
 
-def test_nothing_is_kept_of_a_measurement_that_others_disturbed():
+def test_a_disturbed_measurement_has_no_outcome():
     quiet, noisy = sensed(recorded(0), lambda _: 0.02), sensed(recorded(0, work_ms=90), lambda _: 1.0)
     assert outcome(compare(quiet, noisy, predicted=MISSED)) is None
 
@@ -432,7 +432,7 @@ def test_kernels_are_added_removed_changed_or_the_same():
     assert sum(match.difference_ns for match in changes.matches) == -4 * MS
 
 
-def test_one_kernel_at_two_sizes_is_two_and_other_sizes_find_one_another():
+def test_a_kernel_at_two_sizes_is_two_rows_and_other_sizes_match_by_name():
     before = kernels(("gemm", 10, [[8, 8], [8, 8]]), ("gemm", 4, [[2, 2], [2, 2]]))
     after = kernels(("gemm", 10, [[8, 8], [8, 8]]), ("gemm", 2, [[1, 2], [2, 2]]))
     assert statuses(work(before, after)) == {
@@ -441,7 +441,7 @@ def test_one_kernel_at_two_sizes_is_two_and_other_sizes_find_one_another():
     }
 
 
-def test_how_often_a_kernel_runs_counts_as_a_change():
+def test_a_different_kernel_count_is_a_change():
     changes = work(kernels(("gemm", 10)), kernels(("gemm", 5), ("gemm", 5)))
     (match,) = changes.matches
     assert (match.status, match.before_count, match.after_count, match.difference_ns) == (CHANGED, 1, 2, 0)
@@ -456,7 +456,7 @@ def with_copies(*began_ms, called_ms=lambda step: 100 * step + 1, count=6):
     return on_gpu(events)
 
 
-def test_copies_that_run_ahead_count_in_the_step_that_asked_for_them():
+def test_copies_that_run_ahead_count_in_the_step_that_launched_them():
     """Five begin within the four interior steps of one run, four in the other's; each step asks for one."""
     in_time = with_copies(*(100 * step + 2 for step in range(6)))
     ahead = with_copies(3, 101, 199, 297, 395, 499.5, called_ms=lambda step: 99.5 * step)
@@ -464,7 +464,7 @@ def test_copies_that_run_ahead_count_in_the_step_that_asked_for_them():
     assert (copies.before_count, copies.after_count, copies.status) == (1, 1, SAME)
 
 
-def test_what_happens_now_and_then_is_no_change_where_it_falls_beside_the_steps_looked_at():
+def test_rare_work_outside_the_interior_steps_is_no_change():
     never = with_copies(count=12)
     once = with_copies(552, called_ms=lambda step: 551, count=12)
     twice = with_copies(552, 653, called_ms=lambda step: 551 + 100 * step, count=12)
@@ -472,13 +472,13 @@ def test_what_happens_now_and_then_is_no_change_where_it_falls_beside_the_steps_
         assert [match.status for match in work(before, after).matches] == [SAME, SAME]
 
 
-def test_what_comes_once_more_in_every_step_is_a_change_however_few_the_steps():
+def test_one_more_kernel_in_every_step_is_a_change_with_few_steps():
     one, two = {("copy", ""): (1.0, 5.0)}, {("copy", ""): (2.0, 5.0)}
     assert [match.status for match in paired(one, two, slack=0.5).matches] == [CHANGED]
     assert [match.status for match in paired({}, one, slack=0.5).matches] == [ADDED]
 
 
-def test_operators_of_a_cpu_are_matched_by_their_own_time():
+def test_cpu_operators_are_matched_by_self_time():
     def run(inner_ms):
         return run_of(
             stepped(
@@ -516,7 +516,7 @@ def test_every_kernel_is_in_exactly_one_match(before, after):
     assert {match.status for match in paired(before, before).matches} <= {SAME}
 
 
-def test_a_tally_is_of_one_step():
+def test_a_tally_is_per_step():
     diagnosis = diagnose(kernels(("gemm", 10), ("relu", 5)))
     assert tally(diagnosis.run, diagnosis.steps, diagnosis.ledger) == {
         ("gemm", ""): (1.0, 10 * MS),
@@ -536,7 +536,7 @@ def allocator(*peaks, at_ms=50):
     return table_rows(ALLOCATOR, rows)
 
 
-def test_energy_of_a_step_is_by_the_counter_or_else_by_the_power():
+def test_energy_per_step_comes_from_the_counter_else_from_power():
     def measured(**columns):
         samples = gpu_series(
             lambda number: {name: value(number) for name, value in columns.items()}, count=100, every_ms=50
@@ -550,13 +550,13 @@ def test_energy_of_a_step_is_by_the_counter_or_else_by_the_power():
     assert one.step_j == pytest.approx(400 * 0.1, rel=0.01)
 
 
-def test_what_was_not_measured_is_not_zero():
+def test_unmeasured_figures_are_not_zero():
     one, other = compare(recorded(40), recorded(4)).usage
     assert one == other
     assert set(dataclasses.asdict(one).values()) == {None}
 
 
-def test_a_peak_of_an_earlier_cell_is_not_taken_for_one_of_this_run():
+def test_a_memory_peak_of_an_earlier_cell_does_not_count():
     grew, inherited = (
         dataclasses.replace(recorded(40), allocator_rows=allocator(*peaks)) for peaks in ((5, 9), (9, 9))
     )

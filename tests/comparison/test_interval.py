@@ -11,7 +11,7 @@ TRUE = 1.1
 
 
 def drifting(random, count, correlation, spread):
-    """Noise in which neighbours are alike: a first-order autoregression of this spread."""
+    """Noise in which neighbours are correlation: a first-order autoregression of this spread."""
     shocks = random.normal(0, spread * np.sqrt(1 - correlation**2), count)
     values = [random.normal(0, spread)]
     for shock in shocks[1:]:
@@ -19,10 +19,11 @@ def drifting(random, count, correlation, spread):
     return np.array(values)
 
 
-def side(random, runs, typical_ms, *, count=80, alike=0.0, spread=0.05, between=0.0):
+def side(random, runs, typical_ms, *, count=80, correlation=0.0, spread=0.05, between=0.0):
     levels = random.normal(0, between, runs)
     return [
-        (typical_ms * MS * np.exp(level + drifting(random, count, alike, spread))).astype(np.int64) for level in levels
+        (typical_ms * MS * np.exp(level + drifting(random, count, correlation, spread))).astype(np.int64)
+        for level in levels
     ]
 
 
@@ -42,24 +43,24 @@ def coverage(runs, seeds=80, **noise):
 
 
 @pytest.mark.parametrize("between", [0.02, 0.05])
-@pytest.mark.parametrize("alike", [0.0, 0.7])
-def test_of_repeated_runs_the_interval_holds_the_truth_as_often_as_it_says(covered, alike, between):
+@pytest.mark.parametrize("correlation", [0.0, 0.7])
+def test_the_interval_of_repeated_runs_has_its_nominal_coverage(covered, correlation, between):
     # 95 % of 80 are 76, give or take 6 by chance; it may be careful, not careless.
-    assert covered(5, alike=alike, between=between) >= 0.875
+    assert covered(5, correlation=correlation, between=between) >= 0.875
 
 
-def test_steps_alone_are_taken_to_tell_less_than_they_seem_to(covered):
-    assert covered(1, alike=0.8) >= 0.9
+def test_the_interval_of_single_runs_includes_variance_between_runs(covered):
+    assert covered(1, correlation=0.8) >= 0.9
 
 
-def test_an_interval_is_not_wider_than_what_is_known_bears():
+def test_the_interval_of_quiet_repeated_runs_is_narrow():
     random = np.random.default_rng(1)
     quiet = ratio(side(random, 5, 110, spread=0.01), side(random, 5, 100, spread=0.01))
     assert quiet.high / quiet.low < 1.05
     assert quiet.sure
 
 
-def test_a_constant_program_recorded_twice_differs_by_what_is_assumed():
+def test_a_constant_program_has_an_interval_of_the_assumed_width():
     steps = np.full(40, 100 * MS)
     result = ratio([steps], [steps])
     assert result.value == 1
@@ -67,18 +68,18 @@ def test_a_constant_program_recorded_twice_differs_by_what_is_assumed():
     assert not result.sure
 
 
-def test_the_interval_is_the_same_every_time():
+def test_the_interval_is_deterministic():
     steps = np.array([10, 12, 11, 15]) * MS
     assert ratio([steps], [steps // 2]) == ratio([steps], [steps // 2])
 
 
-def test_a_hundredth_is_harder_to_reach_than_a_twentieth():
+def test_the_99_percent_interval_contains_the_95_percent_interval():
     random = np.random.default_rng(2)
     result = ratio(side(random, 2, 110), side(random, 2, 100))
     assert result.sure_low < result.low < result.value < result.high < result.sure_high
 
 
-def test_turning_the_sides_round_turns_the_ratio_round():
+def test_swapping_the_sides_inverts_the_ratio():
     random = np.random.default_rng(3)
     one, other = side(random, 3, 110), side(random, 3, 100)
     forward, backward = ratio(one, other), ratio(other, one)
@@ -86,14 +87,14 @@ def test_turning_the_sides_round_turns_the_ratio_round():
     assert forward.low == pytest.approx(1 / backward.high, rel=0.01)
 
 
-def test_what_others_did_meanwhile_widens_the_interval():
+def test_activity_of_other_programs_widens_the_interval():
     random = np.random.default_rng(4)
     one, other = side(random, 2, 110), side(random, 2, 100)
     calm, crowded = ratio(one, other), ratio(one, other, extra_frac=(0.0, 0.2))
     assert crowded.high / crowded.low > 1.5 * calm.high / calm.low
 
 
-def test_what_drifts_falls_on_both_where_they_were_recorded_in_turn():
+def test_drift_cancels_for_alternating_runs():
     random = np.random.default_rng(6)
     drift = np.cumsum(random.normal(0, 0.05, 8))
     one, other = (
@@ -105,7 +106,7 @@ def test_what_drifts_falls_on_both_where_they_were_recorded_in_turn():
     assert alternating.low < TRUE < alternating.high
 
 
-def test_means_and_medians_part_where_something_strikes_now_and_then():
+def test_rare_slow_steps_change_the_mean_and_not_the_median():
     often = np.full(100, 100 * MS)
     rare = often.copy()
     rare[::10] = 600 * MS
@@ -136,7 +137,7 @@ def test_repeated_runs_on_a_disturbed_machine_are_compared_by_their_fastest_step
     assert significant[Centre.MEDIAN] < 10
 
 
-def test_by_which_figure_is_compared_does_not_hang_on_the_difference():
+def test_the_choice_of_statistic_does_not_depend_on_the_difference():
     for seed in range(20):
         random = np.random.default_rng(seed)
         one, other = disturbed(random, 5, 100), disturbed(random, 5, 100)
@@ -152,7 +153,7 @@ def test_few_runs_and_short_ones_are_compared_by_their_medians():
     assert steadiest(short, in_turn=True) is Centre.MEDIAN
 
 
-def test_blocks_are_as_long_as_neighbours_are_alike():
+def test_blocks_are_longer_with_stronger_correlation():
     random = np.random.default_rng(5)
     lengths = [block_length(np.exp(drifting(random, 400, correlation, 0.1))) for correlation in (0.0, 0.6, 0.95)]
     assert lengths[0] <= 3 < lengths[1] < lengths[2] <= 100
@@ -165,8 +166,8 @@ def test_a_single_step_has_an_interval_too():
 
 
 @pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
-@pytest.mark.parametrize(("runs", "found", "quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
-def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(
+@pytest.mark.parametrize(("runs", "min_detected", "min_quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
+def test_alternating_runs_detect_ten_percent_and_no_false_difference(
     monkeypatch, longer, expected, runs, min_detected, min_quiet
 ):
     # The noise of a shared machine of two cores: steps differ by 10 %, runs by 2 %, and it drifts by 2 % a run.
@@ -176,7 +177,7 @@ def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(
         random = np.random.default_rng(seed)
         drift = np.cumsum(random.normal(0, 0.02, 2 * runs))
         levels = [100 * np.exp(level) for level in drift]
-        noise = {"count": 60, "alike": 0.5, "spread": 0.1, "between": 0.02}
+        noise = {"count": 60, "correlation": 0.5, "spread": 0.1, "between": 0.02}
         before = [side(random, 1, level, **noise)[0] for level in levels[::2]]
         after = [side(random, 1, level * longer, **noise)[0] for level in levels[1::2]]
         result = ratio(before, after, in_turn=True)

@@ -55,13 +55,11 @@ def tiered_product(*axes: Iterable[Any], strength: int = 2) -> list[Any]:
 def covering_array(sizes: Sequence[int], strength: int = 2) -> list[tuple[int, ...]]:
     """Return few rows of indices in which any `strength` columns hold every combination of their values. Greedy."""
     columns = list(itertools.combinations(range(len(sizes)), min(strength, len(sizes))))
-    missing = {
-        (chosen, values) for chosen in columns for values in itertools.product(*(range(sizes[at]) for at in chosen))
-    }
+    missing = {(pair, values) for pair in columns for values in itertools.product(*(range(sizes[at]) for at in pair))}
     rows = []
     candidates = list(itertools.product(*map(range, sizes)))
     while missing:
-        row = max(candidates, key=lambda each: sum((at, _values(each, at)) in missing for at in columns))
+        row = max(candidates, key=lambda candidate: sum((at, _values(candidate, at)) in missing for at in columns))
         missing -= {(at, _values(row, at)) for at in columns}
         rows.append(row)
     return rows
