@@ -35,29 +35,29 @@ def queued_ns(run: Run) -> Ints:
     return np.sort(np.concatenate(per_loader)) if per_loader else np.empty(0, np.int64)
 
 
-def _queued_of_loader(run: Run, calls: Rows, most: int) -> Ints:
-    """Return the same for one loader: after each pause, `most` calls, and further calls until one waited.
+def _queued_of_loader(run: Run, calls: Rows, queue_length: int) -> Ints:
+    """Return the same for one loader: after each pause, `queue_length` calls, and further calls until one waited.
 
-    The queue lasts longer than `most` steps if steps are nearly as long as the loading of a batch, because workers
-    refill it. If no later call waits, the workers kept up. But if they did not keep up in the longer, recorded steps,
-    the loop ended before the queue was empty.
+    The queue lasts longer than `queue_length` steps if steps are nearly as long as the loading of a batch, because
+    workers refill it. If no later call waits, the workers kept up. But if they did not keep up in the longer, recorded
+    steps, the loop ended before the queue was empty.
     """
     order = np.argsort(calls["start_ns"], kind="stable")
     start, end, epoch = (calls[name][order] for name in ("start_ns", "end_ns", "epoch"))
     from_queue = np.zeros(len(start), bool)
     waited = _waited(start, end)
     pauses = sorted(run.recording.pauses_ns)
-    for number, (_, ended_ns) in enumerate(pauses):
-        first = int(np.searchsorted(start, ended_ns))
+    for index, (_, resume_ns) in enumerate(pauses):
+        first = int(np.searchsorted(start, resume_ns))
         if not 0 < first < len(start) or epoch[first] != epoch[first - 1]:
             continue  # a new pass starts with an empty queue
-        until_ns = pauses[number + 1][0] if number + 1 < len(pauses) else run.span_ns
+        until_ns = pauses[index + 1][0] if index + 1 < len(pauses) else run.span_ns
         last = min(int(np.searchsorted(start, until_ns)), int(np.searchsorted(epoch, epoch[first], side="right")))
-        later = np.flatnonzero(waited[first + most : last])
+        later = np.flatnonzero(waited[first + queue_length : last])
         if len(later):
-            from_queue[first : first + most + later[0]] = True
+            from_queue[first : first + queue_length + later[0]] = True
         else:
-            from_queue[first : last if _waits_for_workers(run, start, end) else min(first + most, last)] = True
+            from_queue[first : last if _waits_for_workers(run, start, end) else min(first + queue_length, last)] = True
     call_ns: Ints = start[from_queue]
     return call_ns
 

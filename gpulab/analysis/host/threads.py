@@ -28,11 +28,11 @@ class Threads:
     """CPU use as shares of the time of the loop, 0-1. None: unknown."""
 
     main_frac: float  # CPU time of the recorded thread
-    waits_frac: float  # it waited for a known reason: a batch, the device, the backward thread
+    waits_frac: float  # waits of the recorded thread with a known reason: a batch, the device, the backward thread
     fetch_waits_frac: float  # part of waits_frac: for batches that it loads itself with a notable share of CPU time
     others_frac: float | None  # CPU time of other Python threads, as a share of one core
     cores_frac: float | None  # load of all cores, all programs
-    off_core_frac: float  # it was runnable and had no core; estimated from preemptions if not measured
+    off_core_frac: float  # the recorded thread was runnable but had no core; estimated from preemptions if not measured
     off_core_most_frac: float  # upper bound of off_core_frac
     others_at: str | None  # the most frequent line of the other threads
     off_core_told: bool = False  # off_core_frac was measured by the system
@@ -50,7 +50,7 @@ class Threads:
 
     @property
     def held_frac(self) -> float:
-        """absent_frac, corrected for the case that other Python threads compute: time the thread may wait for the GIL.
+        """Share of the time in which the recorded thread may wait for the GIL: absent_frac, or more if others compute.
 
         Threads that compete for cores get equal shares. If the other threads get at least UNFAIR times as much CPU time
         as this one, a missing core is not the reason why it does not run.
