@@ -314,7 +314,7 @@ def _burst(run: Run, found_by: str) -> int:
 def _without_edges(recorded: Mask) -> Mask:
     """Drop the first recorded step (it waits for earlier work) and the last (the profiler stops in it).
 
-    Of two steps only the first is dropped, of one step none. `Steps.few` tells callers that there are too few.
+    Of two steps only the first is dropped, of one step none; `Steps.few` is then true.
     """
     index = np.flatnonzero(recorded)
     interior = np.zeros(len(recorded), bool)

@@ -1,8 +1,8 @@
 """The ledger: an exact partition of the time of each interior step, in whole nanoseconds.
 
 Time in which the device works is attributed in this order: matrix kernels > other kernels > communication > copies.
-Overlapped work of lower priority is not counted again. Idle time is attributed to what the launching threads were
-doing, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
+Overlapped work of lower priority is not counted again. Idle time is attributed to the activity of the launching
+threads, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
 dispatch > Python. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
 """
 
@@ -157,7 +157,7 @@ def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> 
 
 
 def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
-    """Partition a window by what the host did, whether or not the device worked at the same time."""
+    """Partition a window by host activity, whether or not the device worked at the same time."""
     on_gpu = device == "gpu"
     layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
     return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)
