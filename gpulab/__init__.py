@@ -1,31 +1,37 @@
-"""gpulab: why is the GPU idle, and what would mend it? In a notebook: %load_ext gpulab, then %%gpuprofile on a cell.
+"""gpulab, a GPU profiler for PyTorch notebooks: find out why the GPU is idle, and how to fix it.
 
-The same without IPython:
+In a notebook: %load_ext gpulab, then %%gpuprofile in a cell. Without IPython:
 
     with gpulab.profile("before"):
         train()
     print(gpulab.report(gpulab.runs["before"]))
 
-The map of the house; imports point down this list only:
+Modules and packages, lowest layer first. A module imports only from layers above it in this list:
 
-    errors, intervals    expected failures; spans of time
-    columns              name, dtype, meaning; label, unit and limit of a reading
-    rows, tables, run    columns in memory; what each of them means; what was recorded, frozen
-    trace, sensors       PyTorch's trace files; what GPU and host can be asked
-    store                a run on disk
-    files                from disk and to disk, whatever lies there; the recorded datasets
-    capture              recording a cell to a run
-    analysis             questions with a number for an answer
-    replay               what-if
-    rules, virtual       what is worth changing; a GPU that is not there
-    comparison           two runs, or more
-    questions            why, what if, and what came of it, with what this machine taught
-    views                how it looks: text, HTML, pictures, timeline, charts, the live panel
-    workloads            small training loops with one planted flaw each
-    synthetic            small data, made and kept in a folder
-    lessons              two variants run in turn; what the notebooks of the course call
-    magics               %%gpuprofile and its like
-    __main__             python -m gpulab: the course, and the file for nbval
+    errors, intervals    expected failures; arithmetic of time spans
+    wording, columns     formatting of numbers and text; definition of a column, its label, unit and limit
+    rows, tables         tables in memory; the tables of a run and their columns
+    sensor_tables        the tables of sensor readings
+    run                  a finished recording and the machine it was made on, frozen
+    hardware             facts about GPUs: peak rates, memory, caches, links, clocks, power
+    trace                traces of torch.profiler (Kineto's JSON) to runs
+    sensors              GPU sensors (NVML), host sensors (psutil), the user's current line
+    store                a run on disk: `.gpulab` files
+    files                loading and saving: files, directories of ranks, patterns, the recorded datasets
+    capture              recording a cell or a block to a run
+    analysis             from a run to numbers: steps, ledger, kernels, copies, memory, ranks, ...
+    replay               what-if: the step time predicted with something changed
+    rules                diagnosis: findings with evidence and fixes, ranked by predicted gain
+    user_data            small files kept for the user between sessions: measured predictions, course progress
+    virtual              a virtual GPU: a run without a GPU, timed by a model
+    comparison           two or more runs side by side
+    questions            diagnose, predict and compare, with the predictions measured on this machine
+    views                text, HTML, charts, timeline, the live panel
+    workloads            small training loops with one planted fault each
+    synthetic            small data sets, generated and cached
+    lessons              experiments and the lessons of the course notebooks
+    magics               %%gpuprofile and the other IPython magics
+    __main__             python -m gpulab
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ if TYPE_CHECKING:
     from gpulab.views.live.monitor import monitor
     from gpulab.views.perfetto import to_perfetto
     from gpulab.views.report.report import report
-    from gpulab.views.sheet.view import View as View  # for editors only: no names to import
+    from gpulab.views.sheet.view import View as View  # re-exported for editors only
     from gpulab.views.timeline.view import timeline
     from gpulab.views.whatif.whatif import WhatIf as WhatIf
     from gpulab.views.whatif.whatif import whatif
@@ -77,7 +83,7 @@ __all__ = [
     "whatif",
 ]
 _MODULES = {"charts": "gpulab.views.charts", "virtual": "gpulab.virtual"}
-_HOMES = {
+_SOURCE_MODULES = {
     "compare": "gpulab.questions",
     "diagnose": "gpulab.questions",
     "experiment": "gpulab.lessons",
@@ -99,7 +105,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: `import gpulab` must cost nothing in a notebook that may never profile.
+    # Imported on first use: `import gpulab` must be fast.
     import importlib
 
     if name == "__version__":
@@ -108,9 +114,9 @@ def __getattr__(name: str) -> Any:
         return version("gpulab")
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if name not in _HOMES:
+    if name not in _SOURCE_MODULES:
         raise AttributeError(f"module 'gpulab' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_SOURCE_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
@@ -118,14 +124,14 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """%load_ext gpulab."""
+    """Register the magics; called by %load_ext gpulab."""
     from gpulab import magics
 
     magics.load_ipython_extension(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """%unload_ext gpulab."""
+    """Remove the magics; called by %unload_ext gpulab."""
     from gpulab import magics
 
     magics.unload_ipython_extension(shell)

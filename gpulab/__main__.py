@@ -1,7 +1,8 @@
-"""What can be asked of gpulab in a terminal.
+"""The command line of gpulab.
 
-python -m gpulab lessons [DIR]   copy the course into a folder (gpulab-course if left out)
-python -m gpulab nbval           the file for `pytest --nbval-sanitize-with`, so that your notebooks pass with reports
+python -m gpulab lessons [DIR]   copy the course notebooks into a folder (default: gpulab-course)
+python -m gpulab nbval           print the path of the file for `pytest --nbval-sanitize-with`; with it, notebooks that
+                                 show reports pass nbval
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ FOLDER = "gpulab-course"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what is asked and say what was done; 0, or 1 with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m gpulab", description="the course, and what CI needs")
-    asked = parser.add_subparsers(dest="what", required=True)
-    copying = asked.add_parser("lessons", help="copy the course into a folder; what is there already stays")
-    copying.add_argument("folder", nargs="?", type=Path, default=Path(FOLDER), metavar="DIR")
-    asked.add_parser("nbval", help="print the path of the file for pytest --nbval-sanitize-with")
-    given = parser.parse_args(arguments)
+    """Run one command and print its result. Return 0, or 1 with the reason on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpulab", description="copy the course notebooks, or print the nbval settings file for CI"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    lessons = commands.add_parser("lessons", help="copy the course notebooks into a folder; existing files are kept")
+    lessons.add_argument("folder", nargs="?", type=Path, default=Path(FOLDER), metavar="DIR")
+    commands.add_parser("nbval", help="print the path of the settings file for pytest --nbval-sanitize-with")
+    options = parser.parse_args(arguments)
     try:
-        told = _lessons(given.folder) if given.what == "lessons" else str(SANITIZER)
+        output = _lessons(options.folder) if options.command == "lessons" else str(SANITIZER)
     except GpulabError as problem:
         sys.stderr.write(f"gpulab: {problem}\n")
         return 1
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{output}\n")
     return 0
 
 
@@ -37,12 +40,12 @@ SANITIZER = Path(__file__).parent / "lessons" / "nbval.cfg"
 
 
 def _lessons(folder: Path) -> str:
-    from gpulab.lessons.handout import copy  # what only prints a path need not load the course
+    from gpulab.lessons.handout import copy  # imported here: `nbval` does not need it
 
     copied = copy(folder)
     lines = [f"{len(copied.written)} notebooks written to {folder}"]
     if copied.kept:
-        lines.append(f"{len(copied.kept)} were there already and stay as they are; remove one to get it anew")
+        lines.append(f"{len(copied.kept)} exist already and are unchanged; delete one to get the original again")
     return "\n".join((*lines, f"Open them: jupyter lab {folder / 'index.ipynb'}"))
 
 

@@ -1,7 +1,7 @@
-"""What a column is: name, dtype and meaning; and for readings of sensors, what every view of them needs.
+"""Columns of tables: name, dtype, meaning and, for sensor readings, how views display them.
 
-The name carries the unit in which values are stored; `UNITS` says how each unit is displayed. A view asks a table for
-the columns that it displays and formats them by their unit, so a new sensor column needs no edit in any view.
+The suffix of the name is the unit in which values are stored; `UNITS` defines how each unit is displayed. A view asks a
+table for the columns to display and formats them by their unit, so a new sensor column needs no change in any view.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from enum import Enum, Flag, IntEnum, auto
 
 
 class ValueKind(Enum):
-    """How values of a column behave over time, and so what views show of them."""
+    """How values of a column behave over time, which decides how views show them."""
 
     LEVEL = auto()  # a value at a time: views show it as it is
-    COUNTER = auto()  # it only grows: views show its growth per second
-    FLAGS = auto()  # a bit mask: no number to show; a view of its own names the bits
+    COUNTER = auto()  # only increases: views show its increase per second
+    FLAGS = auto()  # a bit mask: a separate view shows the names of the bits
 
 
 class Display(Flag):
-    """The views that show a column without being asked. Perfetto gets each column that any view shows."""
+    """The views that show a column by default. The Perfetto export has every column that any view shows."""
 
     NOWHERE = 0
     TABLE = auto()  # the sensor table of the report
@@ -40,7 +40,7 @@ class Unit:
 
 
 NO_UNIT = Unit("", 1.0, "count")
-UNITS: Mapping[str, Unit] = {  # by the suffix of the column's name
+UNITS: Mapping[str, Unit] = {  # by the suffix of the column name
     "_ns": Unit("ms", 1e-6, "duration"),
     "_s": Unit("s", 1.0, "duration"),
     "_bytes": Unit("GiB", 2.0**-30, "bytes"),
@@ -51,7 +51,7 @@ UNITS: Mapping[str, Unit] = {  # by the suffix of the column's name
     "_c": Unit("°C"),
     "_bits": NO_UNIT,
 }
-RATES: Mapping[str, Unit] = {  # the growth of a counter per second
+RATES: Mapping[str, Unit] = {  # the increase of a counter per second
     "_ns": Unit("%", 1e-7, "percent"),
     "_s": Unit("%", 100.0, "percent"),  # CPU seconds per second: 100 % is one core
     "_bytes": Unit("GiB/s", 2.0**-30, "bytes"),
@@ -62,29 +62,29 @@ COUNTS_PER_SECOND = Unit("/s", 1.0, "count")
 
 @dataclass(frozen=True)
 class Limit:
-    """What bounds a column: a field of gpulab.run.Gpu for columns of GPUs, of gpulab.run.Machine for the host's."""
+    """Upper limit of a column: a field of gpulab.run.Gpu for GPU columns, of gpulab.run.Machine for host columns."""
 
     field: str
-    label: str  # as it stands next to the line: "power limit"
+    label: str  # label of the limit line: "power limit"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name carries the unit; `words` columns hold text. Readings have a label and what follows it."""
+    """One column of a table. The dtype `words` means text. Only sensor readings use `label` and later fields."""
 
     name: str
     dtype: str  # a numpy dtype, or "words"
     meaning: str
-    kinds: type[IntEnum] | None = None  # what its numbers stand for; None where they are numbers
-    label: str = ""  # its name for people, without unit: "SM clock"
+    kinds: type[IntEnum] | None = None  # the enumeration of its values; None: plain numbers
+    label: str = ""  # display name without unit: "SM clock"
     value_kind: ValueKind = ValueKind.LEVEL
     limit: Limit | None = None
     display: Display = Display.NOWHERE
-    flags: tuple[tuple[int, str], ...] = ()  # bits and their names, where it is a mask
+    flags: tuple[tuple[int, str], ...] = ()  # bits and their names, for a bit mask
 
     @property
     def unit(self) -> Unit:
-        """The unit in which views show it, by the suffix of its name; of a counter, that of its growth per second."""
+        """The unit in which views show values, by the suffix of the name; for a counter, of its increase per second."""
         suffix = f"_{self.name.rpartition('_')[2]}"
         if self.value_kind is ValueKind.COUNTER:
             return RATES.get(suffix, COUNTS_PER_SECOND)
@@ -92,5 +92,5 @@ class Column:
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1."""
+        """Whether its values lie between 0 and 1."""
         return self.value_kind is ValueKind.LEVEL and self.unit.format == "percent"

@@ -1,4 +1,4 @@
-"""Every expected failure: what happened, why, and what to do next."""
+"""Expected failures. Every error says what happened, why, and what to do next."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from pathlib import Path
 
 
 class GpulabError(Exception):
-    """What happened, why, and the next step; a notebook shows it without a traceback."""
+    """An expected failure: what happened, why, and the fix. A notebook shows it without a traceback."""
 
     def __init__(self, what: str, *, why: str, fix: str) -> None:
         super().__init__(f"{what}\n  why: {why}\n  fix: {fix}")
         self.what, self.why, self.fix = what, why, fix
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An exception with keyword-only arguments does not pickle by itself, and workers send theirs home.
-        return _rebuilt, (type(self), self.what, self.why, self.fix)
+        # Exceptions with keyword-only arguments do not pickle by default, and worker processes send them to the parent.
+        return _rebuild, (type(self), self.what, self.why, self.fix)
 
     def _render_traceback_(self) -> list[str]:
-        # IPython prints these lines in place of the traceback; without IPython nothing calls this.
+        # IPython prints these lines instead of the traceback. Nothing else calls this.
         return [f"{type(self).__name__}: {self}"]
 
 
 class TraceError(GpulabError):
-    """A file that should hold a trace cannot be read as one."""
+    """A trace file cannot be read."""
 
 
 class StoreError(GpulabError):
-    """A `.gpulab` file cannot be written, or is not one."""
+    """A `.gpulab` file cannot be written or read."""
 
 
 class CaptureError(GpulabError):
-    """Recording cannot start or did not record."""
+    """A recording cannot start, or it recorded nothing."""
 
 
 class RunError(GpulabError):
-    """A question was asked of a run that it, or its absence, cannot answer."""
+    """A run is missing, or lacks the data that a function needs."""
 
 
 def problem_text(problem: Exception) -> str:
-    """An expected failure in its own words; a fault of gpulab with its place, and a request to report it."""
+    """The message of an expected failure; for a bug in gpulab, its location and a request to report it."""
     if isinstance(problem, GpulabError):
         return str(problem)
     frame = traceback.extract_tb(problem.__traceback__)[-1]
-    where = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({where})"
+    location = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+    return f"a fault in gpulab itself, please report it: {type(problem).__name__}: {problem} ({location})"
 
 
-def _rebuilt(kind: type[GpulabError], what: str, why: str, fix: str) -> GpulabError:
+def _rebuild(kind: type[GpulabError], what: str, why: str, fix: str) -> GpulabError:
     return kind(what, why=why, fix=fix)

@@ -1,7 +1,7 @@
-"""What a table is, and what its rows are in memory: one numpy array a column.
+"""Tables and their rows in memory: one numpy array per column.
 
-Text columns hold a code per row and the words once (`Words`), so that a million kernel names cost four bytes each. In
-integer columns -1 means absent, in float columns NaN does: absent is never zero.
+Text columns hold an integer code per row and each distinct text once (`Words`), so a million kernel names take four
+bytes each. A missing value is -1 in integer columns and NaN in float columns, never zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """A text column: `vocabulary[codes[i]]` is row i; code -1 is absent."""
+    """A text column: `vocabulary[codes[i]]` is the text of row i; code -1 means absent."""
 
     codes: NDArray[np.int32]
     vocabulary: tuple[str, ...]
@@ -39,22 +39,22 @@ class Words:
         return self.vocabulary[code] if code >= 0 else None
 
     def where(self, mask: Array) -> Words:
-        """The rows a mask or an index picks; the vocabulary is shared."""
+        """Return the rows selected by a mask or an index; the vocabulary is shared."""
         return Words(self.codes[mask], self.vocabulary)
 
-    def matching(self, wanted: Iterable[bool]) -> NDArray[np.bool_]:
-        """A mask over rows from one answer per word of the vocabulary (absent rows: False)."""
-        answers = np.append(np.fromiter(wanted, bool, len(self.vocabulary)), False)
-        return answers[self.codes]
+    def matching(self, matches: Iterable[bool]) -> NDArray[np.bool_]:
+        """Return a mask over rows from one boolean per entry of the vocabulary (absent rows: False)."""
+        by_code = np.append(np.fromiter(matches, bool, len(self.vocabulary)), False)
+        return by_code[self.codes]
 
     def to_list(self) -> list[str | None]:
-        """Every row as text."""
-        words = (*self.vocabulary, None)
-        return [words[code] for code in self.codes.tolist()]
+        """Return the text of every row; None if absent."""
+        texts = (*self.vocabulary, None)
+        return [texts[code] for code in self.codes.tolist()]
 
     @classmethod
     def of(cls, values: Iterable[str | None]) -> Words:
-        """Words from plain text, each distinct word kept once, in order of first appearance."""
+        """Build a text column from strings; the vocabulary is in order of first appearance."""
         index: dict[str, int] = {}
         codes = [-1 if value is None else index.setdefault(value, len(index)) for value in values]
         return cls(np.array(codes, np.int32), tuple(index))
@@ -62,52 +62,52 @@ class Words:
 
 @dataclass(frozen=True)
 class Table:
-    """What a table is: its name and its columns, in order."""
+    """The definition of a table: its name and its columns, in order."""
 
     name: str
     columns: tuple[Column, ...]
 
     def rows(self, columns: Mapping[str, Any]) -> Rows:
-        """Check and freeze: exactly these columns, of these dtypes, of one length. Raises RunError naming the fault."""
-        wanted = [column.name for column in self.columns]
-        if sorted(columns) != sorted(wanted):
-            missing, extra = sorted(set(wanted) - set(columns)), sorted(set(columns) - set(wanted))
+        """Build read-only rows from columns. Raises RunError if a column is missing or unknown, or lengths differ."""
+        expected = [column.name for column in self.columns]
+        if sorted(columns) != sorted(expected):
+            missing, extra = sorted(set(expected) - set(columns)), sorted(set(columns) - set(expected))
             raise RunError(
-                f"These are not rows of the table {self.name!r}.",
+                f"The columns do not match the table {self.name!r}.",
                 why=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(extra) or 'none'}",
-                fix="build the rows from gpulab.tables; its columns are listed by Table.describe()",
+                fix="pass exactly the columns that Table.describe() lists",
             )
-        filled = {column.name: _conformed(column, columns[column.name]) for column in self.columns}
-        if len(lengths := {len(values) for values in filled.values()}) > 1:
+        arrays = {column.name: _convert(column, columns[column.name]) for column in self.columns}
+        if len(lengths := {len(values) for values in arrays.values()}) > 1:
             raise RunError(
                 f"The columns of {self.name!r} differ in length.",
                 why=f"lengths {sorted(lengths)}",
-                fix="give every column one value per row",
+                fix="pass columns of equal length, with one value per row",
             )
-        return Rows(self, filled)
+        return Rows(self, arrays)
 
     def of(self, rows: Sequence[Sequence[Any]]) -> Rows:
-        """From one sequence for each row, its values in the order of the columns."""
+        """Build rows from one sequence per row, with its values in the order of the columns."""
         columns = zip(*rows, strict=True) if rows else [()] * len(self.columns)
         return self.rows(dict(zip((column.name for column in self.columns), columns, strict=True)))
 
     def empty(self) -> Rows:
-        """No rows."""
+        """Return rows of length zero."""
         return self.rows({column.name: () for column in self.columns})
 
     def column(self, name: str) -> Column:
-        """The column of this name. Raises KeyError if there is none."""
+        """Return the column of this name. Raises KeyError if there is none."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise KeyError(name)
 
     def displayed(self, views: Display) -> tuple[Column, ...]:
-        """The columns that at least one of these views shows, in order."""
+        """Return the columns that at least one of these views shows, in order."""
         return tuple(column for column in self.columns if column.display & views)
 
     def describe(self) -> str:
-        """The columns as text: name, dtype, meaning."""
+        """Describe the columns as text: name, dtype, meaning."""
         width = max(len(column.name) for column in self.columns)
         lines = (f"  {column.name:{width}}  {column.dtype:8} {column.meaning}" for column in self.columns)
         return "\n".join((self.name, *lines))
@@ -115,7 +115,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The contents of a table: one read-only array (or `Words`) per column."""
+    """The rows of a table: one read-only array (or `Words`) per column."""
 
     table: Table
     columns: Mapping[str, Array | Words]
@@ -131,51 +131,51 @@ class Rows:
         return values.codes if isinstance(values, Words) else values
 
     def words(self, column: str) -> Words:
-        """A text column."""
+        """Return a text column."""
         values = self.columns[column]
         assert isinstance(values, Words), f"{column} is not text"
         return values
 
-    def matching(self, wanted: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
-        """A mask over rows: those whose text satisfies this (absent: False); each distinct text is asked once."""
-        words = self.words(column)
-        return words.matching(bool(wanted(word)) for word in words.vocabulary)
+    def matching(self, predicate: Callable[[str], object], column: str = "name") -> NDArray[np.bool_]:
+        """Return a mask of the rows whose text satisfies the predicate, called once per distinct text."""
+        texts = self.words(column)
+        return texts.matching(bool(predicate(text)) for text in texts.vocabulary)
 
     def where(self, mask: Array) -> Rows:
-        """The rows a mask or an index picks."""
-        picked = {name: v.where(mask) if isinstance(v, Words) else v[mask] for name, v in self.columns.items()}
-        return Rows(self.table, picked)
+        """Return the rows selected by a mask or an index."""
+        columns = {name: v.where(mask) if isinstance(v, Words) else v[mask] for name, v in self.columns.items()}
+        return Rows(self.table, columns)
 
     def of_kind(self, *kinds: IntEnum) -> Rows:
-        """The rows whose `kind` is one of these."""
+        """Return the rows whose `kind` is one of these."""
         kind = self["kind"]
-        picked = kind == int(kinds[0])
+        mask = kind == int(kinds[0])
         for other in kinds[1:]:
-            picked |= kind == int(other)
-        return self.where(np.flatnonzero(picked))
+            mask |= kind == int(other)
+        return self.where(np.flatnonzero(mask))
 
     def spans(self) -> Spans:
-        """When at least one of these events ran."""
+        """Return the time in which at least one of these events ran."""
         return union(self["start_ns"], self["start_ns"] + self["dur_ns"])
 
     def shifted(self, by_ns: int, *columns: str) -> Rows:
-        """The same rows with `by_ns` added to these time columns."""
+        """Return the rows with `by_ns` added to these time columns."""
         return Rows(self.table, {**self.columns, **{column: self[column] + by_ns for column in columns}})
 
     def spread(self, column: str, count: int) -> Array:
-        """A column of a side table beside all `count` events: absent where the side table has no row."""
+        """Return a column of a side table with a value for each of `count` events: absent for events without a row."""
         values = self[column]
-        beside: Array = np.full(count, absent(values.dtype), values.dtype)
-        beside[self["event"]] = values
-        return beside
+        per_event: Array = np.full(count, absent(values.dtype), values.dtype)
+        per_event[self["event"]] = values
+        return per_event
 
     def _repr_html_(self) -> str:
-        # A notebook shows the table as pandas does.
+        # Notebooks show the table as a pandas DataFrame.
         return str(self.frame()._repr_html_())  # type: ignore[operator]
 
     def frame(self) -> pd.DataFrame:
-        """The table as a pandas DataFrame; text and kinds as categories, numbers not copied."""
-        import pandas as pd  # 0.3 s and 100 MB: only for those who ask for a frame
+        """Return the table as a pandas DataFrame: text and kinds as categories, numbers without a copy."""
+        import pandas as pd  # takes 0.3 s and 100 MB: imported only when a DataFrame is needed
 
         columns: dict[str, Any] = {}
         for column in self.table.columns:
@@ -192,38 +192,38 @@ class Rows:
 
 
 def absent(dtype: np.dtype[Any]) -> Any:
-    """What stands for "not told" in a column: NaN, -1, or False."""
+    """Return the value that means "unknown" in a column of this dtype: NaN, -1, or False."""
     return np.nan if dtype.kind == "f" else dtype.type(0) if dtype.kind == "b" else -1
 
 
 def concat(table: Table, parts: Sequence[Rows]) -> Rows:
-    """The rows of several parts, one after the other; text keeps one vocabulary."""
+    """Concatenate rows of the same table; text columns share one vocabulary."""
     if not parts:
         return table.empty()
-    joined: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for column in table.columns:
         if column.dtype == "words":
-            joined[column.name] = _joined_words([part.words(column.name) for part in parts])
+            columns[column.name] = _concat_words([part.words(column.name) for part in parts])
         else:
-            joined[column.name] = np.concatenate([part[column.name] for part in parts])
-    return table.rows(joined)
+            columns[column.name] = np.concatenate([part[column.name] for part in parts])
+    return table.rows(columns)
 
 
-def _joined_words(parts: Sequence[Words]) -> Words:
+def _concat_words(parts: Sequence[Words]) -> Words:
     index: dict[str, int] = {}
     codes = []
-    for words in parts:
-        # The extra last entry maps the absent code -1 to itself.
-        moved = np.array([*(index.setdefault(word, len(index)) for word in words.vocabulary), -1], np.int32)
-        codes.append(moved[words.codes])
+    for part in parts:
+        # The additional last entry maps the absent code -1 to itself.
+        new_codes = np.array([*(index.setdefault(text, len(index)) for text in part.vocabulary), -1], np.int32)
+        codes.append(new_codes[part.codes])
     return Words(np.concatenate(codes), tuple(index))
 
 
-def _conformed(column: Column, values: Any) -> Array | Words:
+def _convert(column: Column, values: Any) -> Array | Words:
     if column.dtype == "words":
-        words = values if isinstance(values, Words) else Words.of(values)
-        words.codes.flags.writeable = False
-        return words
+        texts = values if isinstance(values, Words) else Words.of(values)
+        texts.codes.flags.writeable = False
+        return texts
     array = np.ascontiguousarray(values, np.dtype(column.dtype))
     if array.flags.writeable:
         array = array.view()

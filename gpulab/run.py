@@ -1,4 +1,4 @@
-"""Run and Machine: what was recorded, frozen. Analyses read a run; nothing computed is stored in it."""
+"""Run, Machine and the settings recorded with them: frozen values. Analyses read a run and store nothing in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpulab.views.whatif.whatif import WhatIf
 
 
-# The fields of a Run that are tables: what a trace fills, and all of them.
+# The fields of a Run that are tables: TRACED are those that a trace fills, FIELDS are all of them.
 TRACED = {
     "event_rows": EVENTS,
     "grid_rows": GRIDS,
@@ -55,7 +55,7 @@ FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU as the driver names it; None where the driver does not say."""
+    """One GPU as the driver describes it. None: unknown."""
 
     index: int
     name: str
@@ -64,16 +64,16 @@ class Gpu:
     multiprocessors: int | None = None
     compute_capability: str | None = None
     power_limit_w: float | None = None
-    power_default_w: float | None = None  # the limit it comes with
+    power_default_w: float | None = None  # the factory limit
     sm_clock_max_mhz: float | None = None
-    link_generation_max: int | None = None  # what GPU and slot can do together
+    link_generation_max: int | None = None  # the highest that both GPU and slot support
     link_width_max: int | None = None
     mig: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """Something gpulab cannot measure here: what, why, and what would mend it."""
+    """Something that gpulab cannot measure here: what, why, and the fix."""
 
     what: str
     why: str
@@ -82,7 +82,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Where a run was recorded; None where it is not known."""
+    """The machine on which a run was recorded. None: unknown."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -91,16 +91,16 @@ class Machine:
     platform: str | None = None
     cpu: str | None = None
     cores: int | None = None
-    cores_allowed: float | None = None  # by affinity and cgroup quota: what may really be used
+    cores_allowed: float | None = None  # by CPU affinity and cgroup quota: what this process may use
     memory_bytes: int | None = None
-    memory_limit_bytes: int | None = None  # by cgroup
+    memory_limit_bytes: int | None = None  # of the cgroup
     container: str | None = None
     cuda_visible_devices: str | None = None
     gaps: tuple[Gap, ...] = ()
 
     @property
     def device(self) -> str:
-        """The name of what computes: the first GPU, else the CPU."""
+        """Name of the device that computes: the first GPU, else the CPU."""
         if self.gpus:
             return self.gpus[0].name
         return self.cpu or "unknown device"
@@ -108,12 +108,12 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where the numbers of a run come from; printed with every number."""
+    """The origin of a run's numbers; printed with every number."""
 
     how: str  # "measured", "recorded", "virtual" or "predicted"
     device: str
-    date: str | None = None  # ISO date; None where a trace does not tell
-    of: str | None = None  # of a predicted run: how the one it was predicted from was obtained
+    date: str | None = None  # ISO date; None if the trace does not contain it
+    of: str | None = None  # for a predicted run: `how` of the run that it was predicted from
 
     def __str__(self) -> str:
         if self.how == "measured":
@@ -121,14 +121,14 @@ class Source:
         if self.how == "virtual":
             return f"virtual {self.device}, estimated"
         if self.how == "predicted":
-            came = Source(how=self.of or "recorded", device=self.device, date=self.date)
-            return f"predicted from a run {'on a ' * (came.how == 'virtual')}{came}"
+            origin = Source(how=self.of or "recorded", device=self.device, date=self.date)
+            return f"predicted from a run {'on a ' * (origin.how == 'virtual')}{origin}"
         return f"recorded on {self.device}" + (f", {self.date}" if self.date else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loader:
-    """How a DataLoader was set up; None where it is not known (a trace tells only whether it has workers)."""
+    """Settings of a DataLoader. None: unknown (a trace shows only whether it has workers)."""
 
     workers: int | None = None
     batch_size: int | None = None
@@ -137,82 +137,82 @@ class Loader:
     prefetch_factor: int | None = None
     batches: int | None = None  # per epoch; None for an iterable of unknown length
     dataset: str | None = None  # its class name
-    name: str | None = None  # the user's variable that holds the DataLoader
-    dataset_name: str | None = None  # the user's variable that holds the dataset
-    location: str | None = None  # the kind of file system its files lie on, as "nfs4"
+    name: str | None = None  # the user's variable for the DataLoader
+    dataset_name: str | None = None  # the user's variable for the dataset
+    location: str | None = None  # file system type of its files, such as "nfs4"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """How an optimizer was set up; None where it is not known."""
+    """Settings of an optimizer. None: unknown."""
 
     kind: str  # its class: "AdamW"
-    name: str | None = None  # the user's variable that holds it
-    tensors: int | None = None  # how many parameters it updates
-    elements: int | None = None  # numbers in them
-    foreach: bool | None = None  # as asked for; None: PyTorch decides
+    name: str | None = None  # the user's variable for it
+    tensors: int | None = None  # number of parameter tensors it updates
+    elements: int | None = None  # number of elements in them
+    foreach: bool | None = None  # as set by the user; None: PyTorch decides
     fused: bool | None = None
-    device: str | None = None  # where its parameters lie: "cuda", "cpu", "cpu and cuda"
+    device: str | None = None  # device of its parameters: "cuda", "cpu", "cpu and cuda"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A model that an optimizer trains; None where it is not known."""
+    """A model that an optimizer trains. None: unknown."""
 
     kind: str  # its class: "ResNet"
-    name: str | None = None  # the user's variable that holds it
+    name: str | None = None  # the user's variable for it
     tensors: int | None = None
     bytes: int | None = None  # of its parameters
-    dtypes: tuple[str, ...] = ()  # of its parameters, most first: ("float32",)
+    dtypes: tuple[str, ...] = ()  # of its parameters, most frequent first: ("float32",)
     device: str | None = None
     compiled: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """What ended the recorded code, where that was memory running out; None where it was not told."""
+    """The out-of-memory error that ended the recorded code. None: unknown."""
 
-    message: str  # the first line of the error, as PyTorch words it
+    message: str  # the first line of PyTorch's error message
     device: int | None = None  # GPU index; None: host memory
     simulated: bool = False
     needed_bytes: int | None = None
     free_bytes: int | None = None
     capacity_bytes: int | None = None
-    allocated_bytes: int | None = None  # given out by PyTorch's allocator
-    reserved_bytes: int | None = None  # held by it, given out or not
-    others_bytes: int | None = None  # held by other processes
+    allocated_bytes: int | None = None  # by PyTorch's caching allocator, to tensors
+    reserved_bytes: int | None = None  # by the caching allocator: allocated or cached
+    others_bytes: int | None = None  # used by other processes
     phase: str | None = None  # "forward", "backward", "optimizer" or "evaluation"
-    where: str | None = None  # the user's line that asked: "train (cell line 12)"
+    where: str | None = None  # the user's line that requested the memory: "train (cell line 12)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """How a run was recorded: what was on, for which part, and what was left out and why."""
+    """How a run was recorded: profiler settings, recorded windows, and what was not recorded and why."""
 
     level: str = "trace"  # "sensors", "trace" or "deep"
     windows_ns: tuple[tuple[int, int], ...] = ()  # when the profiler recorded events
-    pauses_ns: tuple[tuple[int, int], ...] = ()  # when gpulab itself held the main thread; part of no step
+    pauses_ns: tuple[tuple[int, int], ...] = ()  # when gpulab itself blocked the main thread; no step contains them
     activities: tuple[str, ...] = ()  # "cpu", "cuda"
-    options: tuple[str, ...] = ()  # profiler options that were on
+    options: tuple[str, ...] = ()  # enabled profiler options
     left_out: tuple[Gap, ...] = ()  # what was not recorded
-    lost: Mapping[str, int] = field(default_factory=dict)  # events a damaged trace lost, by cause
+    lost: Mapping[str, int] = field(default_factory=dict)  # number of events lost in a damaged trace, by cause
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # eq=False: comparing arrays has no yes/no answer
+@dataclass(frozen=True, kw_only=True, eq=False)  # eq=False: arrays have no single truth value
 class Run:
     """One recorded execution.
 
-    Times are int64 ns from the start of the run. `events`, `memory`, `marks`, `gpu_samples`, `host_samples` and their
-    like are pandas DataFrames for people; the `*_rows` are the numpy columns that analyses read. What only some events
-    have stands in side tables, whose `event` is the row of the event:
-    `run.events.join(run.grids.set_index("event"))`. gpulab.tables.describe() explains every column.
+    Times are int64 ns from the start of the run. `events`, `memory`, `marks`, `gpu_samples`, `host_samples` and similar
+    properties are pandas DataFrames for interactive use; the `*_rows` fields hold the same tables as numpy columns, for
+    analyses. Columns that only some events have are in side tables. Their `event` column is the row number of the
+    event: `run.events.join(run.grids.set_index("event"))`. gpulab.tables.describe() explains every column.
     """
 
     name: str
     source: Source
     machine: Machine
-    span_ns: int  # from the first moment of the run to its last
-    began_ns: int | None = None  # UNIX time in ns of moment zero; None where unknown
+    span_ns: int  # duration of the run
+    began_ns: int | None = None  # UNIX time in ns of the start of the run; None if unknown
     outcome: str = "ok"  # or the name of the exception that ended it
     rank: int | None = None
     recording: Recording = field(default_factory=Recording)
@@ -222,7 +222,7 @@ class Run:
     optimizers: tuple[Optimizer, ...] = ()
     threads: tuple[str, ...] = ()
     main_thread: int = 0  # index into threads
-    facts: Mapping[str, str] = field(default_factory=dict)  # settings read when it was recorded, such as "threads"
+    facts: Mapping[str, str] = field(default_factory=dict)  # settings at the time of recording, such as "threads"
     event_rows: Rows = field(default_factory=EVENTS.empty)
     grid_rows: Rows = field(default_factory=GRIDS.empty)
     shape_rows: Rows = field(default_factory=SHAPES.empty)
@@ -243,11 +243,11 @@ class Run:
         return f"Run({self.name!r}, {self.source}, {size}{end})"
 
     def report(self) -> Any:
-        """The diagnosis of this run as a view: `gpulab.report(run)`."""
+        """Show the diagnosis of this run: `gpulab.report(run)`."""
         return _view("report", self)
 
     def timeline(self, beside: Any = None) -> Any:
-        """The zoomable timeline, with another run or a prediction below it: `gpulab.timeline(run, beside)`."""
+        """Show the timeline, with another run or a prediction below it if given: `gpulab.timeline(run, beside)`."""
         return _view("timeline", self, beside)
 
     @overload
@@ -255,12 +255,12 @@ class Run:
     @overload
     def whatif(self, rewrites: str, *, samples: int = ...) -> WhatIf: ...
     def whatif(self, rewrites: str = "", **options: int) -> View:
-        """The step with these changes made: `run.whatif("workers=6, amp=bf16")`; without any, every change ranked."""
-        answer: View = _view("whatif", self, rewrites, **options)
-        return answer
+        """Predict the step time with changes: `run.whatif("workers=6, amp=bf16")`; without any, rank all changes."""
+        view: View = _view("whatif", self, rewrites, **options)
+        return view
 
     def to_perfetto(self, path: Any) -> Any:
-        """Write a trace that ui.perfetto.dev and chrome://tracing open: `gpulab.to_perfetto(run, path)`."""
+        """Write a trace for ui.perfetto.dev or chrome://tracing: `gpulab.to_perfetto(run, path)`."""
         return _view("to_perfetto", self, path)
 
     @property
@@ -270,27 +270,27 @@ class Run:
 
     @property
     def grids(self) -> pd.DataFrame:
-        """How each kernel was launched: columns of gpulab.tables.GRIDS."""
+        """Launch configuration of each kernel: columns of gpulab.tables.GRIDS."""
         return self.grid_rows.frame()
 
     @property
     def shapes(self) -> pd.DataFrame:
-        """The inputs of each operator, where they were recorded: columns of gpulab.tables.SHAPES."""
+        """Shapes and types of operator inputs, if recorded: columns of gpulab.tables.SHAPES."""
         return self.shape_rows.frame()
 
     @property
     def collectives(self) -> pd.DataFrame:
-        """What each collective moved between whom: columns of gpulab.tables.COLLECTIVES."""
+        """Operation, size and process group of each collective: columns of gpulab.tables.COLLECTIVES."""
         return self.collective_rows.frame()
 
     @property
     def waits(self) -> pd.DataFrame:
-        """What each synchronisation waited for: columns of gpulab.tables.WAITS."""
+        """The stream or event that each synchronisation waited for: columns of gpulab.tables.WAITS."""
         return self.wait_rows.frame()
 
     @property
     def memory(self) -> pd.DataFrame:
-        """Every piece of memory given out or taken back: columns of gpulab.tables.MEMORY."""
+        """Every memory allocation and free: columns of gpulab.tables.MEMORY."""
         return self.memory_rows.frame()
 
     @property
@@ -300,17 +300,17 @@ class Run:
 
     @property
     def gpu_samples(self) -> pd.DataFrame:
-        """Every reading of the GPU sensors: columns of gpulab.tables.GPU_SAMPLES."""
+        """Samples of the GPU sensors: columns of gpulab.tables.GPU_SAMPLES."""
         return self.gpu_rows.frame()
 
     @property
     def host_samples(self) -> pd.DataFrame:
-        """Every reading of the host sensors: columns of gpulab.tables.HOST_SAMPLES."""
+        """Samples of the host sensors: columns of gpulab.tables.HOST_SAMPLES."""
         return self.host_rows.frame()
 
     @property
     def worker_samples(self) -> pd.DataFrame:
-        """Every reading of a DataLoader worker: columns of gpulab.tables.WORKER_SAMPLES."""
+        """Samples of the DataLoader workers: columns of gpulab.tables.WORKER_SAMPLES."""
         return self.worker_rows.frame()
 
     @property
@@ -320,15 +320,15 @@ class Run:
 
     @property
     def allocator(self) -> pd.DataFrame:
-        """PyTorch's CUDA allocator where each step began: columns of gpulab.tables.ALLOCATOR."""
+        """State of PyTorch's CUDA caching allocator at the start of each step: columns of gpulab.tables.ALLOCATOR."""
         return self.allocator_rows.frame()
 
     @property
     def holders(self) -> pd.DataFrame:
-        """Who held memory when it ran out: columns of gpulab.tables.HOLDERS."""
+        """What referenced the allocated memory when it ran out: columns of gpulab.tables.HOLDERS."""
         return self.holder_rows.frame()
 
 
 def _view(name: str, *arguments: Any, **options: Any) -> Any:
-    """Call a function of the package root, which imports what it offers on demand; this module imports no view."""
+    """Call a function of the `gpulab` package, which imports views lazily; this module imports none."""
     return getattr(sys.modules["gpulab"], name)(*arguments, **options)

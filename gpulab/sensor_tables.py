@@ -1,7 +1,7 @@
-"""The columns that sensors fill: to add one, write it here and add the question that fills it.
+"""Tables of sensor readings. To add a sensor, add its column here and the query that fills it.
 
-The questions are in gpulab.sensors.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). Every other place
-reads label, unit, limit and views from the column.
+The queries are in gpulab.sensors.nvml_sensors (GPUs) and gpulab.sensors.host.process (this host). All other modules
+read label, unit, limit and views from the column.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TABLE, TIMELINE, CHART, EVERYWHERE = Display.TABLE, Display.TIMELINE, Display.CH
 
 
 class ThrottleReason(IntFlag):
-    """NVML's clocks-event reasons that hold clocks back (nvml.h, nvmlClocksEventReason*); 0x1, idle, is none."""
+    """NVML's clocks-event reasons that lower the clocks (nvml.h, nvmlClocksEventReason*); without 0x1, idle."""
 
     POWER_CAP = 0x4
-    HARDWARE_SLOWDOWN = 0x8  # for heat or for the power supply: which, other bits may say
+    HARDWARE_SLOWDOWN = 0x8  # heat or power supply; other bits may say which
     HEAT = 0x20
     HARDWARE_HEAT = 0x40
     POWER_BRAKE = 0x80
@@ -51,7 +51,7 @@ def _reading(
 GPU_SAMPLES = Table(
     "gpu_samples",
     (
-        Column("at_ns", "int64", "when the GPU was asked, from the start of the run"),
+        Column("at_ns", "int64", "when the GPU was sampled, from the start of the run"),
         Column("late_ns", "int64", "how far behind its schedule the sampler was"),
         Column("device", "int16", "index into run.machine.gpus"),
         _reading(
@@ -98,25 +98,25 @@ GPU_SAMPLES = Table(
         _reading(
             "power_held_s",
             "time throttled by power",
-            "time its clocks were held down by the power limit, since the driver loaded",
+            "time the power limit lowered the clocks, since the driver was loaded",
             COUNTER,
         ),
         _reading(
             "thermal_held_s",
             "time throttled by heat",
-            "time its clocks were held down by heat, since the driver was loaded",
+            "time heat lowered the clocks, since the driver was loaded",
             COUNTER,
         ),
         _reading(
             "others_memory_bytes",
             "memory of other processes",
-            "device memory that other processes hold",
+            "device memory used by other processes",
             limit=_GPU_MEMORY,
         ),
         _reading(
             "others_util_frac",
             "utilisation by other processes",
-            "share of the time in which other processes had a kernel resident",
+            "share of the time with a kernel of another process resident",
         ),
     ),
 )
@@ -124,12 +124,12 @@ GPU_SAMPLES = Table(
 HOST_SAMPLES = Table(
     "host_samples",
     (
-        Column("at_ns", "int64", "when the host was asked, from the start of the run"),
+        Column("at_ns", "int64", "when the host was sampled, from the start of the run"),
         Column("late_ns", "int64", "how far behind its schedule the sampler was"),
         _reading(
             "cpu_frac",
             "CPU, all cores",
-            "mean load of all cores since the sample before, 0-1",
+            "mean load of all cores since the previous sample, 0-1",
             display=TABLE | TIMELINE | CHART,
         ),
         _reading(
@@ -147,7 +147,7 @@ HOST_SAMPLES = Table(
         _reading(
             "memory_available_bytes",
             "memory available",
-            "host memory that could still be given out",
+            "host memory that can still be allocated",
             display=TABLE,
         ),
         _reading("read_bytes", "bytes read from storage", "bytes this process read from storage so far", COUNTER),
@@ -155,40 +155,44 @@ HOST_SAMPLES = Table(
         _reading("worker_cpu_s", "CPU time of the workers", "CPU time of all DataLoader workers so far", COUNTER),
         _reading("workers_blocked", "workers blocked on storage", "workers waiting for storage (state D)"),
         Column("frame", "words", "the user's innermost line in the main thread: function (file:line)"),
-        Column("called", "words", "what that line called in a library: torch.serialization.save; absent if nothing"),
+        Column(
+            "called",
+            "words",
+            "the library function which that line called, such as torch.serialization.save; absent if none",
+        ),
         _reading("main_cpu_s", "CPU time of the recorded thread", "CPU time of the recorded thread so far", COUNTER),
         _reading(
             "main_delayed_s",
             "time the recorded thread waited for a core",
-            "time so far in which the recorded thread was ready to run and had no core",
+            "time so far in which the recorded thread was runnable but had no core",
             COUNTER,
         ),
         _reading(
             "others_cpu_s",
             "CPU time of the other threads",
-            "CPU time so far of this process's other Python threads, without gpulab's",
+            "CPU time so far of the other Python threads of this process, without gpulab's",
             COUNTER,
         ),
         Column(
             "others_frame",
             "words",
-            "the line, or else the name, of the other Python thread that used most CPU since before",
+            "the line, or else the name, of the other Python thread that used most CPU since the previous sample",
         ),
         _reading(
             "iowait_frac",
             "I/O wait, all cores",
-            "share of all cores' time spent idle with a read or write outstanding, 0-1",
+            "share of all cores' time spent idle with I/O outstanding, 0-1",
         ),
         _reading(
             "throttled_s",
-            "time held back by the CPU quota",
-            "time so far in which the cgroup's CPU quota held this container back",
+            "time throttled by the CPU quota",
+            "time so far in which the cgroup's CPU quota throttled this container",
             COUNTER,
         ),
         _reading(
             "preempted",
             "preemptions of threads",
-            "times so far that a thread of this process was taken off its core",
+            "involuntary context switches of this process's threads so far",
             COUNTER,
         ),
     ),
@@ -197,16 +201,16 @@ HOST_SAMPLES = Table(
 WORKER_SAMPLES = Table(
     "worker_samples",
     (
-        Column("at_ns", "int64", "when the worker was looked at, from the start of the run"),
-        Column("worker", "int32", "which DataLoader worker, counted in the order in which they were first seen"),
-        _reading("cpu_s", "CPU time", "CPU time it used so far", COUNTER),
+        Column("at_ns", "int64", "when the worker was sampled, from the start of the run"),
+        Column("worker", "int32", "DataLoader worker, numbered in the order in which they were first sampled"),
+        _reading("cpu_s", "CPU time", "CPU time of the worker so far", COUNTER),
         _reading("blocked", "blocked on storage", "1 if it was waiting for storage (state D), 0 if not"),
         _reading(
             "read_bytes",
             "bytes read from storage",
-            "bytes it read from storage so far; pages in memory do not count",
+            "bytes the worker read from storage so far; reads from the page cache do not count",
             COUNTER,
         ),
-        _reading("threads", "threads", "threads it has"),
+        _reading("threads", "threads", "threads of the worker"),
     ),
 )

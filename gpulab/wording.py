@@ -1,8 +1,8 @@
-"""How numbers and foreign text become words: the one place where ns become ms, bytes GiB and fractions percentages.
+"""Format numbers and foreign text. All conversion of ns to ms, bytes to GiB and fractions to percentages is here.
 
-Three significant figures, the unit that fits, zeros at the end of a fraction dropped ("12 ms", not "12.0 ms"); fixed
-decimals only where numbers are read together (`Scale`, `ratio_range`). A value that is not zero is never shown as "0"
-but as "<1 %", and None, NaN and infinity are "not measured".
+Numbers have three significant figures and the unit that fits; trailing zeros of a fraction are dropped ("12 ms", not
+"12.0 ms"). Decimals are fixed only where numbers are compared with one another (`Scale`, `ratio_range`). A value that
+is not zero is never shown as "0" but as "<1 %". None, NaN and infinity are shown as "not measured".
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 UNKNOWN = "not measured"
-_SMALLEST = 1e-6  # numbers below it are written with an exponent
+_SMALLEST = 1e-6  # smaller numbers are written with an exponent
 _TIME_UNITS = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
 _MINUTES_FROM_S, _HOURS_FROM_MIN = 120, 120
-_SPELLED = "AEFHILMNORSX"  # letters whose names begin with a vowel sound: "an H100", "an RTX 4090"
+_VOWEL_LETTERS = "AEFHILMNORSX"  # letters pronounced with an initial vowel: "an H100", "an RTX 4090"
 # Cc control, Cf format (bidi overrides, zero width), Cs lone surrogate, Co private, Zl Zp line separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def number(value: float | None, figures: int = 3) -> str:
-    """A number with so many significant figures: "0.0123", "1.5", "12", "1,234".
+    """Format a number with this many significant figures: "0.0123", "1.5", "12", "1,234".
 
-    Digits before the decimal point are never rounded away; zeros at the end of a fraction are dropped.
+    Digits before the decimal point are never rounded away; trailing zeros of a fraction are dropped.
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
@@ -38,40 +38,40 @@ def number(value: float | None, figures: int = 3) -> str:
 
 
 def _exponent(value: float, figures: int) -> int:
-    """The power of ten of the first digit, after rounding."""
+    """Return the power of ten of the first digit, after rounding."""
     return int(f"{value:.{figures - 1}e}".partition("e")[2])
 
 
 def _fixed(value: float, decimals: int) -> str:
-    """A finite number with so many decimals; "<0.1" or ">-0.1" where rounding would leave nothing of it."""
+    """Format a finite number with this many decimals; "<0.1" or ">-0.1" if it would be rounded to zero."""
     text = f"{value:,.{decimals}f}"
     if value == 0:
         return "0"
     if text.strip("-0.") == "":
-        least = 10.0**-decimals
-        return f"<{least:.{decimals}f}" if value > 0 else f">-{least:.{decimals}f}"
+        limit = 10.0**-decimals
+        return f"<{limit:.{decimals}f}" if value > 0 else f">-{limit:.{decimals}f}"
     return text
 
 
 def quantity(value: float | None, unit: str, decimals: int = 0) -> str:
-    """A reading and its unit: "55 W", "1,410 MHz"."""
+    """Format a value with its unit: "55 W", "1,410 MHz"."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, decimals)} {unit}"
 
 
 def percent(frac: float | None, decimals: int = 0, *, figures: int | None = None) -> str:
-    """A fraction of one as a percentage: "41 %", "<1 %"; with `figures=2` a small one too: "0.0012 %"."""
+    """Format a fraction as a percentage: "41 %", "<1 %"; `figures=2` also shows small ones: "0.0012 %"."""
     if frac is None or not math.isfinite(frac):
         return UNKNOWN
     return f"{_fixed(100 * frac, decimals) if figures is None else number(100 * frac, figures)} %"
 
 
 def ratio(value: float | None) -> str:
-    """A ratio: "1.51x", "13.5x", "120x"."""
+    """Format a ratio: "1.51x", "13.5x", "120x"."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{_fixed(value, _decimals(value))}x"
 
 
 def ratio_range(low: float, high: float) -> str:
-    """Two ratios with the same number of decimals: "1.20-1.51x"."""
+    """Format two ratios with the same number of decimals: "1.20-1.51x"."""
     decimals = _decimals(max(low, high))
     lowest, highest = _fixed(low, decimals), _fixed(high, decimals)
     return f"{lowest}x" if lowest == highest else f"{lowest}-{highest}x"
@@ -82,17 +82,17 @@ def _decimals(value: float) -> int:
 
 
 def size(bytes_: float | None) -> str:
-    """Bytes in the binary unit that fits: "512 B", "1.53 GiB", "80 GiB"."""
+    """Format bytes in the binary unit that fits: "512 B", "1.53 GiB", "80 GiB"."""
     return _in_unit(bytes_, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def metric(value: float | None, unit: str) -> str:
-    """A quantity with the metric prefix that fits its unit: `metric(2.5e9, "B/s")` is "2.5 GB/s"."""
+    """Format a quantity with the metric prefix that fits: `metric(2.5e9, "B/s")` is "2.5 GB/s"."""
     return _in_unit(value, 1000, tuple(prefix + unit for prefix in ("", "k", "M", "G", "T", "P")))
 
 
 def _in_unit(value: float | None, factor: int, units: tuple[str, ...]) -> str:
-    """The number in the smallest of the units, each `factor` times the one before, in which it stays below `factor`."""
+    """Format in the smallest unit in which the number is below `factor`; each unit is `factor` times the one before."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
     numbers = [number(value / factor**power) for power in range(len(units))]
@@ -101,53 +101,53 @@ def _in_unit(value: float | None, factor: int, units: tuple[str, ...]) -> str:
     return f"{numbers[index]} {units[index]}"
 
 
-def count(things: float, noun: str, plural_noun: str = "") -> str:
-    """A number of things: "1 step", "1,234 steps", "2.5 cores", "2 batches"."""
-    return f"{number(things)} {plural(things, noun, plural_noun)}"
+def count(value: float, noun: str, plural_noun: str = "") -> str:
+    """Format a count with its noun: "1 step", "1,234 steps", "2.5 cores", "2 batches"."""
+    return f"{number(value)} {plural(value, noun, plural_noun)}"
 
 
-def plural(things: float, noun: str, plural_noun: str = "") -> str:
-    """The noun in the form that goes with the number: "step" for 1, "steps" for any other."""
-    if things == 1:
+def plural(value: float, noun: str, plural_noun: str = "") -> str:
+    """Return the noun in singular or plural: "step" for 1, "steps" for any other number."""
+    if value == 1:
         return noun
     return plural_noun or noun + ("es" if noun.endswith(("ch", "sh", "s", "x")) else "s")
 
 
 def number_ranges(numbers: Sequence[int]) -> str:
-    """Sorted integers, consecutive ones joined: 0, 1, 2, 5 is "0-2, 5"."""
-    runs: list[list[int]] = []
+    """Format sorted integers as ranges: 0, 1, 2, 5 is "0-2, 5"."""
+    ranges: list[list[int]] = []
     for value in numbers:
-        if runs and value == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], value]
+        if ranges and value == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], value]
         else:
-            runs.append([value])
-    return ", ".join("-".join(map(str, ends)) for ends in runs)
+            ranges.append([value])
+    return ", ".join("-".join(map(str, ends)) for ends in ranges)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One unit and one number of decimals for times that are read together: a column, a range, an axis."""
+    """One unit and one number of decimals for times shown together: a column, a range, an axis."""
 
     unit_ns: float
     unit: str
     decimals: int
 
     def number(self, ns: float) -> str:
-        """The number without the unit: "12.0", "<0.1", and "0" for exactly 0."""
+        """Format without the unit: "12.0", "<0.1", and "0" for exactly 0."""
         return _fixed(ns / self.unit_ns, self.decimals) if math.isfinite(ns) else UNKNOWN
 
     def __call__(self, ns: float) -> str:
-        """The number and the unit."""
+        """Format with the unit."""
         return f"{self.number(ns)} {self.unit}" if math.isfinite(ns) else UNKNOWN
 
     def range(self, low_ns: float, high_ns: float) -> str:
-        """Two numbers without the unit: "118-135"."""
+        """Format a range without the unit: "118-135"."""
         low, high = self.number(low_ns), self.number(high_ns)
         return low if low == high else f"{low}-{high}"
 
 
 def scale(longest_ns: float, figures: int = 3) -> Scale:
-    """The scale in which the longest of some times has so many significant figures."""
+    """Return the scale in which the longest time has this many significant figures."""
     unit_ns, unit = _unit(longest_ns, figures)
     if unit == "ns" or not math.isfinite(longest_ns):
         return Scale(unit_ns, unit, 0)
@@ -155,7 +155,7 @@ def scale(longest_ns: float, figures: int = 3) -> Scale:
 
 
 def duration(ns: float | None) -> str:
-    """One time with three significant figures: "412 us", "12 ms", "3.4 s", "2 min 5 s", "2 h 10 min"."""
+    """Format a time with three significant figures: "412 us", "12 ms", "3.4 s", "2 min 5 s", "2 h 10 min"."""
     if ns is None or not math.isfinite(ns):
         return UNKNOWN
     seconds = round(abs(ns) / 1e9)
@@ -166,7 +166,7 @@ def duration(ns: float | None) -> str:
 
 
 def clock(elapsed_s: float) -> str:
-    """Elapsed time as a clock shows it: "0:07", "12:30", "1:02:03"."""
+    """Format elapsed seconds like a clock: "0:07", "12:30", "1:02:03"."""
     if not math.isfinite(elapsed_s):
         return UNKNOWN
     minutes, seconds = divmod(max(0, int(elapsed_s)), 60)
@@ -175,7 +175,7 @@ def clock(elapsed_s: float) -> str:
 
 
 def _unit(ns: float, figures: int) -> tuple[float, str]:
-    """The smallest unit in which the rounded number stays below 1,000."""
+    """Return the smallest unit in which the rounded number is below 1,000."""
     fits = (unit for unit in _TIME_UNITS if float(f"{abs(ns) / unit[0]:.{figures - 1}e}") < 1000)
     return next(fits, _TIME_UNITS[-1]) if math.isfinite(ns) else _TIME_UNITS[-1]
 
@@ -189,21 +189,21 @@ def _minutes(seconds: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital letter at the front and a full stop at the end, unless it ends otherwise."""
+    """Capitalise the first letter and end with a full stop, unless the text has other final punctuation."""
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", ":")) else ".") if text else ""
 
 
 def article(text: str) -> str:
-    """The text behind the article that fits its pronunciation: "an 18 ms step", "a 110 ms step", "an H100"."""
+    """Prepend the article that fits the pronunciation: "an 18 ms step", "a 110 ms step", "an H100"."""
     if text[:1].isdigit():
         return f"an {text}" if re.match(r"8|1[18](?!\d)", text) else f"a {text}"
-    spelled = text[:1].isupper() and not text[1:2].islower()
-    return f"an {text}" if text.startswith(tuple(_SPELLED if spelled else "aeiouAEIOU")) else f"a {text}"
+    is_acronym = text[:1].isupper() and not text[1:2].islower()
+    return f"an {text}" if text.startswith(tuple(_VOWEL_LETTERS if is_acronym else "aeiouAEIOU")) else f"a {text}"
 
 
 def shorten(text: str, most: int) -> str:
-    """The text, with its middle left out if it has more than `most` characters."""
+    """Replace the middle of the text with an ellipsis if it has more than `most` characters."""
     if len(text) <= most:
         return text
     head = (most - 1) * 2 // 3
@@ -211,12 +211,12 @@ def shorten(text: str, most: int) -> str:
 
 
 def clean(text: str, most: int = 600) -> str:
-    """One line of foreign text, safe to show: invisible characters and those that reorder the line are escaped."""
+    """Make foreign text safe to show on one line: escape invisible characters and those that reorder text."""
     return "".join(map(_escape, shorten(text, most)))
 
 
 def clean_code(text: str, most: int = 6000) -> str:
-    """Foreign text of several lines, safe to show; line ends stay, tabs become spaces."""
+    """Make foreign text of several lines safe to show: keep line ends, replace tabs with spaces."""
     return "\n".join("".join(map(_escape, line.replace("\t", "    "))) for line in shorten(text, most).split("\n"))
 
 

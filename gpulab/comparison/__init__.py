@@ -1,13 +1,13 @@
-"""Runs side by side: what changed, by how much, how sure that is, and how the prediction did.
+"""Compare runs: how much the step time changed, how certain that is, why, and whether the prediction was right.
 
-comparing   two runs, or more
-sides       a run, or several of the same thing
-interval    how sure a ratio of step times is
-pairs       two sides: everything that is compared
-moved       their ledgers
-reasons     what else differs, and so may be why a prediction missed
-stories     three sides and more
-outcomes    predicted beside measured, to keep
+compare_runs     compare(): two runs, or more
+sides            one side of a comparison: a run, or several runs of the same program
+interval         ratio of two step times with its confidence interval
+comparison       two sides: everything that is compared
+ledger_changes   the ledgers of two sides, part by part
+reasons          other differences that may explain why a prediction missed
+stories          three sides and more
+outcomes         a prediction with its measurement, for the history of this machine
 """
 
 from __future__ import annotations

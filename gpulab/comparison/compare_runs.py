@@ -1,4 +1,4 @@
-"""The question itself: two sides make a comparison, more of them a story."""
+"""Compare two sides, or three and more."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def compare(
     *more: Given,
     predicted: Gain | None = None,
 ) -> Comparison | Story:
-    """What changed from one run to the other; with three runs and more, what each step of the way gave.
+    """Compare two sides; with three and more, each one with its predecessor and with the first.
 
-    Each side is a run, or a list of runs in which the same was recorded several times. `rule`: whose fix was applied
-    in between; the first finding's unless given. `predicted`: another prediction to hold the measurement against.
-    Raises RunError where a side has no steps to compare.
+    A side is a run, or a list of runs of the same program. `rule`: the rule whose fix was applied between the two sides
+    (default: that of the first finding). `predicted`: another prediction to check against the measurement.
+    Raises RunError if a side has no steps to compare.
     """
     if rule is None or isinstance(rule, str):
         if more:
             raise RunError(
-                f"These are {2 + len(more)} runs and a rule.",
-                why="the fix of one rule lies between two runs",
-                fix="compare two runs by a rule, or leave the rule out",
+                f"A rule cannot be given when comparing {2 + len(more)} runs.",
+                why="a rule names the one fix applied between two runs",
+                fix="compare two runs, or omit the rule",
             )
-        one, other = told_apart([side(before), side(after)])
-        return paired(one, other, rule, predicted)
+        before_side, after_side = told_apart([side(before), side(after)])
+        return paired(before_side, after_side, rule, predicted)
     if predicted is not None:
         raise RunError(
-            "A prediction cannot be held against a story of several changes.",
-            why="it is of one step, and here are more",
-            fix="compare two of these runs with it",
+            "A prediction cannot be checked against several changes.",
+            why="it predicts one change, but three or more runs were given",
+            fix="compare two of these runs",
         )
-    return story(told_apart([side(each) for each in (before, after, rule, *more)]))
+    return story(told_apart([side(runs) for runs in (before, after, rule, *more)]))

@@ -1,4 +1,4 @@
-"""The ledgers of two sides, part by part, in whole nanoseconds that sum to the steps exactly."""
+"""Ledgers of two sides, part by part, in whole nanoseconds that sum exactly to the step times."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class Moved(NamedTuple):
 
     @property
     def difference_ns(self) -> int:
-        """How much more of it there is after."""
+        """Time after minus time before."""
         return self.after_ns - self.before_ns
 
 
 def parts(before: Sequence[Ledger], after: Sequence[Ledger]) -> tuple[Moved, ...]:
-    """Each part before and after, means over steps and then over runs; () where a side has no ledger.
+    """Return each part before and after: means over steps, then over runs; () if a side has no ledger.
 
-    Each column sums to its mean step, so that the differences sum to the difference of the steps.
+    Each column sums to its mean step time, so the differences sum to the difference of the step times.
     """
     if not before or not after:
         return ()
     labels = {part.key: part.label for ledger in (*before, *after) for part in ledger.parts}
-    one, other = (_means(side, list(labels)) for side in (before, after))
-    return tuple(Moved(key, label, one[key], other[key]) for key, label in labels.items())
+    before_means, after_means = (_means(side, list(labels)) for side in (before, after))
+    return tuple(Moved(key, label, before_means[key], after_means[key]) for key, label in labels.items())
 
 
 def mean_step_ns(ledgers: Sequence[Ledger]) -> int:
-    """The mean recorded step: over the steps of each run, then over the runs."""
+    """Return the mean recorded step time: over the steps of each run, then over the runs."""
     return round(float(np.mean([ledger.step_ns.mean() for ledger in ledgers])))
 
 
 def _means(ledgers: Sequence[Ledger], keys: list[str]) -> dict[str, int]:
-    """Rounded so that they sum to the rounded step: the largest remainders are rounded up."""
+    """Return the mean of each part, rounded so that they sum to the rounded step: largest remainders are rounded up."""
     exact = np.array([np.mean([ledger.of(key).mean() for ledger in ledgers]) for key in keys])
-    whole = np.floor(exact).astype(np.int64)
-    short = mean_step_ns(ledgers) - int(whole.sum())
-    order = np.argsort(whole - exact, kind="stable")
-    whole[order[: max(0, short)]] += 1
-    return dict(zip(keys, whole.tolist(), strict=True))
+    rounded = np.floor(exact).astype(np.int64)
+    missing = mean_step_ns(ledgers) - int(rounded.sum())
+    order = np.argsort(rounded - exact, kind="stable")
+    rounded[order[: max(0, missing)]] += 1
+    return dict(zip(keys, rounded.tolist(), strict=True))

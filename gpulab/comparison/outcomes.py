@@ -1,4 +1,4 @@
-"""The result of a prediction that a comparison measured; the history of a machine consists of these."""
+"""Predictions with their measured outcome, which make up the prediction history of a machine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpulab.replay.history import MeasuredPrediction
 
 
 def outcome(compared: Comparison, kind: str | None = None) -> MeasuredPrediction | None:
-    """The prediction of a comparison beside its measurement; None without one, or where the measurement is no judge.
+    """Return the prediction of a comparison with its measurement; None without a prediction or a valid measurement.
 
-    A measurement disturbed by other programs, or made on other hardware, says nothing about a prediction.
-    `kind`: what was predicted, where the caller predicted it: the names of the rewrites, joined by "+".
+    A measurement disturbed by other programs, or made on other hardware, does not test a prediction.
+    `kind`: for a prediction made by the caller, the names of the rewrites, joined by "+".
     """
     gain = compared.predicted
     devices = {side.run.source.device for side in (compared.before, compared.after)}

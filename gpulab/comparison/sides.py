@@ -1,4 +1,4 @@
-"""One side of a comparison: a run, the ranks of a job, or the same thing recorded several times."""
+"""One side of a comparison: a run, the ranks of a job, or several runs of the same program."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ from gpulab.intervals import Ints
 from gpulab.rules import Diagnosis, Finding, diagnose
 from gpulab.run import Run
 
-CALM_STEPS = 20  # fewer undisturbed steps than this, or bursts of them, are no median
+CALM_STEPS = 20  # with fewer undisturbed steps or bursts, the median is not reliable
 
-Given = Run | Sequence[Run]  # what stands for a side
+Given = Run | Sequence[Run]  # the input for one side
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Which steps are compared, the same on every side, and by which figure."""
+    """The kind of steps compared, the same on every side, and their statistic."""
 
-    profiled: bool  # recorded steps, with the profiler's cost in them; else steps without the profiler
-    centre: Centre  # the figure that stands for the steps of a run
-    calm: bool = False  # only steps that no other program disturbed, and only runs with enough of these
+    profiled: bool  # compare recorded steps, which include profiler overhead; else unprofiled steps
+    centre: Centre  # the statistic that represents the steps of a run
+    calm: bool = False  # use only steps undisturbed by other programs, and only runs with enough of them
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """Its runs, diagnosed."""
+    """One side: its name and the diagnoses of its runs."""
 
     name: str
     runs: tuple[Diagnosis, ...]
 
     @cached_property
     def typical(self) -> Diagnosis:
-        """The run whose step is the middle one: it stands for the side where only one can."""
+        """The run with the median step time, which represents the side."""
         timed = sorted((each for each in self.runs if each.steps.step_ns), key=lambda each: each.steps.step_ns or 0)
         return timed[(len(timed) - 1) // 2] if timed else self.runs[0]
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found in at least half of the runs, as the typical one tells it, else another."""
-        told = [finding for each in (self.typical, *self.runs) for finding in each.findings]
-        often = {rule: sum(rule in _rules(each) for each in self.runs) for rule in {finding.rule for finding in told}}
-        first: dict[str, Finding] = {}
-        for finding in told:
-            if 2 * often[finding.rule] >= len(self.runs):
-                first.setdefault(finding.rule, finding)
-        return tuple(first.values())
+        """Findings of at least half of the runs, from the typical run if it has them."""
+        findings = [finding for each in (self.typical, *self.runs) for finding in each.findings]
+        runs_with_rule = {
+            rule: sum(rule in _rules(each) for each in self.runs) for rule in {finding.rule for finding in findings}
+        }
+        by_rule: dict[str, Finding] = {}
+        for finding in findings:
+            if 2 * runs_with_rule[finding.rule] >= len(self.runs):
+                by_rule.setdefault(finding.rule, finding)
+        return tuple(by_rule.values())
 
     @property
     def recorded(self) -> tuple[Recorded, ...]:
@@ -67,56 +69,56 @@ class Side:
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
-        """Of the runs that have one."""
+        """The ledgers of the runs that have one."""
         return tuple(ledger for _, _, ledger in self.recorded)
 
     def used(self, basis: Basis) -> tuple[Diagnosis, ...]:
-        """The runs that are compared: all, or those in which enough steps were left undisturbed."""
+        """Return the runs to compare: all, or those with enough undisturbed steps."""
         if not basis.calm:
             return self.runs
         return tuple(each for each in self.runs if _calm_enough(each, basis))
 
     def steps_ns(self, basis: Basis) -> tuple[Ints, ...]:
-        """The step times of each run that is compared. Raises RunError for a run without any."""
+        """Return the step times of each run to compare. Raises RunError for a run without steps."""
         return tuple(_steps_ns(each, basis) for each in self.used(basis))
 
     def step_ns(self, basis: Basis) -> int:
-        """The typical step: of each run its median, or what else stands for it; of several runs the mean of these."""
+        """Return the typical step time: the statistic of the basis for each run, averaged over runs."""
         return round(fmean(float(basis.centre.of(steps)) for steps in self.steps_ns(basis)))
 
     def crowd(self, basis: Basis) -> float:
-        """How many cores other programs used in the mean during the steps compared; 0 where it is not told."""
+        """Return how many cores other programs used on average during the compared steps; 0 if unknown."""
         return fmean(other_cores(each.run, each.steps, _compared(each, basis)) or 0.0 for each in self.used(basis))
 
     def left_out(self, basis: Basis) -> tuple[int, int]:
-        """How many steps are not compared, as others disturbed them, and of how many."""
-        all_of_them = sum(int(_eligible(each, basis).sum()) for each in self.runs)
-        return all_of_them - sum(int(_compared(each, basis).sum()) for each in self.used(basis)), all_of_them
+        """Return how many steps are excluded as disturbed by other programs, and the number of all steps."""
+        total = sum(int(_eligible(each, basis).sum()) for each in self.runs)
+        return total - sum(int(_compared(each, basis).sum()) for each in self.used(basis)), total
 
 
-def side(given: Given) -> Side:
-    """A side from what stands for it. Raises RunError for what is no run."""
-    if isinstance(given, Run):
-        return Side(given.name, (diagnose(given),))
-    if isinstance(given, Ranks) or not isinstance(given, Sequence) or not _repeats(given):
-        told = diagnose(given)
-        return Side(told.run.name, (told,))
-    return Side(_shared_name(given), tuple(diagnose(run) for run in given))
+def side(runs: Given) -> Side:
+    """Build a side from a run or runs. Raises RunError for anything else."""
+    if isinstance(runs, Run):
+        return Side(runs.name, (diagnose(runs),))
+    if isinstance(runs, Ranks) or not isinstance(runs, Sequence) or not _repeats(runs):
+        diagnosis = diagnose(runs)
+        return Side(diagnosis.run.name, (diagnosis,))
+    return Side(_shared_name(runs), tuple(diagnose(run) for run in runs))
 
 
 def told_apart(sides: Sequence[Side]) -> list[Side]:
-    """The sides with names of their own: where several bear one, each has its number behind it."""
-    count = Counter(each.name for each in sides)
-    seen: Counter[str] = Counter()
-    named = []
-    for each in sides:
-        seen[each.name] += 1
-        named.append(replace(each, name=f"{each.name} ({seen[each.name]})") if count[each.name] > 1 else each)
-    return named
+    """Make the names of the sides unique: equal names get a number."""
+    uses = Counter(one.name for one in sides)
+    numbers: Counter[str] = Counter()
+    renamed = []
+    for one in sides:
+        numbers[one.name] += 1
+        renamed.append(replace(one, name=f"{one.name} ({numbers[one.name]})") if uses[one.name] > 1 else one)
+    return renamed
 
 
 def _repeats(runs: Sequence[Run]) -> bool:
-    """Runs of one thing; those of several ranks are one job, and what is no run is for `diagnose` to refuse."""
+    """Whether these are repeated runs of one program. Runs of several ranks are one job."""
     if not runs or not all(isinstance(run, Run) for run in runs):
         return False
     ranks = {run.rank for run in runs}
@@ -124,34 +126,36 @@ def _repeats(runs: Sequence[Run]) -> bool:
 
 
 def _shared_name(runs: Sequence[Run]) -> str:
-    """What names such as "before 1" and "before 2" begin with."""
+    """Return the common prefix of names such as "before 1" and "before 2"."""
     first, *others = (run.name for run in runs)
-    alike = itertools.takewhile(lambda at: all(name[at : at + 1] == first[at] for name in others), range(len(first)))
-    return first[: sum(1 for _ in alike)].rstrip(" -_.0123456789") or first
+    shared_positions = itertools.takewhile(
+        lambda at: all(name[at : at + 1] == first[at] for name in others), range(len(first))
+    )
+    return first[: sum(1 for _ in shared_positions)].rstrip(" -_.0123456789") or first
 
 
 def basis(sides: Sequence[Side], *, averaged: bool) -> Basis:
-    """Un-profiled steps where every run has them, undisturbed ones where every side has enough of these."""
-    profiled = not all(each.steps.plain_ns is not None for one in sides for each in one.runs)
-    upon = Basis(profiled=profiled, centre=Centre.MEAN if averaged else Centre.MEDIAN, calm=True)
-    if not all(2 * len(one.used(upon)) >= len(one.runs) for one in sides):
-        upon = replace(upon, calm=False)
-    return upon if averaged else replace(upon, centre=_steadiest(sides, upon))
+    """Choose unprofiled steps if every run has them, and undisturbed steps if every side has enough of them."""
+    profiled = not all(each.steps.plain_ns is not None for side_ in sides for each in side_.runs)
+    choice = Basis(profiled=profiled, centre=Centre.MEAN if averaged else Centre.MEDIAN, calm=True)
+    if not all(2 * len(side_.used(choice)) >= len(side_.runs) for side_ in sides):
+        choice = replace(choice, calm=False)
+    return choice if averaged else replace(choice, centre=_steadiest(sides, choice))
 
 
 def _steadiest(sides: Sequence[Side], upon: Basis) -> Centre:
-    in_turn = len(sides) == 2 and taken_in_turn(*(one.used(upon) for one in sides))
-    return steadiest([one.steps_ns(upon) for one in sides], in_turn)
+    in_turn = len(sides) == 2 and taken_in_turn(*(side_.used(upon) for side_ in sides))
+    return steadiest([side_.steps_ns(upon) for side_ in sides], in_turn)
 
 
 def taken_in_turn(before: Sequence[Diagnosis], after: Sequence[Diagnosis]) -> bool:
-    """Whether runs were recorded one of each after the other: the first of both, the second of both, and so on."""
+    """Whether the runs of both sides alternated: the first of both, then the second of both, and so on."""
     if len(before) != len(after) or len(before) < 3:
         return False
-    began = [each.run.began_ns for pair in zip(before, after, strict=True) for each in pair]
-    told = [at for at in began if at is not None]
-    pairs = [sorted(told[place : place + 2]) for place in range(0, len(told), 2)]
-    return len(told) == len(began) and all(one[1] < other[0] for one, other in itertools.pairwise(pairs))
+    starts_ns = [each.run.began_ns for pair in zip(before, after, strict=True) for each in pair]
+    known_ns = [at for at in starts_ns if at is not None]
+    pairs = [sorted(known_ns[first : first + 2]) for first in range(0, len(known_ns), 2)]
+    return len(known_ns) == len(starts_ns) and all(one[1] < other[0] for one, other in itertools.pairwise(pairs))
 
 
 def _rules(diagnosis: Diagnosis) -> set[str]:
@@ -169,23 +173,26 @@ def _compared(diagnosis: Diagnosis, basis: Basis) -> Mask:
 
 
 def _calm_enough(diagnosis: Diagnosis, basis: Basis) -> bool:
-    left, every = int(_compared(diagnosis, basis).sum()), int(_eligible(diagnosis, basis).sum())
-    return left >= min(every, CALM_STEPS * diagnosis.steps.burst)
+    undisturbed, eligible = int(_compared(diagnosis, basis).sum()), int(_eligible(diagnosis, basis).sum())
+    return undisturbed >= min(eligible, CALM_STEPS * diagnosis.steps.burst)
 
 
 def _steps_ns(diagnosis: Diagnosis, basis: Basis) -> Ints:
-    steps, use = diagnosis.steps, _eligible(diagnosis, basis)
-    chosen, kept = steps.dur_ns[use], _compared(diagnosis, basis)[use]
-    if basis.centre is Centre.MEAN and (use[1:] & use[:-1]).any():
-        # What strikes now and then may strike between two steps, as the start of an epoch's workers does.
-        both = use[1:] & use[:-1]
-        chosen, kept = np.diff(steps.start_ns)[both], _compared(diagnosis, basis)[:-1][both]
-    if not len(chosen):
+    steps, eligible = diagnosis.steps, _eligible(diagnosis, basis)
+    durations_ns, undisturbed = steps.dur_ns[eligible], _compared(diagnosis, basis)[eligible]
+    if basis.centre is Centre.MEAN and (eligible[1:] & eligible[:-1]).any():
+        # Rare events may happen between two steps, such as the start of the workers of an epoch.
+        adjacent = eligible[1:] & eligible[:-1]
+        durations_ns, undisturbed = np.diff(steps.start_ns)[adjacent], _compared(diagnosis, basis)[:-1][adjacent]
+    if not len(durations_ns):
         raise RunError(
             f"The run {diagnosis.run.name!r} has no steps to compare.",
-            why="no complete step of a loop was seen in it",
-            fix="profile the cell that holds the training loop, and let it run for at least six steps",
+            why="it contains no complete step of a loop",
+            fix="profile the cell with the training loop, and let it run for at least six steps",
         )
-    # Steps that come in bursts stay together: a burst counts where nothing disturbed any of it.
-    left = grouped(kept.astype(np.int64) * 1000, steps.burst) == 1000
-    return np.asarray(grouped(chosen, steps.burst)[left] if left.any() else grouped(chosen, steps.burst), np.int64)
+    # A burst of steps counts only if none of its steps was disturbed.
+    calm_bursts = grouped(undisturbed.astype(np.int64) * 1000, steps.burst) == 1000
+    return np.asarray(
+        grouped(durations_ns, steps.burst)[calm_bursts] if calm_bursts.any() else grouped(durations_ns, steps.burst),
+        np.int64,
+    )

@@ -16,10 +16,10 @@ _HALF_RATE, _LOW_RATE = 1 / 2, 1 / 32  # float64 on data-centre GPUs, and on all
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What the GPUs of one compute capability have in common; None where it is not known."""
+    """Common properties of the GPUs of one compute capability. None: unknown."""
 
     name: str
-    # How many times as fast tensor cores are as CUDA cores in float32: the least that a GPU of it has.
+    # Speed-up of tensor cores over CUDA cores in float32: the minimum over its GPUs.
     tf32_speedup: float | None
     half_speedup: float | None
     float64_share: float  # of the float32 rate, at most
@@ -64,7 +64,7 @@ _BFLOAT16_SINCE = (8, 0)
 _FLOAT8_SINCE = (8, 9)
 _FLOAT4_SINCE = (10, 0)
 _COUNTERS_SINCE = (9, 0)
-_USUAL_PCIE_GENERATION = 3  # where the GPU is not known: what nearly every slot has
+_USUAL_PCIE_GENERATION = 3  # for an unknown GPU: nearly every slot supports it
 
 
 def parse_capability(text: str | None) -> tuple[int, int] | None:
@@ -79,45 +79,45 @@ def architecture_of(gpu: Gpu | None) -> Architecture | None:
 
 
 def threads_per_multiprocessor(capability: str | None) -> int:
-    """Return how many threads a multiprocessor holds at once; for a capability not listed, what most hold."""
+    """Return the maximum resident threads of a multiprocessor; for an unlisted capability, the most common value."""
     architecture = ARCHITECTURES.get(capability or "")
     return architecture.threads_per_multiprocessor if architecture else 2048
 
 
 def float64_share(capability: str) -> float:
-    """Return the rate of float64 as a share of float32's, at most."""
+    """Return the maximum rate of float64 as a share of the float32 rate."""
     architecture = ARCHITECTURES.get(capability)
     return architecture.float64_share if architecture else _LOW_RATE
 
 
 def usual_pcie_generation(gpu: Gpu | None) -> int:
     """Return the PCIe generation that GPUs of this kind are sold with, for runs that did not record the link."""
-    known = parse_capability(gpu.compute_capability) if gpu is not None else None
-    if known is None:
+    version = parse_capability(gpu.compute_capability) if gpu is not None else None
+    if version is None:
         return _USUAL_PCIE_GENERATION
-    same_major = [value for key, value in ARCHITECTURES.items() if key.startswith(f"{known[0]}.")]
+    same_major = [value for key, value in ARCHITECTURES.items() if key.startswith(f"{version[0]}.")]
     return same_major[0].pcie_generation if same_major else _USUAL_PCIE_GENERATION
 
 
 def has_bfloat16(gpu: Gpu | None) -> bool:
-    """Whether a recorded GPU's tensor cores multiply bfloat16; where its capability is unknown, most do."""
-    known = parse_capability(gpu.compute_capability) if gpu is not None else None
-    return known is None or known >= _BFLOAT16_SINCE
+    """Whether the tensor cores of a recorded GPU support bfloat16; True if its capability is unknown."""
+    version = parse_capability(gpu.compute_capability) if gpu is not None else None
+    return version is None or version >= _BFLOAT16_SINCE
 
 
 def has_float8(capability: str) -> bool:
-    """Whether tensor cores multiply 8-bit floating-point numbers."""
-    known = parse_capability(capability)
-    return known is not None and known >= _FLOAT8_SINCE
+    """Whether the tensor cores support 8-bit floating point."""
+    version = parse_capability(capability)
+    return version is not None and version >= _FLOAT8_SINCE
 
 
 def has_float4(capability: str) -> bool:
-    """Whether tensor cores multiply 4-bit floating-point numbers."""
-    known = parse_capability(capability)
-    return known is not None and known >= _FLOAT4_SINCE
+    """Whether the tensor cores support 4-bit floating point."""
+    version = parse_capability(capability)
+    return version is not None and version >= _FLOAT4_SINCE
 
 
 def has_counters(gpu: Gpu) -> bool | None:
     """Whether the driver counts tensor-core activity (GPM), which it does from Hopper on; None if unknown."""
-    known = parse_capability(gpu.compute_capability)
-    return None if known is None else known >= _COUNTERS_SINCE
+    version = parse_capability(gpu.compute_capability)
+    return None if version is None else version >= _COUNTERS_SINCE

@@ -22,16 +22,16 @@ class Shares:
     float32_conv: float  # of the float32 peak: 3 x 3 convolutions on CUDA cores
     half_gemm: float  # of the FP16 peak: matrix products on tensor cores
     tf32_gemm: float  # of the TF32 peak; 0 without TF32
-    tensor_core_conv: float  # of what a matrix product of the same size reaches on tensor cores
+    tensor_core_conv: float  # of the rate of a matrix product of the same size on tensor cores
     flash_attention: float  # of the FP16 peak: forward, heads of 64 to 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSpec:
-    """Everything gpulab knows about one GPU; None where it has no such units."""
+    """The figures of one GPU. None: it has no such units."""
 
     name: str  # "A100-80 SXM"
-    aliases: tuple[str, ...]  # names that people type, the usual one first
+    aliases: tuple[str, ...]  # names that users type, the most common first
     driver_name: str  # as nvidia-smi prints it
     driver_pattern: str  # a regular expression that finds all drivers' names of this GPU, and of no other one listed
     compute_capability: str  # "8.0"
@@ -43,7 +43,7 @@ class GpuSpec:
     half_flops_per_s: float  # FP16 on tensor cores
     bfloat16_flops_per_s: float | None
     memory_bytes_per_s: float
-    memory_bytes: int  # as on the label
+    memory_bytes: int  # nominal, as in the product name
     usable_bytes: int  # the total memory that a process sees
     context_bytes: int  # an allowance for the CUDA context and what cuBLAS and cuDNN load
     l2_bytes: int
@@ -62,12 +62,12 @@ class GpuSpec:
 
     @property
     def fastest_float32_flops_per_s(self) -> float:
-        """The peak for products of float32 tensors: TF32's, or that of CUDA cores without TF32."""
+        """The peak for products of float32 tensors: that of TF32, or of CUDA cores if there is no TF32."""
         return self.tf32_flops_per_s or self.float32_flops_per_s
 
     @property
     def float64_share(self) -> float:
-        """The rate of float64 as a share of float32's, at most."""
+        """The maximum rate of float64 as a share of the float32 rate."""
         return float64_share(self.compute_capability)
 
     @property

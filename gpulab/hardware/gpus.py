@@ -1,12 +1,12 @@
 """The table of GPUs.
 
-Where figures are from:
+Sources of the figures:
 
-* Peaks are the makers' dense figures; for newer GPUs the makers print sparse ones, which are halved here. GeForce
-  cards are given with float32 accumulation, as PyTorch uses it.
-* `usable_bytes` is the "total capacity" of PyTorch's out-of-memory messages, as people quote them (drivers differ by
-  up to 1 %). Clocks and caches are the makers' data sheets and white papers; those marked "from memory" could not be
-  looked up again.
+* Peaks are the vendors' dense figures; for newer GPUs the vendors publish sparse ones, which are halved here. GeForce
+  cards are listed with float32 accumulation, as PyTorch uses it.
+* `usable_bytes` is the "total capacity" of PyTorch's out-of-memory messages, as quoted by users (drivers differ by
+  up to 1 %). Clocks and caches are from the vendors' data sheets and white papers; those marked "from memory" could
+  not be looked up again.
 * `context_bytes` and `idle_w` are allowances, not measurements: a CUDA context with cuBLAS and cuDNN loaded takes 300
   to 600 MiB, more on newer GPUs, and a GPU with a context idles at a tenth to a fifth of its limit.
 
@@ -16,10 +16,10 @@ Shares of the peaks that kernels reach, by source, in the order in which the sou
   medians by kind of kernel, from the measurements that NeuSight's authors published (MIT licence).
 * TRACES: kernels in published PyTorch traces: ResNet-50 on a V100, TimeSformer and BERT in bfloat16 on an H100,
   a recommender in TF32 on an A100.
-* MAMF: the most that anyone got out of bfloat16 products, by github.com/stas00/ml-engineering.
-* ANCHORS: ResNet-50's throughput as NVIDIA's DeepLearningExamples state it. The share of convolutions on tensor cores
+* MAMF: the maximum measured rate of bfloat16 products, by github.com/stas00/ml-engineering.
+* ANCHORS: ResNet-50's throughput in NVIDIA's DeepLearningExamples. The share of convolutions on tensor cores
   was set once so that its training on V100 and A100 comes out within a sixth; inference comes out a quarter too slow.
-* Everything else is a guess by likeness, and marked so. It is ± 30 %.
+* Everything else is a guess from similar GPUs, and marked so. It is ± 30 %.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def _shares(
 # In the order of the fields of Shares. float32_conv of A10 and newer: guesses but A100's.
 _T4_SHARES = _shares(0.745, 0.67, 0.52, 0.48, 0.57, 0.45, 0.0, 0.75, 0.30)
 _V100_SHARES = _shares(0.91, 0.64, 0.60, 0.94, 0.78, 0.72, 0.0, 0.75, 0.30)
-# 150 W for an A10, 300 for an A10G: the first throttles in products. Guesses by likeness to T4, L4 and RTX 3090.
+# 150 W for an A10, 300 W for an A10G: the A10 throttles in matrix products. Guesses from T4, L4 and RTX 3090.
 _A10_SHARES = _shares(0.80, 0.74, 0.62, 0.50, 0.50, 0.60, 0.60, 0.75, 0.45)
 _A10G_SHARES = _shares(0.80, 0.74, 0.62, 0.55, 0.55, 0.85, 0.85, 0.75, 0.60)
-# Products one after another throttle an L4's 72 W to 0.28 of float32 (its median); between memory-bound kernels they
-# throttle less: with 0.28, whole networks came out 28 % too slow on average, in a study whose single results are not
-# used here.
+# Successive matrix products throttle an L4 (72 W) to 0.28 of the float32 peak (median). Between memory-bound kernels
+# they throttle less: with 0.28, whole networks were predicted 28 % too slow on average, in a study whose single results
+# are not used here.
 _L4_SHARES = _shares(0.78, 0.78, 0.78, 0.38, 0.40, 0.50, 0.50, 0.75, 0.40)
 _RTX_3090_SHARES = _shares(0.88, 0.78, 0.70, 0.65, 0.60, 0.85, 0.85, 0.75, 0.70)
 _RTX_4090_SHARES = _shares(0.88, 0.78, 0.70, 0.65, 0.60, 0.88, 0.88, 0.75, 0.70)

@@ -1,4 +1,4 @@
-"""Find a GPU in the table: by the name that someone types, or by the GPU of a recorded run."""
+"""Find a GPU in the table by a name that a user types, or by the GPU of a recorded run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gpulab.hardware.gpu_spec import GpuSpec
 from gpulab.hardware.gpus import SPECS
 from gpulab.run import Gpu
 
-_WHOLE_FRAC = 0.8  # of the multiprocessors on the data sheet: with fewer, it is a part of that GPU, or another one
+_WHOLE_FRAC = 0.8  # of the multiprocessors on the data sheet; a GPU with fewer is a partition, or another model
 _DRIVER_PREFIX = re.compile(r"\s*(?:nvidia|tesla|quadro)\b", re.IGNORECASE)
 
 
 def resolve(name: str) -> GpuSpec:
-    """Return the GPU that someone means: "h100", "H100 SXM", "a100-80", "rtx4090", or a name as nvidia-smi prints it.
+    """Return the GPU with this name: "h100", "H100 SXM", "a100-80", "rtx4090", or a name as nvidia-smi prints it.
 
-    Where a name leaves the memory or the board open, it means what clouds rent most: "v100" has 16 GB, "a100" 80 GB.
-    Raises RunError, which lists the known GPUs, for any other name.
+    If a name does not give memory or board, the most common cloud variant is meant: "v100" has 16 GB, "a100" 80 GB.
+    Raises RunError with the list of known GPUs for any other name.
     """
     spec = _BY_NAME.get(normalize(name))
     if spec is None and _DRIVER_PREFIX.match(name):
@@ -28,13 +28,13 @@ def resolve(name: str) -> GpuSpec:
     close = get_close_matches(normalize(name), _BY_NAME, n=1, cutoff=0.6)
     raise RunError(
         f"{name!r} is not a GPU that gpulab knows" + (f"; did you mean {_BY_NAME[close[0]].name!r}?" if close else ""),
-        why="its peaks, memory and caches must be listed to compute times on it, and only some GPUs are",
+        why="times can only be computed for GPUs whose peaks, memory and caches are listed",
         fix=f"choose one of {', '.join(each.name for each in SPECS)}",
     )
 
 
 def spec_of(gpu: Gpu | None) -> GpuSpec | None:
-    """Return the data sheet of a recorded GPU; None for one that is not listed, and for a part of a GPU."""
+    """Return the data sheet of a recorded GPU; None if it is not listed or is a partition of a GPU."""
     if gpu is None or gpu.mig:
         return None
     spec = _by_driver_name(gpu.name)
@@ -57,7 +57,7 @@ def normalize(name: str) -> str:
 
 
 def _by_driver_name(name: str) -> GpuSpec | None:
-    """Return the GPU whose driver names this one answers to; None if none does, and for a MIG instance."""
+    """Return the GPU whose driver pattern matches this name; None if there is none, or for a MIG instance."""
     if re.search(r"\bMIG\b", name, re.IGNORECASE):
         return None
     return next((spec for spec in SPECS if re.search(spec.driver_pattern, name, re.IGNORECASE)), None)

@@ -12,17 +12,17 @@ from gpulab.run import Gpu
 
 
 class Precision(IntEnum):
-    """The precision of the numbers that a kernel multiplies, as it reads them."""
+    """The precision of the inputs that a kernel multiplies."""
 
     UNKNOWN = 0
     FLOAT32 = 1
-    TF32 = 2  # float32 in memory, 19 bits of it multiplied
+    TF32 = 2  # float32 in memory, 19 bits used in products
     HALF = 3  # float16, bfloat16 and narrower
     FLOAT64 = 4
 
 
 def peak_flops_per_s(spec: GpuSpec, precision: Precision) -> float | None:
-    """Return the peak of a GPU in this precision; None where it has no units for it, or no peak is listed."""
+    """Return the peak of a GPU in this precision; None if it has no units for it, or no peak is listed."""
     peaks = {
         Precision.FLOAT32: spec.float32_flops_per_s,
         Precision.TF32: spec.tf32_flops_per_s,
@@ -32,9 +32,9 @@ def peak_flops_per_s(spec: GpuSpec, precision: Precision) -> float | None:
 
 
 def precision_speedup(gpu: Gpu | None, to: Precision, than: Precision) -> float | None:
-    """Return how many times as fast one precision is as another, by the ratio of peaks; None if unknown.
+    """Return the speed-up of one precision over another, as the ratio of peaks; None if unknown.
 
-    For a GPU that is not listed, the least ratio among the GPUs of its compute capability.
+    For an unlisted GPU, it is the minimum over the GPUs of its compute capability.
     """
     if gpu is None or is_amd(gpu.name):
         return None

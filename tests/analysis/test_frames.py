@@ -17,14 +17,14 @@ FILE = "/home/me/project/data.py"
 
 
 def line_in(*sources: tuple[str, str, str]) -> str | None:
-    """What is told from inside the last source: each (file, module, source) calls the next as `inner()`."""
-    told = []
-    call = lambda: told.append(user_line(sys._getframe(1)))  # noqa: E731
+    """Return the user line as seen from the last source; each (file, module, source) calls the next as `inner()`."""
+    lines = []
+    call = lambda: lines.append(user_line(sys._getframe(1)))  # noqa: E731
     for file, module, source in reversed(sources):
         # partial(exec) is C: it puts no frame of this file between theirs.
         call = functools.partial(exec, compile(source, file, "exec"), {"inner": call, "__name__": module})
     call()
-    return told[0]
+    return lines[0]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def line_in(*sources: tuple[str, str, str]) -> str | None:
         (CELL, "[inner() for _ in 'a']", "cell line 1"),
     ],
 )
-def test_a_line_is_told_as_a_person_would_say_it(file, source, expected):
+def test_a_line_is_formatted_as_function_and_location(file, source, expected):
     assert line_in((file, "__main__", source)) == expected
 
 
@@ -69,7 +69,7 @@ def test_libraries_are_not_the_users_lines(file, module):
     assert line_in(users, (file, module, LIBRARY)) == "train (data.py:2)"
 
 
-def test_the_innermost_of_the_users_lines_is_told_even_under_a_library():
+def test_the_innermost_user_line_is_found_under_library_frames():
     cell = (CELL, "__main__", "for _ in 'a':\n  inner()")
     torch = ("/x/site-packages/torch/utils/data/dataloader.py", "torch.utils.data.dataloader", LIBRARY)
     dataset = (FILE, "data", "def __getitem__():\n\n  inner()\n__getitem__()")
@@ -77,18 +77,20 @@ def test_the_innermost_of_the_users_lines_is_told_even_under_a_library():
     assert line_in(cell, torch, dataset, pillow) == "__getitem__ (data.py:3)"
 
 
-def test_what_a_lesson_profiles_counts_as_the_users():
+def test_code_that_a_lesson_profiles_counts_as_user_code():
     workload = ("/x/site-packages/gpulab/workloads/slow.py", "gpulab.workloads.slow", LIBRARY)
     assert line_in((CELL, "__main__", "inner()"), workload) == "call (slow.py:2)"
 
 
-def test_where_no_line_is_the_users_nothing_is_told():
+def test_without_a_user_line_the_result_is_none():
     assert user_line(None) is None
-    told = []
-    thread = threading.Thread(target=functools.partial(exec, LIBRARY, {"inner": lambda: told.append(sys._getframe(1))}))
+    caller_frames = []
+    thread = threading.Thread(
+        target=functools.partial(exec, LIBRARY, {"inner": lambda: caller_frames.append(sys._getframe(1))})
+    )
     thread.start()
     thread.join()
-    assert user_line(told[0]) is None
+    assert user_line(caller_frames[0]) is None
 
 
 # What the user's line called.
@@ -96,8 +98,8 @@ def test_where_no_line_is_the_users_nothing_is_told():
 
 @pytest.fixture
 def library():
-    """A module of a library whose functions tell, as `told`, what the user's line called."""
-    told = []
+    """A library module whose functions record in `calls` what the user's line called."""
+    calls = []
     source = """
 def hook(*_): tell()
 def _open(): tell()
@@ -111,30 +113,30 @@ step = wrapped(Optimizer().step)
 private = _open
 """
     module = types.ModuleType("lib.images")
-    module.told, module.tell = told, lambda: told.append(called(sys._getframe(1)))
+    module.calls, module.tell = calls, lambda: calls.append(called(sys._getframe(1)))
     exec(compile(source, "/x/site-packages/lib/images.py", "exec"), module.__dict__)
     sys.modules["lib.images"] = module
     yield module
     del sys.modules["lib.images"]
 
 
-def test_what_the_users_line_called_is_told_not_what_that_called_in_turn(library):
+def test_the_library_function_called_directly_by_the_user_line_is_returned(library):
     library.open()
     json.dumps(object, default=library.hook)
-    assert library.told == ["lib.images.open", "json.dumps"]
+    assert library.calls == ["lib.images.open", "json.dumps"]
 
 
-def test_a_method_is_told_with_its_class(library):
+def test_a_method_is_named_with_its_class(library):
     handler = logging.Handler()
     handler.emit = library.hook
     logger = logging.Logger("here")
     logger.addHandler(handler)
     logger.info("hello")
     library.Optimizer().step()
-    assert library.told == ["logging.Logger.info", "lib.images.Optimizer.step"]
+    assert library.calls == ["logging.Logger.info", "lib.images.Optimizer.step"]
 
 
-def test_before_python_3_11_code_does_not_know_its_class_and_the_module_is_asked(library):
+def test_before_python_3_11_the_class_is_looked_up_in_the_module(library):
     searched = frames._qualified.__wrapped__
     older = types.SimpleNamespace(co_name="step")
     library.Optimizer.step = types.SimpleNamespace(__code__=older)
@@ -142,24 +144,24 @@ def test_before_python_3_11_code_does_not_know_its_class_and_the_module_is_asked
     assert searched(types.SimpleNamespace(co_name="open"), "lib.images") == "open"
 
 
-def test_wrappers_that_a_library_puts_around_its_functions_are_looked_through(library):
+def test_wrappers_around_library_functions_are_skipped(library):
     library.step()
-    assert library.told == ["lib.images.Optimizer.step"]
+    assert library.calls == ["lib.images.Optimizer.step"]
 
 
-def test_a_private_function_is_better_than_none(library):
+def test_a_private_function_is_used_if_there_is_no_public_one(library):
     library.private()
-    assert library.told == ["lib.images._open"]
+    assert library.calls == ["lib.images._open"]
 
 
-def test_a_line_that_runs_by_itself_called_nothing():
+def test_a_line_without_a_library_call_has_no_called_function():
     assert called(sys._getframe()) is None
     assert called(None) is None
 
 
-def test_gpulabs_own_hooks_are_not_what_the_user_called(library):
+def test_hooks_of_gpulab_do_not_count_as_library_calls(library):
     hooked = types.ModuleType("gpulab.capture.marks")
     hooked.original = library.open
     exec(compile("def marked():\n    original()", "/x/site-packages/gpulab/capture/marks.py", "exec"), hooked.__dict__)
     hooked.marked()
-    assert library.told == ["lib.images.open"]
+    assert library.calls == ["lib.images.open"]

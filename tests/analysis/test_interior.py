@@ -23,12 +23,12 @@ def reaching(late_ms):
         return [*first, *second]
 
     run = on_gpu(stepped(step), "A100")
-    found = steps(run)
-    return interior(run, found, ledger(run, found)), ledger(run, found)
+    run_steps = steps(run)
+    return interior(run, run_steps, ledger(run, run_steps)), ledger(run, run_steps)
 
 
 @pytest.mark.parametrize("late_ms", [0, 12, 30])
-def test_each_kernel_is_counted_where_it_began(late_ms):
+def test_each_kernel_is_counted_in_the_step_in_which_it_starts(late_ms):
     kernels, _ = reaching(late_ms)
     assert kernels.per_step(kernels.which(lambda name: True)) == 2
     (work,) = works(kernels)
@@ -39,7 +39,7 @@ def test_each_kernel_is_counted_where_it_began(late_ms):
 
 
 @pytest.mark.parametrize("late_ms", [0, 12, 30])
-def test_the_time_of_all_of_them_is_what_the_ledger_says(late_ms):
+def test_the_total_kernel_time_equals_the_ledger(late_ms):
     kernels, accounts = reaching(late_ms)
     everything = kernels.which(lambda name: True)
     assert kernels.spans(everything).total_ns == 80 * MS * kernels.many

@@ -54,7 +54,7 @@ def test_the_order_of_events_does_not_matter(events, random):
         assert one.part_ns[part.key].tolist() == other.part_ns[part.key].tolist()
 
 
-def test_device_work_counts_once_and_what_it_hides_is_not_idle():
+def test_overlapped_device_work_counts_once():
     book = books(
         stepped(
             lambda at: [
@@ -101,7 +101,7 @@ def test_short_gaps_between_calls_are_glue_and_long_ones_are_python():
     assert ms(book, "python") == 30
 
 
-def test_without_a_gpu_the_cpu_is_the_device_and_a_loaders_own_operators_are_no_compute():
+def test_without_a_gpu_the_cpu_is_the_device_and_operators_in_the_loader_are_no_compute():
     book = books(
         stepped(
             lambda at: [
@@ -120,7 +120,7 @@ def test_without_a_gpu_the_cpu_is_the_device_and_a_loaders_own_operators_are_no_
     assert {part.key: ms(book, part.key) for part in book.parts} == pytest.approx(expected)
 
 
-def test_work_of_another_gpu_does_not_make_this_one_busy():
+def test_work_of_another_gpu_does_not_count_as_busy_time():
     book = books(
         stepped(
             lambda at: [
@@ -141,7 +141,7 @@ def test_without_steps_or_events_there_is_no_ledger():
     assert books([]) is None
 
 
-def test_a_ledger_of_one_step_still_sums():
+def test_a_ledger_of_one_step_sums_to_its_duration():
     run = run_of([event(Kind.OP, "aten::mm", 3, 7)])
     book = ledger(run, steps(run))
     assert book.step_ns.tolist() == [7 * MS]

@@ -12,8 +12,8 @@ from tests.support.runs.made_runs import MS, NO_WORKERS, event, host_sample, loa
 
 def fed(marks, events=(), **more):
     run = run_of([*events, event(Kind.OP, "aten::mm", 0, 0.1)], marks=marks, **more)
-    found = steps(run)
-    return feeding(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return feeding(run, run_steps, ledger(run, run_steps))
 
 
 def plain_loop(fetches, count=20, step_ms=100.0):
@@ -31,7 +31,7 @@ def plain_loop(fetches, count=20, step_ms=100.0):
     return {"marks": marks, "events": events, "windows": [(count * step_ms / 2, count * step_ms)]}
 
 
-def test_a_fetch_that_computes_is_told_from_one_that_waits():
+def test_cpu_time_and_waiting_of_a_fetch_are_separated():
     computing = fed(**plain_loop([(0, 40, 39, 0)]), loaders=[NO_WORKERS])
     waiting = fed(**plain_loop([(0, 40, 1, 0)]), loaders=[NO_WORKERS])
     assert (computing.fetch_ns, computing.rest_ns) == (40 * MS, 60 * MS)
@@ -39,11 +39,11 @@ def test_a_fetch_that_computes_is_told_from_one_that_waits():
     assert waiting.cpu_frac == pytest.approx(0.025)
 
 
-def test_what_other_threads_use_during_a_fetch_is_not_the_steps_cost():
+def test_cpu_time_of_other_threads_during_a_fetch_does_not_count():
     assert fed(**plain_loop([(0, 40, 39, 0)]), loaders=[NO_WORKERS]).rest_cpu_ns == 50 * MS
 
 
-def test_all_loaders_a_step_draws_from_count():
+def test_fetches_from_all_loaders_of_a_step_count():
     both = fed(**plain_loop([(0, 10, 9, 0), (12, 20, 19, 1)]), loaders=[NO_WORKERS, NO_WORKERS])
     assert both.fetch_ns == 30 * MS
     assert both.fetch_cpu_ns == 28 * MS
@@ -51,20 +51,20 @@ def test_all_loaders_a_step_draws_from_count():
     assert both.rest_cpu_ns == 50 * MS
 
 
-def test_the_bound_rests_on_the_fastest_steps():
+def test_the_lower_bound_uses_the_fastest_steps():
     loop = plain_loop([(0, 40, 39, 0)])
     assert fed(**loop, loaders=[NO_WORKERS]).least_rest_ns == 60 * MS
 
 
-def test_the_cpu_time_of_workers_is_told_per_batch():
+def test_the_cpu_time_of_workers_is_per_batch():
     samples = [host_sample(at, workers=2.0, worker_cpu_s=at / 1000, workers_blocked=1.0) for at in range(0, 2000, 100)]
     loop = plain_loop([(0, 40, 1, 0)])
-    seen = fed(**loop, loaders=[Loader(workers=2)], samples=samples)
-    assert seen.worker_cpu_ns == pytest.approx(100 * MS, rel=0.06)
-    assert seen.blocked_frac == 0.5
+    loading = fed(**loop, loaders=[Loader(workers=2)], samples=samples)
+    assert loading.worker_cpu_ns == pytest.approx(100 * MS, rel=0.06)
+    assert loading.blocked_frac == 0.5
 
 
-def test_without_a_loader_there_is_no_feeding():
+def test_without_a_loader_there_is_no_loading_cost():
     run = run_of([event(Kind.OP, "aten::mm", 0, 5)])
-    found = steps(run)
-    assert feeding(run, found, ledger(run, found)) is None
+    run_steps = steps(run)
+    assert feeding(run, run_steps, ledger(run, run_steps)) is None

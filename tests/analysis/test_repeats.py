@@ -1,4 +1,4 @@
-"""What comes again and again in a row of work: by patterns written down, and by a slow search for them."""
+"""Repeated patterns in a sequence of work, checked with written-out patterns and with a slow search."""
 
 import numpy as np
 from hypothesis import given
@@ -6,42 +6,42 @@ from hypothesis import strategies as st
 
 from gpulab.analysis.kernels.repeats import LONGEST, TIMES, in_a_row, keyed, repeats
 
-NOBODY = "-"  # of which each is another
+UNIQUE = "-"  # stands for items that differ from all others
 
 
-def found(pattern, alone=""):
+def repeats_in(pattern, alone=""):
     letters = np.array([ord(each) for each in pattern])
-    key = np.where(letters == ord(NOBODY), -np.arange(len(letters)) - 1, letters)
+    key = np.where(letters == ord(UNIQUE), -np.arange(len(letters)) - 1, letters)
     return repeats(key, np.isin(letters, [ord(each) for each in alone]))
 
 
 def begins(pattern, alone=""):
-    return np.flatnonzero(found(pattern, alone).begins).tolist()
+    return np.flatnonzero(repeats_in(pattern, alone).begins).tolist()
 
 
-def test_each_round_of_a_loop_begins_anew():
+def test_each_loop_iteration_is_found():
     assert begins("xy" + "abc" * 8 + "z") == list(range(2, 26, 3))
-    assert found("xy" + "abc" * 8 + "z").member.tolist() == [False] * 2 + [True] * 24 + [False]
+    assert repeats_in("xy" + "abc" * 8 + "z").member.tolist() == [False] * 2 + [True] * 24 + [False]
 
 
-def test_fewer_rounds_may_be_one_formula():
+def test_fewer_than_eight_repeats_are_no_loop():
     assert begins("abc" * 7) == []
-    assert not found("abc" * 7).member.any()
+    assert not repeats_in("abc" * 7).member.any()
 
 
-def test_what_never_follows_itself_begins_anew_each_time_and_is_no_loop_yet():
+def test_an_item_that_never_follows_itself_starts_an_iteration_but_no_loop():
     assert begins("sss", alone="s") == [1, 2]
     assert begins("aaa", alone="s") == []
-    assert not found("sss", alone="s").member.any()
+    assert not repeats_in("sss", alone="s").member.any()
 
 
-def test_a_loop_within_a_loop_is_found_with_the_loop_around_it():
+def test_nested_loops_are_found():
     pattern = ("a" * 8 + "b") * 8
     assert set(range(0, 72, 9)) <= set(begins(pattern))
-    assert found(pattern).member.all()
+    assert repeats_in(pattern).member.all()
 
 
-def test_what_is_no_part_ends_every_pattern():
+def test_an_item_outside_all_patterns_interrupts_a_loop():
     assert begins("ab-" * 20) == []
 
 
@@ -56,20 +56,20 @@ def by_search(letters):
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.integers(1, 10)), max_size=6))
-def test_no_loop_is_missed_and_none_made_up(parts):
+def test_loops_equal_those_of_a_slow_search(parts):
     letters = "".join(text * times for text, times in parts)
-    told = found(letters)
-    assert told.member.tolist() == by_search(letters).tolist()
-    assert not (told.begins & ~told.member).any()
+    result = repeats_in(letters)
+    assert result.member.tolist() == by_search(letters).tolist()
+    assert not (result.begins & ~result.member).any()
 
 
-def test_so_many_of_one_kind_in_a_row_are_told():
+def test_runs_of_eight_equal_items_are_found():
     key = np.array([1] * 8 + [2] * 7 + [1] * 9)
     assert np.flatnonzero(in_a_row(key)).tolist() == [*range(8), *range(15, 24)]
     assert not in_a_row(key[:0]).any()
 
 
-def test_rows_are_of_one_kind_where_all_their_columns_are():
+def test_rows_have_the_same_key_if_all_columns_are_equal():
     kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.array([True, True, True, False]))
     assert len(set(kinds.tolist())) == 4
     kinds = keyed(np.array([1, 1, 2, 1]), np.array([5, 6, 5, 5]), part=np.ones(4, bool))

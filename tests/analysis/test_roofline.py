@@ -20,8 +20,8 @@ BF16 = '["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"]'
 
 
 def kernels_of(run):
-    found = steps(run)
-    return interior(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return interior(run, run_steps, ledger(run, run_steps))
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def kernels_of(run):
         ("aten::mm", '[["128", 256], {}]', None),
     ],
 )  # fmt: skip
-def test_the_arithmetic_of_an_operator_follows_from_its_sizes(op, shapes, expected):
+def test_flops_follow_from_input_sizes(op, shapes, expected):
     assert flops(op, inputs(shapes, BF16)) == expected
 
 
-def test_what_must_be_moved_is_every_input_and_the_result_once():
+def test_minimum_bytes_are_every_input_and_the_result_once():
     assert moved_bytes("aten::mm", inputs("[[128, 256], [256, 512]]", BF16)) == 2 * (128 * 256 + 256 * 512 + 128 * 512)
     assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["float", "float"]')) == 12_000
     assert moved_bytes("aten::add", inputs("[[1000], [1000]]", '["quaternion", "float"]')) is None
@@ -87,20 +87,20 @@ MOVES = {
 
 
 @pytest.mark.parametrize(("op", "shapes", "read", "written"), MOVES.values(), ids=MOVES.keys())
-def test_what_is_read_and_what_is_written_is_counted_once(op, shapes, read, written):
-    given = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
-    assert moved_bytes(f"aten::{op}", given) == 4 * (read + written)
+def test_reads_and_writes_are_counted_once(op, shapes, read, written):
+    op_inputs = inputs(shapes, json.dumps(["float" if shape else "Scalar" for shape in json.loads(shapes)]))
+    assert moved_bytes(f"aten::{op}", op_inputs) == 4 * (read + written)
 
 
-def test_a_copy_that_turns_numbers_into_others_moves_each_kind_once():
+def test_a_dtype_conversion_reads_one_type_and_writes_the_other():
     assert moved_bytes("aten::copy_", inputs("[[1000], [1000], []]", '["c10::Half", "float", "Scalar"]')) == 6_000
 
 
-def test_what_is_true_or_not_takes_a_byte():
+def test_a_boolean_takes_one_byte():
     assert moved_bytes("aten::gt", inputs("[[1000], []]", '["float", "Scalar"]')) == 5_000
 
 
-def test_an_operator_in_place_is_called_as_pytorch_records_it():
+def test_in_place_operators_are_recognised_by_their_recorded_names():
     """The names and places of arguments that the counts rely on, from PyTorch itself."""
     torch = pytest.importorskip("torch")
     a, b, out = torch.ones(10), torch.ones(10), torch.empty(10)
@@ -109,13 +109,13 @@ def test_an_operator_in_place_is_called_as_pytorch_records_it():
         torch.add(a, b, out=out)
         torch.exp(a, out=out)
         a.copy_(b)
-    moved = {}
-    for each in recorded.events():
-        given = inputs(
-            json.dumps(each.input_shapes), json.dumps(["float" if shape else "" for shape in each.input_shapes])
+    bytes_by_op = {}
+    for op in recorded.events():
+        op_inputs = inputs(
+            json.dumps(op.input_shapes), json.dumps(["float" if shape else "" for shape in op.input_shapes])
         )
-        moved[each.name] = moved_bytes(each.name, given)
-    assert moved == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
+        bytes_by_op[op.name] = moved_bytes(op.name, op_inputs)
+    assert bytes_by_op == {"aten::add_": 120, "aten::add": 120, "aten::exp": 80, "aten::copy_": 80}
 
 
 def product_step(at):
@@ -123,22 +123,22 @@ def product_step(at):
     return launched("nvjet_tst_128x64", at, 2, number=round(at) + 1, op="aten::mm", **sizes)
 
 
-def test_the_utilisation_of_a_step_is_its_arithmetic_over_the_peak():
+def test_mfu_is_the_flops_of_a_step_over_the_peak():
     kernels = kernels_of(on_gpu(stepped(product_step, step_ms=4)))
-    found = utilisation(kernels, 4 * MS, works(kernels))
-    assert found.flops == 2 * 8192**3
-    assert found.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
-    assert found.step_frac == pytest.approx(found.kernel_frac / 2)
-    assert found.told_frac == 1
+    mfu = utilisation(kernels, 4 * MS, works(kernels))
+    assert mfu.flops == 2 * 8192**3
+    assert mfu.kernel_frac == pytest.approx(2 * 8192**3 / 2e-3 / 989e12)
+    assert mfu.step_frac == pytest.approx(mfu.kernel_frac / 2)
+    assert mfu.told_frac == 1
 
 
-def test_without_sizes_nothing_is_said_of_arithmetic():
+def test_without_recorded_sizes_there_is_no_mfu():
     kernels = kernels_of(on_gpu(stepped(lambda at: launched("nvjet_tst", at, 2, number=round(at) + 1, op="aten::mm"))))
     assert works(kernels) == ()
     assert utilisation(kernels, MS, ()) is None
 
 
-def test_a_call_is_held_by_the_innermost_operator_that_is_not_over():
+def test_a_call_belongs_to_the_innermost_operator_that_has_not_ended():
     events = on_gpu(
         [
             event(Kind.OP, "aten::linear", 0, 10),
@@ -156,8 +156,8 @@ def test_a_call_is_held_by_the_innermost_operator_that_is_not_over():
     assert sorted(map(str, names)) == ["None", "None", "None", "aten::addmm", "aten::linear"]
 
 
-def test_a_kernel_with_half_as_many_blocks_as_multiprocessors_fills_half_the_gpu():
-    told = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
-    assert told.small_frac == 1
-    assert told.filled_frac == 0.5
-    assert told.blocks == 66
+def test_a_kernel_with_half_as_many_blocks_as_multiprocessors_uses_half_the_gpu():
+    fill = filling(kernels_of(on_gpu(stepped(lambda at: launched("k", at, 50, number=round(at) + 1, grid=66)))))
+    assert fill.small_frac == 1
+    assert fill.filled_frac == 0.5
+    assert fill.blocks == 66

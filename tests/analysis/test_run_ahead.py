@@ -20,65 +20,65 @@ FEW_LARGE = [Call(host_us=10.0, kernel_us=4000.0)] * 5
 
 
 def test_a_step_of_few_large_kernels_takes_as_long_as_the_gpu_needs():
-    found = steps(run_like(FEW_LARGE, steps=8))
-    assert found.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
-    assert found.by_host.step_ns / 1e6 == pytest.approx(0.07, rel=0.01), "as close as the calls"
+    run_steps = steps(run_like(FEW_LARGE, steps=8))
+    assert run_steps.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+    assert run_steps.by_host.step_ns / 1e6 == pytest.approx(0.07, rel=0.01), "as close as the calls"
 
 
-def test_its_ledger_is_full_of_the_gpus_work():
+def test_the_ledger_of_a_run_ahead_loop_is_busy():
     run = run_like(FEW_LARGE, steps=8)
-    told = ledger(run, steps(run))
-    assert told.busy_frac > 0.99
-    assert told.median_ns("matmul") / 1e6 == pytest.approx(20.0, rel=0.01)
+    run_ledger = ledger(run, steps(run))
+    assert run_ledger.busy_frac > 0.99
+    assert run_ledger.median_ns("matmul") / 1e6 == pytest.approx(20.0, rel=0.01)
 
 
-def test_the_steps_follow_one_another_and_each_holds_the_work_it_called_for():
+def test_gpu_steps_are_adjacent_and_contain_the_work_they_launched():
     run = run_like(FEW_LARGE, steps=8)
-    found = steps(run)
-    assert np.array_equal(found.start_ns[1:], found.end_ns[:-1])
+    run_steps = steps(run)
+    assert np.array_equal(run_steps.start_ns[1:], run_steps.end_ns[:-1])
     kernels = run.event_rows.of_kind(Kind.KERNEL)
-    begun = np.searchsorted(found.start_ns, kernels["start_ns"], side="right") - 1
-    assert np.bincount(begun[begun >= 0]).tolist() == [5] * len(found)
+    step_of_kernel = np.searchsorted(run_steps.start_ns, kernels["start_ns"], side="right") - 1
+    assert np.bincount(step_of_kernel[step_of_kernel >= 0]).tolist() == [5] * len(run_steps)
 
 
-def test_one_that_waits_in_every_step_keeps_the_steps_of_its_marks():
-    found = steps(run_like([*FEW_LARGE, Call(waits=True)], steps=8))
-    assert found.host is None
-    assert found.step_ns / 1e6 == pytest.approx(step_ms([*FEW_LARGE, Call(waits=True)]), rel=0.01)
+def test_a_loop_that_waits_in_every_step_keeps_the_steps_of_its_marks():
+    run_steps = steps(run_like([*FEW_LARGE, Call(waits=True)], steps=8))
+    assert run_steps.host is None
+    assert run_steps.step_ns / 1e6 == pytest.approx(step_ms([*FEW_LARGE, Call(waits=True)]), rel=0.01)
 
 
-def test_so_does_one_whose_queue_is_full():
+def test_a_loop_with_a_full_launch_queue_keeps_the_steps_of_its_marks():
     full = [Call(host_us=10.0, kernel_us=40.0)] * 600
     assert steps(run_like(full, steps=10)).host is None
 
 
-def test_a_replay_of_it_takes_as_long_and_faster_kernels_make_it_shorter():
+def test_a_replay_reproduces_the_gpu_step_and_faster_kernels_shorten_it():
     run = run_like(FEW_LARGE, steps=8)
-    found = steps(run)
-    ready = scene(run, found, ledger(run, found))
+    run_steps = steps(run)
+    ready = scene(run, run_steps, ledger(run, run_steps))
     free = predict(ready, chosen("instant_gpu"))
     assert free.step_ns / 1e6 == pytest.approx(20.0, rel=0.02)
     assert free.best_ns < 0.1 * free.step_ns
 
 
-def test_what_it_is_told_is_about_its_kernels_with_the_gpus_step():
+def test_the_diagnosis_is_about_kernels_and_uses_the_gpu_step():
     first = diagnose(run_like(FEW_LARGE, steps=8)).first
     assert first.rule == "no_tf32"
     assert first.gain.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
 
 
 @pytest.mark.parametrize("count", [3, 4, 5, 6, 9])
-def test_of_however_few_steps_the_step_is_the_gpus(count):
-    found = steps(run_like(FEW_LARGE, steps=count))
-    assert found.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
+def test_the_gpu_step_is_found_with_few_steps(count):
+    run_steps = steps(run_like(FEW_LARGE, steps=count))
+    assert run_steps.step_ns / 1e6 == pytest.approx(step_ms(FEW_LARGE), rel=0.01)
 
 
-def test_a_few_steps_that_only_filled_the_queue_do_not_move_the_step():
+def test_a_few_queue_filling_steps_do_not_change_the_step_time():
     # A queue of 12 takes two steps of five launches at once; the third waits for most of what it calls for.
-    found = steps(run_like(FEW_LARGE, steps=8, queue=12))
-    assert found.host is None, "most of the steps wait"
-    assert found.dur_ns[3:] / 1e6 == pytest.approx([20.0] * 5, rel=0.01)
-    assert found.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
+    run_steps = steps(run_like(FEW_LARGE, steps=8, queue=12))
+    assert run_steps.host is None, "most of the steps wait"
+    assert run_steps.dur_ns[3:] / 1e6 == pytest.approx([20.0] * 5, rel=0.01)
+    assert run_steps.step_ns / 1e6 == pytest.approx(20.0, rel=0.01)
 
 
 def test_the_report_says_that_the_steps_are_those_of_the_gpu():
@@ -86,7 +86,7 @@ def test_the_report_says_that_the_steps_are_those_of_the_gpu():
     assert "the host ran ahead" not in repr(report(run_like([*FEW_LARGE, Call(waits=True)], steps=8)))
 
 
-def test_a_step_that_calls_for_no_work_tells_of_no_pace():
+def test_a_step_without_launches_gives_no_gpu_steps():
     events, _ = simulate(FEW_LARGE, 6, Setup())
     ends = max(each["start_ns"] + each["dur_ns"] for each in events) / 1e6
     idle = [event(Kind.STEP, f"ProfilerStep#{n}", ends + n, 1.0) for n in range(6, 9)]

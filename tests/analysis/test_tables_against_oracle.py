@@ -49,28 +49,28 @@ def test_the_devices_that_worked_are_those_of_the_oracle(both):
     assert list(devices(run)) == oracle.devices()
 
 
-def test_busy_time_by_sort_of_any_window_equals_the_oracle(both):
+def test_busy_time_by_kind_equals_the_oracle_in_any_window(both):
     run, oracle = both
     if not oracle.work():
         assert busy(run) is None
         assert busy_table(run) is busy_table(run, "steps") is gap_table(run) is launch_delays(run) is None
         return
     for device in sides(run):
-        seen = busy(run, device)
-        assert seen.window_ns == oracle.window(device)
+        device_busy = busy(run, device)
+        assert device_busy.window_ns == oracle.window(device)
         # The windows of the steps and of the recording, the whole, and some that cut through the work.
-        edges = np.linspace(*seen.window_ns, 8).astype(int).tolist()
-        found = steps(run)
-        windows = [seen.window_ns, *run.recording.windows_ns, *pairwise(edges)]
-        windows += zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
-        table = seen.within(*zip(*windows, strict=True))
+        edges = np.linspace(*device_busy.window_ns, 8).astype(int).tolist()
+        run_steps = steps(run)
+        windows = [device_busy.window_ns, *run.recording.windows_ns, *pairwise(edges)]
+        windows += zip(run_steps.start_ns.tolist(), run_steps.end_ns.tolist(), strict=True)
+        table = device_busy.within(*zip(*windows, strict=True))
         assert list(zip(table["start_ns"], table["end_ns"], strict=True)) == windows
         for row, window in enumerate(windows):
             expected = oracle.by_sort(window, device)
-            told = {name.removesuffix("_ns"): int(table[name][row]) for name in PARTS}
-            assert told == {name: expected.get(name, 0) for name in told}, window
+            actual = {name.removesuffix("_ns"): int(table[name][row]) for name in PARTS}
+            assert actual == {name: expected.get(name, 0) for name in actual}, window
             assert table["idle_ns"][row] == window[1] - window[0] - expected.get("busy", 0)
-        assert seen.busy_ns == oracle.by_sort(seen.window_ns, device)["busy"]
+        assert device_busy.busy_ns == oracle.by_sort(device_busy.window_ns, device)["busy"]
     assert {device: busy(run, device).busy_ns for device in devices(run)} == oracle.busy_ns()
 
 
@@ -78,19 +78,19 @@ PARTS = [f"{part}_ns" for part in ("busy", "kernels", "communication", "copies",
 PARTS += ["exposed_communication_ns", "exposed_copies_ns"]
 
 
-def test_tables_of_busy_time_are_of_the_windows_they_are_named_for(both):
+def test_busy_tables_cover_the_windows_they_are_named_for(both):
     run, oracle = both
     if not oracle.work():
         return
     first, last = oracle.window()
-    whole = busy_table(run)
-    assert (whole["start_ns"].tolist(), whole["end_ns"].tolist()) == ([first], [last])
+    total_rows = busy_table(run)
+    assert (total_rows["start_ns"].tolist(), total_rows["end_ns"].tolist()) == ([first], [last])
     assert busy_table(run, "recorded")["end_ns"].tolist() == [run.span_ns]
-    found = steps(run)
-    for each in (busy_table(run, "steps"), busy_table(run, found)):
-        assert each["start_ns"].tolist() == found.start_ns.tolist()
-        assert each["busy_ns"].tolist() == [
-            oracle.by_sort(window).get("busy", 0) for window in zip(found.start_ns, found.end_ns, strict=True)
+    run_steps = steps(run)
+    for step_rows in (busy_table(run, "steps"), busy_table(run, run_steps)):
+        assert step_rows["start_ns"].tolist() == run_steps.start_ns.tolist()
+        assert step_rows["busy_ns"].tolist() == [
+            oracle.by_sort(window).get("busy", 0) for window in zip(run_steps.start_ns, run_steps.end_ns, strict=True)
         ]
 
 
@@ -98,29 +98,29 @@ def test_gaps_equal_the_oracle(both):
     run, oracle = both
     for device in sides(run) if oracle.work() else ():
         expected = oracle.gaps(device)
-        found = gap_table(run, device)
-        assert list(zip(found["start_ns"], found["end_ns"], strict=True)) == expected
-        assert found["dur_ns"].sum() == busy(run, device).idle_ns == sum(b - a for a, b in expected)
+        gap_rows = gap_table(run, device)
+        assert list(zip(gap_rows["start_ns"], gap_rows["end_ns"], strict=True)) == expected
+        assert gap_rows["dur_ns"].sum() == busy(run, device).idle_ns == sum(b - a for a, b in expected)
         long = gap_table(run, device, longer_than_ns=100_000)
         assert len(long) == sum(b - a > 100_000 for a, b in expected)
         spans = list(zip(steps(run).start_ns, steps(run).end_ns, strict=True))
         inside = [next((n for n, (a, b) in enumerate(spans) if a <= at < b), -1) for at, _ in expected]
-        assert found["step"].tolist() == inside
+        assert gap_rows["step"].tolist() == inside
 
 
 def test_the_kernel_table_equals_the_oracle(both):
     run, oracle = both
     for device in sides(run):
-        named = oracle.by_name(KERNEL, device)
-        whole = sum(event["length"] for events in named.values() for event in events)
+        events_by_name = oracle.by_name(KERNEL, device)
+        total = sum(event["length"] for events in events_by_name.values() for event in events)
         table = kernel_table(run, device)
         assert table["total_ns"].tolist() == sorted(table["total_ns"].tolist(), reverse=True)
-        assert sorted(table.words("name").to_list()) == sorted(named)
+        assert sorted(table.words("name").to_list()) == sorted(events_by_name)
         for row, name in enumerate(table.words("name").to_list()):
-            events = named[name]
+            events = events_by_name[name]
             lengths = [event["length"] for event in events]
-            told = {column: table[column][row] for column in ("count", "total_ns", "min_ns", "median_ns", "max_ns")}
-            assert list(told.values()) == [
+            actual = {column: table[column][row] for column in ("count", "total_ns", "min_ns", "median_ns", "max_ns")}
+            assert list(actual.values()) == [
                 len(lengths),
                 sum(lengths),
                 min(lengths),
@@ -128,7 +128,7 @@ def test_the_kernel_table_equals_the_oracle(both):
                 max(lengths),
             ], name
             assert table["mean_ns"][row] == sum(lengths) // len(lengths)
-            assert table["share_frac"][row] == pytest.approx(sum(lengths) / whole)
+            assert table["share_frac"][row] == pytest.approx(sum(lengths) / total)
             assert (table["kind"][row] == Kind.COLLECTIVE) == (sort(events[0]) == "communication")
             streams = sorted({event["args"]["stream"] for event in events})
             assert table.words("streams")[row] == ", ".join(map(str, streams))
@@ -140,41 +140,42 @@ def test_the_kernel_table_equals_the_oracle(both):
 def test_the_copy_table_equals_the_oracle(both):
     run, oracle = both
     for device in sides(run):
-        named = oracle.by_name(MEMCPY | MEMSET, device)
+        events_by_name = oracle.by_name(MEMCPY | MEMSET, device)
         table = copy_table(run, device)
-        assert sorted(table.words("name").to_list()) == sorted(named)
+        assert sorted(table.words("name").to_list()) == sorted(events_by_name)
         for row, name in enumerate(table.words("name").to_list()):
-            sized = [event for event in named[name] if "bytes" in event["args"]]
+            events = events_by_name[name]
+            sized = [event for event in events if "bytes" in event["args"]]
             timed = [event for event in sized if event["length"]]
             size = sum(int(event["args"]["bytes"]) for event in sized) if sized else -1
-            lengths = [event["length"] for event in named[name]]
-            told = [table[column][row] for column in ("count", "sized", "bytes", "total_ns", "median_ns")]
-            assert told == [len(lengths), len(sized), size, sum(lengths), median(lengths)], name
-            moved = sum(int(event["args"]["bytes"]) for event in timed)
-            rate = moved / sum(event["length"] for event in timed) * 1e9 if moved else np.nan
+            lengths = [event["length"] for event in events]
+            actual = [table[column][row] for column in ("count", "sized", "bytes", "total_ns", "median_ns")]
+            assert actual == [len(lengths), len(sized), size, sum(lengths), median(lengths)], name
+            timed_bytes = sum(int(event["args"]["bytes"]) for event in timed)
+            rate = timed_bytes / sum(event["length"] for event in timed) * 1e9 if timed_bytes else np.nan
             assert table["rate_bytes_per_s"][row] == pytest.approx(rate, nan_ok=True)
-            told = name.split()[1] if sort(named[name][0]) == "copies" else "fill"
-            assert table.words("direction")[row] == told
+            direction = name.split()[1] if sort(events[0]) == "copies" else "fill"
+            assert table.words("direction")[row] == direction
             kind = next((word for word in ("pageable", "pinned") if word in name.lower()), None)
             assert table.words("host_memory")[row] == kind
 
 
-def test_the_launch_delay_of_every_piece_of_work_equals_the_oracle(both):
+def test_every_launch_delay_equals_the_oracle(both):
     run, oracle = both
     if not oracle.work():
         return
-    found = launch_delays(run)
+    delays = launch_delays(run)
     pairs = oracle.launches()
-    work, call = run.event_rows.where(found.rows["event"]), run.event_rows.where(found.rows["call"])
-    told = zip(
+    work, call = run.event_rows.where(delays.rows["event"]), run.event_rows.where(delays.rows["call"])
+    actual = zip(
         work.words("name").to_list(),
         work["start_ns"].tolist(),
         call.words("name").to_list(),
-        found.rows["delay_ns"].tolist(),
-        found.rows["after_call_ns"].tolist(),
+        delays.rows["delay_ns"].tolist(),
+        delays.rows["after_call_ns"].tolist(),
         strict=True,
     )
-    assert sorted(told) == sorted(
+    assert sorted(actual) == sorted(
         (
             e["name"],
             e["begin"] - oracle.zero,
@@ -185,18 +186,18 @@ def test_the_launch_delay_of_every_piece_of_work_equals_the_oracle(both):
         for e, c in pairs
     )
     unlinked = len(oracle.work()) - len(pairs)
-    assert found.unlinked == unlinked
+    assert delays.unlinked == unlinked
     linked_kernels = sum(event["cat"] in KERNEL for event, _ in pairs)
-    assert found.unlinked_kernels == len(oracle.of(KERNEL)) - linked_kernels
-    assert found.median_ns == median([e["begin"] - c["begin"] for e, c in pairs])
-    waits = zip(work["start_ns"].tolist(), work["correlation"].tolist(), found.rows["queued"].tolist(), strict=True)
+    assert delays.unlinked_kernels == len(oracle.of(KERNEL)) - linked_kernels
+    assert delays.median_ns == median([e["begin"] - c["begin"] for e, c in pairs])
+    waits = zip(work["start_ns"].tolist(), work["correlation"].tolist(), delays.rows["queued"].tolist(), strict=True)
     expected = [(e["begin"] - oracle.zero, e["args"]["correlation"], many) for e, many in oracle.queued()]
     assert sorted(waits) == sorted(expected)
-    assert found.rows["queued"].max() == max(many for *_, many in expected)
+    assert delays.rows["queued"].max() == max(many for *_, many in expected)
 
 
-# Known beforehand: found by another program, of the same files, before this one was written.
-KNOWN = {
+# Reference values: computed from the same files by another program, before this one was written.
+REFERENCE = {
     "v100_resnet50_workers0": (603.558, 39.43, 43.97),
     "v100_ns_resolution": (472.454, 1.578, 2.558),
     "a100_ddp_8ranks_rank": (388.587, 16.36, 16.46),
@@ -205,28 +206,28 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_busy_and_idle_are_what_is_known_of_these_traces(recorded, name):
+@pytest.mark.parametrize("name", REFERENCE)
+def test_busy_and_idle_time_equal_the_reference_values(recorded, name):
     run = trace.read(recorded(f"{name}.json.gz"))
-    busy_ms, idle_percent, idle_in_steps_percent = KNOWN[name]
-    seen = busy(run)
-    first, last = seen.window_ns
-    assert seen.busy_ns / MS == pytest.approx(busy_ms, abs=0.0006)
-    assert 100 * seen.idle_ns / (last - first) == pytest.approx(idle_percent, abs=0.006)
+    busy_ms, idle_percent, idle_in_steps_percent = REFERENCE[name]
+    device_busy = busy(run)
+    first, last = device_busy.window_ns
+    assert device_busy.busy_ns / MS == pytest.approx(busy_ms, abs=0.0006)
+    assert 100 * device_busy.idle_ns / (last - first) == pytest.approx(idle_percent, abs=0.006)
     marks = run.event_rows.of_kind(Kind.STEP)
     if idle_in_steps_percent is not None:
-        within = seen.within(marks["start_ns"].min(), (marks["start_ns"] + marks["dur_ns"]).max())
-        assert 100 * (1 - within["busy_frac"][0]) == pytest.approx(idle_in_steps_percent, abs=0.006)
+        row = device_busy.within(marks["start_ns"].min(), (marks["start_ns"] + marks["dur_ns"]).max())
+        assert 100 * (1 - row["busy_frac"][0]) == pytest.approx(idle_in_steps_percent, abs=0.006)
     else:
         assert not len(marks)
 
 
 def test_kernels_without_a_launch_in_a_real_trace_are_counted_and_kept(recorded):
     run = trace.read(recorded("mi300_resnet_checkpoint.json.gz"))
-    found = launch_delays(run)
-    assert (found.unlinked_kernels, found.unlinked) == (757, 968)
+    delays = launch_delays(run)
+    assert (delays.unlinked_kernels, delays.unlinked) == (757, 968)
     assert kernel_table(run)["count"].sum() == 2995
-    linked = run.event_rows.where(found.rows["event"])
+    linked = run.event_rows.where(delays.rows["event"])
     alone = union(linked["start_ns"], linked["start_ns"] + linked["dur_ns"]).total_ns
     assert alone < 0.7 * busy(run).busy_ns  # what is told where the others are dropped
 
@@ -253,7 +254,7 @@ def test_a_kernel_without_a_launch_in_the_trace_counts_as_any_other():
     assert launch_delays(unlinked).median_ns is None
 
 
-def test_steps_are_those_of_the_host_and_not_their_shadows_on_the_device():
+def test_steps_are_those_of_the_host_and_not_their_copies_on_the_device():
     """Kineto copies each step to the device's lanes, shorter and later; to count it is to have every step twice."""
     events = []
     for number in range(4):
@@ -279,24 +280,24 @@ LABELS = {
 
 
 @pytest.mark.parametrize("year", LABELS)
-def test_figures_are_the_same_under_the_labels_of_every_year_and_maker(year):
+def test_figures_do_not_depend_on_the_labels_of_trace_versions_and_vendors(year):
     kernel, memcpy, memset, call, op, launch, copy, device = LABELS[year]
-    told = {"device": device, "stream": 7}
+    device_args = {"device": device, "stream": 7}
     events = [
         x(op, "aten::mm", 0, 20),
         x(call, launch, 5, 5, correlation=1),
         x(call, copy, 12, 5, correlation=2),
-        x(kernel, "sgemm", 20, 30, tid=7, correlation=1, **told),
-        x(memcpy, "Memcpy DtoH (Device -> Pinned)", 40, 20, tid=7, correlation=2, bytes="2000", **told),
-        x(memset, "Memset (Device)", 80, 10, tid=7, correlation=3, **told),
+        x(kernel, "sgemm", 20, 30, tid=7, correlation=1, **device_args),
+        x(memcpy, "Memcpy DtoH (Device -> Pinned)", 40, 20, tid=7, correlation=2, bytes="2000", **device_args),
+        x(memset, "Memset (Device)", 80, 10, tid=7, correlation=3, **device_args),
         {"ph": "s", "id": 1, "cat": "ac2g", "name": "ac2g", "pid": 1, "tid": 1, "ts": 5},
         {"ph": "f", "id": 1, "cat": "async", "name": "async", "pid": 1, "tid": 7, "ts": 20, "bp": "e"},
     ]
     run = trace.read(json.dumps({"traceEvents": events}).encode())
     assert devices(run) == (device,)
-    whole = busy_table(run)
-    found = {name.removesuffix("_ns"): whole[name].tolist()[0] for name in (*PARTS, "idle_ns")}
-    assert found == {
+    table = busy_table(run)
+    actual = {name.removesuffix("_ns"): table[name].tolist()[0] for name in (*PARTS, "idle_ns")}
+    assert actual == {
         "busy": 50_000,
         "idle": 20_000,
         "kernels": 30_000,
@@ -317,7 +318,7 @@ def test_figures_are_the_same_under_the_labels_of_every_year_and_maker(year):
 # Absent is not zero.
 
 
-def test_without_device_work_there_is_no_figure_of_a_device():
+def test_without_device_work_there_are_no_device_figures():
     run = run_of([event(Kind.OP, "aten::mm", 0, 10)])
     for figure in (busy, busy_table, gap_table, launch_delays):
         assert figure(run) is None
@@ -328,7 +329,7 @@ def test_without_device_work_there_is_no_figure_of_a_device():
     assert busy(worked, 0) is busy_table(worked, device=0) is gap_table(worked, 0) is launch_delays(worked, 0) is None
 
 
-def test_of_a_step_that_was_not_recorded_no_busy_time_is_told():
+def test_busy_time_of_an_unrecorded_step_is_absent():
     kernels = [event(Kind.KERNEL, "k", at + 10, 50) for at in (100, 200)]
     marks = [mark(at, 1, kind=MarkKind.NEXT) for at in (0, 100, 200, 300)]
     run = run_of(kernels, marks=marks, windows=[(100, 300)])
@@ -341,7 +342,7 @@ def test_of_a_step_that_was_not_recorded_no_busy_time_is_told():
     assert np.isnan(table["busy_frac"][0])
 
 
-def test_a_kernel_of_no_length_is_counted_and_covers_nothing():
+def test_a_kernel_of_zero_length_is_counted_and_covers_no_time():
     run = run_of([event(Kind.KERNEL, "k", 0, 0), event(Kind.KERNEL, "k", 5, 0)])
     assert busy(run).busy_ns == 0
     assert busy(run).idle_ns == 5 * MS
@@ -352,7 +353,7 @@ def test_a_kernel_of_no_length_is_counted_and_covers_nothing():
     assert kernel_table(single)["share_frac"].tolist() == [0.0]
 
 
-def test_what_a_copy_does_not_tell_is_absent():
+def test_unknown_attributes_of_a_copy_are_absent():
     copies = [
         event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", 0, 3, size=6_000_000),
         event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", 5, 1),
@@ -387,7 +388,7 @@ def test_what_a_copy_does_not_tell_is_absent():
         (None, None, None),
     ],
 )
-def test_a_copy_is_told_by_its_name(name, way, memory):
+def test_direction_and_memory_follow_from_the_name_of_a_copy(name, way, memory):
     assert (direction(name), host_memory(name)) == (way, memory)
 
 
@@ -407,7 +408,7 @@ def two_devices():
     )
 
 
-def test_devices_are_busy_each_on_its_own_and_together_while_any_works():
+def test_busy_time_is_per_device_or_of_all_devices_together():
     run = two_devices()
     assert devices(run) == (0, 1)
     assert [busy(run, device).busy_ns for device in (0, 1, None)] == [10 * MS, 15 * MS, 20 * MS]
@@ -418,7 +419,7 @@ def test_devices_are_busy_each_on_its_own_and_together_while_any_works():
     assert kernel_table(run, 0)["count"].tolist() == [1]
 
 
-def test_each_device_has_a_queue_of_its_own():
+def test_each_device_has_its_launch_queue():
     run = two_devices()
     assert launch_delays(run).rows["queued"].tolist() == [1, 1, 2]
     assert launch_delays(run, 1).rows["queued"].tolist() == [1, 2]
@@ -428,7 +429,7 @@ def test_each_device_has_a_queue_of_its_own():
 # Gaps.
 
 
-def test_gaps_say_in_which_step_they_begin():
+def test_gaps_have_the_step_in_which_they_start():
     run = run_of(stepped(lambda at: [event(Kind.KERNEL, "k", at + 20, 30)], count=3))
     late = run_of(
         [
@@ -447,16 +448,16 @@ def test_gaps_say_in_which_step_they_begin():
     assert gap_table(run, found=steps(run))["step"].tolist() == [0, 1]
 
 
-def test_gaps_of_a_window_reach_to_its_edges():
-    seen = busy(run_of([event(Kind.KERNEL, "k", 10, 10), event(Kind.KERNEL, "k", 30, 10)]))
-    assert seen.gaps().start_ns.tolist() == [20 * MS]
-    assert seen.gaps(0, 50 * MS).start_ns.tolist() == [0, 20 * MS, 40 * MS]
+def test_gaps_of_a_window_include_its_edges():
+    device_busy = busy(run_of([event(Kind.KERNEL, "k", 10, 10), event(Kind.KERNEL, "k", 30, 10)]))
+    assert device_busy.gaps().start_ns.tolist() == [20 * MS]
+    assert device_busy.gaps(0, 50 * MS).start_ns.tolist() == [0, 20 * MS, 40 * MS]
 
 
 # Launches.
 
 
-def test_a_delay_runs_from_the_beginning_of_the_call():
+def test_a_delay_starts_with_the_launch_call():
     run = run_of(
         [
             event(Kind.LAUNCH, "cudaLaunchKernel", 0, 4, correlation=1),
@@ -465,23 +466,23 @@ def test_a_delay_runs_from_the_beginning_of_the_call():
             event(Kind.KERNEL, "waits its turn", 13, 1, correlation=2),
         ]
     )
-    found = launch_delays(run)
-    assert found.rows["delay_ns"].tolist() == [3 * MS, 8 * MS]
-    assert found.rows["after_call_ns"].tolist() == [-1 * MS, 6 * MS]
-    assert found.median_ns == 5.5 * MS
+    delays = launch_delays(run)
+    assert delays.rows["delay_ns"].tolist() == [3 * MS, 8 * MS]
+    assert delays.rows["after_call_ns"].tolist() == [-1 * MS, 6 * MS]
+    assert delays.median_ns == 5.5 * MS
 
 
 def test_a_graph_is_one_call_with_many_kernels():
     kernels = [event(Kind.KERNEL, f"k{n}", 10 + n, 1, correlation=7) for n in range(5)]
     run = run_of([event(Kind.LAUNCH, "cudaGraphLaunch", 0, 2, correlation=7), *kernels])
-    found = launch_delays(run)
-    assert found.rows["call"].tolist() == [0] * 5
-    assert found.rows["delay_ns"].tolist() == [(10 + n) * MS for n in range(5)]
-    assert found.rows["queued"].tolist() == [5] * 5
-    assert found.unlinked == 0
+    delays = launch_delays(run)
+    assert delays.rows["call"].tolist() == [0] * 5
+    assert delays.rows["delay_ns"].tolist() == [(10 + n) * MS for n in range(5)]
+    assert delays.rows["queued"].tolist() == [5] * 5
+    assert delays.unlinked == 0
 
 
-def test_where_calls_share_a_correlation_work_belongs_to_the_last_that_had_begun():
+def test_with_equal_correlation_ids_work_belongs_to_the_last_call_that_started_before():
     run = run_of(
         [
             event(Kind.LAUNCH, "cudaLaunchKernel", 0, 4, correlation=7),
@@ -496,11 +497,11 @@ def test_where_calls_share_a_correlation_work_belongs_to_the_last_that_had_begun
             event(Kind.RUNTIME, "cudaGetDevice", 41, 1),
         ]
     )
-    found = launch_delays(run)
-    assert found.rows["call"].tolist() == [1, 3, 6]
-    assert found.rows["delay_ns"].tolist() == [9 * MS, 0, -1 * MS]
-    assert found.rows["queued"].tolist() == [1, 1, 1]
-    assert found.unlinked == found.unlinked_kernels == 1
+    delays = launch_delays(run)
+    assert delays.rows["call"].tolist() == [1, 3, 6]
+    assert delays.rows["delay_ns"].tolist() == [9 * MS, 0, -1 * MS]
+    assert delays.rows["queued"].tolist() == [1, 1, 1]
+    assert delays.unlinked == delays.unlinked_kernels == 1
 
 
 @st.composite
@@ -522,8 +523,8 @@ def worked(draw):
     )
     events = []
     for number, (kind, name, start, dur, device, before) in enumerate(pieces):
-        each = event(kind, f"{name} {kind.name}", 0, 0, device=device, correlation=number)
-        events.append({**each, "start_ns": start + 100, "dur_ns": dur})
+        base = event(kind, f"{name} {kind.name}", 0, 0, device=device, correlation=number)
+        events.append({**base, "start_ns": start + 100, "dur_ns": dur})
         if before is not None:
             call = event(Kind.LAUNCH, "cudaLaunchKernel", 0, 0, correlation=number)
             events.append({**call, "start_ns": start + 100 - before, "dur_ns": 2})
@@ -533,27 +534,29 @@ def worked(draw):
 def instants(pieces, *kinds, device=None):
     return {
         at
-        for kind, _, start, dur, where, _ in pieces
-        if kind in kinds and device in (None, where)
+        for kind, _, start, dur, work_device, _ in pieces
+        if kind in kinds and device in (None, work_device)
         for at in range(start + 100, start + dur + 100)
     }
 
 
 @given(worked(), st.integers(90, 150), st.integers(-5, 60), st.sampled_from((None, 0, 1)))
-def test_busy_time_is_a_partition_of_any_window(made, start, length, device):
-    pieces, events = made
-    seen = busy(run_of(events), device)
+def test_busy_time_is_a_partition_of_any_window(trace_events, start, length, device):
+    pieces, events = trace_events
+    device_busy = busy(run_of(events), device)
     kernels, communication, copies, fills = (
         instants(pieces, kind, device=device) for kind in (Kind.KERNEL, Kind.COLLECTIVE, Kind.MEMCPY, Kind.MEMSET)
     )
-    if seen is None:
+    if device_busy is None:
         assert device not in {piece[4] for piece in pieces}
         return
-    mine = [(begin + 100, begin + dur + 100) for _, _, begin, dur, where, _ in pieces if device in (None, where)]
-    assert seen.window_ns == (min(begin for begin, _ in mine), max(end for _, end in mine))
+    work_of_device = [
+        (begin + 100, begin + dur + 100) for _, _, begin, dur, work_device, _ in pieces if device in (None, work_device)
+    ]
+    assert device_busy.window_ns == (min(begin for begin, _ in work_of_device), max(end for _, end in work_of_device))
     window = set(range(start, start + length))
-    row = seen.within(start, start + length)
-    told = {name.removesuffix("_ns"): int(row[name][0]) for name in (*PARTS, "idle_ns")}
+    row = device_busy.within(start, start + length)
+    actual = {name.removesuffix("_ns"): int(row[name][0]) for name in (*PARTS, "idle_ns")}
     expected = {
         "busy": kernels | communication | copies | fills,
         "idle": window - kernels - communication - copies - fills,
@@ -564,14 +567,14 @@ def test_busy_time_is_a_partition_of_any_window(made, start, length, device):
         "exposed_communication": communication - kernels,
         "exposed_copies": (copies | fills) - kernels - communication,
     }
-    assert told == {name: len(there & window) for name, there in expected.items()}
-    assert told["busy"] == told["kernels"] + told["exposed_communication"] + told["exposed_copies"]
-    assert told["busy"] + told["idle"] == max(0, length)
+    assert actual == {name: len(covered & window) for name, covered in expected.items()}
+    assert actual["busy"] == actual["kernels"] + actual["exposed_communication"] + actual["exposed_copies"]
+    assert actual["busy"] + actual["idle"] == max(0, length)
 
 
 @given(worked(), st.randoms())
-def test_the_order_of_the_events_does_not_matter(made, shuffle):
-    _, events = made
+def test_the_order_of_the_events_does_not_matter(trace_events, shuffle):
+    _, events = trace_events
     mixed = list(events)
     shuffle.shuffle(mixed)
     one, other = run_of(events), run_of(mixed)
@@ -590,47 +593,49 @@ def test_the_order_of_the_events_does_not_matter(made, shuffle):
 
 
 def told_of(run: Run):
-    found = launch_delays(run)
-    each = zip(
-        run.event_rows["correlation"][found.rows["event"]].tolist(),
-        *(found.rows[column].tolist() for column in ("kind", "delay_ns", "after_call_ns", "queued")),
+    delays = launch_delays(run)
+    launches = zip(
+        run.event_rows["correlation"][delays.rows["event"]].tolist(),
+        *(delays.rows[column].tolist() for column in ("kind", "delay_ns", "after_call_ns", "queued")),
         strict=True,
     )
-    return sorted(each), found.unlinked, found.unlinked_kernels
+    return sorted(launches), delays.unlinked, delays.unlinked_kernels
 
 
 @given(worked())
-def test_the_queue_holds_what_was_called_for_and_has_not_begun(made):
-    pieces, events = made
+def test_queue_depth_counts_launched_work_that_has_not_started(trace_events):
+    pieces, events = trace_events
     run = run_of(events)
-    found = launch_delays(run)
-    called = {
+    delays = launch_delays(run)
+    launched = {
         number: (start - before, max(start, start - before), device)
         for number, (_, _, start, _, device, before) in enumerate(pieces)
         if before is not None
     }
-    work = run.event_rows["correlation"][found.rows["event"]].tolist()
-    assert sorted(work) == sorted(called)
-    for number, queued in zip(work, found.rows["queued"].tolist(), strict=True):
-        at, _, mine = called[number]
-        assert queued == sum(call <= at <= begun and device == mine for call, begun, device in called.values())
-    assert found.unlinked == len(pieces) - len(called)
+    work = run.event_rows["correlation"][delays.rows["event"]].tolist()
+    assert sorted(work) == sorted(launched)
+    for number, queued in zip(work, delays.rows["queued"].tolist(), strict=True):
+        at, _, device_of_work = launched[number]
+        assert queued == sum(
+            call <= at <= start and device == device_of_work for call, start, device in launched.values()
+        )
+    assert delays.unlinked == len(pieces) - len(launched)
 
 
 @given(worked())
-def test_the_kernel_table_is_made_of_all_kernels(made):
-    pieces, events = made
+def test_the_kernel_table_contains_all_kernels(trace_events):
+    pieces, events = trace_events
     table = kernel_table(run_of(events))
     lengths = {}
     for kind, name, _, dur, *_ in pieces:
         if kind in (Kind.KERNEL, Kind.COLLECTIVE):
             lengths.setdefault(f"{name} {kind.name}", []).append(dur)
-    found = zip(
+    actual = zip(
         table.words("name").to_list(),
         *(table[column].tolist() for column in ("count", "total_ns", "min_ns", "median_ns", "max_ns")),
         strict=True,
     )
-    assert sorted(found) == sorted(
+    assert sorted(actual) == sorted(
         (name, len(all_), sum(all_), min(all_), median(all_), max(all_)) for name, all_ in lengths.items()
     )
     assert table["share_frac"].sum() == pytest.approx(1.0 if table["total_ns"].any() else 0.0)
@@ -639,29 +644,35 @@ def test_the_kernel_table_is_made_of_all_kernels(made):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-(2**60), 2**60)), max_size=60))
 def test_groups_are_exact_for_large_numbers_too(pairs):
     codes, values = [code for code, _ in pairs], [value // 64 for _, value in pairs]
-    found = grouped(np.array(codes, np.int64), np.array(values, np.int64))
-    assert found.code.tolist() == sorted(set(codes))
-    for n, code in enumerate(found.code.tolist()):
-        mine = [value for c, value in zip(codes, values, strict=True) if c == code]
-        told = [int(each[n]) for each in (found.count, found.total, found.least, found.median, found.most)]
-        assert told == [len(mine), sum(mine), min(mine), median(mine), max(mine)]
-        assert int(found.first[n]) == codes.index(code)
-    assert found.sums(values).tolist() == found.total.tolist()
+    groups = grouped(np.array(codes, np.int64), np.array(values, np.int64))
+    assert groups.code.tolist() == sorted(set(codes))
+    for n, code in enumerate(groups.code.tolist()):
+        group_values = [value for c, value in zip(codes, values, strict=True) if c == code]
+        actual = [int(each[n]) for each in (groups.count, groups.total, groups.least, groups.median, groups.most)]
+        assert actual == [
+            len(group_values),
+            sum(group_values),
+            min(group_values),
+            median(group_values),
+            max(group_values),
+        ]
+        assert int(groups.first[n]) == codes.index(code)
+    assert groups.sums(values).tolist() == groups.total.tolist()
 
 
-def test_more_names_than_a_short_integer_holds_are_kept_apart():
+def test_more_names_than_a_16_bit_integer_are_distinguished():
     many = 40_000
     codes = np.random.default_rng(0).permutation(np.repeat(np.arange(many), 2))
-    found = grouped(codes, codes * 3)
-    assert found.code.tolist() == list(range(many))
-    assert (found.total == 6 * found.code).all()
-    assert (found.median == 3 * found.code).all()
+    groups = grouped(codes, codes * 3)
+    assert groups.code.tolist() == list(range(many))
+    assert (groups.total == 6 * groups.code).all()
+    assert (groups.median == 3 * groups.code).all()
 
 
 # Tables for reading.
 
 
-def test_the_first_launch_of_a_kernel_tells_its_grid():
+def test_the_grid_is_that_of_the_first_launch():
     kernels = [event(Kind.KERNEL, name, at, 1) for at, name in ((5, "k"), (1, "k"), (2, "j"))]
     grids = [
         {"event": e, "grid": grid, "block": block, "registers": -1, "shared_bytes": -1, "occupancy_frac": np.nan}
@@ -673,7 +684,7 @@ def test_the_first_launch_of_a_kernel_tells_its_grid():
     assert table["block"].tolist() == [70, -1]
 
 
-def test_tables_are_read_as_frames_and_their_columns_explained():
+def test_tables_convert_to_dataframes_and_describe_their_columns():
     run = run_of(
         stepped(
             lambda at: [*step_of(at, linked=True), loader_call(at, 2), event(Kind.MEMSET, "Memset (Device)", at, 1)]
@@ -700,18 +711,20 @@ COUNTS_AND_NAMES = {  # what has no unit: kinds, text, numbers of things, and wh
 }
 
 
-def test_every_column_of_a_figure_says_what_it_means_and_its_unit():
+def test_every_column_has_a_meaning_and_a_unit():
     for table in (BUSY, GAPS, KERNELS, COPIES, LAUNCHES):
         for column in table.columns:
             assert len(column.meaning) > 5
             assert column.name.endswith(UNITS) != (column.name in COUNTS_AND_NAMES), column.name
 
 
-def test_a_stream_that_is_not_told_is_not_named():
-    told, not_told = (event(Kind.KERNEL, name, 0, 1, stream=stream) for name, stream in (("j", 7), ("k", -1)))
+def test_an_unknown_stream_is_not_listed():
+    known_stream, unknown_stream = (
+        event(Kind.KERNEL, name, 0, 1, stream=stream) for name, stream in (("j", 7), ("k", -1))
+    )
     both = event(Kind.KERNEL, "k", 0, 1, stream=20)
-    assert kernel_table(run_of([told, not_told])).words("streams").to_list() == ["7", None]
-    assert kernel_table(run_of([told, not_told, both])).words("streams").to_list() == ["20", "7"]
+    assert kernel_table(run_of([known_stream, unknown_stream])).words("streams").to_list() == ["7", None]
+    assert kernel_table(run_of([known_stream, unknown_stream, both])).words("streams").to_list() == ["20", "7"]
 
 
 def test_figures_do_not_need_the_events_in_order_of_time():

@@ -8,21 +8,21 @@ from gpulab.analysis.kernels.table import is_matrix
 from gpulab.analysis.kernels.tensor_cores import UNTOLD, Cores, Maths, alignment, maths
 from gpulab.hardware.precision import Precision
 
-PLAIN = Maths(Cores.PLAIN, Precision.FLOAT32)
+CUDA_CORES = Maths(Cores.PLAIN, Precision.FLOAT32)
 TF32 = Maths(Cores.TENSOR, Precision.TF32)
 HALF = Maths(Cores.TENSOR, Precision.HALF)
 
 NAMES = {
-    "volta_sgemm_128x64_nn": PLAIN,
-    "ampere_sgemm_128x128_tn": PLAIN,
-    "maxwell_sgemm_128x64_tn": PLAIN,
-    "volta_scudnn_128x64_relu_interior_nn_v1": PLAIN,
-    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)": PLAIN,
-    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)": PLAIN,
-    "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)": PLAIN,
-    "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(params)": PLAIN,
-    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(Params)": PLAIN,
-    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4": PLAIN,
+    "volta_sgemm_128x64_nn": CUDA_CORES,
+    "ampere_sgemm_128x128_tn": CUDA_CORES,
+    "maxwell_sgemm_128x64_tn": CUDA_CORES,
+    "volta_scudnn_128x64_relu_interior_nn_v1": CUDA_CORES,
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)": CUDA_CORES,
+    "void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)": CUDA_CORES,
+    "void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int)": CUDA_CORES,
+    "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(params)": CUDA_CORES,
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>(Params)": CUDA_CORES,
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4": CUDA_CORES,
     "cutlass_80_tensorop_s1688gemm_128x256_16x3_nn_align4": TF32,
     "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8": TF32,
     "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_segment_k_off": TF32,
@@ -50,21 +50,21 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: short(name)[:50])
-def test_a_name_tells_what_computes_and_in_which_precision(name):
+def test_units_and_precision_follow_from_the_kernel_name(name):
     assert maths(name) == NAMES[name]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if NAMES[name] != UNTOLD])
-def test_what_computes_so_multiplies_matrices(name):
+def test_kernels_with_known_units_are_matrix_kernels(name):
     assert is_matrix(name)
 
 
-def test_double_precision_is_none_of_the_three():
+def test_double_precision_is_recognised():
     assert maths("ampere_dgemm_128x64_nn").precision is Precision.FLOAT64
 
 
-def test_a_half_precision_kernel_on_ordinary_units_is_not_taken_for_float32():
-    assert maths("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4>(params)") != PLAIN
+def test_a_half_precision_kernel_on_cuda_cores_is_not_float32():
+    assert maths("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 4>(params)") != CUDA_CORES
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_half_precision_kernel_on_ordinary_units_is_not_taken_for_float32():
         ("volta_sgemm_128x64_nn", None),
     ],
 )
-def test_a_cutlass_name_tells_how_many_elements_are_read_at_once(name, elements):
+def test_alignment_follows_from_a_cutlass_name(name, elements):
     assert alignment(name) == elements
 
 
@@ -91,11 +91,11 @@ def test_a_cutlass_name_tells_how_many_elements_are_read_at_once(name, elements)
         "batched_transpose_32x32_half",
     ],
 )
-def test_a_library_that_lends_its_name_does_not_make_a_matrix_product(name):
+def test_the_name_of_a_matrix_library_alone_makes_no_matrix_kernel(name):
     assert not is_matrix(name)
 
 
-def test_elementwise_work_is_told_from_what_only_looks_like_it():
+def test_elementwise_kernels_are_recognised_by_name():
     add = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)"
     assert is_pointwise(add)
     assert not is_pointwise("triton_poi_fused_add_mul_0")
@@ -106,12 +106,12 @@ def test_elementwise_work_is_told_from_what_only_looks_like_it():
     assert is_layout("void cudnn::ops::nhwcToNchwKernel<float, float, float, true, false>(params)")
 
 
-def test_the_softmax_of_a_loss_is_not_that_of_attention():
+def test_the_log_softmax_of_a_loss_is_no_softmax():
     assert is_softmax("void cunn_SoftMaxForward<8, c10::BFloat16, float, c10::BFloat16, SoftMaxForwardEpilogue>()")
     assert not is_softmax("void cunn_SoftMaxForward<8, float, float, float, LogSoftMaxForwardEpilogue>(float*)")
 
 
-def test_a_kernel_is_shown_by_the_name_people_know():
+def test_kernel_names_are_shortened_for_display():
     assert short("void cutlass::Kernel2<cutlass_75_tensorop_x_align1>(cutlass_75_tensorop_x_align1::Params)") == (
         "cutlass_75_tensorop_x_align1"
     )

@@ -16,94 +16,94 @@ from tests.support.runs.made_loading_runs import epochs, from_main, from_workers
 from tests.support.runs.made_runs import MS, event, host_sample, rows, run_of, stepped
 
 
-def asked(analysis, run):
-    found = steps(run)
-    return analysis(run, found, ledger(run, found))
+def analyse(analysis, run):
+    run_steps = steps(run)
+    return analysis(run, run_steps, ledger(run, run_steps))
 
 
 def look(at_ms, worker, cpu_s=0.0, blocked=0.0, read=0.0, threads=3.0):
-    told = {"cpu_s": cpu_s, "blocked": blocked, "read_bytes": read, "threads": threads}
-    return {"at_ns": at_ms * MS, "worker": worker, **told}
+    readings = {"cpu_s": cpu_s, "blocked": blocked, "read_bytes": read, "threads": threads}
+    return {"at_ns": at_ms * MS, "worker": worker, **readings}
 
 
 def watched(*looks):
     return run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]), worker_rows=rows(WORKER_SAMPLES, looks))
 
 
-def test_how_busy_workers_are_is_their_cpu_time_over_the_time_they_lived():
+def test_worker_activity_is_cpu_time_over_lifetime():
     looks = [look(0, 0, 1.0), look(1000, 0, 1.5), look(1000, 1, 0.0), look(2000, 1, 0.1), look(2000, 2, 5.0)]
-    told = asked(crew, watched(*looks))
-    assert told.busy_frac == pytest.approx(0.3), "the third was looked at only once"
+    activity = analyse(crew, watched(*looks))
+    assert activity.busy_frac == pytest.approx(0.3), "the third was looked at only once"
 
 
-def test_bytes_and_threads_are_told_of_all_workers():
+def test_bytes_and_threads_cover_all_workers():
     looks = [look(at, worker, blocked=worker, read=at * 1e3, threads=5) for at in (0, 500, 1000) for worker in (0, 1)]
-    told = asked(crew, watched(*looks))
-    assert told.read_bytes_per_s == pytest.approx(2e6)
-    assert told.threads == 5
+    activity = analyse(crew, watched(*looks))
+    assert activity.read_bytes_per_s == pytest.approx(2e6)
+    assert activity.threads == 5
 
 
-def test_what_the_system_hides_of_workers_is_absent_not_zero():
+def test_unknown_worker_readings_are_absent_not_zero():
     nothing = math.nan
     looks = [look(at, 0, cpu_s=at / 1e4, blocked=nothing, read=nothing, threads=nothing) for at in (0, 1000)]
-    told = asked(crew, watched(*looks))
-    assert (told.read_bytes_per_s, told.threads) == (None, None)
-    assert told.busy_frac == pytest.approx(0.1)
-    assert asked(crew, watched(*(look(at, 0, cpu_s=nothing) for at in (0, 1000)))) is None
-    assert asked(crew, watched()) is None
+    activity = analyse(crew, watched(*looks))
+    assert (activity.read_bytes_per_s, activity.threads) == (None, None)
+    assert activity.busy_frac == pytest.approx(0.1)
+    assert analyse(crew, watched(*(look(at, 0, cpu_s=nothing) for at in (0, 1000)))) is None
+    assert analyse(crew, watched()) is None
 
 
-def test_the_first_batches_of_epochs_are_told_from_the_others():
+def test_first_batches_of_epochs_are_separated_from_others():
     run = from_workers(marks=epochs(60, 10))
-    assert asked(slowest_first, run) == 60 * MS
-    assert asked(later_wait_ns, run) == 10 * MS
-    told = asked(begun, run)
-    assert (told.count, told.each_ns) == (1, 50 * MS)
-    assert told.frac == pytest.approx(50 / 900, rel=0.12)
-    assert asked(begun, from_workers()) is None, "one epoch has to be begun"
+    assert analyse(slowest_first, run) == 60 * MS
+    assert analyse(later_wait_ns, run) == 10 * MS
+    epoch_starts = analyse(begun, run)
+    assert (epoch_starts.count, epoch_starts.each_ns) == (1, 50 * MS)
+    assert epoch_starts.frac == pytest.approx(50 / 900, rel=0.12)
+    assert analyse(begun, from_workers()) is None, "one epoch has to be begun"
 
 
-def test_the_time_in_which_workers_are_started_is_told_by_samples():
+def test_the_time_of_starting_workers_comes_from_samples():
     place = "torch.utils.data.dataloader._MultiProcessingDataLoaderIter.__init__"
     samples = [host_sample(at, called=place if at in (450, 500) else None) for at in range(0, 1000, 50)]
     run = from_workers(marks=epochs(10, 10), samples=samples)
-    assert asked(begun, run).each_ns == 100 * MS
+    assert analyse(begun, run).each_ns == 100 * MS
 
 
-def test_crowding_is_told_by_rates_over_the_loop():
+def test_contention_uses_rates_over_the_loop():
     samples = [
         host_sample(at, preempted=at * 2.0, process_cpu_s=at / 1e3 * 2, throttled_s=at / 1e4, iowait_frac=0.25)
         for at in range(0, 1000, 50)
     ]
     run = from_workers(samples=samples, cores=4.0, threads=7, facts={"threads": "16"})
-    told = asked(contention, run)
-    assert (told.cores, told.threads, told.worker_threads) == (4.0, 16, 5)
-    assert told.preempted_per_cpu_s == pytest.approx(1000)
-    assert told.throttled_frac == pytest.approx(0.1)
-    assert told.iowait_cores == pytest.approx(1.0)
-    assert told.cores_frac is None
-    assert told.read_bytes_per_s is None
+    crowding = analyse(contention, run)
+    assert (crowding.cores, crowding.threads, crowding.worker_threads) == (4.0, 16, 5)
+    assert crowding.preempted_per_cpu_s == pytest.approx(1000)
+    assert crowding.throttled_frac == pytest.approx(0.1)
+    assert crowding.iowait_cores == pytest.approx(1.0)
+    assert crowding.cores_frac is None
+    assert crowding.read_bytes_per_s is None
 
 
-def test_what_is_read_once_is_no_rate_of_reading():
+def test_a_single_large_read_is_no_sustained_rate():
     def reading(read):
         samples = [host_sample(at, read_bytes=read(at)) for at in range(0, 1000, 50)]
-        return asked(contention, from_workers(samples=samples)).read_bytes_per_s
+        return analyse(contention, from_workers(samples=samples)).read_bytes_per_s
 
     assert reading(lambda at: 3e3 * at) == pytest.approx(3e6), "in every part of the loop"
     assert reading(lambda at: 9e6 if at > 100 else 0.0) == 0, "a library, loaded in the first step"
     assert reading(lambda at: 12e6 if at > 600 else 0.0) == 0
 
 
-def test_without_samples_or_cores_nothing_is_known_of_crowding():
-    assert asked(contention, from_workers(samples=[])) is None
-    assert asked(contention, from_workers(cores=None)) is None
-    assert asked(contention, from_main()).preempted_per_cpu_s is None
+def test_without_samples_or_cores_contention_is_unknown():
+    assert analyse(contention, from_workers(samples=[])) is None
+    assert analyse(contention, from_workers(cores=None)) is None
+    assert analyse(contention, from_main()).preempted_per_cpu_s is None
 
 
-def test_matrix_products_are_not_crowded_and_other_operators_are():
+def test_matrix_products_do_not_count_as_intra_op_time():
     def step(at):
         return [event(Kind.OP, "aten::convolution", at, 50), event(Kind.OP, "aten::addmm", at + 50, 40)]
 
-    assert asked(crowded_ns, run_of(stepped(step))) == 50 * MS
-    assert asked(crowded_ns, from_workers()) == 0, "on a GPU the CPU does not compute the model"
+    assert analyse(crowded_ns, run_of(stepped(step))) == 50 * MS
+    assert analyse(crowded_ns, from_workers()) == 0, "on a GPU the CPU does not compute the model"

@@ -39,52 +39,52 @@ def trainer(steps=30, extra_s=0.0, calls=None, name="", result=None):
 @pytest.fixture(scope="module")
 def slower():
     calls = []
-    seen = gpulab.experiment(
+    result = gpulab.experiment(
         trainer(calls=calls, name="before"), trainer(extra_s=0.004, calls=calls, name="after"), repeats=3
     )
-    return seen, calls
+    return result, calls
 
 
-def test_variants_warm_up_once_and_then_take_turns(slower):
-    seen, calls = slower
+def test_variants_warm_up_once_and_then_alternate(slower):
+    result, calls = slower
     assert calls == ["before", "after"] * 4
-    assert seen.order == ("before 1", "after 1", "before 2", "after 2", "before 3", "after 3")
+    assert result.order == ("before 1", "after 1", "before 2", "after 2", "before 3", "after 3")
 
 
-def test_every_run_is_in_the_value_and_the_last_of_each_on_the_shelf(slower):
-    seen, _ = slower
-    assert [run.name for run in seen.before] == ["before 1", "before 2", "before 3"]
-    assert [run.name for run in seen.after] == ["after 1", "after 2", "after 3"]
-    kept = {name: run for name, run in gpulab.runs.items() if "experiment" in name}
-    assert {name: run.began_ns for name, run in kept.items()} == {
-        "experiment.before": seen.before[-1].began_ns,
-        "experiment.after": seen.after[-1].began_ns,
+def test_every_run_is_in_the_result_and_the_last_of_each_in_gpulab_runs(slower):
+    result, _ = slower
+    assert [run.name for run in result.before] == ["before 1", "before 2", "before 3"]
+    assert [run.name for run in result.after] == ["after 1", "after 2", "after 3"]
+    registered = {name: run for name, run in gpulab.runs.items() if "experiment" in name}
+    assert {name: run.began_ns for name, run in registered.items()} == {
+        "experiment.before": result.before[-1].began_ns,
+        "experiment.after": result.after[-1].began_ns,
     }
 
 
-def test_it_is_reported_as_compare_does_with_what_an_experiment_has_more(slower):
-    seen, _ = slower
-    assert seen.comparison.ratio < 1
-    assert [len(side.runs) for side in seen.comparison.sides] == [3, 3]
-    text, html = repr(seen), seen._repr_html_()
-    for words in (
+def test_the_report_is_a_comparison_with_experiment_details(slower):
+    result, _ = slower
+    assert result.comparison.ratio < 1
+    assert [len(side.runs) for side in result.comparison.sides] == [3, 3]
+    text, html = repr(result), result._repr_html_()
+    for phrase in (
         "of the medians of 3 runs",
         "equal, to the last bit (30 values compared)",
         "before 1, after 1, before 2",
     ):
-        assert words in text
-        assert words in html
+        assert phrase in text
+        assert phrase in html
     assert "Where a step goes" in text
 
 
-def test_sensors_alone_tell_step_times():
-    seen = gpulab.experiment(trainer(), trainer(), repeats=1, level="sensors")
-    assert [len(run.event_rows) for run in (*seen.before, *seen.after)] == [0, 0]
-    assert seen.comparison.ratio > 0
-    assert seen.order == ("before", "after")
+def test_sensors_alone_give_step_times():
+    result = gpulab.experiment(trainer(), trainer(), repeats=1, level="sensors")
+    assert [len(run.event_rows) for run in (*result.before, *result.after)] == [0, 0]
+    assert result.comparison.ratio > 0
+    assert result.order == ("before", "after")
 
 
-def test_variants_that_give_other_results_are_not_timed():
+def test_variants_with_different_results_are_not_timed():
     calls = []
     with pytest.raises(RunError, match="give different results") as refused:
         gpulab.experiment(
@@ -95,28 +95,30 @@ def test_variants_that_give_other_results_are_not_timed():
     assert "equal=False" in refused.value.fix
 
 
-def test_results_that_are_meant_to_differ_are_not_checked_and_that_is_said():
-    seen = gpulab.experiment(trainer(), trainer(result=lambda: torch.ones(30)), repeats=1, equal=False, level="sensors")
-    assert "equal results: not checked" in repr(seen)
+def test_with_equal_false_results_are_reported_as_not_checked():
+    result = gpulab.experiment(
+        trainer(), trainer(result=lambda: torch.ones(30)), repeats=1, equal=False, level="sensors"
+    )
+    assert "equal results: not checked" in repr(result)
 
 
-def test_the_same_seed_goes_before_each_run_and_chance_goes_on_as_if_nothing_had_been_drawn():
-    drawn = []
+def test_each_run_gets_the_same_seed_and_random_state_is_restored():
+    numbers = []
 
     def draw():
-        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
+        numbers.append((random.random(), float(np.random.rand()), float(torch.rand(1))))
         trainer(steps=6)()
 
     begin_anew(3)
     expected = (random.random(), float(np.random.rand()), float(torch.rand(1)))
     begin_anew(3)
     gpulab.experiment(draw, draw, repeats=2, seed=7, level="sensors")
-    assert len(set(drawn)) == 1
-    assert len(drawn) == 6
+    assert len(set(numbers)) == 1
+    assert len(numbers) == 6
     assert (random.random(), float(np.random.rand()), float(torch.rand(1))) == expected
 
 
-def test_chance_is_given_back_after_an_error_too():
+def test_random_state_is_restored_after_an_error():
     before = random.getstate()
 
     def failing():
@@ -130,7 +132,7 @@ def test_chance_is_given_back_after_an_error_too():
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 4], ids=["in the warm-up", "in the first run", "in a later run"])
-def test_an_error_in_a_variant_goes_on_its_way_and_leaves_nothing(fails_at, nothing_left):
+def test_an_error_in_a_variant_propagates_and_leaves_nothing_behind(fails_at, nothing_left):
     calls = []
 
     def failing():
@@ -148,7 +150,7 @@ def test_an_error_in_a_variant_goes_on_its_way_and_leaves_nothing(fails_at, noth
         pass
 
 
-def test_no_repeats_are_refused():
+def test_zero_repeats_raise_an_error():
     with pytest.raises(CaptureError, match="0 repeats"):
         gpulab.experiment(trainer(), trainer(), repeats=0)
 
@@ -156,7 +158,7 @@ def test_no_repeats_are_refused():
 # Equal results.
 
 
-def test_nothing_returned_is_nothing_checked():
+def test_without_return_values_nothing_is_checked():
     assert equality(None, None).words == "not checked"
     assert equality(1.0, 2.0, False).words == "not checked"
 
@@ -180,12 +182,12 @@ def test_nothing_returned_is_nothing_checked():
         (torch.empty(0), torch.empty(0)),
     ],
 )
-def test_results_are_equal_within_what_their_types_allow(one, other):
+def test_results_are_equal_within_the_tolerance_of_their_types(one, other):
     assert equality(one, other).checked
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "pattern"),
     [
         (1.0, 1.01, "by 0.99 %|by 1 %"),
         (torch.ones(3), torch.ones(4), r"shape \[3\] before, \[4\] after"),
@@ -205,13 +207,13 @@ def test_results_are_equal_within_what_their_types_allow(one, other):
         ("done", "failed", "'done' before, 'failed' after"),
     ],
 )
-def test_results_that_differ_are_refused_with_where_and_by_how_much(one, other, told):
+def test_different_results_raise_an_error_with_location_and_size(one, other, pattern):
     with pytest.raises(RunError) as refused:
         equality(one, other)
-    assert re.search(told, refused.value.why), refused.value.why
+    assert re.search(pattern, refused.value.why), refused.value.why
 
 
-def test_a_tolerance_of_ones_own_takes_the_place_of_the_types():
+def test_a_given_tolerance_replaces_that_of_the_type():
     assert equality(1.0, 1.04, 0.05).checked
     with pytest.raises(RunError, match=r"0.001 % is allowed|0.001 %"):
         equality(1.0, 1.0004, 1e-5)
@@ -226,7 +228,7 @@ def test_models_are_compared_by_their_weights():
         equality(one, torch.nn.Linear(3, 2))
 
 
-def test_what_cannot_be_compared_says_what_to_return():
+def test_incomparable_results_raise_an_error_with_a_fix():
     class Odd:
         pass
 
@@ -235,7 +237,7 @@ def test_what_cannot_be_compared_says_what_to_return():
     assert "return a number" in refused.value.fix
 
 
-def test_the_largest_difference_is_told_with_its_place():
-    told = equality({"a": torch.ones(3), "b": torch.tensor([1.0, 1.0005])}, {"a": torch.ones(3), "b": torch.ones(2)})
-    assert "at ['b']" in told.words
-    assert "(5 compared)" in told.words
+def test_the_largest_difference_has_its_location():
+    verdict = equality({"a": torch.ones(3), "b": torch.tensor([1.0, 1.0005])}, {"a": torch.ones(3), "b": torch.ones(2)})
+    assert "at ['b']" in verdict.words
+    assert "(5 compared)" in verdict.words

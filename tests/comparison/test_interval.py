@@ -10,19 +10,20 @@ MS = 1_000_000
 TRUE = 1.1
 
 
-def drifting(random, count, alike, spread):
-    """Noise in which neighbours are alike: a first-order autoregression of this spread."""
-    shocks = random.normal(0, spread * np.sqrt(1 - alike**2), count)
+def drifting(random, count, correlation, spread):
+    """Noise in which neighbours are correlation: a first-order autoregression of this spread."""
+    shocks = random.normal(0, spread * np.sqrt(1 - correlation**2), count)
     values = [random.normal(0, spread)]
     for shock in shocks[1:]:
-        values.append(alike * values[-1] + shock)
+        values.append(correlation * values[-1] + shock)
     return np.array(values)
 
 
-def side(random, runs, typical_ms, *, count=80, alike=0.0, spread=0.05, between=0.0):
+def side(random, runs, typical_ms, *, count=80, correlation=0.0, spread=0.05, between=0.0):
     levels = random.normal(0, between, runs)
     return [
-        (typical_ms * MS * np.exp(level + drifting(random, count, alike, spread))).astype(np.int64) for level in levels
+        (typical_ms * MS * np.exp(level + drifting(random, count, correlation, spread))).astype(np.int64)
+        for level in levels
     ]
 
 
@@ -36,76 +37,76 @@ def coverage(runs, seeds=80, **noise):
     hits = 0
     for seed in range(seeds):
         random = np.random.default_rng(seed)
-        seen = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
-        hits += seen.low <= TRUE <= seen.high
+        result = ratio(side(random, runs, 100 * TRUE, **noise), side(random, runs, 100, **noise))
+        hits += result.low <= TRUE <= result.high
     return hits / seeds
 
 
 @pytest.mark.parametrize("between", [0.02, 0.05])
-@pytest.mark.parametrize("alike", [0.0, 0.7])
-def test_of_repeated_runs_the_interval_holds_the_truth_as_often_as_it_says(covered, alike, between):
+@pytest.mark.parametrize("correlation", [0.0, 0.7])
+def test_the_interval_of_repeated_runs_has_its_nominal_coverage(covered, correlation, between):
     # 95 % of 80 are 76, give or take 6 by chance; it may be careful, not careless.
-    assert covered(5, alike=alike, between=between) >= 0.875
+    assert covered(5, correlation=correlation, between=between) >= 0.875
 
 
-def test_steps_alone_are_taken_to_tell_less_than_they_seem_to(covered):
-    assert covered(1, alike=0.8) >= 0.9
+def test_the_interval_of_single_runs_includes_variance_between_runs(covered):
+    assert covered(1, correlation=0.8) >= 0.9
 
 
-def test_an_interval_is_not_wider_than_what_is_known_bears():
+def test_the_interval_of_quiet_repeated_runs_is_narrow():
     random = np.random.default_rng(1)
     quiet = ratio(side(random, 5, 110, spread=0.01), side(random, 5, 100, spread=0.01))
     assert quiet.high / quiet.low < 1.05
     assert quiet.sure
 
 
-def test_a_constant_program_recorded_twice_differs_by_what_is_assumed():
+def test_a_constant_program_has_an_interval_of_the_assumed_width():
     steps = np.full(40, 100 * MS)
-    seen = ratio([steps], [steps])
-    assert seen.value == 1
-    assert 0.95 < seen.low < 1 < seen.high < 1.05
-    assert not seen.sure
+    result = ratio([steps], [steps])
+    assert result.value == 1
+    assert 0.95 < result.low < 1 < result.high < 1.05
+    assert not result.sure
 
 
-def test_the_interval_is_the_same_every_time():
+def test_the_interval_is_deterministic():
     steps = np.array([10, 12, 11, 15]) * MS
     assert ratio([steps], [steps // 2]) == ratio([steps], [steps // 2])
 
 
-def test_a_hundredth_is_harder_to_reach_than_a_twentieth():
+def test_the_99_percent_interval_contains_the_95_percent_interval():
     random = np.random.default_rng(2)
-    seen = ratio(side(random, 2, 110), side(random, 2, 100))
-    assert seen.sure_low < seen.low < seen.value < seen.high < seen.sure_high
+    result = ratio(side(random, 2, 110), side(random, 2, 100))
+    assert result.sure_low < result.low < result.value < result.high < result.sure_high
 
 
-def test_turning_the_sides_round_turns_the_ratio_round():
+def test_swapping_the_sides_inverts_the_ratio():
     random = np.random.default_rng(3)
     one, other = side(random, 3, 110), side(random, 3, 100)
-    there, back = ratio(one, other), ratio(other, one)
-    assert there.value == pytest.approx(1 / back.value)
-    assert there.low == pytest.approx(1 / back.high, rel=0.01)
+    forward, backward = ratio(one, other), ratio(other, one)
+    assert forward.value == pytest.approx(1 / backward.value)
+    assert forward.low == pytest.approx(1 / backward.high, rel=0.01)
 
 
-def test_what_others_did_meanwhile_widens_the_interval():
+def test_activity_of_other_programs_widens_the_interval():
     random = np.random.default_rng(4)
     one, other = side(random, 2, 110), side(random, 2, 100)
     calm, crowded = ratio(one, other), ratio(one, other, extra_frac=(0.0, 0.2))
     assert crowded.high / crowded.low > 1.5 * calm.high / calm.low
 
 
-def test_what_drifts_falls_on_both_where_they_were_recorded_in_turn():
+def test_drift_cancels_for_alternating_runs():
     random = np.random.default_rng(6)
     drift = np.cumsum(random.normal(0, 0.05, 8))
     one, other = (
         [side(random, 1, typical * np.exp(level), spread=0.02)[0] for level in drift] for typical in (110, 100)
     )
-    apart, in_turn = ratio(one, other), ratio(one, other, in_turn=True)
-    assert in_turn.sure
-    assert in_turn.high / in_turn.low < 0.5 * (apart.high / apart.low - 1) + 1
-    assert in_turn.low < TRUE < in_turn.high
+    separate, alternating = ratio(one, other), ratio(one, other, in_turn=True)
+    assert alternating.sure
+    assert alternating.high / alternating.low < 0.5 * (separate.high / separate.low - 1) + 1
+    assert alternating.low < TRUE < alternating.high
 
 
-def test_means_and_medians_part_where_something_strikes_now_and_then():
+def test_rare_slow_steps_change_the_mean_and_not_the_median():
     often = np.full(100, 100 * MS)
     rare = often.copy()
     rare[::10] = 600 * MS
@@ -123,20 +124,20 @@ def disturbed(random, runs, typical_ms, steps=60):
 
 
 def test_repeated_runs_on_a_disturbed_machine_are_compared_by_their_fastest_steps():
-    found = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
+    significant = {Centre.MEDIAN: 0, Centre.FASTEST: 0}
     for seed in range(20):
         random = np.random.default_rng(seed)
         one, other = disturbed(random, 5, 110), disturbed(random, 5, 100)
         assert steadiest([one, other], in_turn=True) is Centre.FASTEST
-        told = {each: ratio(one, other, centre=each, in_turn=True) for each in found}
-        for each, seen in told.items():
-            found[each] += seen.sure
-        assert told[Centre.FASTEST].low < TRUE < told[Centre.FASTEST].high
-    assert found[Centre.FASTEST] == 20
-    assert found[Centre.MEDIAN] < 10
+        ratios = {centre: ratio(one, other, centre=centre, in_turn=True) for centre in significant}
+        for centre, result in ratios.items():
+            significant[centre] += result.sure
+        assert ratios[Centre.FASTEST].low < TRUE < ratios[Centre.FASTEST].high
+    assert significant[Centre.FASTEST] == 20
+    assert significant[Centre.MEDIAN] < 10
 
 
-def test_by_which_figure_is_compared_does_not_hang_on_the_difference():
+def test_the_choice_of_statistic_does_not_depend_on_the_difference():
     for seed in range(20):
         random = np.random.default_rng(seed)
         one, other = disturbed(random, 5, 100), disturbed(random, 5, 100)
@@ -152,9 +153,9 @@ def test_few_runs_and_short_ones_are_compared_by_their_medians():
     assert steadiest(short, in_turn=True) is Centre.MEDIAN
 
 
-def test_blocks_are_as_long_as_neighbours_are_alike():
+def test_blocks_are_longer_with_stronger_correlation():
     random = np.random.default_rng(5)
-    lengths = [block_length(np.exp(drifting(random, 400, alike, 0.1))) for alike in (0.0, 0.6, 0.95)]
+    lengths = [block_length(np.exp(drifting(random, 400, correlation, 0.1))) for correlation in (0.0, 0.6, 0.95)]
     assert lengths[0] <= 3 < lengths[1] < lengths[2] <= 100
     assert block_length(np.full(50, 7.0)) == 1
 
@@ -165,8 +166,10 @@ def test_a_single_step_has_an_interval_too():
 
 
 @pytest.mark.parametrize(("longer", "expected"), [(1.0, False), (1.1, True)], ids=["nothing", "a tenth"])
-@pytest.mark.parametrize(("runs", "found", "quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
-def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(monkeypatch, longer, expected, runs, found, quiet):
+@pytest.mark.parametrize(("runs", "min_detected", "min_quiet"), [(5, 36, 39), (7, 38, 39), (9, 39, 39)])
+def test_alternating_runs_detect_ten_percent_and_no_false_difference(
+    monkeypatch, longer, expected, runs, min_detected, min_quiet
+):
     # The noise of a shared machine of two cores: steps differ by 10 %, runs by 2 %, and it drifts by 2 % a run.
     monkeypatch.setattr(interval, "RESAMPLES", 400)
     right = 0
@@ -174,10 +177,10 @@ def test_of_runs_in_turn_a_tenth_is_found_and_nothing_is_not(monkeypatch, longer
         random = np.random.default_rng(seed)
         drift = np.cumsum(random.normal(0, 0.02, 2 * runs))
         levels = [100 * np.exp(level) for level in drift]
-        noise = {"count": 60, "alike": 0.5, "spread": 0.1, "between": 0.02}
+        noise = {"count": 60, "correlation": 0.5, "spread": 0.1, "between": 0.02}
         before = [side(random, 1, level, **noise)[0] for level in levels[::2]]
         after = [side(random, 1, level * longer, **noise)[0] for level in levels[1::2]]
-        seen = ratio(before, after, in_turn=True)
-        called = seen.sure and abs(1 - seen.value) >= LEAST_FRAC
-        right += called == expected and (not called or seen.value < 1)
-    assert right >= (found if expected else quiet)
+        result = ratio(before, after, in_turn=True)
+        is_significant = result.sure and abs(1 - result.value) >= LEAST_FRAC
+        right += is_significant == expected and (not is_significant or result.value < 1)
+    assert right >= (min_detected if expected else min_quiet)

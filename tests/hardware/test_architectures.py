@@ -56,7 +56,7 @@ def test_an_architecture_is_complete(capability, architecture):
         ("12.0", True, True, True, True, 5, 1536),
     ],
 )
-def test_what_an_architecture_can(capability, bfloat16, float8, float4, counters, pcie, threads):
+def test_features_of_an_architecture(capability, bfloat16, float8, float4, counters, pcie, threads):
     gpu = of(capability)
     assert (has_bfloat16(gpu), has_float8(capability), has_float4(capability)) == (bfloat16, float8, float4)
     assert (has_counters(gpu), usual_pcie_generation(gpu)) == (counters, pcie)
@@ -64,19 +64,19 @@ def test_what_an_architecture_can(capability, bfloat16, float8, float4, counters
 
 
 @pytest.mark.parametrize("gpu", [None, of(None), of("junk")])
-def test_without_a_compute_capability_nothing_is_claimed_but_what_is_usual(gpu):
+def test_without_a_compute_capability_usual_values_apply(gpu):
     assert architecture_of(gpu) is None
     assert has_bfloat16(gpu)
     assert usual_pcie_generation(gpu) == 3
     assert precision_speedup(gpu, Precision.HALF, Precision.FLOAT32) is None
 
 
-def test_a_minor_version_that_is_not_listed_has_the_link_of_its_major():
+def test_an_unlisted_minor_version_has_the_pcie_generation_of_its_major():
     assert usual_pcie_generation(of("8.8")) == 4
     assert usual_pcie_generation(of("11.0")) == 3
 
 
-def test_how_many_times_as_fast_half_precision_is():
+def test_the_speedup_of_half_precision():
     assert precision_speedup(GPUS["V100"], Precision.HALF, Precision.FLOAT32) == pytest.approx(125 / 15.7)
     assert precision_speedup(GPUS["V100"], Precision.TF32, Precision.FLOAT32) is None
     assert precision_speedup(GPUS["3090"], Precision.TF32, Precision.FLOAT32) == 1
@@ -85,7 +85,7 @@ def test_how_many_times_as_fast_half_precision_is():
     assert precision_speedup(of("8.0"), Precision.FLOAT64, Precision.FLOAT32) is None
 
 
-def test_the_peak_of_a_precision_is_absent_where_there_are_no_units():
+def test_the_peak_of_an_unsupported_precision_is_none():
     assert peak_flops_per_s(resolve("t4"), Precision.TF32) is None
     assert peak_flops_per_s(resolve("h100"), Precision.HALF) == 989e12
     assert peak_flops_per_s(resolve("h100"), Precision.UNKNOWN) is None
@@ -111,5 +111,5 @@ def test_a_pinned_copy_reaches_three_quarters_to_four_fifths_of_a_link():
         ("NVIDIA H100 PCIe", False, False),
     ],
 )
-def test_the_vendor_is_told_by_the_name(name, amd, instinct):
+def test_the_vendor_follows_from_the_name(name, amd, instinct):
     assert (is_amd(name), is_amd_instinct(name)) == (amd, instinct)

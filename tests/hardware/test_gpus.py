@@ -13,11 +13,11 @@ from gpulab.hardware.lookup import resolve
 from gpulab.run import Gpu
 
 GIB = 2**30
-EACH = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+EVERY_SPEC = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 
-@EACH
-def test_every_fact_is_there_and_positive(spec):
+@EVERY_SPEC
+def test_every_figure_is_present_and_positive(spec):
     hints = typing.get_type_hints(GpuSpec)
     for field in dataclasses.fields(GpuSpec):
         value, kind = getattr(spec, field.name), hints[field.name]
@@ -29,8 +29,8 @@ def test_every_fact_is_there_and_positive(spec):
             assert value, field.name
 
 
-@EACH
-def test_shares_lie_between_nothing_and_all(spec):
+@EVERY_SPEC
+def test_shares_are_between_zero_and_one(spec):
     for field in dataclasses.fields(Shares):
         share = getattr(spec.shares, field.name)
         if field.name == "tf32_gemm":
@@ -39,14 +39,14 @@ def test_shares_lie_between_nothing_and_all(spec):
             assert 0 < share <= 1, field.name
 
 
-@EACH
+@EVERY_SPEC
 def test_the_float32_peak_is_a_multiply_add_of_every_core_in_every_cycle(spec):
     cores = ARCHITECTURES[spec.compute_capability].cores_per_multiprocessor * spec.multiprocessors
     assert spec.float32_flops_per_s == pytest.approx(2 * cores * spec.sm_clock_mhz * 1e6, rel=0.02)
 
 
-@EACH
-def test_peaks_of_a_gpu_are_in_order(spec):
+@EVERY_SPEC
+def test_peaks_of_a_gpu_are_ordered_by_precision(spec):
     assert 1e12 <= spec.float32_flops_per_s <= spec.fastest_float32_flops_per_s <= spec.half_flops_per_s <= 3e15
     assert 1e11 <= spec.memory_bytes_per_s <= 1e13
     assert spec.bfloat16_flops_per_s in (None, spec.half_flops_per_s)
@@ -54,16 +54,16 @@ def test_peaks_of_a_gpu_are_in_order(spec):
     assert newer == (spec.bfloat16_flops_per_s is not None) == (spec.tf32_flops_per_s is not None)
 
 
-@EACH
-def test_a_gpu_is_no_slower_than_its_architecture_says_of_all(spec):
+@EVERY_SPEC
+def test_a_gpu_reaches_the_minimum_speedups_of_its_architecture(spec):
     architecture = ARCHITECTURES[spec.compute_capability]
     assert spec.half_flops_per_s / spec.float32_flops_per_s >= 0.99 * architecture.half_speedup
     assert spec.fastest_float32_flops_per_s / spec.float32_flops_per_s >= 0.99 * architecture.tf32_speedup
     assert spec.pcie_generation == architecture.pcie_generation
 
 
-@EACH
-def test_memory_and_power_are_of_the_right_order(spec):
+@EVERY_SPEC
+def test_memory_and_power_have_the_right_order_of_magnitude(spec):
     assert 0.85 * spec.memory_bytes < spec.usable_bytes < 1.08 * spec.memory_bytes
     assert 0.2 * GIB <= spec.context_bytes <= min(GIB, spec.usable_bytes / 20)
     assert 2**22 <= spec.l2_bytes <= 2**27
@@ -79,7 +79,7 @@ def test_a_process_sees_the_memory_that_out_of_memory_errors_quote():
     assert usable["V100 32 GB"] == 31.7
 
 
-def test_gpus_that_differ_in_memory_alone_compute_alike():
+def test_gpus_that_differ_only_in_memory_compute_equally_fast():
     assert resolve("v100").computes_like(resolve("v100-32gb"))
     assert not resolve("v100").computes_like(resolve("v100-pcie"))
     assert not resolve("h100").computes_like(resolve("h200"))
@@ -89,5 +89,5 @@ def test_gpus_that_differ_in_memory_alone_compute_alike():
     ("name", "generation", "float64"),
     [("v100", 70, 1 / 2), ("t4", 75, 1 / 32), ("a100", 80, 1 / 2), ("rtx4090", 89, 1 / 32), ("b200", 100, 1 / 2)],
 )
-def test_what_follows_from_the_compute_capability(name, generation, float64):
+def test_properties_derived_from_the_compute_capability(name, generation, float64):
     assert (resolve(name).generation, resolve(name).float64_share) == (generation, float64)

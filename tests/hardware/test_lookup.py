@@ -10,7 +10,7 @@ from gpulab.hardware.gpus import SPECS
 from gpulab.hardware.lookup import normalize, resolve, spec_of
 from gpulab.run import Gpu
 
-EACH = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+EVERY_SPEC = pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_gpu_is_found_by_the_names_people_type(typed, name):
     assert resolve(typed).name == name
 
 
-@EACH
-def test_every_name_of_a_gpu_is_its_own(spec):
+@EVERY_SPEC
+def test_every_name_of_a_gpu_resolves_to_it(spec):
     for name in (spec.name, spec.driver_name, *spec.aliases):
         assert resolve(name) is spec
         assert resolve(name.upper()) is spec
@@ -73,7 +73,7 @@ def names(spec):
     return (spec.name, spec.driver_name, *spec.aliases)
 
 
-def test_no_alias_is_given_twice():
+def test_no_alias_is_used_twice():
     aliases = [alias for spec in SPECS for alias in spec.aliases]
     assert len(set(map(normalize, aliases))) == len(aliases)
 
@@ -82,13 +82,13 @@ def test_no_alias_is_given_twice():
     "typed", ["", "voodoo2", "h1000", "p100", "a30", "l40s", "mi300x", "3090 ti", "v100s", "NVIDIA L40S", "gfx942",
               "NVIDIA A100-SXM4-40GB MIG 3g.20gb", "NVIDIA GeForce RTX 4090 Laptop GPU"],
 )  # fmt: skip
-def test_a_gpu_that_is_not_listed_is_refused_with_the_list(typed):
+def test_an_unlisted_gpu_raises_an_error_with_the_list(typed):
     with pytest.raises(RunError) as refused:
         resolve(typed)
     assert all(spec.name in refused.value.fix for spec in SPECS)
 
 
-def test_the_refusal_names_what_was_perhaps_meant():
+def test_the_error_suggests_a_similar_name():
     with pytest.raises(RunError, match=r"'H100 SXM'"):
         resolve("h10")
     with pytest.raises(RunError) as refused:
@@ -149,18 +149,18 @@ def test_a_recorded_gpu_is_found_by_the_name_its_driver_gives(driver_name, name)
 
 
 @pytest.mark.parametrize("driver_name", [*DRIVER_NAMES, *(spec.driver_name for spec in SPECS)])
-def test_at_most_one_pattern_fits_a_driver_s_name(driver_name):
+def test_at_most_one_pattern_matches_a_driver_name(driver_name):
     assert sum(re.search(spec.driver_pattern, driver_name, re.IGNORECASE) is not None for spec in SPECS) <= 1
 
 
-@EACH
-def test_a_recording_on_a_listed_gpu_finds_it(spec):
+@EVERY_SPEC
+def test_the_gpu_of_a_recording_is_found_if_listed(spec):
     gpu = Gpu(index=0, name=spec.driver_name, multiprocessors=spec.multiprocessors)
     assert spec_of(gpu) is spec
     assert resolve(gpu.name) is spec
 
 
-def test_a_part_of_a_gpu_is_not_that_gpu():
+def test_a_part_of_a_gpu_does_not_resolve_to_that_gpu():
     assert spec_of(None) is None
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB", mig=True)) is None
     assert spec_of(Gpu(index=0, name="NVIDIA A100-SXM4-40GB MIG 3g.20gb")) is None

@@ -60,14 +60,14 @@ def second_tables(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("top", ["gpulab", "benchmarks"])
-def test_no_other_module_holds_a_table_of_gpus(top):
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {what}"
+def test_no_other_module_contains_a_table_of_gpus(top):
+    tables = [
+        f"{path.relative_to(ROOT)}:{line}: {description}"
         for path in OTHERS
         if path.relative_to(ROOT).parts[0] == top
-        for line, what in second_tables(ast.parse(path.read_text(encoding="utf-8")))
+        for line, description in second_tables(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    assert not found, "\n".join(["", *found])
+    assert not tables, "\n".join(["", *tables])
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_a_second_table_is_found(planted):
     assert list(second_tables(ast.parse(planted)))
 
 
-def test_other_dicts_and_numbers_are_not_tables_of_gpus():
+def test_other_dicts_and_numbers_are_no_tables_of_gpus():
     harmless = 'A = {"a": 1, "b": 2}\nB = (1, 2, 3)\nC = {"h100": 2.5}\nD = (64, 128, 256)\nE = 1000.0'
     assert not list(second_tables(ast.parse(harmless)))

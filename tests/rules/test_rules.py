@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpulab.analysis.events.device_work import missing_work
 from gpulab.rules import RULES, diagnose
 from gpulab.run import Loader
 from gpulab.tables import Kind
@@ -227,7 +228,7 @@ def test_calls_to_a_gpu_whose_work_is_missing_make_every_finding_suspect():
 
     diagnosis = diagnose(run_of(stepped(step), loaders=[NO_WORKERS]))
     assert diagnosis.first.confidence == "suspect"
-    assert diagnosis.first.why_confidence == "calls to the GPU were recorded, and nothing of what it did"
+    assert diagnosis.first.why_confidence == missing_work(diagnosis.run)
 
 
 def test_nothing_recorded_is_not_nothing_found():

@@ -55,10 +55,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int)
-    given = parser.parse_args()
+    options = parser.parse_args()
     began = time.perf_counter()
-    numbers = range(given.count) if given.only is None else [given.only]
-    tally, failures, (slowest, which) = run(numbers, given.seed, keep=Path("build/fuzz"))
+    numbers = range(options.count) if options.only is None else [options.only]
+    tally, failures, (slowest, which) = run(numbers, options.seed, keep=Path("build/fuzz"))
     for outcome, count in tally.most_common():
         print(f"{count:8,}  {outcome}")
     spent = time.perf_counter() - began
@@ -122,7 +122,7 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
     path.write_bytes(text)
     signal.alarm(LIMIT_S)
     try:
-        found = store.open(path) if store.is_run(path) else trace.read(path, limits=LIMITS)
+        run = store.open(path) if store.is_run(path) else trace.read(path, limits=LIMITS)
     except gpulab.GpulabError as error:
         if str(path) in error.what and error.why and error.fix:
             return "refused with a reason"
@@ -130,12 +130,12 @@ def opened(number: int, name: str, text: bytes, folder: Path) -> str:
     finally:
         signal.alarm(0)
         text_blocks.BLOCK = cut_.BLOCK = 2**20
-    check(found)
+    check(run)
     if dice.random() < 0.3:
         signal.alarm(LIMIT_S)
-        gpulab.report(found)  # whatever was read can be judged and shown
+        gpulab.report(run)  # whatever was read can be judged and shown
         signal.alarm(0)
-    return "a part, and what was lost" if found.recording.lost else "a run"
+    return "a part, and what was lost" if run.recording.lost else "a run"
 
 
 def check(run: gpulab.Run) -> None:
@@ -158,12 +158,12 @@ def originals() -> list[tuple[str, bytes]]:
     document = {"schemaVersion": 1, "record_shapes": 1, "baseTimeNanoseconds": 10**18, "traceEvents": list(events())}
     compact = json.dumps(document, separators=(",", ":")).encode()
     spread = json.dumps(document, indent=2).encode()
-    bare = json.dumps(document["traceEvents"]).encode()
-    found = [("compact.json", compact), ("spread.json", spread), ("bare.json", bare)]
-    found += [(f"{name}.gz", gzip.compress(text, mtime=0)) for name, text in found]
+    events_only = json.dumps(document["traceEvents"]).encode()
+    inputs = [("compact.json", compact), ("spread.json", spread), ("bare.json", events_only)]
+    inputs += [(f"{name}.gz", gzip.compress(text, mtime=0)) for name, text in inputs]
     with tempfile.TemporaryDirectory() as folder:
         saved = store.save(trace.read(spread), Path(folder) / "run.gpulab")
-        return [*found, ("run.gpulab", saved.read_bytes())]
+        return [*inputs, ("run.gpulab", saved.read_bytes())]
 
 
 def events() -> Iterator[dict[str, object]]:
@@ -263,8 +263,8 @@ def revalue(dice: random.Random, text: bytes) -> bytes:
     """Sound JSON with something else in some field of some events."""
     try:
         document = json.loads(text)
-        found = document if isinstance(document, list) else document["traceEvents"]
-        for event in dice.sample(found, min(len(found), dice.choice((1, 5, 1000)))):
+        events = document if isinstance(document, list) else document["traceEvents"]
+        for event in dice.sample(events, min(len(events), dice.choice((1, 5, 1000)))):
             place = event["args"] if dice.random() < 0.5 and event.get("args") else event
             key = dice.choice([*place, "ph", "cat", "ts"])
             place[key] = dice.choice(

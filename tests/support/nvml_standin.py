@@ -100,8 +100,8 @@ def build(folder: Path, absent: tuple[str, ...] = ()) -> Path:
         renamed = [f"-D{name}=absent_{name}" for name in absent]
         options = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
         # Not the real one's soname: the dynamic linker would give the stand-in to whoever asks later in this process.
-        named = "-Wl,-soname,libstandin.so"
-        subprocess.run([compiler, *options, *renamed, named, "-o", path, SOURCE], check=True, timeout=60)
+        soname = "-Wl,-soname,libstandin.so"
+        subprocess.run([compiler, *options, *renamed, soname, "-o", path, SOURCE], check=True, timeout=60)
     return path
 
 

@@ -1,8 +1,8 @@
-"""A second opinion on a trace: slow, plain Python, exact decimal arithmetic, none of gpulab's code or algorithms.
+"""An independent analysis of a trace: slow, plain Python, exact decimal arithmetic, no code or algorithms of gpulab.
 
 It reads the whole file with the standard library, keeps every time as the integer of nanoseconds its text says, and
-finds covered time by counting how many spans are open at each instant. The queue of a device is played through
-from call to call.
+finds covered time by counting how many spans are open at each instant. The launch queue of a device is simulated
+call by call.
 """
 
 from __future__ import annotations
@@ -119,16 +119,16 @@ class Oracle:
         return self._sorted[device]
 
     def gaps(self, device: int | None = None) -> list[Span]:
-        """When nothing ran, between the first work and the last, in order of time."""
+        """Idle time between the first work and the last, in order of time."""
         change: Counter[int] = Counter()
         for begin, end in self.spans(self.work(device)):
             change[begin] += 1
-            change[end] -= 1  # what has no length changes nothing
+            change[end] -= 1  # an event of zero length changes nothing
         idle, running = [], 0
         idle_from, last = self.window(device)
         for instant in sorted(change):
             if not change[instant]:
-                continue  # as much began as ended
+                continue  # as many started as ended
             if not running and instant > idle_from:
                 idle.append((idle_from, instant))
             running += change[instant]
@@ -136,62 +136,62 @@ class Oracle:
         return idle + ([(idle_from, last)] if last > idle_from else [])
 
     def by_name(self, categories: set[str], device: int | None = None) -> dict[str, list[dict]]:
-        """The work of some categories, by its name, in order of its beginning."""
-        found = defaultdict(list)
+        """Work of these categories by name, in order of its start."""
+        events_by_name = defaultdict(list)
         for event in sorted(self.work(device), key=lambda event: event["begin"]):
             if event["cat"] in categories:
-                found[event["name"]].append(event)
-        return dict(found)
+                events_by_name[event["name"]].append(event)
+        return dict(events_by_name)
 
     def launches(self) -> list[tuple[dict, dict]]:
-        """Each piece of work whose call the trace holds, with that call."""
+        """Device work with its launch call, if the trace has one."""
         calls = {event["args"]["correlation"]: event for event in self.of(RUNTIME) if "correlation" in event["args"]}
         pairs = ((event, calls.get(event["args"]["correlation"])) for event in self.of(DEVICE))
         return [(event, call) for event, call in pairs if call is not None]
 
     def queued(self) -> Iterator[tuple[dict, int]]:
-        """Each piece of work that was called for, with how many waited on its device the moment it was."""
+        """Launched work with the queue depth of its device at the time of its launch."""
         waiting: Counter[int] = Counter()
-        happens = defaultdict(lambda: ([], []))
+        changes = defaultdict(lambda: ([], []))
         for event, call in self.launches():
-            happens[call["begin"]][0].append(event)
-            happens[max(call["begin"], event["begin"])][1].append(event)
-        for _, (called, begun) in sorted(happens.items()):
-            waiting.update(event["args"]["device"] for event in called)
-            yield from ((event, waiting[event["args"]["device"]]) for event in called)
-            waiting.subtract(event["args"]["device"] for event in begun)
+            changes[call["begin"]][0].append(event)
+            changes[max(call["begin"], event["begin"])][1].append(event)
+        for _, (launched, started) in sorted(changes.items()):
+            waiting.update(event["args"]["device"] for event in launched)
+            yield from ((event, waiting[event["args"]["device"]]) for event in launched)
+            waiting.subtract(event["args"]["device"] for event in started)
 
 
 def sort(event: dict) -> str:
-    """What sort of work it is."""
+    """Return the kind of work."""
     if event["cat"] in KERNEL:
         return "communication" if any(word in event["name"] for word in COMMUNICATES) else "kernels"
     return "copies" if event["cat"] in MEMCPY else "fills"
 
 
-def together(told: Iterable[tuple[str, int, int]]) -> dict[str, int]:
-    """Time in which work of each sort ran, by going from instant to instant and looking at what is open."""
+def together(events: Iterable[tuple[str, int, int]]) -> dict[str, int]:
+    """Return the time in which work of each kind ran, by counting open spans at each instant."""
     change: dict[int, Counter] = defaultdict(Counter)
-    for kind, begin, end in told:
+    for kind, begin, end in events:
         if end > begin:
             change[begin][kind] += 1
             change[end][kind] -= 1
     total, running, last = Counter(), Counter(), 0
     for instant in sorted(change):
-        now = {kind for kind, many in running.items() if many}
-        for kind in now:
+        open_kinds = {kind for kind, open_count in running.items() if open_count}
+        for kind in open_kinds:
             total[kind] += instant - last
-        if now:
+        if open_kinds:
             total["busy"] += instant - last
-        if now and "kernels" not in now:
-            total["exposed_communication" if "communication" in now else "exposed_copies"] += instant - last
+        if open_kinds and "kernels" not in open_kinds:
+            total["exposed_communication" if "communication" in open_kinds else "exposed_copies"] += instant - last
         running.update(change[instant])
         last = instant
     return dict(total)
 
 
 def median(values: list[int]) -> int:
-    """The middle one; of an even number the mean of the middle two, rounded down."""
+    """Return the median; for an even count the mean of the middle two, rounded down."""
     values = sorted(values)
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
 

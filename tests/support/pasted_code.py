@@ -32,7 +32,7 @@ class Notebook:
         here = Path(__file__)
         environ = {**os.environ, "PYTHONPATH": str(here.parents[2])}
         self._folder = tempfile.TemporaryDirectory()
-        self._told = {}
+        self._replies = {}
         self._process = subprocess.Popen(
             [sys.executable, str(here)],
             stdin=subprocess.PIPE,
@@ -50,14 +50,14 @@ class Notebook:
         self._folder.cleanup()
 
     def paste(self, code, *, names, functions=(), lists=()):
-        """None, or what was raised. `names`: what the user calls model, optimizer, loader, dataset."""
-        told = {"names": dict(names), "functions": sorted(functions), "lists": sorted(lists)}
-        request = json.dumps({"code": code, **told})
-        if request not in self._told:
+        """Return the traceback, or None. `names`: the user's names of model, optimizer, loader and dataset."""
+        names_in_scope = {"names": dict(names), "functions": sorted(functions), "lists": sorted(lists)}
+        request = json.dumps({"code": code, **names_in_scope})
+        if request not in self._replies:
             self._process.stdin.write(request + "\n")
             self._process.stdin.flush()
-            self._told[request] = json.loads(self._process.stdout.readline())
-        return self._told[request]
+            self._replies[request] = json.loads(self._process.stdout.readline())
+        return self._replies[request]
 
 
 # Inside the process.
@@ -87,13 +87,13 @@ def forked(request):
     child = os.fork()
     if not child:
         os.close(reads)
-        told = None
+        error = None
         try:
             run(request)
         except BaseException:
-            told = traceback.format_exc(limit=-3)
+            error = traceback.format_exc(limit=-3)
         with os.fdopen(writes, "w") as pipe:
-            json.dump(told, pipe)
+            json.dump(error, pipe)
         os._exit(0)
     os.close(writes)
     with os.fdopen(reads) as pipe:
@@ -138,13 +138,13 @@ def namespace(names, functions):
         **{"device": torch.device("cpu"), "step": 50, "epoch": 1, "__name__": "__main__"},
         **{"batch": batch, "x": batch, "inputs": batch, "images": batch, "labels": labels, "y": labels},
         **{"target": labels, "targets": labels, "loss_fn": nn.CrossEntropyLoss(), "criterion": nn.CrossEntropyLoss()},
-        **dict.fromkeys(functions, lambda *given, **_: given[0] if given else None),
+        **dict.fromkeys(functions, lambda *args, **_: args[0] if args else None),
     }
     space["outputs"] = model(batch)
     space["loss"] = space["loss_fn"](space["outputs"], labels)
     space["losses"] = [space["loss"]]
-    for what, name in names.items():
-        put(space, name, objects.get(what))
+    for role, name in names.items():
+        put(space, name, objects.get(role))
     return space
 
 
@@ -178,28 +178,28 @@ def stand_ins():
                 return args[0]
             if name in ("to", "_parse_to"):
                 args = [torch.device("cpu") if type(value) is int else value for value in args]
-            args = [moved(value) for value in args]
-            kwargs = {key: moved(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
+            args = [to_cpu(value) for value in args]
+            kwargs = {key: to_cpu(value) for key, value in (kwargs or {}).items() if key != "pin_memory"}
             return function(*args, **kwargs)
 
-    def moved(value):
+    def to_cpu(value):
         on_gpu = (isinstance(value, str) and value.startswith("cuda")) or (
             isinstance(value, torch.device) and value.type == "cuda"
         )
         return torch.device("cpu") if on_gpu or type(value) is Gpu else value
 
     class Gpu(int):
-        """What current_device gives: an index that stands for the CPU."""
+        """The index that current_device returns; it represents the CPU."""
 
     class Wrapped(torch.nn.Module):
-        """What wraps a model."""
+        """A model wrapper."""
 
         def __init__(self, module):
             super().__init__()
             self.module = module
 
-        def forward(self, *given, **named):
-            return self.module(*given, **named)
+        def forward(self, *args, **kwargs):
+            return self.module(*args, **kwargs)
 
         def no_sync(self):
             return contextlib.nullcontext()
@@ -212,12 +212,12 @@ def stand_ins():
         return inspect.signature(function)
 
     def checked(function, give):
-        """Arguments that the real one would not take raise TypeError here as well."""
-        told = signature_of(function)
+        """Return a stand-in that raises TypeError for arguments that the real function does not accept."""
+        signature = signature_of(function)
 
-        def stand_in(*given, **named):
-            told.bind(*given, **named)
-            return give(*given, **named)
+        def stand_in(*args, **kwargs):
+            signature.bind(*args, **kwargs)
+            return give(*args, **kwargs)
 
         return stand_in
 
@@ -277,7 +277,7 @@ def stand_ins():
         (cuda, "device_count"): lambda: 1,
         (cuda, "synchronize"): lambda device=None: None,
         (cuda, "set_sync_debug_mode"): checked(cuda.set_sync_debug_mode, lambda mode: None),
-        (cuda, "make_graphed_callables"): checked(cuda.make_graphed_callables, lambda called, *_, **__: called),
+        (cuda, "make_graphed_callables"): checked(cuda.make_graphed_callables, lambda function, *_, **__: function),
         (cuda, "set_per_process_memory_fraction"): checked(cuda.set_per_process_memory_fraction, lambda *_, **__: None),
         (cuda, "memory_allocated"): lambda device=None: 0,
         (cuda, "max_memory_allocated"): lambda device=None: 0,
@@ -285,7 +285,7 @@ def stand_ins():
         (cuda.memory, "_record_memory_history"): lambda *_, **__: None,
         (cuda.memory, "_dump_snapshot"): lambda filename="dump_snapshot.pickle": None,
         (torch.Tensor, "record_stream"): lambda tensor, stream: stream.device,
-        (torch, "compile"): checked(torch.compile, lambda model=None, **_: model or (lambda called: called)),
+        (torch, "compile"): checked(torch.compile, lambda model=None, **_: model or (lambda function: function)),
         (distributed, "init_process_group"): checked(distributed.init_process_group, lambda *_, **__: None),
         (subprocess, "run"): checked(subprocess.run, lambda *_, **__: None),
         (distributed, "get_world_size"): lambda group=None: 1,

@@ -116,7 +116,7 @@ def test_repeated_runs_are_told_as_such():
 def test_reasons_of_a_missed_prediction_are_listed_with_their_effect():
     text = repr(comparison(compare(run(40, "before"), run(3, "after", workers=4, work_ms=90))))
     assert "Why the prediction may have missed" in text
-    assert re.search(r"Matrix kernels grew by 30 ms a step meanwhile\. +\+30\.0", text)
+    assert re.search(r"Matrix kernels [^.]*30 ms[^.]*\. +\+30\.0", text)
 
 
 def test_kernels_that_changed_are_listed_and_sum_up():
@@ -169,7 +169,7 @@ def test_what_cannot_be_judged_is_not_called_no_difference():
     short = dataclasses.replace(run(40, "short"), event_rows=EVENTS.empty(), mark_rows=marks_of(100, count=4))
     text = repr(comparison(compare(short, short)))
     assert text.startswith("Not judged: ")
-    assert "Fewer than 3 steps on one side" in text
+    assert "fewer than 3 steps" in text
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Copies between host and device: sizes, rates, pageable or pinned, hidden or exposed."""
+"""Copies between host and device: sizes, rates, pageable or pinned, overlapped or exposed."""

@@ -1,4 +1,4 @@
-"""Copies from the host to the device: from what memory, how fast, how long they hold the host, what hides them."""
+"""H2D copies: pageable or pinned, rate, time of the host inside the calls, overlap with kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-LARGE_BYTES = 1 << 20  # a copy this large takes 20 us and more: what starting it costs no longer hides its rate
+LARGE_BYTES = 1 << 20  # a copy this large takes at least 20 us, so the start-up cost no longer hides the rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,27 +24,27 @@ class Copies:
     """Copies of one kind to the busiest device in the interior steps; times and counts per typical step."""
 
     count: int
-    bytes: int | None  # None where the trace does not tell
-    call_ns: int  # the host inside the calls that started them
-    exposed_ns: int  # copies with no kernel beside them, and idle time inside the calls
-    copying_ns: int  # of that, the copies
-    refill_ns: int  # idle after calls that had to wait for earlier work, until the queue is filled again
-    hidden_frac: float  # share of the copies that ran beside kernels
-    rate_bytes_per_s: float | None  # of all that tell
-    large_rate_bytes_per_s: float | None  # of those large enough to show what the link can do
-    spans: Spans  # the exposed time and what follows it, over all interior steps
+    bytes: int | None  # None: unknown
+    call_ns: int  # time of the host inside the copy calls
+    exposed_ns: int  # copies not overlapped by kernels, and idle time of the device inside the calls
+    copying_ns: int  # part of exposed_ns: the copies
+    refill_ns: int  # idle time after calls that waited for earlier work, until the queue is refilled
+    hidden_frac: float  # share of the copy time overlapped by kernels
+    rate_bytes_per_s: float | None  # over all copies with known size
+    large_rate_bytes_per_s: float | None  # over copies large enough to show the rate of the link
+    spans: Spans  # the exposed and refill time, over all interior steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
-    """By the memory they come from; None: there are none of the kind. What does not tell its memory is neither."""
+    """H2D copies by host memory; None if there are none. Copies from unknown memory are in neither."""
 
     pageable: Copies | None
     pinned: Copies | None
 
 
 def transfers(run: Run, steps: Steps, ledger: Ledger) -> Transfers | None:
-    """What was copied to the device in interior steps; None where nothing was."""
+    """Compute the H2D copies of interior steps; None if there are none."""
     copies = copied(run, "HtoD")
     if ledger.device == "gpu" and len(copies):
         copies = in_interior(copies.where(copies["device"] == main_device(run)), steps)
@@ -62,42 +62,42 @@ def _copies(run: Run, steps: Steps, ledger: Ledger, copies: Rows, *, waiting: bo
     if not len(copies):
         return None
     calls = calls_of(run, copies)
-    moving = copies.spans()
-    copying = intersect(ledger.spans["copies"], moving)
+    copy_time = copies.spans()
+    copying = intersect(ledger.spans["copies"], copy_time)
     calling = intersect(ledger.spans["copy_call"], calls.spans())
-    after = nothing()
+    refill = nothing()
     if waiting:
-        _, after = waiting_cost(ledger, calls["start_ns"], calls["start_ns"] + calls["dur_ns"])
+        _, refill = waiting_cost(ledger, calls["start_ns"], calls["start_ns"] + calls["dur_ns"])
     typical = steps.typical_covered_ns
     exposed = merged(copying, calling)
-    many = int(steps.interior.sum())
+    step_count = int(steps.interior.sum())
     return Copies(
-        count=max(1, round(len(copies) / many)),
-        bytes=_known_sum(copies, many),
+        count=max(1, round(len(copies) / step_count)),
+        bytes=_known_sum(copies, step_count),
         call_ns=typical(calls.spans()),
         exposed_ns=typical(exposed),
         copying_ns=typical(copying),
-        refill_ns=typical(merged(exposed, after)) - typical(exposed),
-        hidden_frac=1 - min(1.0, copying.total_ns / max(1, moving.total_ns)),
+        refill_ns=typical(merged(exposed, refill)) - typical(exposed),
+        hidden_frac=1 - min(1.0, copying.total_ns / max(1, copy_time.total_ns)),
         rate_bytes_per_s=rate(copies),
         large_rate_bytes_per_s=rate(copies.where(copies["bytes"] >= LARGE_BYTES)),
-        spans=merged(exposed, after),
+        spans=merged(exposed, refill),
     )
 
 
 def calls_of(run: Run, copies: Rows) -> Rows:
-    """The calls that started these copies, by correlation."""
+    """Return the calls that started these copies, by correlation id."""
     calls = run.event_rows.of_kind(Kind.COPY_CALL)
-    wanted = copies["correlation"][copies["correlation"] >= 0]
-    return calls.where(np.isin(calls["correlation"], wanted))
+    ids = copies["correlation"][copies["correlation"] >= 0]
+    return calls.where(np.isin(calls["correlation"], ids))
 
 
-def _known_sum(copies: Rows, many: int) -> int | None:
-    known = copies["bytes"][copies["bytes"] >= 0]
-    return int(known.sum()) // many if len(known) else None
+def _known_sum(copies: Rows, step_count: int) -> int | None:
+    known_bytes = copies["bytes"][copies["bytes"] >= 0]
+    return int(known_bytes.sum()) // step_count if len(known_bytes) else None
 
 
 def rate(copies: Rows) -> float | None:
-    """Bytes over time, of the copies that tell both; None if none does."""
-    known = copies.where((copies["bytes"] > 0) & (copies["dur_ns"] > 0))
-    return float(known["bytes"].sum() / known["dur_ns"].sum() * 1e9) if len(known) else None
+    """Return bytes per second over the copies with known size and duration; None if there are none."""
+    known_copies = copies.where((copies["bytes"] > 0) & (copies["dur_ns"] > 0))
+    return float(known_copies["bytes"].sum() / known_copies["dur_ns"].sum() * 1e9) if len(known_copies) else None

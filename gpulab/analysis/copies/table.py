@@ -1,4 +1,4 @@
-"""Copies and fills by kind: how many, how much, from what kind of memory, how fast."""
+"""Table of copies and memsets by kind: count, bytes, host memory, rate."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gpulab.tables import Kind
 COPIES = Table(
     "copies",
     (
-        Column("name", "words", "the copy or fill, as the trace names it"),
-        Column("direction", "words", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH, or fill; absent if not told"),
-        Column("host_memory", "words", "memory on the host's side: pageable, pinned or managed; absent if not told"),
-        Column("count", "int64", "how many there were"),
-        Column("sized", "int64", "how many of them tell their size"),
-        Column("bytes", "int64", "what those moved or set together; -1 if none tells"),
-        Column("total_ns", "int64", "how long all took together, beside one another or not"),
-        Column("median_ns", "int64", "the median one, rounded down"),
-        Column("rate_bytes_per_s", "float64", "bytes over time, of those that tell both; NaN if none does"),
+        Column("name", "words", "the copy or memset, as the trace names it"),
+        Column("direction", "words", "HtoD, DtoH, DtoD, PtoP (between GPUs), HtoH, or fill; absent if unknown"),
+        Column("host_memory", "words", "memory on the host side: pageable, pinned or managed; absent if unknown"),
+        Column("count", "int64", "number of copies"),
+        Column("sized", "int64", "number of copies with known size"),
+        Column("bytes", "int64", "total bytes of the copies with known size; -1 if none"),
+        Column("total_ns", "int64", "sum of their durations"),
+        Column("median_ns", "int64", "median duration, rounded down"),
+        Column("rate_bytes_per_s", "float64", "bytes per second of copies with known size and duration; NaN if none"),
     ),
 )
 
@@ -35,36 +35,36 @@ _HOST_MEMORY = re.compile(r"Pageable|Pinned|Managed")
 
 
 def copy_table(run: Run, device: int | None = None) -> Rows:
-    """One row for each kind of copy or fill, by its name, most time first."""
+    """Return one row for each kind of copy or memset, by name, most time first."""
     work = device_work(run, device).of_kind(Kind.MEMCPY, Kind.MEMSET)
     dur, size = work["dur_ns"], work["bytes"]
     groups = grouped(work["name"] + 1, dur)  # a copy without a name has the code -1
-    words = named(work.events.words("name"), groups.code - 1)
+    names = named(work.events.words("name"), groups.code - 1)
     fills = work.events["kind"][work.event[groups.first]] == Kind.MEMSET
-    ways = ["fill" if fill else direction(word) for word, fill in zip(words.to_list(), fills, strict=True)]
-    told, timed = size >= 0, (size > 0) & (dur > 0)
-    sized, moved, during = groups.sums(told), groups.sums(size * timed), groups.sums(dur * timed)
+    directions = ["fill" if fill else direction(word) for word, fill in zip(names.to_list(), fills, strict=True)]
+    is_sized, is_timed = size >= 0, (size > 0) & (dur > 0)
+    sized, timed_bytes, timed_ns = groups.sums(is_sized), groups.sums(size * is_timed), groups.sums(dur * is_timed)
     columns = {
-        "name": words,
-        "direction": Words.of(ways),
-        "host_memory": Words.of(map(host_memory, words.to_list())),
+        "name": names,
+        "direction": Words.of(directions),
+        "host_memory": Words.of(map(host_memory, names.to_list())),
         "count": groups.count,
         "sized": sized,
-        "bytes": np.where(sized > 0, groups.sums(size * told), -1),
+        "bytes": np.where(sized > 0, groups.sums(size * is_sized), -1),
         "total_ns": groups.total,
         "median_ns": groups.median,
-        "rate_bytes_per_s": np.divide(moved * 1e9, during, out=np.full(len(words), np.nan), where=during > 0),
+        "rate_bytes_per_s": np.divide(timed_bytes * 1e9, timed_ns, out=np.full(len(names), np.nan), where=timed_ns > 0),
     }
     return most_first(COPIES.rows(columns))
 
 
 def direction(name: str | None) -> str | None:
-    """From where to where a copy of this name goes: "HtoD", "DtoH", "DtoD", "PtoP"; None where it does not tell."""
-    found = _CUDA.search(name or "") or _ROCM.search(name or "")
-    return f"{found[1][0].upper()}to{found[2][0].upper()}" if found else None
+    """Return the direction of a copy of this name: "HtoD", "DtoH", "DtoD", "PtoP"; None if unknown."""
+    match = _CUDA.search(name or "") or _ROCM.search(name or "")
+    return f"{match[1][0].upper()}to{match[2][0].upper()}" if match else None
 
 
 def host_memory(name: str | None) -> str | None:
-    """What kind of host memory a copy of this name reads or writes; None where there is none or it does not tell."""
-    found = _HOST_MEMORY.search(name or "")
-    return found[0].lower() if found else None
+    """Return the kind of host memory that a copy of this name uses; None if there is none or it is unknown."""
+    match = _HOST_MEMORY.search(name or "")
+    return match[0].lower() if match else None

@@ -1,1 +1,1 @@
-"""Data loading: cost of batches, DataLoader workers, prefetched batches."""
+"""Data loading: cost of a batch, DataLoader workers, prefetch bias."""

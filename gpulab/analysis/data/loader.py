@@ -1,4 +1,4 @@
-"""What feeding the model costs: how long a batch takes, whether that is CPU time or waiting, and who makes it."""
+"""Cost of data loading: time per batch, CPU time or waiting, main process or workers."""
 
 from __future__ import annotations
 
@@ -16,50 +16,52 @@ from gpulab.tables import Kind, MarkKind
 
 @dataclass(frozen=True, kw_only=True)
 class Feeding:
-    """How batches reach the model, per step, un-profiled where that was measured. None: not measured."""
+    """Data loading per step, unprofiled if measured. None: not measured."""
 
-    workers: int | None  # 0: the main process builds the batches; None: some, the number is not known
+    workers: int | None  # 0: the main process loads the data; None: there are workers, their number is unknown
     setup: Loader | None
-    step_ns: int  # the whole step
-    fetch_ns: int  # the main thread inside DataLoader.__next__
+    step_ns: int  # step time
+    fetch_ns: int  # time of the main thread inside DataLoader.__next__
     traced_fetch_ns: int  # the same in the recorded steps
-    exposed_ns: int  # the part of it with the device idle
-    fetch_cpu_ns: int | None = None  # CPU time the main thread spent in it
+    exposed_ns: int  # part of fetch_ns with the device idle
+    fetch_cpu_ns: int | None = None  # CPU time of the main thread inside DataLoader.__next__
     rest_cpu_ns: int | None = None  # CPU time of the whole process in the rest of the step, all threads
-    least_rest_ns: int | None = None  # the rest of the step in the fastest twentieth of them
-    worker_cpu_ns: int | None = None  # CPU time all workers spent per batch
-    blocked_frac: float | None = None  # share of worker samples that were waiting for storage
-    cores_frac: float | None = None  # load of all cores while workers ran, by whatever ran on them
+    least_rest_ns: int | None = None  # 5 % quantile of the rest of the step
+    worker_cpu_ns: int | None = None  # CPU time of all workers per batch
+    blocked_frac: float | None = None  # share of worker samples blocked on storage
+    cores_frac: float | None = None  # load of all cores while workers ran, all programs
 
     @property
     def rest_ns(self) -> int:
-        """The step without its exposed wait for data: what remains if data were free."""
+        """Step time without the exposed wait for data."""
         return max(1, self.step_ns - self.exposed_ns)
 
     @property
     def cpu_frac(self) -> float | None:
-        """Share of the fetch that was CPU work of the main thread; the rest it waited. None: not measured."""
+        """Share of the fetch time that is CPU time of the main thread; the rest is waiting. None: not measured."""
         if self.fetch_cpu_ns is None or not self.fetch_ns:
             return None
         return min(1.0, self.fetch_cpu_ns / self.fetch_ns)
 
 
 def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
-    """What feeding cost in the steps that are evidence; None where no DataLoader was used."""
+    """Compute the cost of data loading per step; None without a DataLoader or without a step time."""
     setup = leading_loader(run)
     if setup is None or steps.step_ns is None:
         return None
     scale = steps.step_ns / (steps.traced_ns or steps.step_ns)
     traced_fetch_ns = fetch_ns = _fetch_in_events(run, steps)
     exposed_ns = ledger.median_ns("loader")
-    told: dict[str, int | None] = {}
+    by_marks: dict[str, int | None] = {}
     if len(run.mark_rows):
-        told = _by_marks(run, steps)
-        fetch_ns = told.pop("fetch_ns") or fetch_ns
+        by_marks = _by_marks(run, steps)
+        fetch_ns = by_marks.pop("fetch_ns") or fetch_ns
         if ledger.device == "gpu":
-            told.pop("least_rest_ns", None)  # the host may run ahead of the GPU: its rest is no bound
+            by_marks.pop(
+                "least_rest_ns", None
+            )  # the host may run ahead of the GPU, so its rest of the step is no bound
     measured = ledger.device == "cpu" and len(run.mark_rows)
-    # Where the CPU is the device it computes nothing while the main thread fetches: all of that is exposed.
+    # If the CPU is the device, it computes nothing while the main thread fetches: all fetch time is exposed.
     exposed_ns = fetch_ns if measured else round(exposed_ns * scale)
     return Feeding(
         workers=setup.workers,
@@ -71,12 +73,12 @@ def feeding(run: Run, steps: Steps, ledger: Ledger) -> Feeding | None:
         worker_cpu_ns=_worker_cpu_per_batch(run),
         blocked_frac=_blocked_frac(run),
         cores_frac=_cores_frac(run),
-        **told,
+        **by_marks,
     )
 
 
 def leading_loader(run: Run) -> Loader | None:
-    """The DataLoader that gave most batches; None where there was none."""
+    """Return the DataLoader with the most batches; None if there is none."""
     if not run.loaders:
         return None
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
@@ -87,91 +89,91 @@ def leading_loader(run: Run) -> Loader | None:
 
 
 def loader_events(run: Run) -> Rows:
-    """DataLoader.__next__ as the trace shows it."""
+    """Return the DataLoader.__next__ events of the trace."""
     return run.event_rows.of_kind(Kind.LOADER)
 
 
 def _fetch_in_events(run: Run, steps: Steps) -> int:
-    """Median time per interior step inside the traced __next__."""
+    """Return the median time per interior step inside traced __next__ calls."""
     calls = loader_events(run)
     order = np.argsort(calls["start_ns"], kind="stable")
     start, dur = calls["start_ns"][order], calls["dur_ns"][order]
     first = np.searchsorted(start, steps.start_ns[steps.interior])
     last = np.searchsorted(start, steps.end_ns[steps.interior])
-    return typical_ns(_between(dur, first, last), steps.burst) if len(first) else 0
+    return typical_ns(_range_sums(dur, first, last), steps.burst) if len(first) else 0
 
 
 def _by_marks(run: Run, steps: Steps) -> dict[str, int | None]:
-    """Fetch time, its CPU time, and what the rest of the step costs, as medians over the best steps there are.
+    """Return fetch time, its CPU time and the rest of the step, as medians over plain steps, else interior steps.
 
-    All fetches of a step count: a loop may draw from several loaders.
+    All fetches of a step count, as a loop may use several loaders.
     """
-    use = steps.plain if steps.plain_ns is not None else steps.interior
+    used_steps = steps.plain if steps.plain_ns is not None else steps.interior
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    first = np.searchsorted(calls["start_ns"], steps.start_ns[use])
-    last = np.searchsorted(calls["start_ns"], steps.end_ns[use])
+    first = np.searchsorted(calls["start_ns"], steps.start_ns[used_steps])
+    last = np.searchsorted(calls["start_ns"], steps.end_ns[used_steps])
     fetched = last > first
     if not fetched.any():
         return {"fetch_ns": None}
     first, last = first[fetched], last[fetched]
-    fetch_ns = _between(calls["end_ns"] - calls["start_ns"], first, last)
+    fetch_ns = _range_sums(calls["end_ns"] - calls["start_ns"], first, last)
     return {
         "fetch_ns": typical_ns(fetch_ns, steps.burst),
-        "fetch_cpu_ns": typical_ns(_between(calls["thread_cpu_ns"], first, last), steps.burst),
+        "fetch_cpu_ns": typical_ns(_range_sums(calls["thread_cpu_ns"], first, last), steps.burst),
         "rest_cpu_ns": _rest_cpu(calls, first, last, steps.burst),
-        # After a long wait the first operators find cold caches and sleeping threads; fed without pause the model
-        # warms, so a bound rests on the fastest twentieth.
-        "least_rest_ns": int(np.percentile(steps.dur_ns[use][fetched] - fetch_ns, 5)),
+        # After a long wait the first operators run with cold caches and sleeping threads. Without waits the model runs
+        # faster, so the lower bound uses the 5 % quantile.
+        "least_rest_ns": int(np.percentile(steps.dur_ns[used_steps][fetched] - fetch_ns, 5)),
     }
 
 
 def _rest_cpu(calls: Rows, first: Ints, last: Ints, burst: int) -> int | None:
-    """CPU time of the process from one step's first fetch to the next one's, less what was used during fetches.
+    """Return the CPU time of the process between first fetches of successive steps, without the fetches themselves.
 
-    What other threads use during a fetch is left out: idle OpenMP threads spin there, and stop when cores are wanted.
+    CPU time of other threads during a fetch is excluded: idle OpenMP threads spin, and stop when cores are needed.
     """
     followed = last < len(calls)
     if not followed.any():
         return None
     first, last = first[followed], last[followed]
-    whole = calls["process_cpu_ns"][last] - calls["process_cpu_ns"][first]
-    within = _between(calls["process_cpu_end_ns"] - calls["process_cpu_ns"], first, last)
-    return typical_ns(whole - within, burst)
+    total_ns = calls["process_cpu_ns"][last] - calls["process_cpu_ns"][first]
+    fetch_ns = _range_sums(calls["process_cpu_end_ns"] - calls["process_cpu_ns"], first, last)
+    return typical_ns(total_ns - fetch_ns, burst)
 
 
-def _between(values: Ints, first: Ints, last: Ints) -> Ints:
-    """The sums of `values[first:last]`, one for each pair."""
-    done = np.append(np.int64(0), np.cumsum(values))
-    return done[last] - done[first]
+def _range_sums(values: Ints, first: Ints, last: Ints) -> Ints:
+    """Return the sum of `values[first:last]` for each pair."""
+    cumulative = np.append(np.int64(0), np.cumsum(values))
+    return cumulative[last] - cumulative[first]
 
 
 def _worker_cpu_per_batch(run: Run) -> int | None:
-    """CPU time of all workers between the first and the last sample, over the batches given in that time."""
+    """Return the CPU time of all workers per batch, between the first and the last sample."""
     samples = run.host_rows.where(run.host_rows["workers"] > 0)
-    used = samples["worker_cpu_s"]
-    known = np.flatnonzero(~np.isnan(used))
-    if len(known) < 3:
+    cpu_s = samples["worker_cpu_s"]
+    known_rows = np.flatnonzero(~np.isnan(cpu_s))
+    if len(known_rows) < 3:
         return None
-    first, last = known[0], known[-1]
+    first, last = known_rows[0], known_rows[-1]
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    begun, ended = samples["at_ns"][first], samples["at_ns"][last]
-    batches = int(((calls["end_ns"] > begun) & (calls["end_ns"] <= ended) & calls["yielded"]).sum())
-    if batches < 2 or used[last] <= used[first]:
+    start_ns, end_ns = samples["at_ns"][first], samples["at_ns"][last]
+    batches = int(((calls["end_ns"] > start_ns) & (calls["end_ns"] <= end_ns) & calls["yielded"]).sum())
+    if batches < 2 or cpu_s[last] <= cpu_s[first]:
         return None
-    return int((used[last] - used[first]) * 1e9 / batches)
+    return int((cpu_s[last] - cpu_s[first]) * 1e9 / batches)
 
 
 def _blocked_frac(run: Run) -> float | None:
-    """How many of the workers, on average, were waiting for storage when asked."""
+    """Return the mean share of workers that were blocked on storage when sampled."""
     samples = run.host_rows
-    told = (samples["workers"] > 0) & ~np.isnan(samples["workers_blocked"])
-    if not told.any():
+    is_known = (samples["workers"] > 0) & ~np.isnan(samples["workers_blocked"])
+    if not is_known.any():
         return None
-    return float((samples["workers_blocked"][told] / samples["workers"][told]).mean())
+    return float((samples["workers_blocked"][is_known] / samples["workers"][is_known]).mean())
 
 
 def _cores_frac(run: Run) -> float | None:
-    """How busy all cores were, in the median of the samples taken while workers ran."""
+    """Return the median load of all cores in samples with workers running."""
     samples = run.host_rows
-    told = samples["cpu_frac"][(samples["workers"] > 0) & ~np.isnan(samples["cpu_frac"])]
-    return float(np.median(told)) if len(told) else None
+    load = samples["cpu_frac"][(samples["workers"] > 0) & ~np.isnan(samples["cpu_frac"])]
+    return float(np.median(load)) if len(load) else None

@@ -1,4 +1,4 @@
-"""What the DataLoader's workers do with their time: compute, wait for storage, or neither; how long batches take."""
+"""Activity of DataLoader workers: CPU time, storage reads, waits for batches, cost of starting an epoch."""
 
 from __future__ import annotations
 
@@ -14,76 +14,76 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-_STARTING = (".DataLoader.__iter__", "DataLoaderIter.__init__")  # where the main process starts workers
-_LEAST_S = 0.25  # watched for less time than this, a worker tells of its start and not of its work
+_STARTING = (".DataLoader.__iter__", "DataLoaderIter.__init__")  # functions in which the main process starts workers
+_LEAST_S = 0.25  # samples over less time show the start of a worker, not its work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """The workers of a run, each watched by itself; None: not told."""
+    """Activity of the workers of a run, sampled per worker. None: unknown."""
 
-    busy_frac: float  # CPU time of a worker over the time it lived; above one where it computes on several threads
-    read_bytes_per_s: float | None  # from storage, all workers that run at once together
-    threads: int | None  # of one worker, all it has
+    busy_frac: float  # CPU time of a worker / its lifetime; above one if it computes on several threads
+    read_bytes_per_s: float | None  # from storage, all concurrent workers together
+    threads: int | None  # of one worker
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """What the beginnings of later epochs cost."""
+    """Cost of starting the epochs after the first."""
 
     count: int
     each_ns: int
-    frac: float  # of the whole loop
-    step_ns: int  # the mean one, beginnings included
+    frac: float  # share of the time of the loop
+    step_ns: int  # mean step time, epoch starts included
     spans: Spans
 
 
 def crew(run: Run, steps: Steps, ledger: Ledger) -> Crew | None:
-    """What the workers did from their first look to their last; None where none was watched for long enough."""
+    """Compute the activity of the workers from first to last sample; None if none was sampled for long enough."""
     rows = run.worker_rows
     if not len(rows):
         return None
     rows = rows.where(np.lexsort((rows["at_ns"], rows["worker"])))
     first = np.flatnonzero(np.diff(rows["worker"], prepend=-1))
     last = np.append(first[1:], len(rows)) - 1
-    lived_s = (rows["at_ns"][last] - rows["at_ns"][first]) / 1e9
-    long = lived_s >= _LEAST_S
-    if not long.any():
+    lifetime_s = (rows["at_ns"][last] - rows["at_ns"][first]) / 1e9
+    long_enough = lifetime_s >= _LEAST_S
+    if not long_enough.any():
         return None
-    first, last, lived_s = first[long], last[long], lived_s[long]
-    used_s = rows["cpu_s"][last] - rows["cpu_s"][first]
-    if not (told := ~np.isnan(used_s)).any():
+    first, last, lifetime_s = first[long_enough], last[long_enough], lifetime_s[long_enough]
+    cpu_s = rows["cpu_s"][last] - rows["cpu_s"][first]
+    if not (is_known := ~np.isnan(cpu_s)).any():
         return None
     return Crew(
-        busy_frac=float(used_s[told].sum() / lived_s[told].sum()),
+        busy_frac=float(cpu_s[is_known].sum() / lifetime_s[is_known].sum()),
         read_bytes_per_s=_read_rate(rows, first, last),
         threads=None if np.isnan(rows["threads"]).all() else int(np.nanmedian(rows["threads"])),
     )
 
 
 def slowest_first(run: Run, steps: Steps, ledger: Ledger) -> int | None:
-    """The longest wait for the first batch of an epoch: no batch keeps a worker longer; None where none was seen."""
+    """Return the longest wait for the first batch of an epoch, an upper bound of the time per batch of one worker."""
     calls = _calls(run)
     if calls is None:
         return None
-    opens = np.flatnonzero(np.diff(calls["epoch"], prepend=-1))
-    return int((calls["end_ns"] - calls["start_ns"])[opens].max())
+    first_batches = np.flatnonzero(np.diff(calls["epoch"], prepend=-1))
+    return int((calls["end_ns"] - calls["start_ns"])[first_batches].max())
 
 
 def _calls(run: Run) -> Rows | None:
-    """The calls of the leading loader that gave a batch; None where there were none."""
-    leader = leading_loader(run)
+    """Return the calls of the main loader that returned a batch; None if there are none."""
+    main_loader = leading_loader(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    if leader is None or not len(calls):
+    if main_loader is None or not len(calls):
         return None
-    given = calls.where((calls["loader"] == run.loaders.index(leader)) & calls["yielded"])
-    return given if len(given) else None
+    fetches = calls.where((calls["loader"] == run.loaders.index(main_loader)) & calls["yielded"])
+    return fetches if len(fetches) else None
 
 
 def later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
-    """The mean wait for a batch that is not the first of its epoch; None where none was seen.
+    """Return the mean wait for a batch other than the first of its epoch; None if there are none.
 
-    The mean, not the median: workers that finish together give one long wait and several short ones.
+    The mean, not the median: workers that finish together cause one long wait and several short ones.
     """
     calls = _calls(run)
     if calls is None:
@@ -93,46 +93,46 @@ def later_wait_ns(run: Run, steps: Steps, ledger: Ledger) -> int | None:
 
 
 def begun(run: Run, steps: Steps, ledger: Ledger) -> Begun | None:
-    """What it costs to begin an epoch: workers that are started, and the first batch, which nobody prepared.
+    """Compute the cost of starting an epoch: starting workers, and the wait for the first batch.
 
-    The first epoch is left out, as it has to be begun. None with one epoch. Starting is not part of any call of the
-    loader's __next__: it is told by the samples of the main thread that found it there.
+    The first epoch does not count. None with a single epoch. Workers are not started inside `__next__`; that time comes
+    from samples of the main thread.
     """
     calls = _calls(run)
     if calls is None or not len(steps):
         return None
-    opens = np.flatnonzero(np.diff(calls["epoch"], prepend=-1))
-    if len(opens) < 2:
+    first_batches = np.flatnonzero(np.diff(calls["epoch"], prepend=-1))
+    if len(first_batches) < 2:
         return None
     waits = calls["end_ns"] - calls["start_ns"]
-    later = np.delete(waits, opens)
-    opens = opens[1:]
-    first_ns = np.maximum(waits[opens] - (int(later.mean()) if len(later) else 0), 0)
+    later_waits = np.delete(waits, first_batches)
+    first_batches = first_batches[1:]
+    first_ns = np.maximum(waits[first_batches] - (int(later_waits.mean()) if len(later_waits) else 0), 0)
     loop_ns = max(1, int(steps.end_ns[-1] - steps.start_ns[0]))
     cost_ns = int(first_ns.sum()) + _starting_ns(run, int(calls["start_ns"][0]))
     return Begun(
-        count=len(opens),
-        each_ns=cost_ns // len(opens),
+        count=len(first_batches),
+        each_ns=cost_ns // len(first_batches),
         frac=min(1.0, cost_ns / loop_ns),
         step_ns=max(1, loop_ns // len(steps)),
-        spans=union(calls["start_ns"][opens], calls["end_ns"][opens]),
+        spans=union(calls["start_ns"][first_batches], calls["end_ns"][first_batches]),
     )
 
 
 def _starting_ns(run: Run, after_ns: int) -> int:
-    """For how long the main thread was seen starting workers, after the first batch was asked for."""
+    """Return the time in which the main thread started workers after the first fetch, by its samples."""
     samples = run.host_rows.where(run.host_rows["at_ns"] > after_ns)
     if len(samples) < 2:
         return 0
-    there = samples.matching(lambda word: word.endswith(_STARTING), "called")
-    return int(there.sum()) * int(np.median(np.diff(samples["at_ns"])))
+    is_starting = samples.matching(lambda word: word.endswith(_STARTING), "called")
+    return int(is_starting.sum()) * int(np.median(np.diff(samples["at_ns"])))
 
 
 def _read_rate(rows: Rows, first: Ints, last: Ints) -> float | None:
-    """Bytes per second, of as many workers as there are at once."""
+    """Return the read rate of all concurrent workers, in bytes per second."""
     read = rows["read_bytes"][last] - rows["read_bytes"][first]
-    told = ~np.isnan(read)
-    if not told.any():
+    is_known = ~np.isnan(read)
+    if not is_known.any():
         return None
     seconds = (rows["at_ns"].max() - rows["at_ns"].min()) / 1e9
-    return float(read[told].sum() / seconds)
+    return float(read[is_known].sum() / seconds)

@@ -1,1 +1,1 @@
-"""Primitives over the events table: device work, busy time, nesting of calls, grouping, trends."""
+"""Primitives over the events table: device work, busy time, nested calls, groups, trends."""

@@ -1,4 +1,4 @@
-"""Device work of a run in order of time: what every figure about a device begins with."""
+"""Device work of a run in order of time: kernels, copies and memsets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Kernels, copies and fills, in order of their beginning; those without a launch in the trace are among them."""
+    """Kernels, copies and memsets in order of their start, including those without a launch call in the trace."""
 
     events: Rows  # all events of the run
-    event: Ints  # which of them each piece of work is
+    event: Ints  # row of the event of each device op
 
     def __len__(self) -> int:
         return len(self.event)
@@ -30,20 +30,20 @@ class Work:
 
     @property
     def start_ns(self) -> Ints:
-        """When each began."""
+        """Start of each device op."""
         return self["start_ns"]
 
     @property
     def end_ns(self) -> Ints:
-        """When each ended."""
+        """End of each device op."""
         return self["start_ns"] + self["dur_ns"]
 
     def where(self, mask: Mask) -> Work:
-        """The part of it that a mask picks."""
+        """Return the work selected by a mask."""
         return Work(self.events, self.event[np.flatnonzero(mask)])
 
     def is_kind(self, *kinds: Kind) -> Mask:
-        """Which of it is of one of these kinds."""
+        """Return a mask of the work of these kinds."""
         kind = self["kind"]
         mask: Mask = kind == kinds[0]
         for other in kinds[1:]:
@@ -51,22 +51,22 @@ class Work:
         return mask
 
     def of_kind(self, *kinds: Kind) -> Work:
-        """The part of it that is of one of these kinds."""
+        """Return the work of these kinds."""
         return self.where(self.is_kind(*kinds))
 
     def spans(self) -> Spans:
-        """When at least one piece of it ran."""
+        """Return the time in which at least one device op ran."""
         start = self.start_ns
         return union(start, start + self["dur_ns"])
 
 
 def device_work(run: Run, device: int | None = None) -> Work:
-    """The work of one device, or of all."""
+    """Return the work of one device, or of all devices."""
     events = run.event_rows
-    picked = events["kind"] >= Kind.KERNEL
+    mask = events["kind"] >= Kind.KERNEL
     if device is not None:
-        picked = picked & (events["device"] == device)
-    index = np.flatnonzero(picked)
+        mask = mask & (events["device"] == device)
+    index = np.flatnonzero(mask)
     start = events["start_ns"][index]
     if (start[1:] < start[:-1]).any():
         index = index[np.argsort(start, kind="stable")]
@@ -74,23 +74,23 @@ def device_work(run: Run, device: int | None = None) -> Work:
 
 
 def streams(work: Work) -> Ints:
-    """The stream of each piece of work, as one number for device and stream together."""
+    """Return one integer per device op that identifies its device and stream."""
     keys: Ints = work["device"].astype(np.int64) << 32 | (work["stream"] & 0xFFFFFFFF)
     return keys
 
 
 def missing_work(run: Run) -> str | None:
-    """Why there was device work that the run does not hold; None where it holds some, or there is no sign of any."""
+    """Say why the run lacks device work although there was some; None if it has work, or there is no sign of any."""
     kinds = run.event_rows["kind"]
     if (kinds >= Kind.KERNEL).any():
         return None
     if (kinds == Kind.LAUNCH).any():
-        return "calls to the GPU were recorded, and nothing of what it did"
+        return "launch calls were recorded, but no work of the GPU"
     if run.machine.gpus and run.recording.lost:
-        return "of the GPU's work nothing is left in the damaged trace"
+        return "the damaged trace contains no work of the GPU"
     return None
 
 
 def devices(run: Run) -> tuple[int, ...]:
-    """The devices that worked in this run, by their index; -1 stands for work whose device the trace does not tell."""
+    """Return the indices of the devices that worked in this run; -1 means work on an unknown device."""
     return tuple(np.unique(device_work(run)["device"]).tolist())

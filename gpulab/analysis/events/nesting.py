@@ -1,4 +1,4 @@
-"""Which events of a thread lie inside which: call trees without building trees."""
+"""Nesting of the events of a thread: outermost and innermost events, without building call trees."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Mask = NDArray[np.bool_]
 
 
 def outermost(rows: Rows) -> Mask:
-    """The rows inside no other row of the same thread. Assumes that rows of a thread nest, as calls do."""
+    """Return a mask of the rows inside no other row of the same thread. Rows of a thread must nest, like calls."""
     order, thread, _, end = _in_call_order(rows)
     mask = np.empty(len(order), bool)
     for code in np.unique(thread):
-        mine = np.flatnonzero(thread == code)
-        reach = np.maximum.accumulate(end[mine])
-        outer = np.ones(len(mine), bool)
-        outer[1:] = end[mine][1:] > reach[:-1]
-        mask[order[mine]] = outer
+        rows_of_thread = np.flatnonzero(thread == code)
+        reach = np.maximum.accumulate(end[rows_of_thread])
+        is_outermost = np.ones(len(rows_of_thread), bool)
+        is_outermost[1:] = end[rows_of_thread][1:] > reach[:-1]
+        mask[order[rows_of_thread]] = is_outermost
     return mask
 
 
 class Segments(NamedTuple):
-    """Stretches of time and the row that was innermost in each: `row` is an index into the rows asked about."""
+    """Time segments and the innermost row in each: `row` is an index into the given rows."""
 
     start_ns: Ints
     end_ns: Ints
     row: Ints
 
     def per_row_ns(self, count: int) -> Ints:
-        """Each row's own time, without what it holds."""
-        own = np.zeros(count, np.int64)
-        np.add.at(own, self.row, self.end_ns - self.start_ns)
-        return own
+        """Return the self time of each row, without the rows nested in it."""
+        self_ns = np.zeros(count, np.int64)
+        np.add.at(self_ns, self.row, self.end_ns - self.start_ns)
+        return self_ns
 
 
 def innermost(rows: Rows) -> Segments:
-    """For every instant that a row covers, the innermost row. Assumes that rows of a thread nest, as calls do.
+    """Split the time that the rows cover into segments with one innermost row each. Rows of a thread must nest.
 
-    A loop rather than arrays: 100,000 operators take about 0.1 s, and only those of interior steps are asked about.
+    A Python loop: 100,000 operators take about 0.1 s, and callers pass only those of interior steps.
     """
     order, threads, starts, ends = (values.tolist() for values in _in_call_order(rows))
     segments: list[tuple[int, int, int]] = []
@@ -58,7 +58,7 @@ def innermost(rows: Rows) -> Segments:
             segments.append((at, start, open_rows[-1][0]))
         at = start
         while open_rows and open_rows[-1][1] < end:
-            open_rows.pop()  # it does not hold this row: neighbours that overlap by a rounded nanosecond
+            open_rows.pop()  # it does not contain this row: they overlap only by a rounding error
         open_rows.append((row, end))
     _close(open_rows, segments, at, None)
     columns = np.array(segments, np.int64).reshape(-1, 3).T
@@ -66,7 +66,7 @@ def innermost(rows: Rows) -> Segments:
 
 
 def _close(open_rows: list[tuple[int, int]], segments: list[tuple[int, int, int]], at: int, until: int | None) -> int:
-    """Close the rows that end by `until` (all if None); gives the instant up to which time is told."""
+    """Close the rows that end by `until` (all if None). Return the time up to which segments exist."""
     while open_rows and (until is None or open_rows[-1][1] <= until):
         row, end = open_rows.pop()
         if end > at:
@@ -76,7 +76,7 @@ def _close(open_rows: list[tuple[int, int]], segments: list[tuple[int, int, int]
 
 
 def _in_call_order(rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-    """Sorted by thread, then start, the longer first."""
+    """Return order, thread, start and end, sorted by thread, then start, longer rows first."""
     start, dur, thread = rows["start_ns"], rows["dur_ns"], rows["thread"]
     order = np.lexsort((-dur, start, thread))
     return order, thread[order], start[order], (start + dur)[order]

@@ -1,4 +1,4 @@
-"""Whether figures rise, how fast, and how sure that is: the Theil-Sen slope, which outliers do not move."""
+"""Trend of a series: the Theil-Sen slope, which is robust to outliers, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
-MOST_POINTS = 200  # of more, this many evenly chosen ones: 20,000 pairs, a few ms
+MOST_POINTS = 200  # longer series are thinned evenly to this many points: 20,000 pairs, a few ms
 Z_95 = 1.96
 
 
@@ -23,25 +23,25 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        """Whether no growth at all is out of the question."""
+        """Whether the confidence interval excludes zero growth."""
         return self.low > 0
 
 
 def trend(x: ArrayLike, y: ArrayLike) -> Trend | None:
-    """The median slope over all pairs of points; None with fewer than five points of different x.
+    """Return the median slope over all pairs of points; None with fewer than five points of different x.
 
-    The interval is Sen's (1968), by the variance of Kendall's tau.
+    The confidence interval is that of Sen (1968), from the variance of Kendall's tau.
     """
     at, value = np.asarray(x, float), np.asarray(y, float)
-    told = np.isfinite(at) & np.isfinite(value)
-    at, value = at[told], value[told]
+    finite = np.isfinite(at) & np.isfinite(value)
+    at, value = at[finite], value[finite]
     if len(at) > MOST_POINTS:
-        chosen = np.linspace(0, len(at) - 1, MOST_POINTS).round().astype(int)
-        at, value = at[chosen], value[chosen]
+        index = np.linspace(0, len(at) - 1, MOST_POINTS).round().astype(int)
+        at, value = at[index], value[index]
     count = len(at)
     first, second = np.triu_indices(count, 1)
-    apart = at[second] - at[first]
-    slopes = np.sort((value[second] - value[first])[apart != 0] / apart[apart != 0])
+    dx = at[second] - at[first]
+    slopes = np.sort((value[second] - value[first])[dx != 0] / dx[dx != 0])
     if count < 5 or len(slopes) < 10:
         return None
     half = Z_95 * sqrt(count * (count - 1) * (2 * count + 5) / 18) / 2

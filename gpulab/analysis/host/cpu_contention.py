@@ -1,4 +1,4 @@
-"""Who wants the cores: how many threads there are to run, and how often one had to give its core away."""
+"""CPU contention: threads per core, preemptions, throttling and load while the loop ran."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from gpulab.analysis.steps.ledger import Ledger
 from gpulab.rows import Rows
 from gpulab.run import Run
 
-_LEAST_S = 0.3  # of samples; over less, a rate says little
+_LEAST_S = 0.3  # minimum time between samples for a rate
 _QUARTERS = 4
-IDLE_THREADS = 3  # of a worker that computes on one thread: itself, its queue's feeder, and one that watches
+IDLE_THREADS = 3  # threads of a worker that computes on one thread: main thread, queue feeder, watchdog
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contention:
-    """Threads against cores while the loop ran; None: not told."""
+    """Threads and cores while the loop ran. None: unknown."""
 
-    cores: float  # that this process may use
-    threads: int | None  # that PyTorch computes on in the main process
-    worker_threads: int | None  # that one worker can compute on
-    preempted_per_cpu_s: float | None  # how often the main process's threads lost their core, per second they ran
-    throttled_frac: float | None  # time held back by the quota, all cores together, over the time
-    cores_frac: float | None  # load of all cores, by whatever ran on them
-    iowait_cores: float | None  # so many cores were idle with a read outstanding
-    read_bytes_per_s: float | None  # that the main process read from storage, throughout
+    cores: float  # cores that this process may use
+    threads: int | None  # intra-op threads of PyTorch in the main process
+    worker_threads: int | None  # threads on which one worker can compute
+    preempted_per_cpu_s: float | None  # preemptions of threads of the main process per second of CPU time
+    throttled_frac: float | None  # time throttled by the CPU quota, as a share of the time
+    cores_frac: float | None  # load of all cores, all programs
+    iowait_cores: float | None  # cores idle with I/O outstanding
+    read_bytes_per_s: float | None  # read rate of the main process from storage, sustained
 
 
 def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
-    """How crowded the cores were in the loop; None where their number is not known or the host was not sampled."""
+    """Compute CPU contention in the loop; None if the number of cores is unknown or the host was not sampled."""
     samples = in_the_loop(run, steps)
     cores = run.machine.cores_allowed
     if cores is None or len(samples) < 2:
         return None
-    told = run.facts.get("threads", "")
+    threads_setting = run.facts.get("threads", "")
     workers = crew(run, steps, ledger)
     loads, waits = samples["cpu_frac"], samples["iowait_frac"]
     return Contention(
         cores=cores,
-        threads=int(told) if told.isdigit() else None,
+        threads=int(threads_setting) if threads_setting.isdigit() else None,
         worker_threads=max(1, workers.threads - IDLE_THREADS + 1) if workers and workers.threads else None,
-        preempted_per_cpu_s=_per(rate(samples, "preempted"), rate(samples, "process_cpu_s")),
+        preempted_per_cpu_s=_ratio(rate(samples, "preempted"), rate(samples, "process_cpu_s")),
         throttled_frac=rate(samples, "throttled_s"),
         cores_frac=None if np.isnan(loads).all() else float(np.nanmedian(loads)),
         iowait_cores=None if np.isnan(waits).all() else float(np.nanmean(waits)) * (run.machine.cores or cores),
@@ -53,7 +53,7 @@ def contention(run: Run, steps: Steps, ledger: Ledger) -> Contention | None:
 
 
 def in_the_loop(run: Run, steps: Steps) -> Rows:
-    """The host's samples from the first step on to the last."""
+    """Return the host samples from the first step to the last."""
     if not len(steps):
         return run.host_rows
     at = run.host_rows["at_ns"]
@@ -61,24 +61,24 @@ def in_the_loop(run: Run, steps: Steps) -> Rows:
 
 
 def rate(samples: Rows, column: str) -> float | None:
-    """By how much a counter grew per second, from its first sample to its last; None where too little was told."""
-    told = np.flatnonzero(~np.isnan(samples[column]))
-    if len(told) < 2:
+    """Return the increase of a counter per second between its first and last sample; None if there are too few."""
+    known_rows = np.flatnonzero(~np.isnan(samples[column]))
+    if len(known_rows) < 2:
         return None
-    seconds = (samples["at_ns"][told[-1]] - samples["at_ns"][told[0]]) / 1e9
-    grown = float(samples[column][told[-1]] - samples[column][told[0]])
-    return grown / seconds if seconds >= _LEAST_S else None
+    seconds = (samples["at_ns"][known_rows[-1]] - samples["at_ns"][known_rows[0]]) / 1e9
+    increase = float(samples[column][known_rows[-1]] - samples[column][known_rows[0]])
+    return increase / seconds if seconds >= _LEAST_S else None
 
 
 def steady_rate(samples: Rows, column: str) -> float | None:
-    """As `rate`, but the median of the loop's quarters: what grows once, as when a library is loaded, is no rate."""
+    """Return the median rate over the quarters of the loop, which ignores a single jump such as loading a library."""
     if rate(samples, column) is None:
         return None
-    told = ~np.isnan(samples[column])
-    at, value = samples["at_ns"][told], samples[column][told]
+    is_known = ~np.isnan(samples[column])
+    at, value = samples["at_ns"][is_known], samples[column][is_known]
     edges = np.linspace(at[0], at[-1], _QUARTERS + 1)
     return float(np.median(np.diff(np.interp(edges, at, value)) / np.diff(edges))) * 1e9
 
 
-def _per(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return None if numerator is None or not denominator else numerator / denominator

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions that the CPU computes, in the loop itself."""
+"""Matrix products and convolutions that the loop computes on the CPU."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpulab.intervals import Spans, intersect, merged
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-# Operators that do the arithmetic of layers; on a GPU each of them holds a launch call.
+# Operators that compute layers; on a GPU each of them contains a launch call.
 MATH = (
     *("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::linear", "aten::einsum"),
     *("aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution", "aten::_slow_conv2d_forward"),
     *("aten::lstm", "aten::gru", "aten::mkldnn_rnn_layer", "aten::scaled_dot_product_attention", "aten::embedding_bag"),
     *("mkldnn::_linear_pointwise", "mkldnn::_convolution_pointwise"),
 )
-LONG_NS = 100_000  # shorter ones are of no weight, wherever they run
+LONG_NS = 100_000  # shorter ones do not matter
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuMath:
-    """Per typical step: the time of such operators in which the device, if there is one, does nothing."""
+    """Such operators per typical step, and the time in which the GPU, if there is one, is idle during them."""
 
     count: int
     exposed_ns: int
@@ -35,7 +35,7 @@ class CpuMath:
 
 
 def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
-    """What layers cost that the CPU computes; None where there are none. What a DataLoader does is not counted."""
+    """Compute the cost of layers that run on the CPU, without DataLoader code; None if there are none."""
     events = run.event_rows
     index = np.flatnonzero(
         events.matching(MATH.__contains__) & (events["kind"] == Kind.OP) & (events["dur_ns"] >= LONG_NS)
@@ -47,8 +47,8 @@ def cpu_math(run: Run, steps: Steps, ledger: Ledger) -> CpuMath | None:
     if not len(ops):
         return None
     idle = merged(*(ledger.spans[part.key] for part in ledger.parts if not part.busy and part.key != "loader"))
-    alone = merged(idle, ledger.spans["compute"]) if ledger.device == "cpu" else idle
-    spans = intersect(alone, ops.spans())
+    not_overlapped = merged(idle, ledger.spans["compute"]) if ledger.device == "cpu" else idle
+    spans = intersect(not_overlapped, ops.spans())
     return CpuMath(
         count=max(1, round(len(ops) / int(steps.interior.sum()))),
         exposed_ns=steps.typical_covered_ns(spans),

@@ -1,4 +1,4 @@
-"""What garbage collections and compilations cost a step: in most steps, or in some and then on average."""
+"""Cost of garbage collection and compilation: per typical step, or per mean step if only some have it."""
 
 from __future__ import annotations
 
@@ -14,78 +14,78 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import StallKind
 
-COMPILES_UNTIL = 3  # steps in which compiling is to be expected: forward, backward, and once more for other shapes
-ENOUGH = 12  # so many un-profiled steps speak for themselves; with fewer, recorded ones are asked too
+COMPILES_UNTIL = 3  # compilation is expected in these first steps: forward, backward, and again for other shapes
+ENOUGH = 12  # with fewer unprofiled steps than this, recorded steps are used as well
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stalling:
-    """What held the Python code up, over the steps looked at."""
+    """Stalls of the Python code in the examined steps."""
 
     count: int
-    steps: int  # how many steps were looked at
-    hit: int  # how many of them had one
+    steps: int  # number of examined steps
+    hit: int  # number of steps with a stall
     mean_ns: int  # per step, over all of them
     typical_ns: int  # in the median step: 0 where fewer than half of them had one
     longest_ns: int
-    step_mean_ns: int  # how long these steps are on average
-    exposed_frac: float | None  # share of it with the device idle, by the interior steps; None: none fell into those
-    spans: Spans  # in recorded steps too
-    whats: tuple[tuple[str, int], ...]  # which they were and how often, those that took most time first
+    step_mean_ns: int  # mean duration of these steps
+    exposed_frac: float | None  # share of the stalls with the device idle, in interior steps; None: no stall in those
+    spans: Spans  # includes stalls in recorded steps
+    whats: tuple[tuple[str, int], ...]  # name and number of the stalls, most time first
 
     @property
     def in_most(self) -> bool:
-        """The median step tells what it costs: nearly every step has it, and about as much of it as the others."""
+        """Whether nearly every step has stalls of similar duration, so the median step shows the cost."""
         return 2 * self.typical_ns >= self.mean_ns
 
     @property
     def per_step_ns(self) -> int:
-        """What it costs a typical step where most have it, an average step otherwise."""
+        """Cost per step: of the typical step if most steps have stalls, else of the mean step."""
         return self.typical_ns if self.in_most else self.mean_ns
 
 
 def collecting(run: Run, steps: Steps, ledger: Ledger) -> Stalling | None:
-    """Garbage collections in the steps that are warm; None where there was none."""
-    return _stalling(run, steps, ledger, StallKind.GC, steps.plain | steps.interior)
+    """Compute the cost of garbage collections in warm steps; None if there was none."""
+    return _stall_cost(run, steps, ledger, StallKind.GC, steps.plain | steps.interior)
 
 
 def compiling(run: Run, steps: Steps, ledger: Ledger) -> Stalling | None:
-    """Compilations in the steps after the first three; None where there was none."""
-    late = (np.arange(len(steps)) >= COMPILES_UNTIL) & (steps.dur_ns > 0)
-    return _stalling(run, steps, ledger, StallKind.COMPILE, late)
+    """Compute the cost of compilations after the first three steps; None if there was none."""
+    later_steps = (np.arange(len(steps)) >= COMPILES_UNTIL) & (steps.dur_ns > 0)
+    return _stall_cost(run, steps, ledger, StallKind.COMPILE, later_steps)
 
 
 def stalled(run: Run, kind: StallKind | None = None) -> Spans:
-    """When Python code was held up by a stall of this kind, or of any."""
+    """Return the time of stalls of this kind, or of any kind."""
     return run.stall_rows.spans() if kind is None else run.stall_rows.of_kind(kind).spans()
 
 
-def _stalling(run: Run, steps: Steps, ledger: Ledger, kind: StallKind, wanted: Mask) -> Stalling | None:
+def _stall_cost(run: Run, steps: Steps, ledger: Ledger, kind: StallKind, mask: Mask) -> Stalling | None:
     stalls = run.stall_rows.of_kind(kind)
-    spans = _begun_in(stalls, steps.start_ns[wanted], steps.end_ns[wanted]).spans()
-    if (wanted & steps.plain).sum() >= ENOUGH:
-        wanted = wanted & steps.plain
-    start, end = steps.start_ns[wanted], steps.end_ns[wanted]
-    inside = _begun_in(stalls, start, end)
-    if not len(inside):
+    spans = _starting_in(stalls, steps.start_ns[mask], steps.end_ns[mask]).spans()
+    if (mask & steps.plain).sum() >= ENOUGH:
+        mask = mask & steps.plain
+    start, end = steps.start_ns[mask], steps.end_ns[mask]
+    in_steps = _starting_in(stalls, start, end)
+    if not len(in_steps):
         return None
     per_step = covered_ns(spans, start, end)
     return Stalling(
-        count=len(inside),
+        count=len(in_steps),
         steps=len(start),
         hit=int((per_step > 0).sum()),
         mean_ns=int(per_step.mean()),
         typical_ns=typical_ns(per_step, steps.burst),
-        longest_ns=int(inside["dur_ns"].max()),
+        longest_ns=int(in_steps["dur_ns"].max()),
         step_mean_ns=int((end - start).mean()),
         exposed_frac=_exposed(spans, steps, ledger),
         spans=spans,
-        whats=_by_time(inside),
+        whats=_by_time(in_steps),
     )
 
 
-def _begun_in(rows: Rows, start: np.ndarray, end: np.ndarray) -> Rows:
-    """The rows that begin inside one of these windows, which are in order of time."""
+def _starting_in(rows: Rows, start: np.ndarray, end: np.ndarray) -> Rows:
+    """Return the rows that start in one of these windows, which are in order of time."""
     if not len(rows) or not len(start):
         return rows.where(np.zeros(len(rows), bool))
     index = np.searchsorted(start, rows["start_ns"], side="right") - 1
@@ -93,27 +93,27 @@ def _begun_in(rows: Rows, start: np.ndarray, end: np.ndarray) -> Rows:
 
 
 def _exposed(spans: Spans, steps: Steps, ledger: Ledger) -> float | None:
-    within = intersect(spans, steps.interior_spans)
-    if not within.total_ns:
+    in_interior = intersect(spans, steps.interior_spans)
+    if not in_interior.total_ns:
         return None
-    hidden = sum(intersect(within, ledger.spans[part.key]).total_ns for part in ledger.parts if part.busy)
-    return 1 - hidden / within.total_ns
+    overlapped_ns = sum(intersect(in_interior, ledger.spans[part.key]).total_ns for part in ledger.parts if part.busy)
+    return 1 - overlapped_ns / in_interior.total_ns
 
 
 def _by_time(rows: Rows) -> tuple[tuple[str, int], ...]:
-    took: Counter[str] = Counter()
-    often: Counter[str] = Counter()
-    for what, dur_ns in zip(rows.words("what").to_list(), rows["dur_ns"].tolist(), strict=True):
-        took[what or ""] += dur_ns
-        often[what or ""] += 1
-    return tuple((what, often[what]) for what, _ in took.most_common())
+    total_ns: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for name, dur_ns in zip(rows.words("what").to_list(), rows["dur_ns"].tolist(), strict=True):
+        total_ns[name or ""] += dur_ns
+        counts[name or ""] += 1
+    return tuple((name, counts[name]) for name, _ in total_ns.most_common())
 
 
 def overlap_ns(ledger: Ledger, spans: Spans, *keys: str) -> int:
-    """How much of these parts of a typical step such spans cover."""
-    held = [intersect(ledger.spans[key], spans) for key in keys if key in ledger.spans]
-    together = union(
-        np.concatenate([each.start_ns for each in (*held, nothing())]),
-        np.concatenate([each.end_ns for each in (*held, nothing())]),
+    """Return how much of these ledger parts the spans cover, per step."""
+    overlaps = [intersect(ledger.spans[key], spans) for key in keys if key in ledger.spans]
+    merged_spans = union(
+        np.concatenate([each.start_ns for each in (*overlaps, nothing())]),
+        np.concatenate([each.end_ns for each in (*overlaps, nothing())]),
     )
-    return int(Coverage.of(together).total_ns / max(1, len(ledger.step_ns)))
+    return int(Coverage.of(merged_spans).total_ns / max(1, len(ledger.step_ns)))

@@ -1,12 +1,11 @@
-"""From a call to the work it started: how long work waited in the queue, and how full the queue was.
+"""Launch delays: the time from a launch call to its device work, and the depth of the launch queue.
 
-A call and the device work it started bear the same correlation. The launch of a graph is one call with many pieces
-of work: each is joined to it. Where several calls bear one correlation (a trace merged of several processes, a
-runtime call that wraps a driver call), work belongs to the last of them that had begun when it began; if none had,
-to the first.
+A call and the device work it started have the same correlation id. A graph launch is one call with many kernels; each
+is linked to it. If several calls have the same id (a trace merged from several processes, a runtime call that wraps a
+driver call), work belongs to the last of them that started before the work did, or else to the first.
 
-A long delay is no fault by itself: it says that the queue held work, so that the device need not wait for the host.
-A device that idles is fed by calls whose work begins at once.
+A long delay is not a problem by itself: the queue was filled (run-ahead), so the device did not wait for the host. If
+the device idles between kernels, work starts right after its launch call.
 """
 
 from __future__ import annotations
@@ -25,13 +24,15 @@ from gpulab.tables import RUNTIME_KINDS, Kind
 LAUNCHES = Table(
     "launches",
     (
-        Column("event", "int32", "the device work: which row of the events table"),
-        Column("call", "int32", "the call that started it: which row of the events table"),
-        Column("kind", "int8", "what the work is: a gpulab.tables.Kind", Kind),
-        Column("delay_ns", "int64", "from the beginning of the call to that of the work; < 0 only if clocks disagree"),
-        Column("after_call_ns", "int64", "from the end of the call to the beginning of the work; < 0: it began before"),
+        Column("event", "int32", "row number of the device work in the events table"),
+        Column("call", "int32", "row number of the call that started it"),
+        Column("kind", "int8", "kind of work: a gpulab.tables.Kind", Kind),
+        Column("delay_ns", "int64", "from the start of the call to the start of the work; < 0 only if clocks disagree"),
         Column(
-            "queued", "int32", "how full its device's queue was: work called for by then and not begun, this included"
+            "after_call_ns", "int64", "from the end of the call to the start of the work; < 0: the work started before"
+        ),
+        Column(
+            "queued", "int32", "queue depth of its device at the call: work launched and not started, this included"
         ),
     ),
 )
@@ -39,20 +40,20 @@ LAUNCHES = Table(
 
 @dataclass(frozen=True, eq=False)
 class LaunchDelays:
-    """Device work joined to the calls that started it, in order of its beginning."""
+    """Device work linked to the calls that started it, in order of its start."""
 
-    rows: Rows  # of the table LAUNCHES: work whose call is in the trace
-    unlinked: int  # pieces of work whose call is not; they count in all other figures
+    rows: Rows  # rows of the table LAUNCHES: work whose call is in the trace
+    unlinked: int  # number of device ops whose call is not in the trace
     unlinked_kernels: int
 
     @property
     def median_ns(self) -> int | None:
-        """The median delay, rounded down; None where no work is joined to a call."""
+        """The median delay, rounded down; None if no work is linked to a call."""
         return int(np.floor(np.median(self.rows["delay_ns"]))) if len(self.rows) else None
 
 
 def launch_delays(run: Run, device: int | None = None) -> LaunchDelays | None:
-    """How long the work of a device, or of all, waited after it was called for; None where there is no work."""
+    """Compute how long the work of a device, or of all devices, waited after its launch; None without work."""
     work = device_work(run, device)
     if not len(work):
         return None
@@ -66,8 +67,8 @@ def launch_delays(run: Run, device: int | None = None) -> LaunchDelays | None:
 
 
 def _rows(work: Work, call: Ints) -> Rows:
-    start, called = work.start_ns, work.events["start_ns"][call]
-    delay = start - called
+    start, call_ns = work.start_ns, work.events["start_ns"][call]
+    delay = start - call_ns
     return LAUNCHES.rows(
         {
             "event": work.event,
@@ -75,51 +76,51 @@ def _rows(work: Work, call: Ints) -> Rows:
             "kind": work["kind"],
             "delay_ns": delay,
             "after_call_ns": delay - work.events["dur_ns"][call],
-            "queued": _queued(work["device"], called, np.maximum(start, called)),
+            "queued": _queued(work["device"], call_ns, np.maximum(start, call_ns)),
         }
     )
 
 
-def _queued(device: Array, called: Ints, begun: Ints) -> Ints:
-    """For each piece of work, how many of its device had been called for when it was and had not begun before that."""
-    queued = np.zeros(len(called), np.int64)
+def _queued(device: Array, call_ns: Ints, start_ns: Ints) -> Ints:
+    """Return, for each device op, how many ops of its device were launched and not started when it was launched."""
+    queued = np.zeros(len(call_ns), np.int64)
     for index in np.unique(device).tolist():
-        mine = np.flatnonzero(device == index)
-        # Sorted questions to sorted answers: several times as fast as in the order of the work.
-        order = mine[np.argsort(called[mine], kind="stable")]
-        at, begins = called[order], np.sort(begun[mine], kind="stable")
-        queued[order] = np.searchsorted(at, at, side="right") - np.searchsorted(begins, at)
+        ops_of_device = np.flatnonzero(device == index)
+        # searchsorted with sorted queries is several times as fast.
+        order = ops_of_device[np.argsort(call_ns[ops_of_device], kind="stable")]
+        at, starts = call_ns[order], np.sort(start_ns[ops_of_device], kind="stable")
+        queued[order] = np.searchsorted(at, at, side="right") - np.searchsorted(starts, at)
     return queued
 
 
 def calls_of(work: Work) -> Ints:
-    """For each piece of work the row of the call that started it; -1 where the trace holds none."""
+    """Return, for each device op, the row of the call that started it; -1 if the trace has none."""
     kind, correlation, start = (work.events[column] for column in ("kind", "correlation", "start_ns"))
     calls = np.flatnonzero((kind >= min(RUNTIME_KINDS)) & (kind <= max(RUNTIME_KINDS)) & (correlation >= 0))
     calls = calls[np.argsort(start[calls], kind="stable")]
     calls = calls[np.argsort(correlation[calls], kind="stable")]
     if not len(calls):
         return np.full(len(work), -1, np.int64)
-    joins, wanted = correlation[calls], work["correlation"]
-    first = np.minimum(np.searchsorted(joins, wanted), len(calls) - 1)
-    linked = joins[first] == wanted
-    found = np.where(linked, calls[first], -1)
-    repeated = np.append(joins[1:] == joins[:-1], False)
-    several = np.flatnonzero(linked & repeated[first])
-    if len(several):
-        found[several] = _last_begun(calls, Work(work.events, work.event[several]), found[several])
-    return found
+    call_ids, work_ids = correlation[calls], work["correlation"]
+    first = np.minimum(np.searchsorted(call_ids, work_ids), len(calls) - 1)
+    linked = call_ids[first] == work_ids
+    launch_call = np.where(linked, calls[first], -1)
+    repeated = np.append(call_ids[1:] == call_ids[:-1], False)
+    ambiguous = np.flatnonzero(linked & repeated[first])
+    if len(ambiguous):
+        launch_call[ambiguous] = _last_started(calls, Work(work.events, work.event[ambiguous]), launch_call[ambiguous])
+    return launch_call
 
 
-def _last_begun(calls: Ints, work: Work, otherwise: Ints) -> Ints:
-    """For each piece of work the last call of its correlation that had begun when it began, else what is given."""
+def _last_started(calls: Ints, work: Work, otherwise: Ints) -> Ints:
+    """Return, for each device op, the last call of its correlation that started before it, else `otherwise`."""
     row = np.append(calls, work.event)
-    joins, begins = work.events["correlation"][row], work.events["start_ns"][row]
-    asks = np.arange(len(row)) >= len(calls)
-    # Calls and work in one order, a call before work of the same instant; each call is carried on to the next.
-    order = np.lexsort((asks, begins, joins))
-    carried = order[np.maximum(np.maximum.accumulate(np.where(asks[order], -1, np.arange(len(order)))), 0)]
-    answer = np.empty(len(row), np.int64)
-    answer[order] = np.where(~asks[carried] & (joins[carried] == joins[order]), row[carried], -1)
-    mine = answer[len(calls) :]
-    return np.where(mine >= 0, mine, otherwise)
+    ids, starts = work.events["correlation"][row], work.events["start_ns"][row]
+    is_work = np.arange(len(row)) >= len(calls)
+    # Sort calls and work together, calls first at equal times, and carry each call forward to the work after it.
+    order = np.lexsort((is_work, starts, ids))
+    carried = order[np.maximum(np.maximum.accumulate(np.where(is_work[order], -1, np.arange(len(order)))), 0)]
+    last_call = np.empty(len(row), np.int64)
+    last_call[order] = np.where(~is_work[carried] & (ids[carried] == ids[order]), row[carried], -1)
+    call_of_work = last_call[len(calls) :]
+    return np.where(call_of_work >= 0, call_of_work, otherwise)

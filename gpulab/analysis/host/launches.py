@@ -1,4 +1,4 @@
-"""How much work each call to the device starts, and what calling costs."""
+"""Launches: how many kernels or operators a step starts, how long they are, and the cost of a launch call."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from gpulab.tables import Kind
 
 @dataclass(frozen=True, kw_only=True)
 class Launching:
-    """In the interior steps: how many pieces of work were started, and how large they were."""
+    """Kernels (or operators on a CPU) of the interior steps: number and duration."""
 
-    unit: str  # "kernel" or "operator": what a piece is on this device
+    unit: str  # "kernel" or "operator", by device
     count: int  # in all interior steps
     per_step: int
-    median_ns: int  # length of a piece
-    small_frac: float  # share of pieces shorter than 10 us
+    median_ns: int  # median duration of one
+    small_frac: float  # share shorter than 10 us
     call_ns: int | None  # median length of a launch call; None on the CPU
-    graphs: bool  # whole graphs are launched: many kernels a call
+    graphs: bool  # CUDA graphs are launched: many kernels per call
 
 
 def launching(run: Run, steps: Steps, ledger: Ledger) -> Launching | None:
-    """How work was started in the interior steps; None where none was."""
-    pieces = _kernels(run, steps) if ledger.device == "gpu" else _operators(run, steps)
-    if not len(pieces):
+    """Compute the launch statistics of the interior steps; None if nothing was launched."""
+    durations_ns = _kernels(run, steps) if ledger.device == "gpu" else _operators(run, steps)
+    if not len(durations_ns):
         return None
     calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), steps)
-    graphs = calls.matching(lambda word: "GraphLaunch" in word)
+    graphs = calls.matching(lambda name: "GraphLaunch" in name)
     return Launching(
         unit="kernel" if ledger.device == "gpu" else "operator",
-        count=len(pieces),
-        per_step=round(len(pieces) / int(steps.interior.sum())),
-        median_ns=int(np.median(pieces)),
-        small_frac=float((pieces < SMALL_OP_NS).mean()),
+        count=len(durations_ns),
+        per_step=round(len(durations_ns) / int(steps.interior.sum())),
+        median_ns=int(np.median(durations_ns)),
+        small_frac=float((durations_ns < SMALL_OP_NS).mean()),
         call_ns=int(np.median(calls["dur_ns"])) if len(calls) else None,
         graphs=bool(graphs.any()),
     )
 
 
 def in_interior(rows: Rows, steps: Steps) -> Rows:
-    """The rows that begin inside an interior step."""
+    """Return the rows that start in an interior step."""
     return rows.where(steps.in_interior(rows["start_ns"]))
 
 
 def _kernels(run: Run, steps: Steps) -> Ints:
-    """The length of each kernel of the main device."""
+    """Return the duration of each kernel of the main device."""
     kernels = run.event_rows.of_kind(Kind.KERNEL)
     return in_interior(kernels.where(kernels["device"] == main_device(run)), steps)["dur_ns"]
 
 
 def _operators(run: Run, steps: Steps) -> Ints:
-    """The own time of each operator of the main thread outside the loader."""
+    """Return the self time of each operator of the main thread outside the DataLoader."""
     host = run.event_rows.where(run.event_rows["thread"] == run.main_thread)
     ops = in_interior(host.of_kind(Kind.OP), steps)
-    own = innermost(ops).per_row_ns(len(ops))
+    self_ns = innermost(ops).per_row_ns(len(ops))
     loader = host.of_kind(Kind.LOADER)
-    opens = np.sort(loader["start_ns"])
-    closes = np.sort(loader["start_ns"] + loader["dur_ns"])
-    begun = np.searchsorted(opens, ops["start_ns"], side="right")
-    ended = np.searchsorted(closes, ops["start_ns"], side="right")
-    outside: Ints = own[begun == ended]
+    starts = np.sort(loader["start_ns"])
+    ends = np.sort(loader["start_ns"] + loader["dur_ns"])
+    started = np.searchsorted(starts, ops["start_ns"], side="right")
+    ended = np.searchsorted(ends, ops["start_ns"], side="right")
+    outside: Ints = self_ns[started == ended]
     return outside

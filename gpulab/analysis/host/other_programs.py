@@ -1,4 +1,4 @@
-"""What other programs had of the cores while the loop ran, where there were too few for all; step by step as well."""
+"""Cores used by other programs while the loop ran and no core was free, in total and per step."""
 
 from __future__ import annotations
 
@@ -9,50 +9,57 @@ from gpulab.analysis.steps.detection import Mask, Steps
 from gpulab.intervals import Ints
 from gpulab.run import Run
 
-SCARCE_FRAC = 0.85  # load of all cores from which one program's work is at the cost of another's
-DELAYED_FRAC = 0.05  # of the time without a core; less costs a step less than that
-CROWDED = 0.2  # so many cores' worth of others make steps longer; an idle machine uses up to 0.1
+SCARCE_FRAC = 0.85  # load of all cores from which programs slow each other down
+DELAYED_FRAC = 0.05  # share of the time without a core that counts as disturbed
+CROWDED = 0.2  # other programs that use this many cores make steps longer; an idle machine uses up to 0.1
 
 Floats = NDArray[np.float64]
 
 
-def other_cores(run: Run, steps: Steps, which: Mask) -> float | None:
-    """How many cores' time other programs took in these steps while no core was free; None if unknown."""
-    crowd = crowding(run, steps)
-    lasted = steps.dur_ns[which]
-    return float(np.average(crowd[which], weights=lasted)) if crowd is not None and lasted.sum() > 0 else None
+def other_cores(run: Run, steps: Steps, mask: Mask) -> float | None:
+    """Return how many cores other programs used in these steps while no core was free; None if unknown."""
+    cores = crowding(run, steps)
+    durations_ns = steps.dur_ns[mask]
+    return (
+        float(np.average(cores[mask], weights=durations_ns)) if cores is not None and durations_ns.sum() > 0 else None
+    )
 
 
 def crowding(run: Run, steps: Steps) -> Floats | None:
-    """For each step, how many cores other programs used while none was free; None where it is not told."""
-    samples, here = run.host_rows, _cores(run)
+    """Return, for each step, how many cores other programs used while no core was free; None if unknown."""
+    samples, cores = run.host_rows, _cores(run)
     load = samples["cpu_frac"][1:]
-    if here is None or len(samples) < 3 or np.isnan(load).all():
+    if cores is None or len(samples) < 3 or np.isnan(load).all():
         return None
     at = samples["at_ns"]
-    took_s = np.maximum(np.diff(at), 1) / 1e9
-    own = np.diff(samples["process_cpu_s"]) / took_s
-    workers = np.maximum(np.nan_to_num(np.diff(samples["worker_cpu_s"])), 0) / took_s  # they take theirs along
-    delayed = np.diff(samples["main_delayed_s"]) / took_s
-    # Where nobody works for the recorded thread, it is disturbed only if it had to wait for a core itself.
-    alone = ~(samples["workers"][1:] > 0)
-    harmed = (load >= SCARCE_FRAC) & ~(alone & (delayed < DELAYED_FRAC))
-    others = np.where(harmed, np.maximum(load * here - own - workers, 0), 0)
-    seen = np.append(0.0, np.cumsum(np.nan_to_num(others) * took_s))
-    # The sample before and the one after count as well: a program that comes or goes does so between two of them.
+    interval_s = np.maximum(np.diff(at), 1) / 1e9
+    own_cores = np.diff(samples["process_cpu_s"]) / interval_s
+    workers = (
+        np.maximum(np.nan_to_num(np.diff(samples["worker_cpu_s"])), 0) / interval_s
+    )  # CPU time of workers that end is lost
+    delayed = np.diff(samples["main_delayed_s"]) / interval_s
+    # Without workers, the recorded thread is disturbed only if it had to wait for a core itself.
+    without_workers = ~(samples["workers"][1:] > 0)
+    disturbed = (load >= SCARCE_FRAC) & ~(without_workers & (delayed < DELAYED_FRAC))
+    others = np.where(disturbed, np.maximum(load * cores - own_cores - workers, 0), 0)
+    cumulative_s = np.append(0.0, np.cumsum(np.nan_to_num(others) * interval_s))
+    # One sample before and after each step counts as well: programs start and stop between two samples.
     around = int(np.median(np.diff(at)))
-    opens, closes = steps.start_ns - around, steps.end_ns + around
-    return np.asarray((_until(seen, at, closes) - _until(seen, at, opens)) / (closes - opens) * 1e9, np.float64)
+    starts, ends = steps.start_ns - around, steps.end_ns + around
+    return np.asarray(
+        (_cumulative_at(cumulative_s, at, ends) - _cumulative_at(cumulative_s, at, starts)) / (ends - starts) * 1e9,
+        np.float64,
+    )
 
 
 def calm(run: Run, steps: Steps) -> Mask:
-    """The steps that no other program disturbed; all of them where it is not told."""
-    crowd = crowding(run, steps)
-    return np.ones(len(steps), bool) if crowd is None else np.asarray(crowd <= CROWDED, bool)
+    """Return a mask of the steps undisturbed by other programs; all steps if unknown."""
+    cores = crowding(run, steps)
+    return np.ones(len(steps), bool) if cores is None else np.asarray(cores <= CROWDED, bool)
 
 
-def _until(seen: Floats, at_ns: Ints, when_ns: Ints) -> Floats:
-    return np.asarray(np.interp(when_ns, at_ns, seen), np.float64)
+def _cumulative_at(cumulative_s: Floats, at_ns: Ints, time_ns: Ints) -> Floats:
+    return np.asarray(np.interp(time_ns, at_ns, cumulative_s), np.float64)
 
 
 def _cores(run: Run) -> float | None:

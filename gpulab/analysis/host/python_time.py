@@ -1,6 +1,6 @@
-"""What the time outside PyTorch was: the loop's own code, a collection, a compilation, the GIL, or nothing at all.
+"""Classify host time outside PyTorch: user code, garbage collection, compilation, the GIL, or no activity.
 
-Each kind of it belongs to another cause and another fix; the shares of them sum to the part of the ledger.
+Each class has its own causes and fixes. The classes sum to the ledger part "python".
 """
 
 from __future__ import annotations
@@ -14,72 +14,74 @@ from gpulab.analysis.steps.ledger import DISPATCHING, Ledger
 from gpulab.run import Run
 from gpulab.tables import StallKind
 
-LEAST_FRAC = 0.1  # other threads that use less of a core hold nobody up for long
-# The threads of an operator wait for one another, which is absence too and no part of what is looked for: measured up
-# to 8 % of a step on two cores. Below these shares the time outside PyTorch counts as the loop's own code.
+LEAST_FRAC = 0.1  # other threads that use a smaller share of a core do not hold the GIL for long
+# The threads of an operator wait for one another, which looks like absence too: up to 8 % of a step, measured on two
+# cores. Below these shares the time outside PyTorch counts as the loop's own code.
 NOTABLE_FRAC = 0.1  # of a step
 NOTABLE_OF_REST = 0.25  # of the time outside PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """Of a typical traced step, in ns: what the long stretches without any PyTorch call were."""
+    """Classes of the time without any PyTorch call, in ns of a typical traced step."""
 
-    python_ns: int  # all of them
-    collecting_ns: int
-    compiling_ns: int
-    gil_ns: int  # other Python threads computed, and the recorded one did not
-    other_gil_ns: int  # the same elsewhere: inside a DataLoader without workers, and where operators begin and end
-    absent_ns: int  # nobody computed
-    threads: Threads | None  # None: who computed is not told, and then gil_ns and absent_ns are 0
+    python_ns: int  # total: the ledger part "python"
+    collecting_ns: int  # garbage collection
+    compiling_ns: int  # torch.compile
+    gil_ns: int  # other Python threads computed while the recorded thread did not: it waited for the GIL
+    other_gil_ns: (
+        int  # GIL waits in other parts: in a DataLoader without workers, and at the start and end of operators
+    )
+    absent_ns: int  # no thread computed
+    threads: Threads | None  # None: CPU use is unknown, and gil_ns and absent_ns are 0
 
     @property
     def own_ns(self) -> int:
-        """The loop's own Python code."""
+        """Python code of the loop itself."""
         return max(0, self.python_ns - self.collecting_ns - self.compiling_ns - self.gil_ns - self.absent_ns)
 
 
 def outside(run: Run, steps: Steps, ledger: Ledger) -> Outside:
-    """The part "python" of the ledger, by what it was."""
+    """Classify the ledger part "python"."""
     python_ns = ledger.median_ns("python")
     collecting_ns = min(python_ns, overlap_ns(ledger, stalled(run, StallKind.GC), "python"))
     compiling_ns = min(python_ns - collecting_ns, overlap_ns(ledger, stalled(run, StallKind.COMPILE), "python"))
     rest_ns = python_ns - collecting_ns - compiling_ns
-    who = threads(run, steps, ledger)
+    cpu_use = threads(run, steps, ledger)
     step_ns = steps.traced_ns or 0
-    held_ns = _notable(who.held_frac if who else 0.0, rest_ns, step_ns)
-    others_ns = _others_ns(who, step_ns)
-    gil_ns = min(held_ns, others_ns)
+    waiting_ns = _notable(cpu_use.held_frac if cpu_use else 0.0, rest_ns, step_ns)
+    others_ns = _others_ns(cpu_use, step_ns)
+    gil_ns = min(waiting_ns, others_ns)
     return Outside(
         python_ns=python_ns,
         collecting_ns=collecting_ns,
         compiling_ns=compiling_ns,
         gil_ns=gil_ns,
-        other_gil_ns=0 if not gil_ns or who is None else _elsewhere(who, ledger, step_ns, gil_ns, others_ns),
-        absent_ns=min(held_ns - gil_ns, _notable(who.surely_absent_frac if who else 0.0, rest_ns, step_ns)),
-        threads=who,
+        other_gil_ns=0 if not gil_ns or cpu_use is None else _other_gil_ns(cpu_use, ledger, step_ns, gil_ns, others_ns),
+        absent_ns=min(waiting_ns - gil_ns, _notable(cpu_use.surely_absent_frac if cpu_use else 0.0, rest_ns, step_ns)),
+        threads=cpu_use,
     )
 
 
 def _notable(frac: float, rest_ns: int, step_ns: int) -> int:
-    """Such a share of a step, where it can lie in the time outside PyTorch and is enough to speak of; else 0."""
-    held_ns = min(rest_ns, round(frac * step_ns))
-    return held_ns if held_ns >= max(NOTABLE_FRAC * step_ns, NOTABLE_OF_REST * rest_ns) else 0
+    """Return this share of a step in ns, at most the time outside PyTorch; 0 if it is below the thresholds."""
+    absent_ns = min(rest_ns, round(frac * step_ns))
+    return absent_ns if absent_ns >= max(NOTABLE_FRAC * step_ns, NOTABLE_OF_REST * rest_ns) else 0
 
 
-def _others_ns(who: Threads | None, step_ns: int) -> int:
-    """How long other Python threads computed in a step: so long, at most, they had the GIL."""
-    if who is None or who.others_frac is None or who.others_frac < LEAST_FRAC:
+def _others_ns(cpu_use: Threads | None, step_ns: int) -> int:
+    """Return how long other Python threads computed in a step: the longest time they can have held the GIL."""
+    if cpu_use is None or cpu_use.others_frac is None or cpu_use.others_frac < LEAST_FRAC:
         return 0
-    return round(min(1.0, who.others_frac) * step_ns)
+    return round(min(1.0, cpu_use.others_frac) * step_ns)
 
 
-def _elsewhere(who: Threads, ledger: Ledger, step_ns: int, gil_ns: int, others_ns: int) -> int:
-    """What the GIL costs inside of PyTorch and the DataLoader, where it is taken and given back many times a step.
+def _other_gil_ns(cpu_use: Threads, ledger: Ledger, step_ns: int, gil_ns: int, others_ns: int) -> int:
+    """Return the GIL waits inside PyTorch and the DataLoader, which acquire and release it many times per step.
 
-    Operators that compute on the CPU do so in the recorded thread: where that is absent, they wait as well.
+    Operators on the CPU run in the recorded thread: while it is absent, they wait as well.
     """
-    fetching_ns = round(who.fetch_waits_frac * step_ns)
-    within_ns = ledger.median_ns(*DISPATCHING, *(["compute"] if ledger.device == "cpu" else []))
-    held_ns = max(0, round(who.held_frac * step_ns) - gil_ns)
-    return min(others_ns - gil_ns, fetching_ns + min(held_ns, within_ns))
+    fetch_ns = round(cpu_use.fetch_waits_frac * step_ns)
+    dispatch_ns = ledger.median_ns(*DISPATCHING, *(["compute"] if ledger.device == "cpu" else []))
+    waiting_ns = max(0, round(cpu_use.held_frac * step_ns) - gil_ns)
+    return min(others_ns - gil_ns, fetch_ns + min(waiting_ns, dispatch_ns))

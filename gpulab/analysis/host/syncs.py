@@ -1,10 +1,9 @@
-"""Waits of the host for the device, and what each costs: the device has nothing to do until its queue is filled again.
+"""Synchronisation: waits of the host for the device and their cost, the device idling until its queue is refilled.
 
-A wait is a synchronising call, or a copy to the host that returns only when the data are there. It is named by the
-operator around it. The wait itself is no loss, as the device works meanwhile; its cost is the idle time inside it,
-that after it, up to the next work, in which the host calls operators, and a copy to the host with no kernel beside
-it. A copy to the device from pageable memory waits as well: that is told with the copies to it, in
-gpulab.analysis.copies.host_to_device.
+A wait is a synchronising call, or a D2H copy that returns only when the data has arrived. It is named by the enclosing
+operator. The wait itself costs nothing, because the device works meanwhile. Its cost is the idle time inside it, the
+idle time after it until the next work, in which the host dispatches operators, and exposed D2H copies. H2D copies from
+pageable memory also wait; gpulab.analysis.copies.host_to_device accounts for them.
 """
 
 from __future__ import annotations
@@ -24,56 +23,57 @@ from gpulab.run import Run
 from gpulab.tables import RUNTIME_KINDS, Kind
 
 VALUES = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::allclose")
-# Operators whose result has as many elements as the data decide: the host must know before it can go on.
+# Operators with data-dependent output sizes: the host must know the size before it can continue.
 SHAPES = (
     *("aten::nonzero", "aten::nonzero_numpy", "aten::where", "aten::masked_select", "aten::index", "aten::index_put_"),
     *("aten::unique_consecutive", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique"),
     *("aten::bincount", "aten::repeat_interleave"),
 )
 MOVES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_pin_memory")
-REACH_NS = 1_000_000  # idle that begins later than this after the wait has another cause
-QUEUED_NS = 30_000  # a few small kernels; less work than this was not a queue
+REACH_NS = 1_000_000  # idle time that starts later after the wait has another cause
+QUEUED_NS = 30_000  # a few small kernels; with less work than this, the queue was empty
 RETURN_NS = 2_000  # the clocks of host and device agree to about a microsecond
-FILLING = ("sync", "copy_call", *DISPATCHING)  # idle parts in which the host is on its way to the next work
+FILLING = ("sync", "copy_call", *DISPATCHING)  # idle parts in which the host prepares the next work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Syncs:
-    """Waits of the host for the device in interior steps, per typical step."""
+    """Host waits for the device in interior steps, per typical step."""
 
     count: int
-    by_op: tuple[tuple[str, int], ...]  # the operators or calls that waited, most costly first, and how often
-    blocked_ns: int  # the host inside the waits: mostly useful device work
-    idle_ns: int  # device idle inside and right after them, or copying to the host only: the cost
-    copying_ns: int  # of that, the copies to the host
-    longest_ns: int  # the longest wait of all
-    spans: Spans  # the time that is the cost, over all interior steps
+    by_op: tuple[tuple[str, int], ...]  # operators or calls that waited and their count, most costly first
+    blocked_ns: int  # time of the host inside waits; the device mostly works
+    idle_ns: int  # the cost: device idle inside and right after waits, and exposed D2H copies
+    copying_ns: int  # part of idle_ns: exposed D2H copies
+    longest_ns: int  # the longest single wait
+    spans: Spans  # the time of the cost, over all interior steps
 
 
 def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
-    """What the host's waits for the device cost in interior steps; None where there were none."""
+    """Compute the cost of host waits for the device in interior steps; None if there were none."""
     calls = in_interior(run.event_rows.of_kind(Kind.SYNC, Kind.COPY_CALL), steps)
-    ops = _holding(run)
-    holder = holders(ops, calls)
-    calls, holder = _waiting(run, calls, holder)
+    ops = _waiting_operators(run)
+    operator = holders(ops, calls)
+    calls, operator = _waiting_calls(run, calls, operator)
     if not len(calls):
         return None
-    first, of_call = _grouped(holder)
+    first, wait_of_call = _group_by_operator(operator)
     start = np.full(len(first), np.iinfo(np.int64).max)
     end = np.zeros(len(first), np.int64)
-    np.minimum.at(start, of_call, calls["start_ns"])
-    np.maximum.at(end, of_call, calls["start_ns"] + calls["dur_ns"])
+    np.minimum.at(start, wait_of_call, calls["start_ns"])
+    np.maximum.at(end, wait_of_call, calls["start_ns"] + calls["dur_ns"])
     inside, refill = waiting_cost(ledger, start, end)
     reads = copied(run, "DtoH")
     reads = reads.where(np.isin(reads["correlation"], calls["correlation"][calls["correlation"] >= 0]))
     reading = intersect(ledger.spans["copies"], reads.spans())
     spans = merged(inside, refill, reading)
-    many = int(steps.interior.sum())
-    named = np.append(ops["name"], -1)[holder[first]]  # both name by the vocabulary of the run
-    whose = Words(np.where(holder[first] >= 0, named, calls["name"][first]), calls.words("name").vocabulary).to_list()
+    step_count = int(steps.interior.sum())
+    op_names = np.append(ops["name"], -1)[operator[first]]  # calls use the same vocabulary
+    codes = np.where(operator[first] >= 0, op_names, calls["name"][first])
+    names = Words(codes, calls.words("name").vocabulary).to_list()
     return Syncs(
-        count=max(1, round(len(first) / many)),
-        by_op=_ranked(whose, covered_ns(spans, start, end + REACH_NS), many),
+        count=max(1, round(len(first) / step_count)),
+        by_op=_ranked(names, covered_ns(spans, start, end + REACH_NS), step_count),
         blocked_ns=steps.typical_covered_ns(union(start, end)),
         idle_ns=steps.typical_covered_ns(spans),
         copying_ns=steps.typical_covered_ns(reading),
@@ -83,128 +83,128 @@ def host_waits(run: Run, steps: Steps, ledger: Ledger) -> Syncs | None:
 
 
 def waiting_cost(ledger: Ledger, start_ns: Ints, end_ns: Ints) -> tuple[Spans, Spans]:
-    """Device idle inside waits, and after them until the queue is filled again.
+    """Return the idle time of the device inside waits, and after them until the queue is refilled.
 
-    What the host does then on its own account, as loading data, has its own part of the ledger and is not counted. A
-    wait that found the queue all but empty costs nothing afterwards: the host was behind anyway.
+    Other host activity, such as data loading, has its own ledger part and is not counted. A wait with an almost empty
+    queue costs nothing afterwards: the device was waiting for the host anyway.
     """
     idle = merged(*(ledger.spans[key] for key in FILLING))
     inside = intersect(idle, union(start_ns, end_ns))
     busy = merged(*(ledger.spans[part.key] for part in ledger.parts if part.busy))
     if not len(busy.start_ns):
         return inside, nothing()
-    gap = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # after the last work nothing was to follow
+    gap = gaps(busy, int(busy.start_ns[0]), int(busy.end_ns[-1]))  # time after the last work does not count
     ends = end_ns[covered_ns(busy, start_ns, end_ns) >= QUEUED_NS]
-    place = np.searchsorted(gap.end_ns, ends, side="right")
-    ends, place = ends[place < len(gap.end_ns)], place[place < len(gap.end_ns)]
-    near = gap.start_ns[place] - ends < REACH_NS
-    opens = np.maximum(gap.start_ns[place], ends)[near]
-    return inside, intersect(idle, union(opens, gap.end_ns[place][near]))
+    index = np.searchsorted(gap.end_ns, ends, side="right")
+    ends, index = ends[index < len(gap.end_ns)], index[index < len(gap.end_ns)]
+    near = gap.start_ns[index] - ends < REACH_NS
+    starts = np.maximum(gap.start_ns[index], ends)[near]
+    return inside, intersect(idle, union(starts, gap.end_ns[index][near]))
 
 
 def holders(ops: Rows, calls: Rows) -> Ints:
-    """For each call the operator it lies in, an index into `ops`, of which none lies in another; -1 for none."""
-    found = np.full(len(calls), -1, np.int64)
+    """Return, for each call, the index in `ops` of the operator that contains it; -1 if none. `ops` must not nest."""
+    operators = np.full(len(calls), -1, np.int64)
     for thread in np.unique(calls["thread"]).tolist():
-        mine = np.flatnonzero(ops["thread"] == thread)
-        if not len(mine):
+        thread_ops = np.flatnonzero(ops["thread"] == thread)
+        if not len(thread_ops):
             continue
-        mine = mine[np.argsort(ops["start_ns"][mine], kind="stable")]
-        asked = np.flatnonzero(calls["thread"] == thread)
-        at = calls["start_ns"][asked]
-        last = np.searchsorted(ops["start_ns"][mine], at, side="right") - 1
-        place = mine[np.maximum(last, 0)]
-        within = (last >= 0) & (at < ops["start_ns"][place] + ops["dur_ns"][place])
-        found[asked] = np.where(within, place, -1)
-    return found
+        thread_ops = thread_ops[np.argsort(ops["start_ns"][thread_ops], kind="stable")]
+        thread_calls = np.flatnonzero(calls["thread"] == thread)
+        at = calls["start_ns"][thread_calls]
+        last = np.searchsorted(ops["start_ns"][thread_ops], at, side="right") - 1
+        candidate = thread_ops[np.maximum(last, 0)]
+        contains = (last >= 0) & (at < ops["start_ns"][candidate] + ops["dur_ns"][candidate])
+        operators[thread_calls] = np.where(contains, candidate, -1)
+    return operators
 
 
 def copied(run: Run, way: str) -> Rows:
-    """The copies in this direction, as HtoD."""
+    """Return the copies in this direction, such as "HtoD"."""
     copies = run.event_rows.of_kind(Kind.MEMCPY)
-    words, codes = copies.words("name"), np.unique(copies["name"])
-    wanted = [code for code in codes.tolist() if code >= 0 and direction(words.vocabulary[code]) == way]
-    return copies.where(np.isin(copies["name"], wanted))
+    names, codes = copies.words("name"), np.unique(copies["name"])
+    selected = [code for code in codes.tolist() if code >= 0 and direction(names.vocabulary[code]) == way]
+    return copies.where(np.isin(copies["name"], selected))
 
 
 def holds_call(run: Run, rows: Rows) -> Mask:
-    """Which of these operators hold a call to the device: the others were done by the CPU."""
+    """Return a mask of the operators that contain a runtime call. The others ran on the CPU."""
     events = run.event_rows
     runtime = (events["kind"] >= min(RUNTIME_KINDS)) & (events["kind"] <= max(RUNTIME_KINDS))
-    held = np.zeros(len(rows), bool)
+    mask = np.zeros(len(rows), bool)
     for thread in np.unique(rows["thread"]).tolist():
         at = np.sort(events["start_ns"][np.flatnonzero(runtime & (events["thread"] == thread))])
-        mine = np.flatnonzero(rows["thread"] == thread)
-        start = rows["start_ns"][mine]
-        held[mine] = np.searchsorted(at, start + rows["dur_ns"][mine]) > np.searchsorted(at, start)
-    return held
+        thread_rows = np.flatnonzero(rows["thread"] == thread)
+        start = rows["start_ns"][thread_rows]
+        mask[thread_rows] = np.searchsorted(at, start + rows["dur_ns"][thread_rows]) > np.searchsorted(at, start)
+    return mask
 
 
-def _holding(run: Run) -> Rows:
-    """The outermost operators that may wait, whoever calls them."""
+def _waiting_operators(run: Run) -> Rows:
+    """Return the outermost operators that may wait for the device."""
     events = run.event_rows
-    wanted = {*VALUES, *SHAPES, *MOVES}
-    ops = events.where(np.flatnonzero(events.matching(wanted.__contains__) & (events["kind"] == Kind.OP)))
+    names = {*VALUES, *SHAPES, *MOVES}
+    ops = events.where(np.flatnonzero(events.matching(names.__contains__) & (events["kind"] == Kind.OP)))
     return ops.where(outermost(ops))
 
 
-def _waiting(run: Run, calls: Rows, holder: Ints) -> tuple[Rows, Ints]:
-    """The calls that wait for work of the device, and what holds them.
+def _waiting_calls(run: Run, calls: Rows, operator: Ints) -> tuple[Rows, Ints]:
+    """Return the calls that wait for work of the device, and their operators.
 
-    Not those about a copy to the device; a copy to the host only if it returns when the data are there; and none
-    after which, or before which, nothing was ever called for: that is the profiler at its edges.
+    Excluded are calls for H2D copies, D2H copies that return before the data has arrived, and synchronisations before
+    the first or after the last launch, which belong to the profiler.
     """
     sync = calls["kind"] == Kind.SYNC
     writes = np.isin(calls["correlation"], copied(run, "HtoD")["correlation"]) & (calls["correlation"] >= 0) & ~sync
-    about_writing = np.isin(holder, holder[writes & (holder >= 0)])
-    keep = (sync | _read_to_the_end(run, calls)) & ~writes & ~about_writing
-    keep &= np.isin(calls["thread"], _asking(run)) & ~_at_the_edge(run, calls, holder)
-    return calls.where(keep), holder[keep]
+    of_writes = np.isin(operator, operator[writes & (operator >= 0)])
+    waits = (sync | _blocking_reads(run, calls)) & ~writes & ~of_writes
+    waits &= np.isin(calls["thread"], _launching_threads(run)) & ~_at_the_edge(run, calls, operator)
+    return calls.where(waits), operator[waits]
 
 
-def _read_to_the_end(run: Run, calls: Rows) -> Array:
-    """The copy calls that return no earlier than the copy to the host is done."""
+def _blocking_reads(run: Run, calls: Rows) -> Array:
+    """Return a mask of the copy calls that return only after their D2H copy has ended."""
     copies = copied(run, "DtoH")
     order = np.argsort(copies["correlation"], kind="stable")
-    known, ends = copies["correlation"][order], (copies["start_ns"] + copies["dur_ns"])[order]
-    if not len(known):
+    copy_ids, ends = copies["correlation"][order], (copies["start_ns"] + copies["dur_ns"])[order]
+    if not len(copy_ids):
         return np.zeros(len(calls), bool)
-    place = np.minimum(np.searchsorted(known, calls["correlation"]), len(known) - 1)
-    linked = (known[place] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == Kind.COPY_CALL)
-    blocked: Array = linked & (calls["start_ns"] + calls["dur_ns"] + RETURN_NS >= ends[place])
+    index = np.minimum(np.searchsorted(copy_ids, calls["correlation"]), len(copy_ids) - 1)
+    linked = (copy_ids[index] == calls["correlation"]) & (calls["correlation"] >= 0) & (calls["kind"] == Kind.COPY_CALL)
+    blocked: Array = linked & (calls["start_ns"] + calls["dur_ns"] + RETURN_NS >= ends[index])
     return blocked
 
 
-def _asking(run: Run) -> Ints:
-    """The threads that ask for work: only their waits keep the device waiting, not those of a watchdog."""
+def _launching_threads(run: Run) -> Ints:
+    """Return the threads that launch work. Only their waits delay the device, not those of a watchdog thread."""
     events = run.event_rows
     calls = np.flatnonzero((events["kind"] == Kind.LAUNCH) | (events["kind"] == Kind.COPY_CALL))
     return np.union1d(np.unique(events["thread"][calls]), [run.main_thread])
 
 
-def _at_the_edge(run: Run, calls: Rows, holder: Ints) -> Array:
-    """Synchronisations of nobody's before the first or after the last call for work."""
-    alone: Array = (calls["kind"] == Kind.SYNC) & (holder < 0)
+def _at_the_edge(run: Run, calls: Rows, operator: Ints) -> Array:
+    """Return a mask of the synchronisations outside any operator, before the first or after the last launch."""
+    alone: Array = (calls["kind"] == Kind.SYNC) & (operator < 0)
     kind = run.event_rows["kind"]
-    asked = run.event_rows["start_ns"][np.flatnonzero((kind == Kind.LAUNCH) | (kind == Kind.COPY_CALL))]
-    if not len(asked):
+    launch_ns = run.event_rows["start_ns"][np.flatnonzero((kind == Kind.LAUNCH) | (kind == Kind.COPY_CALL))]
+    if not len(launch_ns):
         return alone
-    outside: Array = (calls["start_ns"] < asked.min()) | (calls["start_ns"] > asked.max())
+    outside: Array = (calls["start_ns"] < launch_ns.min()) | (calls["start_ns"] > launch_ns.max())
     return alone & outside
 
 
-def _grouped(holder: Ints) -> tuple[Ints, Ints]:
-    """Calls of one operator are one wait, any other call is one of its own: the first call of each, and whose it is."""
-    keys = np.where(holder >= 0, holder, -1 - np.arange(len(holder)))
-    _, first, of_call = np.unique(keys, return_index=True, return_inverse=True)
-    return first, of_call
+def _group_by_operator(operator: Ints) -> tuple[Ints, Ints]:
+    """Group calls into waits: all calls of one operator, or a single call. Return first call, and wait of each call."""
+    keys = np.where(operator >= 0, operator, -1 - np.arange(len(operator)))
+    _, first, wait_of_call = np.unique(keys, return_index=True, return_inverse=True)
+    return first, wait_of_call
 
 
-def _ranked(names: list[str | None], cost_ns: Ints, many: int) -> tuple[tuple[str, int], ...]:
-    told: dict[str, list[int]] = {}
+def _ranked(names: list[str | None], cost_ns: Ints, step_count: int) -> tuple[tuple[str, int], ...]:
+    totals: dict[str, list[int]] = {}
     for name, cost in zip(names, cost_ns.tolist(), strict=True):
-        entry = told.setdefault(name or "a call without a name", [0, 0])
+        entry = totals.setdefault(name or "unnamed call", [0, 0])
         entry[0] += cost
         entry[1] += 1
-    order = sorted(told.items(), key=lambda each: (-each[1][0], -each[1][1]))
-    return tuple((name, max(1, round(count / many))) for name, (_, count) in order)
+    order = sorted(totals.items(), key=lambda item: (-item[1][0], -item[1][1]))
+    return tuple((name, max(1, round(count / step_count))) for name, (_, count) in order)

@@ -1,4 +1,4 @@
-"""Who used the CPU meanwhile: the recorded thread, the other Python threads, other programs; and who was waiting."""
+"""CPU use during the loop: the recorded thread, other Python threads and other programs, and waits for a core."""
 
 from __future__ import annotations
 
@@ -14,48 +14,46 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind, MarkKind
 
-LEAST_NS = 300_000_000  # three samples: in less the CPU time of a few steps is a matter of chance
+LEAST_NS = 300_000_000  # three samples; over less time the CPU time of a few steps is random
 UNFAIR = 2.0
-FULL_FRAC = 0.9  # load of all cores from which a thread may have waited for one
-COMPUTES_FRAC = 0.3  # a fetch that computes less than this of its time waits for storage, not for the GIL
-# Where the system does not tell how long a thread that lost its core waits for one: a time slice of another, or those
-# of several (15 ms were measured with five programs on two cores).
+FULL_FRAC = 0.9  # load of all cores from which a thread may have waited for a core
+COMPUTES_FRAC = 0.3  # a fetch with a smaller share of CPU time waits for storage, not for the GIL
+# Assumed wait for a core after a preemption, if the system does not measure it: one time slice of another thread, or
+# those of several (15 ms were measured with five programs on two cores).
 SLICE_S, LONG_SLICE_S = 0.004, 0.015
 
 
 @dataclass(frozen=True, kw_only=True)
 class Threads:
-    """Shares of the loop's time, 0-1. None: not told."""
+    """CPU use as shares of the time of the loop, 0-1. None: unknown."""
 
-    main_frac: float  # the recorded thread used the CPU
-    waits_frac: float  # it waited for something that is known: a batch, the device, the backward thread
-    fetch_waits_frac: float  # of that, for a batch that it builds itself, and in part did compute
+    main_frac: float  # CPU time of the recorded thread
+    waits_frac: float  # waits of the recorded thread with a known reason: a batch, the device, the backward thread
+    fetch_waits_frac: float  # part of waits_frac: for batches that it loads itself with a notable share of CPU time
     others_frac: float | None  # CPU time of other Python threads, as a share of one core
-    cores_frac: float | None  # load of all cores, by whatever ran on them
-    off_core_frac: (
-        float  # it was ready to run and had no core; where that is not told, by how often threads lost theirs
-    )
-    off_core_most_frac: float  # the same at most
-    others_at: str | None  # the line the other threads were at most often
-    off_core_told: bool = False  # the system counted the time it had no core
+    cores_frac: float | None  # load of all cores, all programs
+    off_core_frac: float  # the recorded thread was runnable but had no core; estimated from preemptions if not measured
+    off_core_most_frac: float  # upper bound of off_core_frac
+    others_at: str | None  # the most frequent line of the other threads
+    off_core_told: bool = False  # off_core_frac was measured by the system
 
     def may_lack_a_core(self, share: float) -> bool:
-        """Whether want of a core may be behind half or more of such a share of the time."""
+        """Whether waiting for a core may explain half or more of this share of the time."""
         if self.off_core_told:
             return self.off_core_frac >= share / 2
         return (self.cores_frac or 0) >= FULL_FRAC and 1 - self.main_frac - self.waits_frac >= share / 2
 
     @property
     def surely_absent_frac(self) -> float:
-        """The same, however long it had to wait for a core each time."""
+        """Lower bound of absent_frac, with the longest possible waits for a core."""
         return max(0.0, 1 - self.main_frac - self.waits_frac - self.off_core_most_frac)
 
     @property
     def held_frac(self) -> float:
-        """The same where other Python threads compute.
+        """Share of the time in which the recorded thread may wait for the GIL: absent_frac, or more if others compute.
 
-        Of two that want a core, each gets its share of those there are. Where the others get twice as much and more,
-        it is not for want of a core that this one does not run.
+        Threads that compete for cores get equal shares. If the other threads get at least UNFAIR times as much CPU time
+        as this one, a missing core is not the reason why it does not run.
         """
         if (self.others_frac or 0.0) >= UNFAIR * max(self.main_frac, 0.05):
             return max(0.0, 1 - self.main_frac - self.waits_frac)
@@ -63,109 +61,111 @@ class Threads:
 
     @property
     def absent_frac(self) -> float:
-        """It neither computed nor waited for anything that is known, and it was not for want of a core."""
+        """The thread neither computed nor waited for a known reason or for a core."""
         return max(0.0, 1 - self.main_frac - self.waits_frac - self.off_core_frac)
 
 
 def threads(run: Run, steps: Steps, ledger: Ledger) -> Threads | None:
-    """Who used the CPU while the warm steps ran; None where the recorded thread's CPU time is not told."""
+    """Compute the CPU use during the warm steps; None if the CPU time of the recorded thread is unknown."""
     samples = run.host_rows
-    first, last = _pairs(run, steps)
-    main = _grown(samples["main_cpu_s"], first, last)
-    told = ~np.isnan(main)
+    first, last = _sample_pairs(run, steps)
+    main_cpu_s = _increase(samples["main_cpu_s"], first, last)
+    measured = ~np.isnan(main_cpu_s)
     at = samples["at_ns"]
-    wall_s = float((at[last] - at[first])[told].sum() / 1e9)
+    wall_s = float((at[last] - at[first])[measured].sum() / 1e9)
     if wall_s * 1e9 < LEAST_NS:
         return None
-    first, last = first[told], last[told]
-    others = _grown(samples["others_cpu_s"], first, last)
-    cores = samples["cpu_frac"][last]
+    first, last = first[measured], last[measured]
+    others_cpu_s = _increase(samples["others_cpu_s"], first, last)
+    load = samples["cpu_frac"][last]
     off_core = _off_core(samples, first, last, wall_s)
     fetch_ns, own_fetch_ns = _fetches(run, union(at[first], at[last]))
     return Threads(
-        main_frac=min(1.0, float(main[told].sum()) / wall_s),
+        main_frac=min(1.0, float(main_cpu_s[measured].sum()) / wall_s),
         waits_frac=min(1.0, fetch_ns / 1e9 / wall_s + _device_waits(run, steps)),
         fetch_waits_frac=min(1.0, own_fetch_ns / 1e9 / wall_s),
-        others_frac=None if np.isnan(others).all() else max(0.0, float(np.nansum(others)) / wall_s),
-        cores_frac=None if np.isnan(cores).all() else float(np.nanmedian(cores)),
+        others_frac=None if np.isnan(others_cpu_s).all() else max(0.0, float(np.nansum(others_cpu_s)) / wall_s),
+        cores_frac=None if np.isnan(load).all() else float(np.nanmedian(load)),
         off_core_frac=off_core[0],
         off_core_most_frac=off_core[1],
         off_core_told=not np.isnan(samples["main_delayed_s"][last]).all(),
-        others_at=_most(samples.words("others_frame").where(last).to_list()),
+        others_at=_most_frequent(samples.words("others_frame").where(last).to_list()),
     )
 
 
-def _pairs(run: Run, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbouring samples between which nothing but warm steps ran, by their indices."""
+def _sample_pairs(run: Run, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of adjacent samples between which only warm steps ran."""
     at = run.host_rows["at_ns"]
     none = np.empty(0, np.intp)
     warm = steps.plain | steps.interior
     if len(at) < 2 or not warm.any():
         return none, none
-    # Steps follow one another but for what lies between passes; that is the user's time as well.
+    # Time between two passes over the data is also time of the user's loop.
     loop = Spans(steps.start_ns[warm].min(keepdims=True), steps.end_ns[warm].max(keepdims=True))
     pauses = np.array(run.recording.pauses_ns, np.int64).reshape(-1, 2)
-    free = Coverage.of(subtract(loop, union(pauses[:, 0], pauses[:, 1])))
-    whole = free.within(at[:-1], at[1:]) == at[1:] - at[:-1]
-    first = np.flatnonzero(whole)
+    steps_time = Coverage.of(subtract(loop, union(pauses[:, 0], pauses[:, 1])))
+    only_steps = steps_time.within(at[:-1], at[1:]) == at[1:] - at[:-1]
+    first = np.flatnonzero(only_steps)
     return first, first + 1
 
 
 def _off_core(samples: Rows, first: np.ndarray, last: np.ndarray, wall_s: float) -> tuple[float, float]:
-    """The share of the time in which the recorded thread wanted a core and had none, and the same at most."""
-    delayed = _grown(samples["main_delayed_s"], first, last)
+    """Return the share of the time in which the recorded thread waited for a core, and its upper bound."""
+    delayed = _increase(samples["main_delayed_s"], first, last)
     if not np.isnan(delayed).all():
-        told = min(1.0, max(0.0, float(np.nansum(delayed)) / wall_s))
-        return told, told
-    cores = samples["cpu_frac"][last]
-    if np.isnan(cores).all() or np.nanmedian(cores) < FULL_FRAC:
+        frac = min(1.0, max(0.0, float(np.nansum(delayed)) / wall_s))
+        return frac, frac
+    load = samples["cpu_frac"][last]
+    if np.isnan(load).all() or np.nanmedian(load) < FULL_FRAC:
         return 0.0, 0.0
-    preempted = float(np.nansum(_grown(samples["preempted"], first, last)))
+    preempted = float(np.nansum(_increase(samples["preempted"], first, last)))
     return min(1.0, preempted * SLICE_S / wall_s), min(1.0, preempted * LONG_SLICE_S / wall_s)
 
 
-def _grown(counter: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    grown: np.ndarray = counter[last] - counter[first]
-    return grown
+def _increase(counter: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    increase: np.ndarray = counter[last] - counter[first]
+    return increase
 
 
-def _fetches(run: Run, seen: Spans) -> tuple[int, int]:
-    """Time in DataLoader.__next__ without computing; and, of that, in loaders without workers that do compute."""
+def _fetches(run: Run, window: Spans) -> tuple[int, int]:
+    """Return the time in DataLoader.__next__ without CPU use, and the part in compute-heavy loaders without workers."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    calls = calls.where(covered_ns(seen, calls["start_ns"], calls["start_ns"] + 1) > 0)
+    calls = calls.where(covered_ns(window, calls["start_ns"], calls["start_ns"] + 1) > 0)
     if not len(calls):
         return 0, 0
-    took, computed = calls["end_ns"] - calls["start_ns"], calls["thread_cpu_ns"]
-    waited = np.maximum(took - computed, 0)
-    alone = np.isin(calls["loader"], [place for place, loader in enumerate(run.loaders) if loader.workers == 0])
-    busy = computed[alone].sum() >= COMPUTES_FRAC * took[alone].sum()
-    return int(waited.sum()), int(waited[alone].sum()) if busy else 0
+    fetch_ns, cpu_ns = calls["end_ns"] - calls["start_ns"], calls["thread_cpu_ns"]
+    wait_ns = np.maximum(fetch_ns - cpu_ns, 0)
+    without_workers = np.isin(
+        calls["loader"], [index for index, loader in enumerate(run.loaders) if loader.workers == 0]
+    )
+    computes = cpu_ns[without_workers].sum() >= COMPUTES_FRAC * fetch_ns[without_workers].sum()
+    return int(wait_ns.sum()), int(wait_ns[without_workers].sum()) if computes else 0
 
 
 def _device_waits(run: Run, steps: Steps) -> float:
-    """The share of the interior steps in which the recorded thread waited for the device, or for its helper."""
+    """Return the share of the interior steps in which the recorded thread waited for the device or another thread."""
     window = steps.interior_spans
     if not window.total_ns:
         return 0.0
-    return float(covered_ns(_for_device(run), window.start_ns, window.end_ns).sum() / window.total_ns)
+    return float(covered_ns(_delegated_time(run), window.start_ns, window.end_ns).sum() / window.total_ns)
 
 
-def _for_device(run: Run) -> Spans:
-    """When the recorded thread was inside a call that may wait for the device, or left the work to another thread."""
+def _delegated_time(run: Run) -> Spans:
+    """Return the time in which the recorded thread was in a call that may wait, or another thread ran operators."""
     events = run.event_rows
-    mine = events["thread"] == run.main_thread
-    held = _of(events, mine, Kind.SYNC, Kind.COPY_CALL)
-    theirs = _of(events, ~mine & (events["thread"] >= 0), Kind.OP, Kind.LAUNCH)
-    return merged(held, subtract(theirs, _of(events, mine, Kind.OP)))
+    of_main = events["thread"] == run.main_thread
+    waits = _spans_of(events, of_main, Kind.SYNC, Kind.COPY_CALL)
+    of_others = _spans_of(events, ~of_main & (events["thread"] >= 0), Kind.OP, Kind.LAUNCH)
+    return merged(waits, subtract(of_others, _spans_of(events, of_main, Kind.OP)))
 
 
-def _of(events: Rows, mask: Mask, *kinds: Kind) -> Spans:
+def _spans_of(events: Rows, mask: Mask, *kinds: Kind) -> Spans:
     kind = events["kind"]
     index = np.flatnonzero(mask & np.logical_or.reduce([kind == each for each in kinds]))
     start = events["start_ns"][index]
     return union(start, start + events["dur_ns"][index])
 
 
-def _most(texts: list[str | None]) -> str | None:
-    told = Counter(text for text in texts if text is not None)
-    return told.most_common(1)[0][0] if told else None
+def _most_frequent(texts: list[str | None]) -> str | None:
+    counts = Counter(text for text in texts if text is not None)
+    return counts.most_common(1)[0][0] if counts else None

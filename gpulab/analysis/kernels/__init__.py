@@ -1,1 +1,1 @@
-"""Kernels: families, precision, fusion, occupancy, arithmetic and traffic, the optimizer."""
+"""Kernels: families, precision, fusion, occupancy, roofline, FLOPs and bytes moved, the optimizer."""

@@ -1,6 +1,6 @@
-"""Families of kernels and operators that are no matrix products: what a name says they do.
+"""Families of kernels and operators other than matrix products, by name.
 
-In lower case, as the names they search, which is ten times as fast as to ignore case.
+Patterns are in lower case and applied to lower-case names, which is ten times as fast as ignoring case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _POINTWISE = re.compile(
     r"|threshold|rotary|swiglu|_act_and_mul"
 )
 _SOFTMAX = re.compile(r"(?<!log)(?<!log_)softmax(?!\w*log_?softmax)(?!.*logsoftmax)")
-# cuDNN's and MIOpen's own conversions inside convolutions, and PyTorch's where a layout is asked for.
+# Layout conversions of cuDNN and MIOpen inside convolutions, and those of PyTorch for a requested memory format.
 _LAYOUT = re.compile(r"nchwtonhwc|nhwctonchw|batched_transpose_\d|transpose_nchw|nchw2nhwc|nhwc2nchw|nchw_to_nhwc")
 _SCATTERED = re.compile(
     r"index_elementwise|indexselect|index_select|index_put|indexfunc|indexadd|gather|scatter|embedding"
@@ -27,19 +27,19 @@ _SCATTERED = re.compile(
 
 @cache
 def is_compiled(name: str) -> bool:
-    """Made by a compiler (Triton, Inductor): already fused."""
+    """Whether a compiler (Triton, Inductor) generated the kernel: it is already fused."""
     return bool(_COMPILED.search(name.lower()))
 
 
 @cache
 def is_optimizer(name: str) -> bool:
-    """An optimizer's kernel that updates many tensors at once."""
+    """Whether it is an optimizer kernel that updates many tensors at once."""
     return bool(_OPTIMIZER.search(name.lower()))
 
 
 @cache
 def is_pointwise(name: str) -> bool:
-    """Reads its tensors once, computes a little on each element, writes: what a compiler could fuse with another."""
+    """Whether it reads each element once, computes little and writes it: a compiler can fuse such kernels."""
     lower = name.lower()
     if _COMPILED.search(lower) or _OPTIMIZER.search(lower) or _LAYOUT.search(lower) or _SCATTERED.search(lower):
         return False
@@ -48,18 +48,18 @@ def is_pointwise(name: str) -> bool:
 
 @cache
 def is_softmax(name: str) -> bool:
-    """A softmax over one dimension; not that of a loss, which is a log_softmax."""
+    """Whether it is a softmax, without the log_softmax of a loss."""
     return is_pointwise(name) and bool(_SOFTMAX.search(name.lower()))
 
 
 @cache
 def is_layout(name: str) -> bool:
-    """Rearranges a batch of images from one order of its dimensions to the other."""
+    """Whether it converts between NCHW and NHWC."""
     return bool(_LAYOUT.search(name.lower()))
 
 
 @cache
 def is_scattered(name: str) -> bool:
-    """Reads or writes places that an index tells: rows of a table, picked elements."""
+    """Whether it is a gather or scatter kernel: it reads or writes elements given by an index."""
     lower = name.lower()
     return bool(_SCATTERED.search(lower)) and not is_matrix(lower) and not _COMPILED.search(lower)

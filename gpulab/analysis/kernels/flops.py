@@ -1,4 +1,4 @@
-"""What an operator reads, writes and computes, from the sizes and types of its inputs."""
+"""FLOPs of an operator, from the sizes and types of its inputs."""
 
 from __future__ import annotations
 
@@ -25,30 +25,33 @@ _PRECISIONS = {
     "c10::Float8_e5m2": Precision.HALF,
 }
 _PRODUCTS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::_addmm_activation": 1}
-# Where the length of the keys stands: (batch, heads, length, width) or (batch, length, heads, width).
+# Dimension of the key length: (batch, heads, length, width) or (batch, length, heads, width).
 _ATTENTIONS = (
     ("aten::_scaled_dot_product_", 2),
     ("aten::_flash_attention_", 1),
     ("aten::_efficient_attention_", 1),
     ("aten::_cudnn_attention_", 2),
 )
-_BACKWARD = {"aten::convolution_backward": (0, 1, 2), "aten::cudnn_convolution_backward": (1, 0, 2)}  # output, input
+_BACKWARD = {
+    "aten::convolution_backward": (0, 1, 2),
+    "aten::cudnn_convolution_backward": (1, 0, 2),
+}  # positions of grad_output, input, weight
 
 
 class Inputs(NamedTuple):
-    """The tensors an operator was given."""
+    """The inputs of an operator."""
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
 
     @property
     def elements(self) -> int:
-        """In the largest of them; 0 where there is no tensor."""
+        """Number of elements of the largest tensor; 0 without tensors."""
         return max((math.prod(shape) for shape in self.shapes if shape), default=0)
 
     @property
     def bytes(self) -> int | None:
-        """In all of them; None where a type is not known."""
+        """Total bytes of the tensors; None if a type is unknown."""
         total = 0
         for shape, dtype in zip(self.shapes, self.dtypes, strict=False):
             if shape:
@@ -59,27 +62,27 @@ class Inputs(NamedTuple):
 
     @property
     def tensors(self) -> tuple[tuple[Shape, int | None], ...]:
-        """The sizes of each tensor and the bytes it takes, None where its type is not known; no scalars."""
-        told = zip(self.shapes, self.dtypes, strict=False)
+        """Shape and bytes of each tensor, without scalars; bytes are None if the type is unknown."""
+        pairs = zip(self.shapes, self.dtypes, strict=False)
         return tuple(
-            (shape, math.prod(shape) * _BYTES[dtype] if dtype in _BYTES else None) for shape, dtype in told if shape
+            (shape, math.prod(shape) * _BYTES[dtype] if dtype in _BYTES else None) for shape, dtype in pairs if shape
         )
 
     @property
     def precision(self) -> Precision:
-        """Of the first tensor."""
+        """Precision of the first tensor."""
         first = next((d for shape, d in zip(self.shapes, self.dtypes, strict=False) if shape), "")
         return _PRECISIONS.get(first, Precision.UNKNOWN)
 
     @property
     def element_bytes(self) -> int | None:
-        """Of one number of the first tensor."""
+        """Bytes per element of the first tensor; None if unknown."""
         first = next((d for shape, d in zip(self.shapes, self.dtypes, strict=False) if shape), "")
         return _BYTES.get(first)
 
 
 class Product(NamedTuple):
-    """A matrix product: so many times (rows x inner) by (inner x columns)."""
+    """A batched matrix product: `times` products of (rows x inner) by (inner x columns)."""
 
     times: int
     rows: int
@@ -89,28 +92,28 @@ class Product(NamedTuple):
 
 @lru_cache(maxsize=100_000)
 def inputs(shapes: str | None, dtypes: str | None) -> Inputs:
-    """The inputs as recorded: '[[64, 3], []]' and '["float", "Scalar"]'; what is no list of sizes counts as none."""
+    """Parse recorded inputs: '[[64, 3], []]' and '["float", "Scalar"]'. Invalid entries count as no tensor."""
     try:
-        told, types = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
+        sizes, dtype_names = json.loads(shapes or "[]"), json.loads(dtypes or "[]")
     except ValueError:
         return Inputs((), ())
-    if not isinstance(told, list) or not isinstance(types, list):
+    if not isinstance(sizes, list) or not isinstance(dtype_names, list):
         return Inputs((), ())
-    return Inputs(tuple(map(_shape, told)), tuple(str(each) for each in types))
+    return Inputs(tuple(map(_shape, sizes)), tuple(str(each) for each in dtype_names))
 
 
-def _shape(told: object) -> Shape:
-    if isinstance(told, list) and all(type(size) is int and size >= 0 for size in told):
-        return tuple(told)
+def _shape(sizes: object) -> Shape:
+    if isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes):
+        return tuple(sizes)
     return ()
 
 
-def product(op: str, given: Inputs) -> Product | None:
-    """The matrix product that an operator is; None for another operator."""
+def product(op: str, op_inputs: Inputs) -> Product | None:
+    """Return the matrix product that an operator computes; None for other operators."""
     first = _PRODUCTS.get(op)
-    if first is None or len(given.shapes) < first + 2:
+    if first is None or len(op_inputs.shapes) < first + 2:
         return None
-    left, right = given.shapes[first], given.shapes[first + 1]
+    left, right = op_inputs.shapes[first], op_inputs.shapes[first + 1]
     if len(left) == len(right) == 2 and left[1] == right[0]:
         return Product(1, left[0], left[1], right[1])
     if len(left) == len(right) == 3 and left[0] == right[0] and left[2] == right[1]:
@@ -118,43 +121,43 @@ def product(op: str, given: Inputs) -> Product | None:
     return None
 
 
-def flops(op: str, given: Inputs) -> float | None:
-    """Floating-point operations, a multiply-add as two; None for operators that are no matrix work, or do not tell.
+def flops(op: str, op_inputs: Inputs) -> float | None:
+    """Return the floating-point operations, a multiply-add as two; None if it is no matrix work or sizes are unknown.
 
-    Attention is counted without a causal mask; one with it does half of that.
+    Attention is counted without a causal mask; with one it needs half of that.
     """
-    if (matrix := product(op, given)) is not None:
+    if (matrix := product(op, op_inputs)) is not None:
         return 2.0 * math.prod(matrix)
-    if op in _BACKWARD and len(given.shapes) > 2:
-        grad, image, weight = (given.shapes[place] for place in _BACKWARD[op])
+    if op in _BACKWARD and len(op_inputs.shapes) > 2:
+        grad, image, weight = (op_inputs.shapes[dimension] for dimension in _BACKWARD[op])
         if grad and image and weight:
             return 4.0 * math.prod(grad) * math.prod(weight[1:])  # the gradients of input and weight
         return None
-    place = next((place for name, place in _ATTENTIONS if op.startswith(name)), None)
-    if place is not None and len(given.shapes) > 2:
+    dimension = next((dimension for name, dimension in _ATTENTIONS if op.startswith(name)), None)
+    if dimension is not None and len(op_inputs.shapes) > 2:
         backward = op.endswith("_backward")
-        query, key = given.shapes[1:3] if backward else given.shapes[0:2]
+        query, key = op_inputs.shapes[1:3] if backward else op_inputs.shapes[0:2]
         if len(query) == len(key) == 4:
-            return (10.0 if backward else 4.0) * math.prod(query) * key[place]
+            return (10.0 if backward else 4.0) * math.prod(query) * key[dimension]
     return None
 
 
-def least_flops(op: str, given: Inputs) -> float | None:
-    """The arithmetic that no way of computing it goes below; None where the sizes do not tell.
+def least_flops(op: str, op_inputs: Inputs) -> float | None:
+    """Return a lower bound of the FLOPs for any algorithm; None if the sizes are unknown.
 
-    Winograd's algorithm, and transforms, multiply less than a convolution's definition says, though never less than
-    once for each channel and pixel of the result: a filter of k x k costs at least one k x k-th. Of its two gradients
-    only one may be wanted. Attention may skip what a causal mask hides, and keep what backward would compute again.
+    Winograd and FFT algorithms multiply less often than the definition of a convolution, but at least once per channel
+    and output pixel: 1 / (k x k) of the direct count for a k x k filter. Possibly only one of its two gradients is
+    needed. Attention may skip masked parts, and may keep results that backward would recompute.
     """
-    counted = flops(op, given)
-    if counted is None or product(op, given) is not None:
-        return counted
+    direct = flops(op, op_inputs)
+    if direct is None or product(op, op_inputs) is not None:
+        return direct
     if op in _BACKWARD:
-        return counted / 2 / max(1, math.prod(given.shapes[2][2:]))
-    return 0.4 * counted
+        return direct / 2 / max(1, math.prod(op_inputs.shapes[2][2:]))
+    return 0.4 * direct
 
 
-def largest_bytes(given: Inputs) -> float:
-    """The bytes of the largest tensor among the inputs; 0 where there is none of a type that is known."""
-    sized = zip(given.shapes, given.dtypes, strict=False)
-    return max((float(math.prod(shape) * _BYTES[dtype]) for shape, dtype in sized if dtype in _BYTES), default=0.0)
+def largest_bytes(op_inputs: Inputs) -> float:
+    """Return the bytes of the largest input tensor of a known type; 0 if there is none."""
+    tensors = zip(op_inputs.shapes, op_inputs.dtypes, strict=False)
+    return max((float(math.prod(shape) * _BYTES[dtype]) for shape, dtype in tensors if dtype in _BYTES), default=0.0)

@@ -1,4 +1,4 @@
-"""What a chain of elementwise parts computes: GELU, layer normalisation, softmax, attention, by the parts' names."""
+"""Recognise functions computed by elementwise chains (GELU, layer norm, softmax, attention) by the names of parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpulab.intervals import Ints
 
 
 class Formula(Enum):
-    """A function that PyTorch has in one piece, as its users call it."""
+    """A function for which PyTorch has a fused operator, by its common name."""
 
     ATTENTION = "attention"
     GELU_TANH = "GELU (by tanh)"
@@ -21,8 +21,8 @@ class Formula(Enum):
     SOFTMAX = "softmax"
 
 
-# What a part of a chain does, by its name: of operators ("aten::tanh") and of kernels ("tanh_kernel_cuda").
-_WORDS = {
+# Operation of a part by its name: operators ("aten::tanh") and kernels ("tanh_kernel_cuda").
+_OPERATIONS = {
     "tanh": r"tanh",
     "erf": r"(?<!g)erf",
     "exp": r"exp(?!and|lic|res|m1)",
@@ -45,38 +45,38 @@ _WORDS = {
     "softmax": r"aten::_softmax|softmax",
     "fill": r"aten::masked_fill",
 }
-_FOUND = {word: re.compile(pattern) for word, pattern in _WORDS.items()}
-# Operators on whole tensors that no chain of elementwise work holds, though their names sound like it.
-_NOT = re.compile(
+_PATTERNS = {word: re.compile(pattern) for word, pattern in _OPERATIONS.items()}
+# Operators that are not elementwise, although their names match.
+_NOT_ELEMENTWISE = re.compile(
     r"addmm|addcmul_?$|cumsum|logsumexp|_foreach|_fused|layer_norm|gelu|log_softmax|max_pool|sum_to|summary"
 )
 
 
 def parts_of(vocabulary: Sequence[str], codes: Ints) -> dict[int, frozenset[str]]:
-    """What the events of these names do, a few words each; none for what is not elementwise."""
+    """Return the operations of the events with these names; empty for names that are not elementwise."""
     return {code: words(vocabulary[code]) for code in codes.tolist() if code >= 0}
 
 
 def words(name: str) -> frozenset[str]:
-    """What a part of a chain does, in words of ours."""
+    """Return the operations in the name of an operator or kernel, as keys of _OPERATIONS."""
     lower = name.lower()
-    if _NOT.search(lower):
+    if _NOT_ELEMENTWISE.search(lower):
         return frozenset()
-    return frozenset(word for word, pattern in _FOUND.items() if pattern.search(lower))
+    return frozenset(word for word, pattern in _PATTERNS.items() if pattern.search(lower))
 
 
 def formula(parts: Sequence[frozenset[str]], *, attention: bool) -> Formula | None:
-    """What a chain of such parts computes; None where it is none of these."""
-    held = frozenset().union(*parts)
+    """Return the function that a chain of these parts computes; None if unknown."""
+    operations = frozenset().union(*parts)
     if attention:
         return Formula.ATTENTION
-    if "root" in held and held & {"mean", "variance"}:
-        centred = "variance" in held or "subtract" in held
+    if "root" in operations and operations & {"mean", "variance"}:
+        centred = "variance" in operations or "subtract" in operations
         return Formula.LAYER_NORM if centred else Formula.RMS_NORM
-    if "erf" in held:
+    if "erf" in operations:
         return Formula.GELU
-    if "tanh" in held and "multiply" in held:
+    if "tanh" in operations and "multiply" in operations:
         return Formula.GELU_TANH
-    if "exp" in held and held & {"sum", "divide"} and "log" not in held:
+    if "exp" in operations and operations & {"sum", "divide"} and "log" not in operations:
         return Formula.SOFTMAX
-    return Formula.SILU if "sigmoid" in held and "multiply" in held else None
+    return Formula.SILU if "sigmoid" in operations and "multiply" in operations else None

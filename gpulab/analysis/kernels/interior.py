@@ -1,4 +1,4 @@
-"""The kernels of the busiest GPU in the interior steps: which, when, and what a part of them costs a step."""
+"""The kernels of the busiest GPU in the interior steps: names, times, operators, and cost per step."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gpulab.tables import Kind
 
 @dataclass(frozen=True, eq=False)
 class Interior:
-    """Kernels that run in interior steps, in order of their beginning; collectives are not among them.
+    """Kernels that run in interior steps, in order of their start, without collectives.
 
-    One that reaches in from the step before is among them, for its time here is part of these steps: spans are cut at
-    the window's ends, so that all together are as long as the ledger says. It is counted where it began: see `begun`.
+    A kernel that started in the step before is included, because part of its time is in these steps. Spans are clipped
+    to the window, so their total agrees with the ledger. It is counted in the step in which it started: see `begun`.
     """
 
     run: Run
     steps: Steps
-    gpu: Gpu | None  # what they ran on; None where the trace does not tell
-    event: Ints  # which row of the events each is
+    gpu: Gpu | None  # the GPU they ran on; None if unknown
+    event: Ints  # row of each in the events table
 
     def __len__(self) -> int:
         return len(self.event)
@@ -42,108 +42,108 @@ class Interior:
 
     @cached_property
     def start_ns(self) -> Ints:
-        """When each began."""
+        """Start of each kernel."""
         return np.asarray(self["start_ns"], np.int64)
 
     @cached_property
     def end_ns(self) -> Ints:
-        """When each ended."""
+        """End of each kernel."""
         return self.start_ns + self["dur_ns"]
 
     @cached_property
     def begun(self) -> Mask:
-        """Which of them began in these steps: who counts them, or their work, counts each in one step only."""
-        opens, closes = self.steps.interior_bounds_ns
-        return np.asarray((self.start_ns >= opens.min()) & (self.start_ns < closes.max()), bool)
+        """Mask of the kernels that started in these steps. Use it for counts: each kernel counts in one step."""
+        starts, ends = self.steps.interior_bounds_ns
+        return np.asarray((self.start_ns >= starts.min()) & (self.start_ns < ends.max()), bool)
 
     def per_step(self, mask: Mask) -> float:
-        """How many of these a step begins, on average."""
+        """Return how many of these kernels start per step, on average."""
         return int((mask & self.begun).sum()) / max(1, self.many)
 
     @cached_property
     def code(self) -> NDArray[np.int32]:
-        """The name of each, as a code of the run's vocabulary."""
+        """Name of each kernel, as a code of the run's vocabulary."""
         return np.asarray(self["name"], np.int32)
 
     @cached_property
     def codes(self) -> Ints:
-        """The names that occur."""
-        found = np.unique(self.code)
-        return np.asarray(found[found >= 0], np.int64)
+        """The distinct name codes."""
+        distinct = np.unique(self.code)
+        return np.asarray(distinct[distinct >= 0], np.int64)
 
     def name(self, code: int) -> str:
-        """The name that a code stands for."""
+        """Return the name of a code."""
         return self.run.event_rows.words("name").vocabulary[code]
 
-    def answers(self, ask: Callable[[str], int | None]) -> Ints:
-        """For each kernel, what is answered of its name; -1 for None, and for one without a name."""
-        told = np.full(len(self.run.event_rows.words("name").vocabulary) + 1, -1, np.int64)
+    def answers(self, function: Callable[[str], int | None]) -> Ints:
+        """Apply a function to the name of each kernel; -1 for None and for unnamed kernels."""
+        by_code = np.full(len(self.run.event_rows.words("name").vocabulary) + 1, -1, np.int64)
         for code in self.codes.tolist():
-            answer = ask(self.name(code))
-            told[code] = -1 if answer is None else int(answer)
-        return told[self.code]
+            value = function(self.name(code))
+            by_code[code] = -1 if value is None else int(value)
+        return by_code[self.code]
 
-    def which(self, ask: Callable[[str], bool]) -> Mask:
-        """The kernels of whose name this is true."""
-        return np.asarray(self.answers(ask) == 1, bool)
+    def which(self, predicate: Callable[[str], bool]) -> Mask:
+        """Return a mask of the kernels whose name satisfies the predicate."""
+        return np.asarray(self.answers(predicate) == 1, bool)
 
     @cached_property
     def window(self) -> Spans:
-        """The interior steps."""
+        """The time of the interior steps."""
         return self.steps.interior_spans
 
     def spans(self, mask: Mask) -> Spans:
-        """When at least one of these kernels ran, within the interior steps."""
-        return self._inside(union(self.start_ns[mask], self.end_ns[mask]))
+        """Return the time in which at least one of these kernels ran, within the interior steps."""
+        return self._clip(union(self.start_ns[mask], self.end_ns[mask]))
 
     def exposed(self, mask: Mask) -> Spans:
-        """When these kernels ran and no other did: to be rid of them is to be rid of this time."""
-        return self._inside(subtract(union(self.start_ns[mask], self.end_ns[mask]), self.spans(~mask)))
+        """Return the time in which only these kernels ran: removing them would save this time."""
+        return self._clip(subtract(union(self.start_ns[mask], self.end_ns[mask]), self.spans(~mask)))
 
-    def _inside(self, spans: Spans) -> Spans:
+    def _clip(self, spans: Spans) -> Spans:
         window = self.window
         if len(window.start_ns) == 1:
             return clip(spans, int(window.start_ns[0]), int(window.end_ns[0]))
         return intersect(spans, window)
 
     def typical_ns(self, spans: Spans) -> int:
-        """So much of these spans lies in a typical step."""
+        """Return how much of these spans is in a typical step."""
         start, end = self.steps.interior_bounds_ns
-        real = end > start
-        return typical_ns(covered_ns(spans, start[real], end[real]), self.steps.burst)
+        non_empty = end > start
+        return typical_ns(covered_ns(spans, start[non_empty], end[non_empty]), self.steps.burst)
 
     def cost_ns(self, mask: Mask) -> int:
-        """What these kernels cost a typical step."""
+        """Return the exposed time of these kernels in a typical step."""
         return self.typical_ns(self.exposed(mask))
 
     @cached_property
     def call(self) -> Ints:
-        """The call that launched each, a row of the events; -1 where the trace holds none."""
+        """Event row of the call that launched each kernel; -1 if it is not in the trace."""
         return calls_of(Work(self.run.event_rows, self.event))
 
     @cached_property
     def op(self) -> Ints:
-        """The innermost operator that launched each, a row of the events; -1 where none did, or it is not known."""
+        """Event row of the innermost operator that launched each kernel; -1 if none or unknown."""
         return holders(self.run.event_rows, self.call)
 
     @property
     def many(self) -> int:
-        """How many interior steps there are."""
+        """Number of interior steps."""
         return int(self.steps.interior.sum())
 
     def most(self, mask: Mask) -> tuple[str, int] | None:
-        """The name among these kernels that takes most time, and how much of it a step; None where there is none."""
+        """Return the name with most time among these kernels and its ns per step; None if there are none."""
         if not mask.any():
             return None
         mask = mask & self.begun if (mask & self.begun).any() else mask
         total = np.bincount(self.code[mask] + 1, weights=self["dur_ns"][mask])
         code = int(total.argmax()) - 1
-        name = self.name(code) if code >= 0 else "a kernel without a name"
+        name = self.name(code) if code >= 0 else "unnamed kernel"
         return name, round(float(total.max()) / max(1, self.many))
 
 
 def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
-    """The kernels of the interior steps; None where there are none."""
+    """Return the kernels of the interior steps; None if there are none."""
     if ledger.device != "gpu":
         return None
     events = run.event_rows
@@ -151,12 +151,12 @@ def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
     kernel = np.flatnonzero(events["kind"] == Kind.KERNEL)
     kernel = kernel[np.maximum(events["device"][kernel], 0) == device]
     start = events["start_ns"][kernel]
-    opens, closes = steps.interior_bounds_ns
-    if not len(opens):
+    starts, ends = steps.interior_bounds_ns
+    if not len(starts):
         return None
-    # Steps follow one another: a kernel reaches into one of them if it does into their extent and into no gap.
-    within = (start < closes.max()) & (start + events["dur_ns"][kernel] > opens.min())
-    kernel, start = kernel[within], start[within]
+    # Interior steps are adjacent, so a kernel that overlaps their extent overlaps one of them.
+    overlaps = (start < ends.max()) & (start + events["dur_ns"][kernel] > starts.min())
+    kernel, start = kernel[overlaps], start[overlaps]
     if (start[1:] < start[:-1]).any():
         kernel = kernel[np.argsort(start, kind="stable")]
     gpu = next((each for each in run.machine.gpus if each.index == device), None)
@@ -164,8 +164,8 @@ def interior(run: Run, steps: Steps, ledger: Ledger) -> Interior | None:
 
 
 def short(name: str) -> str:
-    """A kernel's name for a sentence: without its templates, arguments and namespaces."""
-    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    bare = bare.partition("Kernel2<")[2] or bare.partition("::Kernel<")[2] or bare
-    bare = re.split(r"[<>(]", bare, maxsplit=1)[0]
-    return bare.rpartition("::")[2].strip() or name[:60]
+    """Shorten a kernel name for display: drop templates, arguments and namespaces."""
+    short_name = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    short_name = short_name.partition("Kernel2<")[2] or short_name.partition("::Kernel<")[2] or short_name
+    short_name = re.split(r"[<>(]", short_name, maxsplit=1)[0]
+    return short_name.rpartition("::")[2].strip() or name[:60]

@@ -1,9 +1,9 @@
-"""Kernels, or operators on a CPU, of one side beside those of another: added, removed, changed, the same.
+"""Match the kernels (or CPU operators) of two sides: added, removed, changed, same.
 
-Matched by name and by the sizes of the inputs where these were recorded, else by the grid. What finds no partner of
-its size but one of its name is matched with that, as of other sizes.
+They are matched by name and by input sizes if recorded, else by grid size. Without a match of the same size, they are
+matched by name only, as "other sizes".
 
-Work of a GPU belongs to the step that called for it: a copy that runs ahead, or behind, counts where it was asked for.
+GPU work belongs to the step that launched it, also if it runs in an earlier or later step of the GPU.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from gpulab.tables import Kind
 
 ADDED, REMOVED, CHANGED, SAME = "added", "removed", "changed", "same"
 OTHER_SIZES = "other sizes"
-NOTABLE_COUNT_FRAC = 0.02  # how often, and how long, before it counts as changed
-NOTABLE_NS_FRAC = 0.1  # operators of a CPU differ by 5 % from one run to the next
-NOTABLE_STEP_FRAC = 0.005  # of all work of a step
-MOST_SLACK = 0.5  # once more or less in every step is a change, however few steps there are
+NOTABLE_COUNT_FRAC = 0.02  # relative change of count from which it is a change
+NOTABLE_NS_FRAC = 0.1  # relative change of time; CPU operators differ by 5 % from run to run
+NOTABLE_STEP_FRAC = 0.005  # minimum change of time, as a share of all work of a step
+MOST_SLACK = 0.5  # one more or less in every step is a change, however few steps there are
 
-Key = tuple[str, str]  # name; sizes or grid, "" where not told
-Tally = Mapping[Key, tuple[float, float]]  # how often and how many ns, per step
+Key = tuple[str, str]  # name; sizes or grid, "" if unknown
+Tally = Mapping[Key, tuple[float, float]]  # count and ns per step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """One kernel or operator on both sides; figures per step."""
+    """One kernel or operator of both sides; figures per step."""
 
     name: str
-    sizes: str  # what tells it apart from others of its name; "" where nothing does
+    sizes: str  # its input sizes or grid; "" if unknown
     status: str  # added, removed, changed or same
     before_count: float
     after_count: float
@@ -51,29 +51,29 @@ class Match:
 
     @property
     def difference_ns(self) -> int:
-        """How much more of it there is after."""
+        """Time after minus time before."""
         return self.after_ns - self.before_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matched:
-    """All of them, the largest differences first; every kernel or operator of a step is in exactly one."""
+    """All matches, largest difference first. Every kernel or operator of a step is in exactly one match."""
 
-    on: str  # "kernels" (copies and fills among them) or "operators", each by its own time
+    on: str  # "kernels" (including copies and memsets) or "operators" (by self time)
     matches: tuple[Match, ...]
 
     def of(self, status: str) -> tuple[Match, ...]:
-        """Those of this status."""
+        """Return the matches of this status."""
         return tuple(each for each in self.matches if each.status == status)
 
     @property
     def before_ns(self) -> int:
-        """All of them together, per step."""
+        """Total time per step before."""
         return sum(each.before_ns for each in self.matches)
 
     @property
     def after_ns(self) -> int:
-        """All of them together, per step."""
+        """Total time per step after."""
         return sum(each.after_ns for each in self.matches)
 
 
@@ -81,60 +81,62 @@ Recorded = tuple[Run, Steps, Ledger]
 
 
 def matched(before: Sequence[Recorded], after: Sequence[Recorded]) -> Matched | None:
-    """What each side ran in its interior steps, matched; None where one ran on a GPU and the other did not."""
+    """Match the work of both sides in interior steps; None if only one side ran on a GPU."""
     devices = {ledger.device for _, _, ledger in (*before, *after)}
     if len(devices) != 1 or not before or not after:
         return None
-    seen = [sum(_seen(steps, ledger) for _, steps, ledger in side) for side in (before, after)]
+    step_counts = [sum(_step_count(steps, ledger) for _, steps, ledger in side) for side in (before, after)]
     return paired(
         *(_mean([tally(*each) for each in side]) for side in (before, after)),
         on="kernels" if devices == {"gpu"} else "operators",
-        slack=min(MOST_SLACK, sum(1 / count for count in seen)),
+        slack=min(MOST_SLACK, sum(1 / count for count in step_counts)),
     )
 
 
 def paired(before: Tally, after: Tally, *, on: str = "kernels", slack: float = 0.0) -> Matched:
-    """Each kernel or operator with its like.
+    """Match two tallies.
 
-    `slack`: counts that differ by no more are no change. What comes now and then falls into the steps that are looked
-    at, or beside them: once more or less on each side.
+    `slack`: count differences up to this are no change. Rare work falls into the interior steps or not by chance: one
+    more or less on each side.
     """
     shared = before.keys() & after.keys()
-    left, right = _by_name(before, shared), _by_name(after, shared)
+    before_keys, after_keys = _by_name(before, shared), _by_name(after, shared)
     rows = [(key, before[key], after[key]) for key in shared]
-    nothing = (0.0, 0.0)
-    for name in {**left, **right}:
-        gone, come = left.get(name, []), right.get(name, [])
-        if gone and come:
-            rows.append(((name, OTHER_SIZES), _total(before, gone), _total(after, come)))
+    none = (0.0, 0.0)
+    for name in {**before_keys, **after_keys}:
+        removed, added = before_keys.get(name, []), after_keys.get(name, [])
+        if removed and added:
+            rows.append(((name, OTHER_SIZES), _total(before, removed), _total(after, added)))
             continue
-        rows += [(key, before[key], nothing) for key in gone]
-        rows += [(key, nothing, after[key]) for key in come]
+        rows += [(key, before[key], none) for key in removed]
+        rows += [(key, none, after[key]) for key in added]
     step_ns = max(sum(ns for _, ns in side.values()) for side in (before, after)) if rows else 0.0
     matches = [_match(key, one, other, step_ns, slack) for key, one, other in rows]
-    matches.sort(key=lambda each: (-abs(each.difference_ns), -each.before_ns, each.name, each.sizes))
+    matches.sort(key=lambda match: (-abs(match.difference_ns), -match.before_ns, match.name, match.sizes))
     return Matched(on=on, matches=tuple(matches))
 
 
 def tally(run: Run, steps: Steps, ledger: Ledger) -> Tally:
-    """How often each ran in a mean interior step, and for how long together."""
-    name, sizes, took = _on_gpu(run, steps) if ledger.device == "gpu" else _on_cpu(run, steps)
-    words, details = (run.event_rows.words("name").vocabulary, _vocabulary(run))
-    groups = grouped((name.astype(np.int64) + 1) * (len(details) + 1) + sizes, took)
-    count = _seen(steps, ledger)
-    told: dict[Key, tuple[float, float]] = {}
-    for code, times, total in zip(groups.code.tolist(), groups.count.tolist(), groups.total.tolist(), strict=True):
-        word, detail = divmod(code, len(details) + 1)
-        key = (words[word - 1] if word else "without a name", details[detail - 1] if detail else "")
-        told[key] = (times / count, total / count)
-    return told
+    """Return count and total time of each kernel or operator in a mean interior step."""
+    name, sizes, durations_ns = _on_gpu(run, steps) if ledger.device == "gpu" else _on_cpu(run, steps)
+    names, details = (run.event_rows.words("name").vocabulary, _vocabulary(run))
+    groups = grouped((name.astype(np.int64) + 1) * (len(details) + 1) + sizes, durations_ns)
+    count = _step_count(steps, ledger)
+    result: dict[Key, tuple[float, float]] = {}
+    for code, occurrences, total in zip(
+        groups.code.tolist(), groups.count.tolist(), groups.total.tolist(), strict=True
+    ):
+        name_code, detail_code = divmod(code, len(details) + 1)
+        key = (names[name_code - 1] if name_code else "without a name", details[detail_code - 1] if detail_code else "")
+        result[key] = (occurrences / count, total / count)
+    return result
 
 
 def _on_gpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     work = device_work(run, main_device(run))
     call = calls_of(work)
-    asked_ns = np.where(call >= 0, run.event_rows["start_ns"][call], work.start_ns)
-    work = work.where(steps.by_host.in_interior(asked_ns))
+    launch_ns = np.where(call >= 0, run.event_rows["start_ns"][call], work.start_ns)
+    work = work.where(steps.by_host.in_interior(launch_ns))
     op = holders(run.event_rows, calls_of(work))
     sizes = _sizes(run, op) if len(run.shape_rows) else _grids(run, work.event)
     return work["name"], sizes, np.asarray(work["dur_ns"], np.int64)
@@ -147,14 +149,14 @@ def _on_cpu(run: Run, steps: Steps) -> tuple[Array, Ints, Ints]:
     return ops["name"], _sizes(run, index), innermost(ops).per_row_ns(len(ops))
 
 
-def _seen(steps: Steps, ledger: Ledger) -> int:
-    """In how many steps things are counted."""
+def _step_count(steps: Steps, ledger: Ledger) -> int:
+    """Return the number of steps counted."""
     counted = steps.by_host if ledger.device == "gpu" else steps
     return max(1, int(counted.interior.sum()))
 
 
 def _sizes(run: Run, event: Ints) -> Ints:
-    """For each of these events a number that stands for its sizes, 0 where they were not recorded."""
+    """Return, for each of these events, a code of its input sizes; 0 if not recorded."""
     codes = np.full(len(run.event_rows) + 1, -1, np.int64)
     codes[run.shape_rows["event"]] = run.shape_rows["shapes"]
     return codes[event] + 1
@@ -166,8 +168,8 @@ def _grids(run: Run, event: Ints) -> Ints:
 
 
 def _known_grids(run: Run) -> Ints:
-    known = np.unique(run.grid_rows["grid"])
-    return np.asarray(known[known >= 0], np.int64)
+    grids = np.unique(run.grid_rows["grid"])
+    return np.asarray(grids[grids >= 0], np.int64)
 
 
 def _vocabulary(run: Run) -> tuple[str, ...]:
@@ -177,21 +179,21 @@ def _vocabulary(run: Run) -> tuple[str, ...]:
 
 
 def _mean(tallies: Sequence[Tally]) -> Tally:
-    """Over the runs of a side."""
+    """Return the mean tally over the runs of a side."""
     summed: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for each in tallies:
-        for key, (count, ns) in each.items():
+    for run_tally in tallies:
+        for key, (count, ns) in run_tally.items():
             summed[key][0] += count / len(tallies)
             summed[key][1] += ns / len(tallies)
     return {key: (count, ns) for key, (count, ns) in summed.items()}
 
 
 def _by_name(side: Tally, without: Collection[Key]) -> dict[str, list[Key]]:
-    found: dict[str, list[Key]] = defaultdict(list)
+    keys: dict[str, list[Key]] = defaultdict(list)
     for key in side:
         if key not in without:
-            found[key[0]].append(key)
-    return found
+            keys[key[0]].append(key)
+    return keys
 
 
 def _total(side: Tally, keys: Sequence[Key]) -> tuple[float, float]:
@@ -211,13 +213,13 @@ def _match(key: Key, one: tuple[float, float], other: tuple[float, float], step_
 
 
 def _status(key: Key, one: tuple[float, float], other: tuple[float, float], step_ns: float, slack: float) -> str:
-    moved = abs(other[0] - one[0])
-    if moved > slack and not (one[0] and other[0]):
+    count_change = abs(other[0] - one[0])
+    if count_change > slack and not (one[0] and other[0]):
         return ADDED if other[0] else REMOVED
-    if key[1] == OTHER_SIZES or moved > max(slack, NOTABLE_COUNT_FRAC * max(one[0], other[0])):
+    if key[1] == OTHER_SIZES or count_change > max(slack, NOTABLE_COUNT_FRAC * max(one[0], other[0])):
         return CHANGED
-    # What comes once more by chance takes its time: that is no change either.
-    by_chance_ns = moved * max(ns / count for count, ns in (one, other) if count)
-    moved_ns = abs(other[1] - one[1]) - by_chance_ns
-    notable = moved_ns > NOTABLE_NS_FRAC * one[1] and moved_ns > NOTABLE_STEP_FRAC * step_ns
+    # The time of one more by chance is no change either.
+    by_chance_ns = count_change * max(ns / count for count, ns in (one, other) if count)
+    time_change_ns = abs(other[1] - one[1]) - by_chance_ns
+    notable = time_change_ns > NOTABLE_NS_FRAC * one[1] and time_change_ns > NOTABLE_STEP_FRAC * step_ns
     return CHANGED if notable else SAME

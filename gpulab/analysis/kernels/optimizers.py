@@ -1,4 +1,4 @@
-"""What the optimizer's step costs: how many pieces of work for how many tensors, and the time that all of it takes."""
+"""Cost of the optimizer step: number of kernels or operators, multi-tensor ones, and time."""
 
 from __future__ import annotations
 
@@ -16,77 +16,79 @@ from gpulab.run import Run
 from gpulab.tables import Kind
 
 _STEP = "Optimizer.step#"
-_WHOLE = ("multi_tensor_apply", "_foreach_", "_fused_", "fused")  # one piece of work for many tensors
+_MULTI_TENSOR = ("multi_tensor_apply", "_foreach_", "_fused_", "fused")  # multi-tensor kernels or operators
 
 
 @dataclass(frozen=True, kw_only=True)
 class Updating:
-    """The optimizer's step in the interior steps."""
+    """The optimizer step in the interior steps."""
 
     kind: str  # its class, as the trace names it: "AdamW"
     unit: str  # "kernel" or "operator"
-    pieces: int  # per typical step
-    whole: int  # of these, the ones that update many tensors at once
-    median_ns: int  # length of a piece
-    host_ns: int  # how long the host is inside it, of a typical step
-    cost_ns: int  # what it takes of a typical step: on a GPU from its first kernel to its last
+    pieces: int  # kernels or operators per typical step
+    whole: int  # those of them that update many tensors at once
+    median_ns: int  # median duration of one
+    host_ns: int  # time of the host inside the optimizer step, per typical step
+    cost_ns: int  # time of the optimizer per typical step; on a GPU from its first kernel to its last
     spans: Spans
 
 
 def ranges(run: Run) -> Rows:
-    """Each call of an optimizer's step."""
+    """Return the events of optimizer.step() calls."""
     events = run.event_rows
-    inside = events.matching(lambda word: word.startswith(_STEP))
-    return events.where(np.flatnonzero(inside & (events["kind"] == Kind.ANNOTATION)))
+    is_step = events.matching(lambda word: word.startswith(_STEP))
+    return events.where(np.flatnonzero(is_step & (events["kind"] == Kind.ANNOTATION)))
 
 
 def within(events: Rows, rows: Ints, around: Rows) -> Mask:
-    """Which of these rows of the events begin inside one of the ranges, on its thread; False for row -1."""
+    """Return a mask of the event rows that start inside one of the ranges on its thread; False for row -1."""
     inside = np.zeros(len(rows), bool)
-    known = np.flatnonzero(rows >= 0)
-    at, thread = events["start_ns"][rows[known]], events["thread"][rows[known]]
+    has_row = np.flatnonzero(rows >= 0)
+    at, thread = events["start_ns"][rows[has_row]], events["thread"][rows[has_row]]
     for code in np.unique(around["thread"]).tolist():
         spans = around.where(around["thread"] == code).spans()
-        place = np.searchsorted(spans.start_ns, at, side="right") - 1
-        found = (place >= 0) & (thread == code)
-        found &= at < spans.end_ns[np.maximum(place, 0)] if len(spans.end_ns) else False
-        inside[known[found]] = True
+        index = np.searchsorted(spans.start_ns, at, side="right") - 1
+        contains = (index >= 0) & (thread == code)
+        contains &= at < spans.end_ns[np.maximum(index, 0)] if len(spans.end_ns) else False
+        inside[has_row[contains]] = True
     return inside
 
 
 def updating_on_gpu(kernels: Interior) -> Updating | None:
-    """The optimizer's kernels; None where no optimizer's step was recorded, or it launched nothing."""
+    """Compute the cost of the optimizer on a GPU; None if no optimizer step was recorded or it launched nothing."""
     calls = in_interior(ranges(kernels.run), kernels.steps)
     if not len(calls):
         return None
-    mine = within(kernels.run.event_rows, kernels.call, calls)
-    if not mine.any():
+    of_optimizer = within(kernels.run.event_rows, kernels.call, calls)
+    if not of_optimizer.any():
         return None
     return Updating(
         kind=_kind(calls),
         unit="kernel",
-        pieces=round(kernels.per_step(mine)),
-        whole=round(kernels.per_step(mine & kernels.which(_updates_many))),
-        median_ns=int(np.median(kernels["dur_ns"][mine])),
+        pieces=round(kernels.per_step(of_optimizer)),
+        whole=round(kernels.per_step(of_optimizer & kernels.which(_updates_many))),
+        median_ns=int(np.median(kernels["dur_ns"][of_optimizer])),
         host_ns=kernels.typical_ns(calls.spans()),
-        cost_ns=kernels.typical_ns(_extent(kernels, mine, calls)),
-        spans=kernels.spans(mine),
+        cost_ns=kernels.typical_ns(_extent(kernels, of_optimizer, calls)),
+        spans=kernels.spans(of_optimizer),
     )
 
 
-def _extent(kernels: Interior, mine: Mask, calls: Rows) -> Spans:
-    """From the first kernel of each step of the optimizer to the last: what stands between them waits for its host."""
-    begun = np.sort(calls["start_ns"])
-    call = np.searchsorted(begun, kernels.run.event_rows["start_ns"][kernels.call[mine]], side="right") - 1
-    opens = np.full(len(begun), np.iinfo(np.int64).max)
-    closes = np.zeros(len(begun), np.int64)
-    np.minimum.at(opens, call, kernels.start_ns[mine])
-    np.maximum.at(closes, call, kernels.end_ns[mine])
-    return union(opens[closes > 0], closes[closes > 0])
+def _extent(kernels: Interior, of_optimizer: Mask, calls: Rows) -> Spans:
+    """Return the time from first to last kernel of each optimizer step: gaps between them are waits for the host."""
+    call_starts = np.sort(calls["start_ns"])
+    call = (
+        np.searchsorted(call_starts, kernels.run.event_rows["start_ns"][kernels.call[of_optimizer]], side="right") - 1
+    )
+    starts = np.full(len(call_starts), np.iinfo(np.int64).max)
+    ends = np.zeros(len(call_starts), np.int64)
+    np.minimum.at(starts, call, kernels.start_ns[of_optimizer])
+    np.maximum.at(ends, call, kernels.end_ns[of_optimizer])
+    return union(starts[ends > 0], ends[ends > 0])
 
 
 def updating_on_cpu(run: Run, steps: Steps) -> Updating | None:
-    """The optimizer's operators, where the CPU is the device; None where no optimizer's step was recorded."""
+    """Compute the cost of the optimizer on the CPU; None if no optimizer step was recorded."""
     calls = in_interior(ranges(run), steps)
     if not len(calls):
         return None
@@ -95,13 +97,13 @@ def updating_on_cpu(run: Run, steps: Steps) -> Updating | None:
     ops = ops[within(events, ops, calls)]
     if not len(ops):
         return None
-    many = max(1, int(steps.interior.sum()))
+    step_count = max(1, int(steps.interior.sum()))
     cost_ns = steps.typical_covered_ns(calls.spans())
     return Updating(
         kind=_kind(calls),
         unit="operator",
-        pieces=round(len(ops) / many),
-        whole=round(int(events.matching(_updates_many)[ops].sum()) / many),
+        pieces=round(len(ops) / step_count),
+        whole=round(int(events.matching(_updates_many)[ops].sum()) / step_count),
         median_ns=int(np.median(events["dur_ns"][ops])),
         host_ns=cost_ns,
         cost_ns=cost_ns,
@@ -111,10 +113,10 @@ def updating_on_cpu(run: Run, steps: Steps) -> Updating | None:
 
 def _updates_many(name: str) -> bool:
     lower = name.lower()
-    return any(word in lower for word in _WHOLE)
+    return any(word in lower for word in _MULTI_TENSOR)
 
 
 def _kind(calls: Rows) -> str:
-    """The class in "Optimizer.step#AdamW.step"."""
+    """Return the class name in "Optimizer.step#AdamW.step"."""
     name = calls.words("name")[0] or ""
     return name.removeprefix(_STEP).partition(".")[0] or "optimizer"

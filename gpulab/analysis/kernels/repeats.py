@@ -1,8 +1,7 @@
-"""Work that comes again and again, as the rows of a batch do that a loop takes one by one.
+"""Repeated patterns in a sequence of work, such as a Python loop over the rows of a batch.
 
-A trace does not tell what an operator reads. That one reads what the one before it wrote is a guess, by their sizes
-and by nothing else standing between them; where the same pattern comes many times over, the likelier guess is a loop
-whose rounds know nothing of one another.
+A trace does not show the inputs of an operator. That it reads the output of the previous one is inferred from equal
+sizes and adjacency. If the same pattern repeats many times, independent iterations of a loop are more likely.
 """
 
 from __future__ import annotations
@@ -14,67 +13,66 @@ import numpy as np
 from gpulab.analysis.events.device_work import Mask
 from gpulab.intervals import Ints
 
-TIMES = 8  # a formula written out repeats itself less: polynomials of a few terms, multiply and add in turn
-LONGEST = 24  # pieces of a pattern that are looked for
+TIMES = 8  # minimum repeats; a written-out formula repeats less often, such as the terms of a polynomial
+LONGEST = 24  # maximum length of a pattern
 
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """Where the rounds of loops begin, and which places are part of one."""
+    """Positions at which loop iterations start, and all positions inside loops."""
 
-    begins: Mask  # a piece that begins a round, and does not read what the one before it wrote
+    begins: Mask  # starts an iteration, so it does not read the output of the previous item
     member: Mask
 
 
 def repeats(key: Ints, alone: Mask) -> Repeats:
-    """Find what comes again and again in a row of work.
+    """Find repeated patterns in a sequence of work.
 
-    `key`: one number for pieces of the same kind and size; what may be no part of a pattern has one of its own.
-    `alone`: pieces that never follow their own kind on the same data: the softmax of a softmax makes no sense, while
-    sums of sums do.
+    `key`: equal for items of the same kind and size, unique for items that cannot be part of a pattern. `alone`: mask
+    of items that are never applied twice to the same data: a softmax of a softmax makes no sense, a sum of sums does.
     """
     count = len(key)
     begins, member = np.zeros(count, bool), np.zeros(count, bool)
     begins[1:] = (key[1:] == key[:-1]) & alone[1:]
     for length in range(1, min(LONGEST, count // TIMES) + 1):
-        first, last = _stretches(key[length:] == key[:-length])
-        # So many in a row are like the one a pattern before them: that pattern comes once more than they tell.
+        first, last = _true_runs(key[length:] == key[:-length])
+        # Each of these items equals the one a pattern length before; the first occurrence comes on top.
         long = last - first >= (TIMES - 1) * length
         first, last = first[long], last[long] + length
-        # What a shorter pattern explains wholly, a longer one made of it does not explain again.
-        so_far = np.concatenate([[0], np.cumsum(member)])
-        new = so_far[last] - so_far[first] < last - first
+        # Skip runs that a shorter pattern already covers completely.
+        cumulative = np.concatenate([[0], np.cumsum(member)])
+        new = cumulative[last] - cumulative[first] < last - first
         first, last = first[new], last[new]
-        place, offset = _places(first, last)
-        begins[place[offset % length == 0]] = True
-        member[place] = True
+        position, offset = _positions(first, last)
+        begins[position[offset % length == 0]] = True
+        member[position] = True
     return Repeats(begins, member)
 
 
 def in_a_row(key: Ints) -> Mask:
-    """Pieces that the same piece comes before and after, so many times in a row."""
-    first, last = _stretches(key[1:] == key[:-1])
+    """Return a mask of the items in runs of at least TIMES equal items."""
+    first, last = _true_runs(key[1:] == key[:-1])
     long = last - first >= TIMES - 1
     member = np.zeros(len(key), bool)
-    member[_places(first[long], last[long] + 1)[0]] = True
+    member[_positions(first[long], last[long] + 1)[0]] = True
     return member
 
 
-def _stretches(mask: Mask) -> tuple[Ints, Ints]:
-    """The stretches where it is true: first, and one past the last."""
+def _true_runs(mask: Mask) -> tuple[Ints, Ints]:
+    """Return the runs of True values: first, and one past the last."""
     edges = np.diff(np.concatenate([[0], mask.astype(np.int8), [0]]))
     return np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
 
 
-def _places(first: Ints, last: Ints) -> tuple[Ints, Ints]:
-    """All places of these stretches, and how far each is from the beginning of its own."""
-    long = last - first
-    offset = np.arange(int(long.sum())) - np.repeat(np.cumsum(long) - long, long)
-    return np.repeat(first, long) + offset, offset
+def _positions(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Return all positions in these runs, and the offset of each within its run."""
+    length = last - first
+    offset = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
+    return np.repeat(first, length) + offset, offset
 
 
 def keyed(*columns: Ints, part: Mask) -> Ints:
-    """One number for each kind of these columns' rows; what is no part gets a number of its own."""
+    """Return one number per distinct row of the columns, and a unique number for items outside `part`."""
     table = np.stack([np.asarray(column, np.int64) for column in columns])
     _, key = np.unique(table, axis=1, return_inverse=True)
     return np.where(part, key.reshape(-1), -1 - np.arange(table.shape[1]))

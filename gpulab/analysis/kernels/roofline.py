@@ -1,4 +1,4 @@
-"""Each operator's kernels against what the GPU can do: arithmetic, memory traffic, and the step as a whole (MFU)."""
+"""Roofline: FLOP/s and memory traffic of each operator's kernels against the GPU's peaks, and MFU of the step."""
 
 from __future__ import annotations
 
@@ -20,169 +20,172 @@ from gpulab.hardware.precision import Precision, peak_flops_per_s
 from gpulab.intervals import Ints, Spans
 from gpulab.run import Run
 
-MOST = 300  # kinds of work that are looked at
+MOST = 300  # maximum number of kinds of work
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Work:
-    """All calls of one operator with inputs of one size and type."""
+    """All calls of one operator with the same input sizes and types."""
 
     op: str
     given: Inputs
-    kernels: Ints  # which kernels of the interior they launched
-    count: int  # calls in all interior steps
-    total_ns: int  # what their kernels took together
+    kernels: Ints  # indices of their kernels in the interior
+    count: int  # number of calls in all interior steps
+    total_ns: int  # total time of their kernels
     flops: float | None  # of one call
-    bytes: float | None  # that one call must move at least
-    precision: Precision  # of the arithmetic: what the kernels say, else what the inputs say
+    bytes: float | None  # minimum bytes moved by one call
+    precision: Precision  # of the arithmetic, by kernel name, else by input type
 
     @property
     def product(self) -> Product | None:
-        """As a matrix product; None where it is none."""
+        """The operator as a matrix product; None if it is none."""
         return product(self.op, self.given)
 
     @property
     def flops_per_s(self) -> float | None:
-        """Arithmetic reached."""
+        """Achieved FLOP/s; None if unknown."""
         return None if self.flops is None or not self.total_ns else self.flops * self.count / self.total_ns * 1e9
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Memory traffic reached, at least: what is read twice is counted once."""
+        """Achieved memory traffic, a lower bound: data read twice counts once; None if unknown."""
         return None if self.bytes is None or not self.total_ns else self.bytes * self.count / self.total_ns * 1e9
 
 
 def sized(run: Run, steps: Steps, ledger: Ledger) -> tuple[Work, ...]:
-    """The works of a run's interior kernels; empty where there are none."""
+    """Return the work of the interior kernels of a run; empty if there are none."""
     kernels = interior(run, steps, ledger)
     return works(kernels) if kernels is not None else ()
 
 
 def works(kernels: Interior) -> tuple[Work, ...]:
-    """The operators behind the kernels, by size, most time first; empty where sizes were not recorded."""
+    """Return the operators behind the kernels by size, most time first; empty if sizes were not recorded."""
     shapes = kernels.run.shape_rows
     if not len(shapes):
         return ()
     count = len(kernels.run.event_rows)
-    told = (kernels.op >= 0) & kernels.begun  # whole kernels only: their work is set against their time
+    is_known = (kernels.op >= 0) & kernels.begun  # complete kernels only, as their FLOPs are divided by their time
     op = np.maximum(kernels.op, 0)
     keys = np.stack(
         [kernels.run.event_rows["name"][op], *(shapes.spread(column, count)[op] for column in ("shapes", "dtypes"))]
     ).astype(np.int64)
-    told &= (keys >= 0).all(axis=0)
-    if not told.any():
+    is_known &= (keys >= 0).all(axis=0)
+    if not is_known.any():
         return ()
-    each, group = np.unique(keys[:, told], axis=1, return_inverse=True)
-    group = group.reshape(-1)
-    time = np.bincount(group, weights=kernels["dur_ns"][told], minlength=each.shape[1])
+    distinct, key_of_row = np.unique(keys[:, is_known], axis=1, return_inverse=True)
+    key_of_row = key_of_row.reshape(-1)
+    time = np.bincount(key_of_row, weights=kernels["dur_ns"][is_known], minlength=distinct.shape[1])
     order = np.argsort(-time, kind="stable")
-    ranked = np.empty(len(order), np.int64)
-    ranked[order] = np.arange(len(order))
-    places = ranked[group]
-    rows = np.flatnonzero(told)[np.argsort(places, kind="stable")]
-    parts = np.split(rows, np.cumsum(np.bincount(places, minlength=len(order)))[:-1])
-    # Sizes differ endlessly where sequences do: the largest few hundred hold all that is worth a word.
+    rank_of_key = np.empty(len(order), np.int64)
+    rank_of_key[order] = np.arange(len(order))
+    rank_of_row = rank_of_key[key_of_row]
+    rows = np.flatnonzero(is_known)[np.argsort(rank_of_row, kind="stable")]
+    rows_by_key = np.split(rows, np.cumsum(np.bincount(rank_of_row, minlength=len(order)))[:-1])
+    # With variable sequence lengths there are very many sizes; the few hundred with most time suffice.
     return tuple(
-        _work(kernels, chosen, each[:, key].tolist()) for chosen, key in zip(parts, order[:MOST].tolist(), strict=False)
+        _work(kernels, index, distinct[:, key].tolist())
+        for index, key in zip(rows_by_key, order[:MOST].tolist(), strict=False)
     )
 
 
-def _work(kernels: Interior, chosen: Ints, key: list[int]) -> Work:
+def _work(kernels: Interior, index: Ints, key: list[int]) -> Work:
     rows = kernels.run.shape_rows
     op = kernels.run.event_rows.words("name").vocabulary[key[0]]
-    given = inputs(rows.words("shapes").vocabulary[key[1]], rows.words("dtypes").vocabulary[key[2]])
-    longest = int(kernels.code[chosen[int(kernels["dur_ns"][chosen].argmax())]])
+    op_inputs = inputs(rows.words("shapes").vocabulary[key[1]], rows.words("dtypes").vocabulary[key[2]])
+    longest = int(kernels.code[index[int(kernels["dur_ns"][index].argmax())]])
     by_name = maths(kernels.name(longest)).precision if longest >= 0 else Precision.UNKNOWN
     return Work(
         op=op,
-        given=given,
-        kernels=chosen,
-        count=len(np.unique(kernels.op[chosen])),
-        total_ns=int(kernels["dur_ns"][chosen].sum()),
-        flops=flops(op, given),
-        bytes=moved_bytes(op, given),
-        precision=given.precision if by_name is Precision.UNKNOWN else by_name,
+        given=op_inputs,
+        kernels=index,
+        count=len(np.unique(kernels.op[index])),
+        total_ns=int(kernels["dur_ns"][index].sum()),
+        flops=flops(op, op_inputs),
+        bytes=moved_bytes(op, op_inputs),
+        precision=op_inputs.precision if by_name is Precision.UNKNOWN else by_name,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Utilisation:
-    """The arithmetic of a typical step against the GPU's peak (model FLOPs utilisation)."""
+    """FLOP/s of a typical step as a share of the GPU's peak (model FLOPs utilisation, MFU)."""
 
-    flops: float  # of a step, as far as sizes tell
-    told_frac: float  # share of matrix kernel time whose arithmetic is known
-    precision: Precision  # in which most of it is done
+    flops: float  # of a step, over operators with known sizes
+    told_frac: float  # share of matrix kernel time with known FLOPs
+    precision: Precision  # precision with most kernel time
     peak: float  # floating-point operations per second
     spec: GpuSpec
-    step_frac: float  # of the peak, over the whole step
-    kernel_frac: float  # of the peak, while these kernels ran
+    step_frac: float  # share of the peak over the whole step
+    kernel_frac: float  # share of the peak while these kernels ran
 
 
-def utilisation(kernels: Interior, step_ns: int, found: tuple[Work, ...]) -> Utilisation | None:
-    """How much of the GPU's arithmetic a step uses; None where sizes or the GPU's peak are not known."""
+def utilisation(kernels: Interior, step_ns: int, all_work: tuple[Work, ...]) -> Utilisation | None:
+    """Compute the MFU of a step; None if sizes or the GPU's peak are unknown."""
     spec = spec_of(kernels.gpu)
-    known = [work for work in found if work.flops is not None]
-    if spec is None or not known:
+    with_flops = [work for work in all_work if work.flops is not None]
+    if spec is None or not with_flops:
         return None
     matrix = kernels.which(is_matrix) & kernels.begun
-    all_ns = float(kernels["dur_ns"][matrix].sum())
+    matrix_ns = float(kernels["dur_ns"][matrix].sum())
     by_precision: dict[Precision, float] = {}
-    for work in known:
+    for work in with_flops:
         by_precision[work.precision] = by_precision.get(work.precision, 0.0) + float(work.total_ns)
-    precision = max(by_precision, key=lambda each: by_precision[each])
+    precision = max(by_precision, key=lambda candidate: by_precision[candidate])
     peak = peak_flops_per_s(spec, precision)
     if peak is None:
         return None
-    done = sum((work.flops or 0.0) * work.count for work in known)
-    took_ns = float(sum(work.total_ns for work in known))
+    total_flops = sum((work.flops or 0.0) * work.count for work in with_flops)
+    known_ns = float(sum(work.total_ns for work in with_flops))
     return Utilisation(
-        flops=done / kernels.many,
-        told_frac=min(1.0, took_ns / all_ns) if all_ns else 0.0,
+        flops=total_flops / kernels.many,
+        told_frac=min(1.0, known_ns / matrix_ns) if matrix_ns else 0.0,
         precision=precision,
         peak=peak,
         spec=spec,
-        step_frac=done / kernels.many / (step_ns / 1e9) / peak,
-        kernel_frac=done / (took_ns / 1e9) / peak,
+        step_frac=total_flops / kernels.many / (step_ns / 1e9) / peak,
+        kernel_frac=total_flops / (known_ns / 1e9) / peak,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Kernels that move data about as fast as the memory allows."""
+    """Memory-bound kernels, which move data at nearly the peak rate of the memory."""
 
-    cost_ns: int  # of a typical step
+    cost_ns: int  # per typical step
     rate_bytes_per_s: float
     spec: GpuSpec
-    ops: tuple[tuple[str, int], ...]  # operators and what they take a step, most first
+    ops: tuple[tuple[str, int], ...]  # operators and ns per step, most first
     float32: bool  # most of the data is float32
     spans: Spans
 
 
-def traffic(kernels: Interior, found: tuple[Work, ...], near_frac: float) -> Traffic | None:
-    """Elementwise kernels that reach this share of the memory's peak rate; None where none does, or it is not known."""
+def traffic(kernels: Interior, all_work: tuple[Work, ...], near_frac: float) -> Traffic | None:
+    """Find elementwise kernels that reach `near_frac` of the memory's peak rate; None if none do or it is unknown."""
     spec = spec_of(kernels.gpu)
     if spec is None:
         return None
     pointwise = kernels.which(is_pointwise)
-    # A rate beyond the peak is that of the cache, or of an operator that does not read all it is given.
-    least, most = near_frac * spec.memory_bytes_per_s, 1.1 * spec.memory_bytes_per_s
-    bound = [work for work in found if least <= (work.bytes_per_s or 0.0) <= most and pointwise[work.kernels].all()]
-    if not bound:
+    # A rate above the peak comes from the cache, or from an operator that does not read all of its input.
+    min_rate, max_rate = near_frac * spec.memory_bytes_per_s, 1.1 * spec.memory_bytes_per_s
+    memory_bound = [
+        work for work in all_work if min_rate <= (work.bytes_per_s or 0.0) <= max_rate and pointwise[work.kernels].all()
+    ]
+    if not memory_bound:
         return None
     mask = np.zeros(len(kernels), bool)
-    mask[np.concatenate([work.kernels for work in bound])] = True
+    mask[np.concatenate([work.kernels for work in memory_bound])] = True
     spans = kernels.exposed(mask)
     by_op: dict[str, int] = {}
-    for work in bound:
+    for work in memory_bound:
         by_op[work.op] = by_op.get(work.op, 0) + work.total_ns
-    moved = sum((work.bytes or 0.0) * work.count for work in bound)
-    single = sum(work.total_ns for work in bound if work.given.precision is Precision.FLOAT32)
-    took_ns = sum(work.total_ns for work in bound)
+    moved_total = sum((work.bytes or 0.0) * work.count for work in memory_bound)
+    float32_ns = sum(work.total_ns for work in memory_bound if work.given.precision is Precision.FLOAT32)
+    total_ns = sum(work.total_ns for work in memory_bound)
     return Traffic(
         cost_ns=kernels.typical_ns(spans),
-        rate_bytes_per_s=moved / took_ns * 1e9,
+        rate_bytes_per_s=moved_total / total_ns * 1e9,
         spec=spec,
-        ops=tuple(sorted(((op, ns // kernels.many) for op, ns in by_op.items()), key=lambda each: -each[1])),
-        float32=single > took_ns / 2,
+        ops=tuple(sorted(((op, ns // kernels.many) for op, ns in by_op.items()), key=lambda item: -item[1])),
+        float32=float32_ns > total_ns / 2,
         spans=spans,
     )

@@ -1,7 +1,7 @@
-"""What a matrix kernel computes with, by its name: tensor cores or plain cores, in which precision, how aligned.
+"""Tensor cores or CUDA cores, precision and alignment of a matrix kernel, by its name.
 
-Names are those of cuBLAS, cuDNN, CUTLASS and their like on NVIDIA GPUs of all generations since Volta. Of the
-kernels of others, and of names that do not tell, nothing is said: UNKNOWN is an answer. In lower case, as `is_matrix`.
+Covers the names of cuBLAS, cuDNN, CUTLASS and similar libraries on NVIDIA GPUs since Volta. Kernels of other vendors
+and unclear names are UNKNOWN. Patterns are in lower case, as in `is_matrix`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from gpulab.run import Run
 
 
 class Cores(IntEnum):
-    """What multiplies."""
+    """The units that multiply."""
 
     UNKNOWN = 0
-    PLAIN = 1  # the ordinary float32 units
+    PLAIN = 1  # CUDA cores
     TENSOR = 2
 
 
 class Maths(NamedTuple):
-    """What a kernel's name says of its arithmetic."""
+    """Units and precision of a kernel."""
 
     cores: Cores
     precision: Precision
@@ -32,23 +32,23 @@ class Maths(NamedTuple):
 
 UNTOLD = Maths(Cores.UNKNOWN, Precision.UNKNOWN)
 
-# AMD's libraries: hipBLASLt and Tensile, MIOpen, Composable Kernel. Their names follow rules of their own.
-_OTHERS = re.compile(
+# AMD's libraries: hipBLASLt and Tensile, MIOpen, Composable Kernel. Their names follow different rules.
+_AMD_LIBRARIES = re.compile(
     r"cijk_|miopen|igemm_(?:fwd|bwd|wrw)|naive_conv|tensor_operation6device|ck_tile|^_zn2ck|subtensorop"
 )
 _DOUBLE = re.compile(r"(?<![a-z])dgemm|d884gemm|f64f64|<double")
 _HALF = re.compile(
     r"bf16|f16f16|_f16|fp16|half|bfloat16|h884|h1688|h16816|s884|i8816|i16832|e4m3|e5m2|e2m1|hgemm|fp8|int8"
 )
-# Written for tensor cores only, whatever else the name says.
+# Kernels that exist for tensor cores only.
 _TENSOR = re.compile(
     r"nvjet|wgmma|gmma|tensorop|hmma|imma|qmma|omma|16816|16832|h1688|s1688|h884|s884|884gemm|884cudnn"
     r"|bmm_\w*e(?:4m3|2m1)|fmhasm\d|flash_(?:fwd|bwd|fprop|bprop)|flash::|fmha_v\d|mha_(?:fwd|bwd)|cutedsl.*fmha"
     r"|sm(?:80|86|89|90|100|120)_xmma_\w*?(?:f16|bf16|tf32|e4m3|e5m2)|tensor\d+x\d+x\d+|tcgen05"
 )
 _TF32 = re.compile(r"tf32|tensorop_s1688(?:gemm|fprop|dgrad|wgrad)|tensorop_s16816(?:gemm|fprop|dgrad|wgrad)_f32")
-# The ordinary units, proven by name: CUDA-core GEMMs, cuDNN's float32 engines, FFT and Winograd in float32.
-_PLAIN = re.compile(
+# CUDA cores, certain by name: CUDA-core GEMMs, cuDNN's float32 engines, FFT and Winograd in float32.
+_CUDA_CORES = re.compile(
     r"ffma|_simt_|simt_sgemm|(?<![a-z])sgemm|convolve_sgemm|scudnn|(?<![a-z])cgemm|gemv|gemmk1_kernel"
     r"|(?:dgrad|wgrad)(?:2d)?_(?:alg\d_)?engine|gemmsn_\w+_kernel|dot_kernel|fft2d_|conv_depthwise|conv2d_grouped_direct"
     r"|winograd\w*<float|splitkreduce"
@@ -59,16 +59,16 @@ _ALIGNED = re.compile(r"_align(\d+)(?![a-z0-9])")
 
 @cache
 def maths(name: str) -> Maths:
-    """What a matrix kernel of this name computes with; UNTOLD where the name does not tell."""
+    """Return units and precision of a matrix kernel by its name; UNTOLD if unknown."""
     lower = name.lower()
-    if _OTHERS.search(lower):
+    if _AMD_LIBRARIES.search(lower):
         return UNTOLD
     if _DOUBLE.search(lower):
-        # From A100 on dgemm may run on tensor cores, by the same name.
+        # Since A100, dgemm may run on tensor cores under the same name.
         return Maths(Cores.TENSOR if "884" in lower else Cores.UNKNOWN, Precision.FLOAT64)
     if _TENSOR.search(lower):
         return Maths(Cores.TENSOR, _on_tensor_cores(lower))
-    if _PLAIN.search(lower):
+    if _CUDA_CORES.search(lower):
         half = bool(_HALF.search(lower))
         return Maths(Cores.PLAIN, Precision.HALF if half else _single(lower))
     return Maths(Cores.UNKNOWN, Precision.HALF if _HALF.search(lower) else Precision.UNKNOWN)
@@ -92,14 +92,14 @@ def _single(lower: str) -> Precision:
 
 @cache
 def alignment(name: str) -> int | None:
-    """How many elements a CUTLASS kernel reads at once, as its name says; the least where it says several."""
-    told = [int(number) for number in _ALIGNED.findall(name.lower())]
-    return min(told) if told else None
+    """Return how many elements a CUTLASS kernel reads at once, by its name (minimum of several); None if unknown."""
+    sizes = [int(number) for number in _ALIGNED.findall(name.lower())]
+    return min(sizes) if sizes else None
 
 
 def tf32_setting(run: Run) -> str | None:
-    """Whether TF32 was "on" or "off" for matrix products; None if it was not recorded."""
-    new = run.facts.get("matmul_fp32_precision", "none")  # "none": as the older setting says
+    """Return whether TF32 was "on" or "off" for matrix products; None if it was not recorded."""
+    new = run.facts.get("matmul_fp32_precision", "none")  # "none": the older setting applies
     if new != "none":
         return "off" if new == "ieee" else "on"
     old = run.facts.get("float32_matmul_precision")

@@ -1,1 +1,1 @@
-"""The machine: clocks, power, sharing of the GPU, the link to it, memory and energy used."""
+"""The machine: clocks, power, GPU sharing, PCIe link, memory and energy used."""

@@ -1,4 +1,4 @@
-"""What the GPU's sensors say of the loop: clocks while it worked, what held them down, who else used it."""
+"""GPU clocks while the loop ran: rates under load, throttling by power or heat, temperature."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpulab.run import Gpu, Run
 from gpulab.sensor_tables import ThrottleReason
 from gpulab.tables import DEVICE_KINDS
 
-LOAD_FRAC = 0.3  # busy in so much of the driver's last period: clocks and link are up then
-SANE_FRAC = 1.1  # a counter that grows faster than time counts in a unit we do not know
-FEW = 5  # fewer samples under load than this tell of no share of time
+LOAD_FRAC = 0.3  # utilisation from which a sample counts as under load, with clocks and link at full rate
+SANE_FRAC = 1.1  # a counter that grows faster than time has an unknown unit
+FEW = 5  # with fewer samples under load, shares of time are unknown
 
 POWER, BRAKE, SLOWDOWN = ThrottleReason.POWER_CAP, ThrottleReason.POWER_BRAKE, ThrottleReason.HARDWARE_SLOWDOWN
 HEAT = ThrottleReason.HEAT | ThrottleReason.HARDWARE_HEAT
@@ -23,35 +23,35 @@ HEAT = ThrottleReason.HEAT | ThrottleReason.HARDWARE_HEAT
 
 @dataclass(frozen=True, kw_only=True)
 class Clocks:
-    """The GPU that worked most, while the loop ran; shares 0-1, None where the sensors did not tell."""
+    """Clocks of the busiest GPU while the loop ran. Shares are 0-1. None: unknown."""
 
     gpu: Gpu
-    samples: int  # under load
+    samples: int  # number of samples under load
     clock_mhz: float | None  # mean under load
-    free_mhz: float | None  # what it runs at when nothing holds it down: seen here, or else what it is built for
-    first_mhz: float | None  # median of the first and of the last third of the samples under load
+    free_mhz: float | None  # clock without throttling: measured here, else the maximum of the GPU
+    first_mhz: float | None  # medians of the first and the last third of the samples under load
     last_mhz: float | None
     temperature_c: float | None  # the highest
     power_w: float | None  # median under load
-    held_by_power: float | None  # share of the loop's time, by the driver's counters
+    held_by_power: float | None  # throttled share of the loop's time, by the driver's counters
     held_by_heat: float | None
-    power_frac: float | None  # share of the samples under load that give this reason
+    power_frac: float | None  # share of the samples under load with this throttle reason
     heat_frac: float | None
     brake_frac: float | None
 
     @property
     def lost_frac(self) -> float | None:
-        """What lower clocks take from work that follows the clock."""
+        """Lost share of the speed of clock-bound work; None if unknown."""
         if not self.clock_mhz or not self.free_mhz:
             return None
         return max(0.0, 1 - self.clock_mhz / self.free_mhz)
 
 
 def clocks(run: Run, steps: Steps) -> Clocks | None:
-    """How fast the GPU's clocks were under load; None where it was not seen under load."""
+    """Compute the clocks of the GPU under load; None with too few samples under load."""
     device = sensed_device(run)
-    every, rows = of_the_loop(run, steps, device), loaded(run, steps, device)
-    gpu = next((each for place, each in enumerate(run.machine.gpus) if place == device), None)
+    loop_rows, rows = of_the_loop(run, steps, device), loaded(run, steps, device)
+    gpu = next((each for index, each in enumerate(run.machine.gpus) if index == device), None)
     if gpu is None or len(rows) < FEW:
         return None
     clock, bits = rows["sm_clock_mhz"], rows["throttle_bits"]
@@ -60,21 +60,21 @@ def clocks(run: Run, steps: Steps) -> Clocks | None:
         gpu=gpu,
         samples=len(rows),
         clock_mhz=None if np.isnan(clock).all() else float(np.nanmean(clock)),
-        free_mhz=_free(gpu, clock, bits),
+        free_mhz=_unthrottled_mhz(gpu, clock, bits),
         first_mhz=median(clock[:third]),
         last_mhz=median(clock[-third:]),
         temperature_c=None if np.isnan(rows["temperature_c"]).all() else float(np.nanmax(rows["temperature_c"])),
         power_w=median(rows["power_w"]),
-        held_by_power=grown(every, "power_held_s"),
-        held_by_heat=grown(every, "thermal_held_s"),
-        power_frac=_given(bits, POWER),
-        heat_frac=_given(bits, HEAT),
-        brake_frac=_given(bits, BRAKE | SLOWDOWN, without=HEAT),
+        held_by_power=grown(loop_rows, "power_held_s"),
+        held_by_heat=grown(loop_rows, "thermal_held_s"),
+        power_frac=_reason_frac(bits, POWER),
+        heat_frac=_reason_frac(bits, HEAT),
+        brake_frac=_reason_frac(bits, BRAKE | SLOWDOWN, without=HEAT),
     )
 
 
 def of_the_loop(run: Run, steps: Steps, device: int) -> Rows:
-    """The samples of a GPU from the first step to the last; all of them where no steps were found."""
+    """Return the samples of a GPU from the first step to the last; all samples without steps."""
     rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
     if not len(steps):
         return rows
@@ -83,46 +83,46 @@ def of_the_loop(run: Run, steps: Steps, device: int) -> Rows:
 
 
 def loaded(run: Run, steps: Steps, device: int) -> Rows:
-    """Those of these samples that were taken while the GPU was at work."""
+    """Return the samples of the loop with the GPU under load."""
     rows = of_the_loop(run, steps, device)
     return rows.where(rows["util_frac"] >= LOAD_FRAC)
 
 
 def sensed_device(run: Run) -> int:
-    """The GPU whose sensors tell of this run: the one that did most work, by the events or else by its own word."""
+    """Return the index of the busiest GPU, by the events, else by its utilisation samples."""
     if np.isin(run.event_rows["kind"], DEVICE_KINDS).any():
         return main_device(run)
     rows = run.gpu_rows
-    found = np.unique(rows["device"])
-    used = [float(np.nansum(rows["util_frac"][rows["device"] == device])) for device in found]
-    return int(found[int(np.argmax(used))]) if used else 0
+    devices = np.unique(rows["device"])
+    utilisations = [float(np.nansum(rows["util_frac"][rows["device"] == device])) for device in devices]
+    return int(devices[int(np.argmax(utilisations))]) if utilisations else 0
 
 
 def grown(rows: Rows, column: str) -> float | None:
-    """By how much of the time between the first sample and the last a counter of seconds grew, 0-1; None: not told."""
-    told = rows.where(~np.isnan(rows[column]))
-    if len(told) < 2:
+    """Return the increase of a counter of seconds as a share of the sampled time, 0-1; None if unknown."""
+    known_rows = rows.where(~np.isnan(rows[column]))
+    if len(known_rows) < 2:
         return None
-    span_s = float(told["at_ns"][-1] - told["at_ns"][0]) / 1e9
-    share = float(told[column][-1] - told[column][0]) / span_s if span_s > 0 else -1.0
+    span_s = float(known_rows["at_ns"][-1] - known_rows["at_ns"][0]) / 1e9
+    share = float(known_rows[column][-1] - known_rows[column][0]) / span_s if span_s > 0 else -1.0
     return min(1.0, share) if 0 <= share <= SANE_FRAC else None
 
 
 def median(values: Array) -> float | None:
-    """Of the values that are told; None if none is."""
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else None
+    """Return the median of the known values; None if there are none."""
+    known_values = values[~np.isnan(values)]
+    return float(np.median(known_values)) if len(known_values) else None
 
 
-def _given(bits: Array, mask: int, without: int = 0) -> float | None:
-    """The share of the samples in which one of these reasons is given, and none of the others."""
-    told = bits[~np.isnan(bits)].astype(np.int64)
-    return float(((told & mask != 0) & (told & without == 0)).mean()) if len(told) else None
+def _reason_frac(bits: Array, mask: int, without: int = 0) -> float | None:
+    """Return the share of the samples with one of these reasons and none of `without`."""
+    known_bits = bits[~np.isnan(bits)].astype(np.int64)
+    return float(((known_bits & mask != 0) & (known_bits & without == 0)).mean()) if len(known_bits) else None
 
 
-def _free(gpu: Gpu, clock: Array, bits: Array) -> float | None:
-    """The clock when nothing holds it down: seen beside samples that are held down, else the highest there is."""
-    told = ~np.isnan(clock) & ~np.isnan(bits)
-    held = np.where(told, bits, 0).astype(np.int64) & (POWER | HEAT | BRAKE | SLOWDOWN) != 0
-    free = clock[told & ~held]
-    return float(np.median(free)) if held.any() and len(free) >= FEW else gpu.sm_clock_max_mhz
+def _unthrottled_mhz(gpu: Gpu, clock: Array, bits: Array) -> float | None:
+    """Return the unthrottled clock: the median of unthrottled samples if others are throttled, else the maximum."""
+    is_known = ~np.isnan(clock) & ~np.isnan(bits)
+    throttled = np.where(is_known, bits, 0).astype(np.int64) & (POWER | HEAT | BRAKE | SLOWDOWN) != 0
+    unthrottled = clock[is_known & ~throttled]
+    return float(np.median(unthrottled)) if throttled.any() and len(unthrottled) >= FEW else gpu.sm_clock_max_mhz

@@ -1,4 +1,4 @@
-"""What other processes have of the GPU: by the driver's lists, or by what this process does not account for."""
+"""GPU sharing: memory and utilisation of other processes, listed by the driver or inferred."""
 
 from __future__ import annotations
 
@@ -13,53 +13,57 @@ from gpulab.intervals import Coverage
 from gpulab.rows import Rows
 from gpulab.run import Gpu, Run
 
-# What a process takes beside PyTorch's allocator: its CUDA context, kernels, cuBLAS, cuDNN, NCCL's buffers.
+# Memory of a process outside PyTorch's allocator: CUDA context, kernels, cuBLAS, cuDNN, NCCL buffers.
 OWN_BYTES = 2 << 30
-PERIOD_NS = 1_200_000_000  # the driver's utilisation is of up to a second before
+PERIOD_NS = 1_200_000_000  # the driver's utilisation covers up to the last second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
-    """Of the GPU that worked most, while the loop ran; None where it is not told."""
+    """Use of the busiest GPU by other processes while the loop ran. None: unknown."""
 
     gpu: Gpu
-    memory_bytes: float | None  # that other processes hold
-    util_frac: float | None  # share of the time in which they had a kernel resident
-    listed: bool  # the driver's lists tell; else it is what this process does not account for
+    memory_bytes: float | None  # memory of other processes
+    util_frac: float | None  # share of the time with a kernel of theirs resident
+    listed: bool  # from the driver's process lists; else inferred as not accounted for by this process
 
 
 def sharing(run: Run, steps: Steps) -> Sharing | None:
-    """Who else used the GPU; None where nothing tells."""
+    """Compute the use of the GPU by other processes; None if unknown."""
     device = sensed_device(run)
     rows = of_the_loop(run, steps, device)
-    gpu = next((each for place, each in enumerate(run.machine.gpus) if place == device), None)
+    gpu = next((each for index, each in enumerate(run.machine.gpus) if index == device), None)
     if gpu is None or not len(rows):
         return None
     util = rows["others_util_frac"][~np.isnan(rows["others_util_frac"])]
-    held, used = median(rows["others_memory_bytes"]), float(util.mean()) if len(util) else None
-    listed = held is not None or used is not None
+    memory_bytes, util_frac = median(rows["others_memory_bytes"]), float(util.mean()) if len(util) else None
+    listed = memory_bytes is not None or util_frac is not None
     if not listed:
-        held, used = _unaccounted_bytes(run, rows, gpu), _used_meanwhile(run, rows, device)
-    return None if held is None and used is None else Sharing(gpu=gpu, memory_bytes=held, util_frac=used, listed=listed)
+        memory_bytes, util_frac = _unaccounted_bytes(run, rows, gpu), _util_while_idle(run, rows, device)
+    return (
+        None
+        if memory_bytes is None and util_frac is None
+        else Sharing(gpu=gpu, memory_bytes=memory_bytes, util_frac=util_frac, listed=listed)
+    )
 
 
 def _unaccounted_bytes(run: Run, rows: Rows, gpu: Gpu) -> float | None:
-    """Memory in use that is neither PyTorch's nor what a process needs beside it, where that is much."""
-    mine = run.allocator_rows.where(run.allocator_rows["device"] == gpu.index)
-    told = rows.where(~np.isnan(rows["memory_used_bytes"]))
-    place = np.searchsorted(mine["at_ns"], told["at_ns"], side="right") - 1
-    known = place >= 0
-    if not known.any():
+    """Return used memory beyond PyTorch's reserved memory and an allowance of OWN_BYTES."""
+    allocator = run.allocator_rows.where(run.allocator_rows["device"] == gpu.index)
+    known_rows = rows.where(~np.isnan(rows["memory_used_bytes"]))
+    index = np.searchsorted(allocator["at_ns"], known_rows["at_ns"], side="right") - 1
+    has_reading = index >= 0
+    if not has_reading.any():
         return None
-    # The allocator is read where a step begins, and may have grown since: the most around counts.
-    after = np.minimum(place + 1, len(mine) - 1)
-    reserved = np.maximum(mine["reserved_bytes"][np.maximum(place, 0)], mine["reserved_bytes"][after])
-    left = float(np.median((told["memory_used_bytes"] - reserved)[known])) - OWN_BYTES
-    return max(0.0, left)
+    # The allocator is read at the start of a step and may have grown since: the maximum of two readings counts.
+    after = np.minimum(index + 1, len(allocator) - 1)
+    reserved = np.maximum(allocator["reserved_bytes"][np.maximum(index, 0)], allocator["reserved_bytes"][after])
+    other_bytes = float(np.median((known_rows["memory_used_bytes"] - reserved)[has_reading])) - OWN_BYTES
+    return max(0.0, other_bytes)
 
 
-def _used_meanwhile(run: Run, rows: Rows, device: int) -> float | None:
-    """How busy the GPU was when this process had asked nothing of it for as long as the driver looks back."""
+def _util_while_idle(run: Run, rows: Rows, device: int) -> float | None:
+    """Return the utilisation in samples before which this process was idle for the whole period of the driver."""
     windows = np.array(run.recording.windows_ns, np.int64).reshape(-1, 2)
     at = rows["at_ns"]
     inside = np.zeros(len(at), bool)

@@ -1,4 +1,4 @@
-"""The link between host and device: how fast it could be, and how it is set while it is used."""
+"""PCIe link between host and GPU: possible rate, and generation and width under load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpulab.run import Gpu, Run
 
 
 def practical_bytes_per_s(run: Run) -> float | None:
-    """What the best link that GPU and slot can have together gives a large pinned copy; None where it is not known."""
+    """Return the rate of large pinned copies over the best link that GPU and slot support; None if unknown."""
     gpu = next(iter(run.machine.gpus), None)
     if gpu is None or gpu.link_generation_max is None or gpu.link_width_max is None:
         return None
@@ -23,7 +23,7 @@ def practical_bytes_per_s(run: Run) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """How the link to the busiest GPU was set while that GPU was at work."""
+    """PCIe generation and width of the busiest GPU under load."""
 
     gpu: Gpu
     generation: int
@@ -31,17 +31,21 @@ class Link:
 
     @property
     def reduced(self) -> bool:
-        """Whether it ran with fewer lanes, or slower ones, than GPU and slot can have together."""
-        lanes, slower = self.gpu.link_width_max, self.gpu.link_generation_max
-        return (lanes is not None and self.width < lanes) or (slower is not None and self.generation < slower)
+        """Whether the link had fewer or slower lanes than GPU and slot support."""
+        lanes, generation = self.gpu.link_width_max, self.gpu.link_generation_max
+        return (lanes is not None and self.width < lanes) or (generation is not None and self.generation < generation)
 
 
 def link(run: Run, steps: Steps, ledger: Ledger) -> Link | None:
-    """How the link was set under load; None where that was not told. An idle GPU lowers it to save power."""
+    """Return the link under load; None if unknown. An idle GPU lowers the generation to save power."""
     device = main_device(run) if ledger.device == "gpu" else 0
     gpu = next((each for each in run.machine.gpus if each.index == device), None)
     rows = loaded(run, steps, device)
-    told = rows.where(~np.isnan(rows["link_generation"]) & ~np.isnan(rows["link_width"]))
-    if gpu is None or not len(told):
+    known_rows = rows.where(~np.isnan(rows["link_generation"]) & ~np.isnan(rows["link_width"]))
+    if gpu is None or not len(known_rows):
         return None
-    return Link(gpu=gpu, generation=int(np.median(told["link_generation"])), width=int(np.median(told["link_width"])))
+    return Link(
+        gpu=gpu,
+        generation=int(np.median(known_rows["link_generation"])),
+        width=int(np.median(known_rows["link_width"])),
+    )

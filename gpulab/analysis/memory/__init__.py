@@ -1,1 +1,1 @@
-"""Memory: allocator, growth, lifetimes, who held it when it ran out."""
+"""Memory: caching allocator, growth, lifetimes, holders of memory after an out-of-memory error."""

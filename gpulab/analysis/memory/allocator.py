@@ -1,4 +1,4 @@
-"""What asking for GPU memory costs, and how much of it cannot be used."""
+"""CUDA caching allocator: cost of `cudaMalloc`/`cudaFree`, memory use and fragmentation."""
 
 from __future__ import annotations
 
@@ -14,97 +14,97 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-# Not the caching allocator's requests: pinned host memory, the driver's own pool, and expandable segments that map.
+# Calls not made by the caching allocator: pinned host memory, the driver's memory pool, mapping of expandable segments.
 _OTHERS = ("Host", "Async", "cuMem", "hipMem", "MemPool")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
-    """Calls to the driver that give or take GPU memory, in the interior steps."""
+    """Driver calls that allocate or free GPU memory, in the interior steps."""
 
-    asked: int  # in the typical step
-    freed: int
-    blocked_ns: int  # the host inside them, in the typical step
-    by_pytorch: bool | None  # whether PyTorch's allocator made them; None where it was not asked
-    retries: int | None  # times its cache was emptied as the GPU was full, over the settled steps
+    asked: int  # cudaMalloc calls in the typical step
+    freed: int  # cudaFree calls in the typical step
+    blocked_ns: int  # time of the host inside them, in the typical step
+    by_pytorch: bool | None  # whether PyTorch's allocator made them; None if its statistics were not read
+    retries: int | None  # allocations retried after emptying the cache because the GPU was full, in warm steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """How full a GPU is, and what of it is stranded; the highest over the settled part of the run."""
+    """Memory use and fragmentation of a GPU: maxima over the warm part of the run."""
 
     device: int
     capacity_bytes: int | None
-    used_bytes: float  # by all processes where told, else what PyTorch held
-    reserved_bytes: int  # held by PyTorch at its highest
-    allocated_bytes: int  # given out at its highest
-    split_frac: float | None  # free pieces of blocks in use, of what is held, in the typical step
+    used_bytes: float  # by all processes if known, else reserved by PyTorch
+    reserved_bytes: int  # peak of memory reserved by PyTorch
+    allocated_bytes: int  # peak of memory allocated to tensors
+    split_frac: float | None  # free parts of split blocks / reserved memory, in the typical step
     retries: int | None
     refused: int | None
 
     @property
     def used_frac(self) -> float | None:
-        """Of the GPU's memory; None where its size is not known."""
+        """Used share of the GPU's memory; None if its size is unknown."""
         return None if not self.capacity_bytes else self.used_bytes / self.capacity_bytes
 
     @property
     def stranded_bytes(self) -> int:
-        """Held at its highest, and not given out even when most was."""
+        """Memory reserved at its peak and not allocated even at the allocation peak."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
 def requests(run: Run, steps: Steps, ledger: Ledger) -> Requests | None:
-    """The driver's part in giving out memory; None where it had none in the interior steps."""
+    """Compute the driver allocations of the interior steps; None if there were none."""
     calls = in_interior(run.event_rows.of_kind(Kind.ALLOC), steps)
     calls = calls.where(~calls.matching(lambda word: any(part in word for part in _OTHERS)))
     if not len(calls):
         return None
     frees = calls.matching(lambda word: "Free" in word)
     start, end = steps.interior_bounds_ns
-    grown = _rise(settled(run, steps), "device_allocs")
+    new_allocations = _increase(settled(run, steps), "device_allocs")
     return Requests(
         asked=_per_step(calls.where(~frees)["start_ns"], start),
         freed=_per_step(calls.where(frees)["start_ns"], start),
         blocked_ns=int(np.median(covered_ns(calls.spans(), start, end))),
-        by_pytorch=None if grown is None else grown > 0,
-        retries=_rise(settled(run, steps), "retries"),
+        by_pytorch=None if new_allocations is None else new_allocations > 0,
+        retries=_increase(settled(run, steps), "retries"),
     )
 
 
 def rooms(run: Run, steps: Steps) -> tuple[Room, ...]:
-    """Every GPU whose allocator was read."""
+    """Return the memory use of every GPU whose allocator statistics were read."""
     rows = settled(run, steps)
-    return tuple(_room(run, rows.where(rows["device"] == device), device) for device in np.unique(rows["device"]))
+    return tuple(_gpu_memory(run, rows.where(rows["device"] == device), device) for device in np.unique(rows["device"]))
 
 
 def settled(run: Run, steps: Steps) -> Rows:
-    """What the allocator said once the first steps, which fill its cache, were over."""
+    """Return the allocator statistics after the first steps, which fill the cache."""
     rows = run.allocator_rows
-    begins = steps.start_ns[min(WARM_UP, len(steps) - 1)] if len(steps) else 0
-    late = rows.where(rows["at_ns"] >= begins)
-    return late if len(late) else rows
+    warm_ns = steps.start_ns[min(WARM_UP, len(steps) - 1)] if len(steps) else 0
+    warm_rows = rows.where(rows["at_ns"] >= warm_ns)
+    return warm_rows if len(warm_rows) else rows
 
 
 def capacity_bytes(run: Run, device: int) -> int | None:
-    """The memory of a GPU by its CUDA index; None where it is not known."""
+    """Return the memory size of a GPU by its CUDA index; None if unknown."""
     gpus = run.machine.gpus
     return gpus[device].memory_bytes if 0 <= device < len(gpus) else None
 
 
-def _room(run: Run, rows: Rows, device: int) -> Room:
-    sensed = run.gpu_rows.where(run.gpu_rows["device"] == device)["memory_used_bytes"]
-    reserved = int(rows["peak_reserved_bytes"].max())
-    split, held = rows["inactive_split_bytes"], rows["reserved_bytes"]
-    told = (split >= 0) & (held > 0)
+def _gpu_memory(run: Run, rows: Rows, device: int) -> Room:
+    used_bytes = run.gpu_rows.where(run.gpu_rows["device"] == device)["memory_used_bytes"]
+    peak_bytes = int(rows["peak_reserved_bytes"].max())
+    split_bytes, reserved_bytes = rows["inactive_split_bytes"], rows["reserved_bytes"]
+    is_known = (split_bytes >= 0) & (reserved_bytes > 0)
     return Room(
         device=int(device),
         capacity_bytes=capacity_bytes(run, device),
-        used_bytes=max(float(np.nanmax(sensed)) if np.isfinite(sensed).any() else 0.0, float(reserved)),
-        reserved_bytes=reserved,
+        used_bytes=max(float(np.nanmax(used_bytes)) if np.isfinite(used_bytes).any() else 0.0, float(peak_bytes)),
+        reserved_bytes=peak_bytes,
         allocated_bytes=int(rows["peak_allocated_bytes"].max()),
-        split_frac=float(np.median(split[told] / held[told])) if told.any() else None,
-        retries=_rise(rows, "retries"),
-        refused=_rise(rows, "out_of_memory"),
+        split_frac=float(np.median(split_bytes[is_known] / reserved_bytes[is_known])) if is_known.any() else None,
+        retries=_increase(rows, "retries"),
+        refused=_increase(rows, "out_of_memory"),
     )
 
 
@@ -113,11 +113,11 @@ def _per_step(at_ns: Ints, starts: Ints) -> int:
     return int(np.median(counts))
 
 
-def _rise(rows: Rows, column: str) -> int | None:
-    """How much a count rose, over all GPUs; None where it was not told twice."""
-    rises = []
+def _increase(rows: Rows, column: str) -> int | None:
+    """Return the increase of a counter, summed over GPUs; None if it has fewer than two readings."""
+    increases = []
     for device in np.unique(rows["device"]):
-        told = rows[column][(rows["device"] == device) & (rows[column] >= 0)]
-        if len(told) >= 2:
-            rises.append(int(told[-1] - told[0]))
-    return sum(rises) if rises else None
+        values = rows[column][(rows["device"] == device) & (rows[column] >= 0)]
+        if len(values) >= 2:
+            increases.append(int(values[-1] - values[0]))
+    return sum(increases) if increases else None

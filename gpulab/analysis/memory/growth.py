@@ -1,4 +1,4 @@
-"""Memory that grows from step to step: how fast, whether it goes on, and how long it can."""
+"""Memory growth over steps: rate, whether it continues, and when memory will run out."""
 
 from __future__ import annotations
 
@@ -16,70 +16,72 @@ from gpulab.run import Run
 
 Floats = NDArray[np.float64]
 
-LEAST_STEPS = 20  # a slope over fewer steps is a mood
+LEAST_STEPS = 20  # a slope over fewer steps is not reliable
 LEAST_READINGS = 10
-SETTLED_FRAC = 0.1  # of the steps, beyond the first few: caches fill and workers start
+SETTLED_FRAC = 0.1  # share of the steps excluded at the start, while caches fill and workers start
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """One memory over the settled steps: the GPU's by PyTorch's allocator, or the process's by its resident size."""
+    """Growth of one memory over the warm steps: of a GPU by PyTorch's allocator, or of the process by its RSS."""
 
     device: int | None  # GPU index; None: host memory
     per_step: Trend  # bytes per step
-    late: Trend | None  # the same over the second half alone: what levels off has none there
-    peak: Trend | None  # of the highest that was given out; None where not told
-    step_time: Trend | None  # ns per step: inputs that grow make steps longer too
-    step_ns: int  # the typical step
-    first_bytes: float  # at the first reading that counts, and at the last
+    late: Trend | None  # the same over the second half only: memory that levels off does not grow there
+    peak: Trend | None  # of the peak of allocated memory; None if unknown
+    step_time: Trend | None  # ns per step: growing inputs also make steps longer
+    step_ns: int  # typical step time
+    first_bytes: float  # at the first and the last reading used
     last_bytes: float
-    steps: int  # that these readings span
-    room_bytes: float | None  # what is left at the end; None where not told
+    steps: int  # number of steps between these readings
+    room_bytes: float | None  # free memory at the end; None if unknown
 
     @property
     def steps_left(self) -> float | None:
-        """How many more steps fit, at this pace."""
+        """Number of steps until memory is full, at this rate; None if unknown or not growing."""
         if self.room_bytes is None or self.per_step.slope <= 0:
             return None
         return self.room_bytes / self.per_step.slope
 
 
 def growths(run: Run, steps: Steps) -> tuple[Growth, ...]:
-    """How each memory that was read developed over the steps; empty where there were too few of them."""
+    """Compute the growth of each measured memory over the steps; empty if there are too few steps."""
     if len(steps) < LEAST_STEPS or steps.found_by == "whole run":
         return ()
     devices = np.unique(run.allocator_rows["device"]).tolist()
-    found = [_of_gpu(run, steps, device) for device in devices]
+    results = [_of_gpu(run, steps, device) for device in devices]
     if not devices:
-        found = [_of_host(run, steps)]
-    return tuple(each for each in found if each is not None)
+        results = [_of_host(run, steps)]
+    return tuple(each for each in results if each is not None)
 
 
 def _of_gpu(run: Run, steps: Steps, device: int) -> Growth | None:
     rows = run.allocator_rows.where(run.allocator_rows["device"] == device)
     rows = rows.where(rows["allocated_bytes"] >= 0)
     at = _step_of(steps, rows["at_ns"])
-    # PyTorch was asked where a step begins. Optimizer state is made in the first step, and buffers in the second.
-    late = at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps))
+    # Read at the start of a step. Optimizer state is allocated in the first step, buffers in the second.
+    warm = at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps))
     peaks = rows["peak_allocated_bytes"].astype(float)
     peaks[peaks < 0] = np.nan
-    return _growth(steps, device, at[late], rows["allocated_bytes"][late], peaks[late], _gpu_room(run, rows, device))
+    return _growth(
+        steps, device, at[warm], rows["allocated_bytes"][warm], peaks[warm], _free_gpu_bytes(run, rows, device)
+    )
 
 
 def _of_host(run: Run, steps: Steps) -> Growth | None:
-    """Resident memory after the last thing that gpulab itself did: while it records, what it records takes memory."""
+    """Compute the growth of RSS after gpulab stopped recording, because recordings take memory themselves."""
     rows = run.host_rows
     rows = rows.where(np.isfinite(rows["rss_bytes"]))
-    ours = [end for _, end in (*run.recording.windows_ns, *run.recording.pauses_ns)]
+    gpulab_end_ns = [end for _, end in (*run.recording.windows_ns, *run.recording.pauses_ns)]
     at = _step_of(steps, rows["at_ns"])
-    late = (rows["at_ns"] > max(ours, default=0)) & (at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps)))
-    late &= rows["at_ns"] <= steps.end_ns[-1]
-    none = np.full(int(late.sum()), np.nan)
-    return _growth(steps, None, at[late], rows["rss_bytes"][late], none, _host_room(run, rows))
+    warm = (rows["at_ns"] > max(gpulab_end_ns, default=0)) & (at >= max(WARM_UP + 1, SETTLED_FRAC * len(steps)))
+    warm &= rows["at_ns"] <= steps.end_ns[-1]
+    no_peaks = np.full(int(warm.sum()), np.nan)
+    return _growth(steps, None, at[warm], rows["rss_bytes"][warm], no_peaks, _free_host_bytes(run, rows))
 
 
 def _growth(
-    steps: Steps, device: int | None, at: Floats, values: Floats, peaks: Floats, room: float | None
+    steps: Steps, device: int | None, at: Floats, values: Floats, peaks: Floats, free_bytes: float | None
 ) -> Growth | None:
     if len(at) < LEAST_READINGS or at[-1] - at[0] < LEAST_STEPS:
         return None
@@ -87,45 +89,45 @@ def _growth(
     if per_step is None:
         return None
     middle = (at[0] + at[-1]) / 2
-    plain = np.flatnonzero(steps.plain)
-    dur_ns = steps.dur_ns[plain]
+    unprofiled = np.flatnonzero(steps.plain)
+    dur_ns = steps.dur_ns[unprofiled]
     return Growth(
         device=device,
         per_step=per_step,
         late=trend(at[at >= middle], values[at >= middle]),
         peak=trend(at, peaks),
-        step_time=trend(plain, dur_ns),
+        step_time=trend(unprofiled, dur_ns),
         step_ns=int(np.median(dur_ns)) if len(dur_ns) else int(np.median(steps.dur_ns)),
         first_bytes=float(values[0]),
         last_bytes=float(values[-1]),
         steps=round(float(at[-1] - at[0])),
-        room_bytes=room,
+        room_bytes=free_bytes,
     )
 
 
 def _step_of(steps: Steps, at_ns: Ints) -> Floats:
-    """At which step a reading was taken, as a number with a fraction; before the first: -1."""
+    """Return the step of each reading as a number with a fraction; -1 before the first step."""
     numbers: Floats = np.interp(at_ns, steps.start_ns, np.arange(len(steps)), left=-1.0)
     return numbers
 
 
-def _gpu_room(run: Run, rows: Rows, device: int) -> float | None:
+def _free_gpu_bytes(run: Run, rows: Rows, device: int) -> float | None:
     capacity = capacity_bytes(run, device)
     if capacity is None or not len(rows):
         return None
-    sensed = run.gpu_rows.where(run.gpu_rows["device"] == device)["memory_used_bytes"]
-    sensed = sensed[np.isfinite(sensed)]
-    # All processes where the driver says; what PyTorch keeps for later can still be given out.
-    kept = float(rows["reserved_bytes"][-1] - rows["allocated_bytes"][-1])
-    used = float(sensed[-1]) if len(sensed) else float(rows["reserved_bytes"][-1])
-    return max(0.0, capacity - used + kept)
+    used_readings = run.gpu_rows.where(run.gpu_rows["device"] == device)["memory_used_bytes"]
+    used_readings = used_readings[np.isfinite(used_readings)]
+    # All processes if the driver reports them. PyTorch's cached memory can still be allocated.
+    cached = float(rows["reserved_bytes"][-1] - rows["allocated_bytes"][-1])
+    used = float(used_readings[-1]) if len(used_readings) else float(rows["reserved_bytes"][-1])
+    return max(0.0, capacity - used + cached)
 
 
-def _host_room(run: Run, rows: Rows) -> float | None:
+def _free_host_bytes(run: Run, rows: Rows) -> float | None:
     if not len(rows):
         return None
     available, limit = rows["memory_available_bytes"][-1], run.machine.memory_limit_bytes
-    rooms = [float(available)] if np.isfinite(available) else []
+    limits = [float(available)] if np.isfinite(available) else []
     if limit is not None:
-        rooms.append(max(0.0, limit - float(rows["rss_bytes"][-1])))
-    return min(rooms, default=None)
+        limits.append(max(0.0, limit - float(rows["rss_bytes"][-1])))
+    return min(limits, default=None)

@@ -1,4 +1,4 @@
-"""Who held memory when it ran out, as figures to reason with."""
+"""Holders of memory after an out-of-memory error: variables, gradients, optimizer state and others."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from gpulab.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """What one name held in one way."""
+    """Memory that one holder references as one kind."""
 
     who: str
     kind: str  # as in gpulab.tables.HOLDERS
     bytes: int
-    tensors: int  # -1: not told
+    tensors: int  # -1: unknown
     largest: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """All of it, largest first; `unused_bytes` PyTorch kept for later."""
+    """All holders, largest first. `unused_bytes`: cached by PyTorch, not allocated."""
 
     holdings: tuple[Holding, ...]
     unused_bytes: int | None
 
     def of(self, *kinds: str) -> tuple[Holding, ...]:
-        """What was held in these ways."""
+        """Return the holders of these kinds."""
         return tuple(each for each in self.holdings if each.kind in kinds)
 
     def bytes_of(self, *kinds: str) -> int:
-        """How much was held in these ways."""
+        """Return the memory of the holders of these kinds."""
         return sum(each.bytes for each in self.of(*kinds))
 
     @property
     def total_bytes(self) -> int:
-        """All that was found held."""
+        """Memory of all holders."""
         return sum(each.bytes for each in self.holdings)
 
     def but_for(self, who: str) -> Held:
-        """What everybody else held."""
+        """Return the holders without this one."""
         return replace(self, holdings=tuple(each for each in self.holdings if each.who != who))
 
 
 def held(run: Run) -> Held:
-    """Who held memory at the end of a run that ran out of it."""
+    """Return the holders of memory at the end of a run with an out-of-memory error."""
     rows = run.holder_rows
-    who, kind, largest = (rows.words(name).to_list() for name in ("who", "kind", "largest"))
-    columns = zip(who, kind, rows["bytes"].tolist(), rows["tensors"].tolist(), largest, strict=True)
+    names, kinds, largest_tensors = (rows.words(name).to_list() for name in ("who", "kind", "largest"))
+    columns = zip(names, kinds, rows["bytes"].tolist(), rows["tensors"].tolist(), largest_tensors, strict=True)
     holdings = [
-        Holding(who=name or "unnamed", kind=how or "other", bytes=size, tensors=count, largest=what)
-        for name, how, size, count, what in columns
+        Holding(who=name or "unnamed", kind=kind or "other", bytes=size, tensors=count, largest=tensor)
+        for name, kind, size, count, tensor in columns
     ]
     failure, unused = run.failure, None
     if failure is not None and failure.reserved_bytes is not None and failure.allocated_bytes is not None:
@@ -60,20 +60,20 @@ def held(run: Run) -> Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Growing:
-    """A collection that grew by tensors with their graphs while a run went on."""
+    """A list that collected tensors with their autograd graphs during a run."""
 
     name: str
-    entries: int  # by so many
-    bytes: int | None  # and so much is kept by these; None where it was not counted
+    entries: int  # number of entries added
+    bytes: int | None  # memory that they keep; None if not counted
 
     @property
     def each_bytes(self) -> float | None:
-        """What one entry keeps."""
+        """Memory per entry."""
         return None if self.bytes is None else self.bytes / max(1, self.entries)
 
 
 def growing(run: Run) -> tuple[Growing, ...]:
-    """What grew in a run that went on; the holders of one that failed are another matter."""
+    """Return the lists that grew in a run without an out-of-memory error; empty for a failed run."""
     if run.failure is not None:
         return ()
     rows = run.holder_rows

@@ -1,7 +1,7 @@
-"""Collectives: what kind each is, how much it moves, and how much of it nothing hides.
+"""Collectives: kind, size, and exposed time (not overlapped by kernels).
 
-A collective lasts from the moment this rank arrives to the moment all have what they need: on one rank, waiting for
-another and moving data look alike. gpulab.analysis.ranks.stragglers tells them apart where all ranks were recorded.
+A collective lasts from the arrival of this rank until the data is exchanged. On a single rank, waiting for other ranks
+and moving data look the same. gpulab.analysis.ranks.stragglers separates the two if all ranks were recorded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gpulab.rows import Array
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-# Kinds of collective; the first that a name matches, without regard to case. Send and receive are also how NCCL
-# exchanges all with all: which of the two it is, the operators around it tell.
+# Kinds of collective: the first pattern that matches a name, ignoring case. NCCL also implements all-to-all by send and
+# receive; the enclosing operators show which of the two it is.
 _KINDS = {
     "all-reduce": r"all_?reduce|cross_device_reduce|one_shot|two_shot",
     "all-gather": r"all_?gather",
@@ -33,8 +33,8 @@ _KINDS = {
     "gather": r"gather",
     "scatter": r"scatter",
 }
-KINDS = (*_KINDS, "collective")  # the last: its name does not tell
-TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # none ends before every rank has arrived
+KINDS = (*_KINDS, "collective")  # the last: unknown kind
+TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")  # these end only after every rank has arrived
 _EXCHANGES = re.compile(_KINDS["all-to-all"], re.IGNORECASE)
 _ITEM_BYTES = {
     **dict.fromkeys(("double", "long", "complexfloat"), 8),
@@ -46,201 +46,203 @@ _ITEM_BYTES = {
 
 @cache
 def kind_of(name: str) -> str:
-    """What kind of collective one of this name is: an operation as the backend names it, or a kernel."""
+    """Return the kind of a collective by its name: that of the backend operation, or of the kernel."""
     lower = name.lower()
     return next((kind for kind, pattern in _KINDS.items() if re.search(pattern, lower)), "collective")
 
 
 @dataclass(frozen=True, eq=False)
 class Collectives:
-    """The collectives of the GPU that did most work, in order of time; columns of equal length."""
+    """The collectives of the busiest GPU in order of time, as columns of equal length."""
 
-    event: Ints  # which event each is
+    event: Ints  # row in the events table
     start_ns: Ints
     dur_ns: Ints
-    exposed_ns: Ints  # of it, inside interior steps and with no kernel beside it
+    exposed_ns: Ints  # part of it in interior steps and not overlapped by a kernel
     kind: Ints  # an index into KINDS
-    bytes: Ints  # what one rank gives, or gets, whichever is more; -1 if not told
-    group_size: Ints  # -1 if not told
-    sequence: Ints  # which of its group it is; -1 if not told
-    group: Array  # code of the group's name in `groups`; -1 if not told
+    bytes: Ints  # bytes that one rank sends or receives, whichever is more; -1 if unknown
+    group_size: Ints  # -1 if unknown
+    sequence: Ints  # number within its group; -1 if unknown
+    group: Array  # code of the group's name in `groups`; -1 if unknown
     groups: tuple[str, ...]
-    float32: bool  # elements of four bytes are among those that were told, or nothing was told
-    interior: Mask  # it begins in an interior step
+    float32: bool  # some elements are float32, or all types are unknown
+    interior: Mask  # starts in an interior step
 
     def __len__(self) -> int:
         return len(self.event)
 
     def is_kind(self, *kinds: str) -> Mask:
-        """Which of them are of one of these kinds."""
+        """Return a mask of the collectives of these kinds."""
         mask: Mask = np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
         return mask
 
 
 def collectives(run: Run, steps: Steps, ledger: Ledger) -> Collectives | None:
-    """Every collective of the GPU that did most work; None where there is none."""
+    """Return the collectives of the busiest GPU; None if there are none."""
     if ledger.device != "gpu":
         return None
     work = device_work(run, main_device(run)).of_kind(Kind.COLLECTIVE)
     if not len(work):
         return None
     start, dur = work.start_ns, np.asarray(work["dur_ns"], np.int64)
-    told = run.collective_rows
-    beside = {
-        name: told.spread(name, len(run.event_rows))[work.event]
+    side_rows = run.collective_rows
+    details = {
+        name: side_rows.spread(name, len(run.event_rows))[work.event]
         for name in ("collective", "dtype", "elements_in", "elements_out", "group", "group_size", "sequence")
     }
-    sizes, float32 = _sizes(run, beside)
+    sizes, float32 = _sizes(run, details)
     return Collectives(
         event=work.event,
         start_ns=start,
         dur_ns=dur,
         exposed_ns=Coverage.of(ledger.spans["communication"]).within(start, start + dur),
-        kind=_likely(_kinds(run, work["name"], beside["collective"]), dur),
+        kind=_fill_unknown_kinds(_kinds(run, work["name"], details["collective"]), dur),
         bytes=sizes,
-        group_size=beside["group_size"].astype(np.int64),
-        sequence=beside["sequence"],
-        group=beside["group"],
-        groups=told.words("group").vocabulary,
+        group_size=details["group_size"].astype(np.int64),
+        sequence=details["sequence"],
+        group=details["group"],
+        groups=side_rows.words("group").vocabulary,
         float32=float32,
         interior=steps.in_interior(start),
     )
 
 
-def _kinds(run: Run, names: Array, told: Array) -> Ints:
-    """The kind of each, by what the backend calls it, else by its kernel's name."""
-    events, spoken = run.event_rows.words("name"), run.collective_rows.words("collective")
-    by_kernel = _indices(events.vocabulary)[names]
-    by_backend = np.append(_indices(spoken.vocabulary), len(KINDS) - 1)[told]
-    kind = np.where((told >= 0) & (by_backend < len(KINDS) - 1), by_backend, by_kernel)
+def _kinds(run: Run, names: Array, backend_codes: Array) -> Ints:
+    """Return the kind of each collective, by the name of the backend operation, else by the kernel name."""
+    events, operations = run.event_rows.words("name"), run.collective_rows.words("collective")
+    by_kernel = _kind_indices(events.vocabulary)[names]
+    by_backend = np.append(_kind_indices(operations.vocabulary), len(KINDS) - 1)[backend_codes]
+    kind = np.where((backend_codes >= 0) & (by_backend < len(KINDS) - 1), by_backend, by_kernel)
     exchange = KINDS.index("send-receive")
     if (kind == exchange).any() and any(_EXCHANGES.search(word) for word in events.vocabulary):
         kind = np.where(kind == exchange, KINDS.index("all-to-all"), kind)
     return np.asarray(kind, np.int64)
 
 
-def _likely(kind: Ints, dur_ns: Ints) -> Ints:
-    """Where the name does not tell, the kind that most of the told time is of: what ran before recording began."""
-    told = kind < len(KINDS) - 1
-    if told.all() or not told.any():
+def _fill_unknown_kinds(kind: Ints, dur_ns: Ints) -> Ints:
+    """Replace unknown kinds (launched before the recording) by the known kind with most time."""
+    is_known = kind < len(KINDS) - 1
+    if is_known.all() or not is_known.any():
         return kind
-    most = int(np.bincount(kind[told], weights=dur_ns[told]).argmax())
-    return np.where(told, kind, most)
+    main_kind = int(np.bincount(kind[is_known], weights=dur_ns[is_known]).argmax())
+    return np.where(is_known, kind, main_kind)
 
 
-def _indices(words: tuple[str, ...]) -> Ints:
-    return np.array([KINDS.index(kind_of(word)) for word in words], np.int64)
+def _kind_indices(names: tuple[str, ...]) -> Ints:
+    return np.array([KINDS.index(kind_of(word)) for word in names], np.int64)
 
 
-def _sizes(run: Run, beside: dict[str, Array]) -> tuple[Ints, bool]:
-    """How many bytes each moves per rank, and whether some of them are numbers of 32 bits."""
+def _sizes(run: Run, details: dict[str, Array]) -> tuple[Ints, bool]:
+    """Return the bytes that each moves per rank, and whether some of the data is float32."""
     dtypes = run.collective_rows.words("dtype").vocabulary
-    item = np.array([*(_ITEM_BYTES.get(word.lower(), -1) for word in dtypes), -1], np.int64)[beside["dtype"]]
-    elements = np.maximum(beside["elements_in"], beside["elements_out"])
-    known = (elements >= 0) & (item > 0)
-    floats = np.array([*(word.lower() == "float" for word in dtypes), False], bool)[beside["dtype"]]
-    return np.where(known, elements * item, -1), bool(floats.any() or not known.any())
+    item_bytes = np.array([*(_ITEM_BYTES.get(word.lower(), -1) for word in dtypes), -1], np.int64)[details["dtype"]]
+    elements = np.maximum(details["elements_in"], details["elements_out"])
+    is_known = (elements >= 0) & (item_bytes > 0)
+    is_float32 = np.array([*(word.lower() == "float" for word in dtypes), False], bool)[details["dtype"]]
+    return np.where(is_known, elements * item_bytes, -1), bool(is_float32.any() or not is_known.any())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exposed:
-    """Communication that nothing hides, per interior step."""
+    """Exposed communication per interior step."""
 
     exposed_ns: int  # per step, mean
-    hidden_frac: float  # share of all communication that a kernel ran beside
-    by_kind: tuple[tuple[str, int], ...]  # kind -> exposed ns per step, most first
+    hidden_frac: float  # share of all communication overlapped by kernels
+    by_kind: tuple[tuple[str, int], ...]  # kind and exposed ns per step, most first
     per_step: float  # collectives per step
     float32: bool
-    rate_bytes_per_s: float | None  # at which the kind with most time moves its data; None where sizes are not told
-    tail_ns: int  # of it, in the last all-reduce of each step
-    tail_bytes: int | None  # its size
+    rate_bytes_per_s: float | None  # transfer rate of the kind with most time; None if sizes are unknown
+    tail_ns: int  # part of exposed_ns in the last all-reduce of each step
+    tail_bytes: int | None  # size of that all-reduce
     spans: Spans  # when, over all interior steps
 
 
 def exposed(run: Run, steps: Steps, ledger: Ledger) -> Exposed | None:
-    """What is exposed of the communication in interior steps; None where none is."""
-    all_of_them = collectives(run, steps, ledger)
-    if all_of_them is None or not all_of_them.exposed_ns.any():
+    """Compute the exposed communication in interior steps; None if there is none."""
+    all_collectives = collectives(run, steps, ledger)
+    if all_collectives is None or not all_collectives.exposed_ns.any():
         return None
-    spans, many = ledger.spans["communication"], len(ledger.step_ns)
-    start, end = all_of_them.start_ns, all_of_them.start_ns + all_of_them.dur_ns
+    spans, step_count = ledger.spans["communication"], len(ledger.step_ns)
+    start, end = all_collectives.start_ns, all_collectives.start_ns + all_collectives.dur_ns
     by_kind = {}
-    for index in np.unique(all_of_them.kind).tolist():
-        mine = all_of_them.kind == index
-        by_kind[KINDS[index]] = intersect(union(start[mine], end[mine]), spans).total_ns // many
-    ranked = tuple(sorted(by_kind.items(), key=lambda each: -each[1]))
-    tail_ns, tail_bytes = _tail(all_of_them, steps, many)
-    inside = all_of_them.interior
-    whole_ns = max(1, union(start[inside], end[inside]).total_ns)
+    for index in np.unique(all_collectives.kind).tolist():
+        of_kind = all_collectives.kind == index
+        by_kind[KINDS[index]] = intersect(union(start[of_kind], end[of_kind]), spans).total_ns // step_count
+    ranked = tuple(sorted(by_kind.items(), key=lambda item: -item[1]))
+    tail_ns, tail_bytes = _tail(all_collectives, steps, step_count)
+    in_interior = all_collectives.interior
+    total_ns = max(1, union(start[in_interior], end[in_interior]).total_ns)
     return Exposed(
-        exposed_ns=spans.total_ns // many,
-        hidden_frac=max(0.0, 1 - int(all_of_them.exposed_ns[inside].sum()) / whole_ns),
+        exposed_ns=spans.total_ns // step_count,
+        hidden_frac=max(0.0, 1 - int(all_collectives.exposed_ns[in_interior].sum()) / total_ns),
         by_kind=ranked,
-        per_step=float(inside.sum() / many),
-        float32=all_of_them.float32,
-        rate_bytes_per_s=_rate(all_of_them, ranked[0][0]),
+        per_step=float(in_interior.sum() / step_count),
+        float32=all_collectives.float32,
+        rate_bytes_per_s=_rate(all_collectives, ranked[0][0]),
         tail_ns=tail_ns,
         tail_bytes=tail_bytes,
         spans=spans,
     )
 
 
-def _tail(all_of_them: Collectives, steps: Steps, many: int) -> tuple[int, int | None]:
-    """Exposed time per step, and size, of each step's last all-reduce."""
-    reduce = np.flatnonzero(all_of_them.is_kind("all-reduce") & all_of_them.interior)
+def _tail(all_collectives: Collectives, steps: Steps, step_count: int) -> tuple[int, int | None]:
+    """Return exposed time per step and size of the last all-reduce of each step."""
+    reduce = np.flatnonzero(all_collectives.is_kind("all-reduce") & all_collectives.interior)
     if not len(reduce):
         return 0, None
-    step = np.searchsorted(steps.start_ns, all_of_them.start_ns[reduce], side="right")
+    step = np.searchsorted(steps.start_ns, all_collectives.start_ns[reduce], side="right")
     last = reduce[np.append(step[1:] != step[:-1], True)]
-    sizes = all_of_them.bytes[last]
-    told = sizes[sizes >= 0]
-    return int(all_of_them.exposed_ns[last].sum()) // many, int(np.median(told)) if len(told) else None
+    sizes = all_collectives.bytes[last]
+    known_sizes = sizes[sizes >= 0]
+    return int(all_collectives.exposed_ns[last].sum()) // step_count, int(np.median(known_sizes)) if len(
+        known_sizes
+    ) else None
 
 
-def _rate(all_of_them: Collectives, kind: str) -> float | None:
-    """Bytes per second that each rank sends, as the ring algorithm does it; of the larger ones: half of all bytes."""
-    mine = all_of_them.is_kind(kind) & (all_of_them.bytes > 0) & (all_of_them.dur_ns > 0)
-    if not mine.any():
+def _rate(all_collectives: Collectives, kind: str) -> float | None:
+    """Return bytes per second that each rank sends by the ring algorithm, over collectives of at least median size."""
+    mask = all_collectives.is_kind(kind) & (all_collectives.bytes > 0) & (all_collectives.dur_ns > 0)
+    if not mask.any():
         return None
-    sizes, dur, ranks = all_of_them.bytes[mine], all_of_them.dur_ns[mine], all_of_them.group_size[mine]
-    others = np.where(ranks > 1, (ranks - 1) / np.maximum(ranks, 1), 1.0)
+    sizes, dur, ranks = all_collectives.bytes[mask], all_collectives.dur_ns[mask], all_collectives.group_size[mask]
+    ring_frac = np.where(ranks > 1, (ranks - 1) / np.maximum(ranks, 1), 1.0)
     large = sizes >= np.median(sizes)
-    moved = sizes * others * (2 if kind == "all-reduce" else 1)
-    return float(moved[large].sum() / dur[large].sum() * 1e9)
+    sent_bytes = sizes * ring_frac * (2 if kind == "all-reduce" else 1)
+    return float(sent_bytes[large].sum() / dur[large].sum() * 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """All-reduces of a step, and how much of it goes to small ones."""
+    """All-reduce buckets of a step, and the exposed time of small ones."""
 
-    per_step: float
-    small_per_step: float  # under a mebibyte
-    median_bytes: int  # of all of them
+    per_step: float  # number of all-reduces per step
+    small_per_step: float  # those under 1 MiB
+    median_bytes: int  # median size of all
     total_bytes: int  # per step
     small_exposed_ns: int  # per step
     spans: Spans  # the exposed time of the small ones
 
 
-SMALL_BYTES = 1 << 20  # DDP's own first bucket; under it a collective costs its latency, not its bytes
+SMALL_BYTES = 1 << 20  # size of DDP's first bucket; the time of smaller collectives is mostly latency
 
 
 def buckets(run: Run, steps: Steps, ledger: Ledger) -> Buckets | None:
-    """The all-reduces of the interior steps by size; None where there are none, or their sizes are not told."""
-    all_of_them = collectives(run, steps, ledger)
-    if all_of_them is None:
+    """Compute the all-reduce buckets of the interior steps; None if there are none or their sizes are unknown."""
+    all_collectives = collectives(run, steps, ledger)
+    if all_collectives is None:
         return None
-    mine = all_of_them.is_kind("all-reduce") & all_of_them.interior & (all_of_them.bytes >= 0)
-    if not mine.any():
+    mask = all_collectives.is_kind("all-reduce") & all_collectives.interior & (all_collectives.bytes >= 0)
+    if not mask.any():
         return None
-    many = len(ledger.step_ns)
-    small = mine & (all_of_them.bytes < SMALL_BYTES)
-    ends = all_of_them.start_ns + all_of_them.dur_ns
-    spans = intersect(union(all_of_them.start_ns[small], ends[small]), ledger.spans["communication"])
+    step_count = len(ledger.step_ns)
+    small = mask & (all_collectives.bytes < SMALL_BYTES)
+    ends = all_collectives.start_ns + all_collectives.dur_ns
+    spans = intersect(union(all_collectives.start_ns[small], ends[small]), ledger.spans["communication"])
     return Buckets(
-        per_step=float(mine.sum() / many),
-        small_per_step=float(small.sum() / many),
-        median_bytes=int(np.median(all_of_them.bytes[mine])),
-        total_bytes=int(all_of_them.bytes[mine].sum()) // many,
-        small_exposed_ns=spans.total_ns // many,
+        per_step=float(mask.sum() / step_count),
+        small_per_step=float(small.sum() / step_count),
+        median_bytes=int(np.median(all_collectives.bytes[mask])),
+        total_bytes=int(all_collectives.bytes[mask].sum()) // step_count,
+        small_exposed_ns=spans.total_ns // step_count,
         spans=spans,
     )

@@ -1,7 +1,7 @@
-"""Ranks side by side: who arrives last at their collectives, and how long the others wait for it.
+"""Stragglers: find the rank that arrives last at the collectives, and how long the other ranks wait for it.
 
-The same collective on all ranks ends together. Who arrives last has the shortest; what the others' last longer, they
-waited. Only collectives that every rank must reach are asked: sending and receiving wait for a neighbour by design.
+A collective ends at the same time on all ranks. It is shortest on the rank that arrives last; the additional time on
+the other ranks is waiting. Only collectives that every rank must reach are compared: send and receive wait by design.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpulab.intervals import Ints, Spans, union
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-LEAST_STEPS = 3  # who is late in fewer steps may have been late by chance
+LEAST_STEPS = 3  # a rank may be last in fewer steps by chance
 _NUMBER = re.compile(r"#(\d+)")
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One rank: its run, its steps, its ledger and its collectives."""
+    """One rank: its run, steps, ledger and collectives."""
 
     run: Run
     steps: Steps
@@ -36,175 +36,180 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """Who came last at the collectives of the steps that all ranks recorded."""
+    """The straggler in the steps that all ranks recorded, and its cost."""
 
     sides: tuple[Side, ...]
-    late: int  # the side that came last most often
-    late_frac: float  # share of the steps in which it came last
-    steps: int  # steps compared
-    matched: int  # collectives compared
-    wait_ns: int  # how long the others wait in a step, exposed; the mean of them, the median over steps
-    by_mending_ns: int  # what of it would go if this one came with the next to last
-    spans: tuple[Spans, ...]  # per side, when it waits; of the late one, when the others wait for it
-    waits_ns: tuple[int, ...]  # per side, how long it waits in a step for whoever comes last
+    late: int  # index of the straggler: the side that arrives last most often
+    late_frac: float  # share of the steps in which it arrives last
+    steps: int  # number of compared steps
+    matched: int  # number of compared collectives
+    wait_ns: int  # exposed wait of the other ranks per step: mean over ranks, median over steps
+    by_mending_ns: int  # gain if the straggler arrived together with the second-last rank
+    spans: tuple[Spans, ...]  # per side, the time it waits; for the straggler, the time the others wait for it
+    waits_ns: tuple[int, ...]  # per side, its wait per step for the last rank
 
 
 def sides(runs: Sequence[Run]) -> tuple[Side, ...]:
-    """The ranks with collectives in interior steps."""
-    found = []
+    """Return the ranks that have collectives in interior steps."""
+    ranks = []
     for run in runs:
-        its_steps = steps(run)
-        its_ledger = ledger(run, its_steps)
-        if its_ledger is None:
+        rank_steps = steps(run)
+        rank_ledger = ledger(run, rank_steps)
+        if rank_ledger is None:
             continue
-        its_collectives = collectives(run, its_steps, its_ledger)
-        if its_collectives is not None:
-            found.append(Side(run, its_steps, its_ledger, its_collectives))
-    return tuple(found)
+        rank_collectives = collectives(run, rank_steps, rank_ledger)
+        if rank_collectives is not None:
+            ranks.append(Side(run, rank_steps, rank_ledger, rank_collectives))
+    return tuple(ranks)
 
 
 def arrivals(runs: Sequence[Run]) -> Arrivals | None:
-    """Who comes last, and what that costs; None where the ranks' collectives cannot be matched."""
-    them = sides(runs)
-    if len(them) < 2 or len(them) < len(runs):
+    """Find the straggler and its cost; None if the collectives of the ranks cannot be matched."""
+    ranks = sides(runs)
+    if len(ranks) < 2 or len(ranks) < len(runs):
         return None
-    keyed = [_keys(side, len(runs)) for side in them]
-    shared = keyed[0][0]
-    for keys, _ in keyed[1:]:
+    keys_by_rank = [_keys(side, len(runs)) for side in ranks]
+    shared = keys_by_rank[0][0]
+    for keys, _ in keys_by_rank[1:]:
         shared = np.intersect1d(shared, keys, assume_unique=True)
     if not len(shared):
         return None
-    places = np.array([rows[np.searchsorted(keys, shared)] for keys, rows in keyed])
-    inside = np.all([side.collectives.interior[place] for side, place in zip(them, places, strict=True)], axis=0)
-    places = places[:, inside]
-    if not places.size:
+    rows_by_rank = np.array([rows[np.searchsorted(keys, shared)] for keys, rows in keys_by_rank])
+    in_interior = np.all(
+        [side.collectives.interior[index] for side, index in zip(ranks, rows_by_rank, strict=True)], axis=0
+    )
+    rows_by_rank = rows_by_rank[:, in_interior]
+    if not rows_by_rank.size:
         return None
-    return _compared(them, places)
+    return _find_straggler(ranks, rows_by_rank)
 
 
-def _compared(them: tuple[Side, ...], places: Ints) -> Arrivals | None:
-    dur = np.array([side.collectives.dur_ns[place] for side, place in zip(them, places, strict=True)])
-    bare = np.array([side.collectives.exposed_ns[place] for side, place in zip(them, places, strict=True)])
-    first = them[0]
-    step = np.searchsorted(first.steps.start_ns, first.collectives.start_ns[places[0]], side="right")
+def _find_straggler(ranks: tuple[Side, ...], rows_by_rank: Ints) -> Arrivals | None:
+    dur = np.array([side.collectives.dur_ns[index] for side, index in zip(ranks, rows_by_rank, strict=True)])
+    exposed = np.array([side.collectives.exposed_ns[index] for side, index in zip(ranks, rows_by_rank, strict=True)])
+    reference = ranks[0]
+    step = np.searchsorted(reference.steps.start_ns, reference.collectives.start_ns[rows_by_rank[0]], side="right")
     _, of_step = np.unique(step, return_inverse=True)
-    many = int(of_step.max()) + 1
-    if many < LEAST_STEPS:
+    step_count = int(of_step.max()) + 1
+    if step_count < LEAST_STEPS:
         return None
-    waits = np.minimum(dur - dur.min(axis=0), bare)
-    per_step = _by_step(dur, of_step, many)  # rank x step; who comes last waits least
+    waits = np.minimum(dur - dur.min(axis=0), exposed)
+    per_step = _by_step(dur, of_step, step_count)  # rank x step; the last rank has the least time
     last = per_step.argmin(axis=0)
-    late = int(np.bincount(last, minlength=len(them)).argmax())
-    waited = _by_step(waits, of_step, many)
-    others = np.delete(np.arange(len(them)), late)
-    next_to_last = np.delete(dur, late, axis=0).min(axis=0)
-    sooner = np.minimum(np.maximum(next_to_last - dur[late], 0), waits[others].max(axis=0))
+    straggler = int(np.bincount(last, minlength=len(ranks)).argmax())
+    waited = _by_step(waits, of_step, step_count)
+    others = np.delete(np.arange(len(ranks)), straggler)
+    next_to_last = np.delete(dur, straggler, axis=0).min(axis=0)
+    gain = np.minimum(np.maximum(next_to_last - dur[straggler], 0), waits[others].max(axis=0))
     return Arrivals(
-        sides=them,
-        late=late,
-        late_frac=float((last == late).mean()),
-        steps=many,
-        matched=places.shape[1],
+        sides=ranks,
+        late=straggler,
+        late_frac=float((last == straggler).mean()),
+        steps=step_count,
+        matched=rows_by_rank.shape[1],
         wait_ns=int(np.median(waited[others].mean(axis=0))),
-        by_mending_ns=int(np.median(np.bincount(of_step, weights=sooner, minlength=many))),
+        by_mending_ns=int(np.median(np.bincount(of_step, weights=gain, minlength=step_count))),
         spans=tuple(
-            _waiting(side, rows, waits, rank, late) for rank, (side, rows) in enumerate(zip(them, places, strict=True))
+            _waiting(side, rows, waits, rank, straggler)
+            for rank, (side, rows) in enumerate(zip(ranks, rows_by_rank, strict=True))
         ),
-        waits_ns=tuple(int(np.median(mine)) for mine in waited),
+        waits_ns=tuple(int(np.median(rank_waits)) for rank_waits in waited),
     )
 
 
-def _waiting(side: Side, rows: Ints, waits: Ints, rank: int, late: int) -> Spans:
-    """When this rank waits, on its own timeline; of the late one, the time before it arrives."""
+def _waiting(side: Side, rows: Ints, waits: Ints, rank: int, straggler: int) -> Spans:
+    """Return the time in which this rank waits, on its own clock; for the straggler, the time before it arrives."""
     start = side.collectives.start_ns[rows]
-    if rank != late:
+    if rank != straggler:
         return union(start, start + waits[rank])
-    return union(start - np.delete(waits, late, axis=0).max(axis=0), start)
+    return union(start - np.delete(waits, straggler, axis=0).max(axis=0), start)
 
 
-def _by_step(values: Ints, of_step: Ints, many: int) -> Ints:
-    """Per rank, the sum over the collectives of each step."""
-    sums = np.zeros((len(values), many), np.int64)
+def _by_step(values: Ints, of_step: Ints, step_count: int) -> Ints:
+    """Return, per rank, the sum over the collectives of each step."""
+    sums = np.zeros((len(values), step_count), np.int64)
     for rank, row in enumerate(values):
         np.add.at(sums[rank], of_step, row)
     return sums
 
 
 def _keys(side: Side, ranks: int) -> tuple[Ints, Ints]:
-    """A number for each collective that all ranks must reach, the same on every rank; sorted, with its row.
+    """Return a key for each collective that all ranks must reach, equal on every rank, sorted, and its row.
 
-    By the sequence number of its group where that is told; else by the step that holds its launch, and by which of
-    its kind it is there.
+    The key is the sequence number within its group if known, else the step of its launch and its position among the
+    collectives of its kind in that step.
     """
-    every = side.collectives
-    rows = np.flatnonzero(every.is_kind(*TOGETHER) & ((every.group_size < 0) | (every.group_size == ranks)))
-    group = _group_numbers(every)[rows]
-    if len(rows) and (every.sequence[rows] >= 0).all():
-        keys = group * (1 << 40) + every.sequence[rows]
+    all_collectives = side.collectives
+    rows = np.flatnonzero(
+        all_collectives.is_kind(*TOGETHER) & ((all_collectives.group_size < 0) | (all_collectives.group_size == ranks))
+    )
+    group = _group_numbers(all_collectives)[rows]
+    if len(rows) and (all_collectives.sequence[rows] >= 0).all():
+        keys = group * (1 << 40) + all_collectives.sequence[rows]
     else:
         step = _step_numbers(side)[_launch_steps(side, rows)]
-        family = (step * len(KINDS) + every.kind[rows]) * (1 << 10) + group % (1 << 10)
-        keys = family * (1 << 20) + _occurrence(family)
+        family = (step * len(KINDS) + all_collectives.kind[rows]) * (1 << 10) + group % (1 << 10)
+        keys = family * (1 << 20) + _position_in_family(family)
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
-    # What is not unique tells nothing.
-    alone = np.ones(len(keys), bool)
-    same = np.flatnonzero(keys[1:] == keys[:-1])
-    alone[same] = alone[same + 1] = False
-    return keys[alone], rows[alone]
+    # Keys that are not unique cannot be matched.
+    is_unique = np.ones(len(keys), bool)
+    duplicates = np.flatnonzero(keys[1:] == keys[:-1])
+    is_unique[duplicates] = is_unique[duplicates + 1] = False
+    return keys[is_unique], rows[is_unique]
 
 
-def _group_numbers(every: Collectives) -> Ints:
-    """A number for each collective's group that is the same on every rank: of its name, not of its place."""
-    numbers = [crc32(name.encode()) % (1 << 20) for name in every.groups]
-    return np.array([*numbers, 0], np.int64)[every.group]
+def _group_numbers(all_collectives: Collectives) -> Ints:
+    """Return a number for the group of each collective that is equal on every rank: a hash of its name."""
+    numbers = [crc32(name.encode()) % (1 << 20) for name in all_collectives.groups]
+    return np.array([*numbers, 0], np.int64)[all_collectives.group]
 
 
-def _occurrence(family: Ints) -> Ints:
-    """Which of its family each is, in the order given."""
+def _position_in_family(family: Ints) -> Ints:
+    """Return the position of each item within its family, in the given order."""
     order = np.argsort(family, kind="stable")
-    opens = np.append(True, family[order][1:] != family[order][:-1])
-    place = np.arange(len(family))
-    counted = np.empty(len(family), np.int64)
-    counted[order] = place - np.maximum.accumulate(np.where(opens, place, 0))
-    return counted
+    starts = np.append(True, family[order][1:] != family[order][:-1])
+    index = np.arange(len(family))
+    position = np.empty(len(family), np.int64)
+    position[order] = index - np.maximum.accumulate(np.where(starts, index, 0))
+    return position
 
 
 def _launch_steps(side: Side, rows: Ints) -> Ints:
-    """The step in which each was called, as the host may run ahead; where no call is told, the one it begins in."""
-    events, every = side.run.event_rows, side.collectives
-    at = every.start_ns[rows].copy()
-    mine = events["correlation"][every.event[rows]]
+    """Return the step of each launch, as the host may run ahead; without a launch, the step in which it starts."""
+    events, all_collectives = side.run.event_rows, side.collectives
+    at = all_collectives.start_ns[rows].copy()
+    ids = events["correlation"][all_collectives.event[rows]]
     calls = np.flatnonzero((events["kind"] == Kind.LAUNCH) & (events["correlation"] >= 0))
-    if len(calls) and len(mine):
+    if len(calls) and len(ids):
         calls = calls[np.argsort(events["correlation"][calls], kind="stable")]
-        known = events["correlation"][calls]
-        found = np.minimum(np.searchsorted(known, mine), len(known) - 1)
-        hit = known[found] == mine
-        at[hit] = events["start_ns"][calls[found[hit]]]
+        call_ids = events["correlation"][calls]
+        index = np.minimum(np.searchsorted(call_ids, ids), len(call_ids) - 1)
+        linked = call_ids[index] == ids
+        at[linked] = events["start_ns"][calls[index[linked]]]
     return np.maximum(np.searchsorted(side.steps.start_ns, at, side="right") - 1, 0)
 
 
 def _step_numbers(side: Side) -> Ints:
-    """The number of each step: as the profiler counted it, which all ranks do alike; else its place."""
-    place = np.arange(len(side.steps))
+    """Return the number of each step: the profiler's, which is equal on all ranks, else its index."""
+    index = np.arange(len(side.steps))
     if side.steps.found_by != "ProfilerStep":
-        return place
+        return index
     marks = side.run.event_rows.of_kind(Kind.STEP)
-    words = marks.words("name").to_list()
-    told = [_NUMBER.search(word or "") for word in words]
-    if len(told) != len(place) or not all(told):
-        return place
-    numbers = np.array([int(found[1]) for found in told if found], np.int64)
+    names = marks.words("name").to_list()
+    matches = [_NUMBER.search(word or "") for word in names]
+    if len(matches) != len(index) or not all(matches):
+        return index
+    numbers = np.array([int(match[1]) for match in matches if match], np.int64)
     return numbers[np.argsort(marks["start_ns"], kind="stable")] % (1 << 20)
 
 
-def excess(arrived: Arrivals) -> dict[str, int]:
-    """For each part of the ledger but communication, how much longer it takes on the late rank than on the others."""
-    late = arrived.sides[arrived.late].ledger
-    others = [side.ledger for side in arrived.sides if side.ledger is not late]
+def excess(straggler: Arrivals) -> dict[str, int]:
+    """Return, for each ledger part but communication, the additional time on the straggler compared with the others."""
+    late_ledger = straggler.sides[straggler.late].ledger
+    others = [side.ledger for side in straggler.sides if side.ledger is not late_ledger]
     return {
-        part.key: late.median_ns(part.key) - int(np.median([other.median_ns(part.key) for other in others]))
-        for part in late.parts
+        part.key: late_ledger.median_ns(part.key) - int(np.median([other.median_ns(part.key) for other in others]))
+        for part in late_ledger.parts
         if part.key != "communication"
     }

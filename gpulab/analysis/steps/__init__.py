@@ -1,1 +1,1 @@
-"""Steps: detection, which of them are evidence, the ledger of each, pauses, and gaps of the device."""
+"""Steps: detection, steps used as evidence, the ledger of step time, pauses, idle gaps of the device."""

@@ -1,4 +1,4 @@
-"""Where the steps of a run are, and which of them are evidence."""
+"""Find the steps of a run, and select those used as evidence."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, STEPS, Kind, MarkKind
 
 Mask = NDArray[np.bool_]
-WARM_UP = 2  # the first steps of a loop pay for lazy initialisation; they are not plain steps
-SURELY_FRAC = 0.8  # without the profiler the GPU's work takes as long; a step shorter than this was not waited for
-FEW = 3  # fewer interior steps than this lower every confidence
+WARM_UP = 2  # the first steps of a loop include lazy initialisation and are never plain steps
+SURELY_FRAC = 0.8  # GPU work takes as long without the profiler; a shorter step did not wait for the GPU
+FEW = 3  # fewer interior steps lower every confidence
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The iterations of the loop: step i runs from `start_ns[i]` to `end_ns[i]`.
+    """The iterations of the training loop: step i runs from `start_ns[i]` to `end_ns[i]`.
 
-    `recorded` steps lie wholly inside a window in which events were recorded; `interior` ones of these are not at
-    the edge of that window, and only they are evidence. `plain` steps ran without the profiler and are warm: their
-    median is the real step time. On a virtual GPU there is no profiler, and the interior steps are both. Steps that
-    took batches which queued up while the profiler stopped are not plain either: `queued` counts them.
+    `recorded` steps are completely inside a window in which events were recorded. `interior` steps are recorded steps
+    away from the edges of that window; only they are used as evidence. `plain` steps are warm and ran without the
+    profiler: their median is the real step time. A virtual GPU has no profiler, so its interior steps are also its
+    plain steps. Steps served from batches that queued up while the profiler stopped are not plain (prefetch bias);
+    `queued` counts them.
 
-    Where the host runs ahead of the GPU, the steps are the GPU's, and `by_host` are those of the loop's Python code.
+    If the host runs ahead of the GPU, the steps are those of the GPU, and `by_host` has those of the Python loop.
     """
 
     start_ns: Ints
@@ -39,35 +40,35 @@ class Steps:
     interior: Mask
     plain: Mask
     found_by: str  # "DataLoader", "optimizer", "gpulab.step()", "ProfilerStep", "repetition of X" or "whole run"
-    burst: int = 1  # steps come in groups of this size: so many workers finish together
-    host: Steps | None = None  # where the host ran ahead: its own steps
-    queued: int = 0  # steps without the profiler that are not plain, as workers had made their batches in a pause
+    burst: int = 1  # steps come in groups of this size: this many workers finish together
+    host: Steps | None = None  # the steps of the Python loop, if the host ran ahead of the GPU
+    queued: int = 0  # unprofiled steps excluded from plain: their batches were prefetched during a pause
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     @property
     def by_host(self) -> Steps:
-        """The steps as the host went through them, for what is asked about calls."""
+        """The steps of the Python loop; use them for host calls."""
         return self.host or self
 
     @property
     def dur_ns(self) -> Ints:
-        """How long each step took."""
+        """Duration of each step."""
         return self.end_ns - self.start_ns
 
     @property
     def interior_bounds_ns(self) -> tuple[Ints, Ints]:
-        """Start and end of each interior step."""
+        """Start and end times of the interior steps."""
         return self.start_ns[self.interior], self.end_ns[self.interior]
 
     @property
     def interior_spans(self) -> Spans:
-        """The time of the interior steps."""
+        """The interior steps as spans."""
         return union(*self.interior_bounds_ns)
 
     def in_interior(self, at_ns: Ints) -> Mask:
-        """Which of these times lie in an interior step."""
+        """Return a mask of the times that are inside an interior step."""
         start, end = self.interior_bounds_ns
         if not len(start):
             return np.zeros(len(at_ns), bool)
@@ -76,118 +77,122 @@ class Steps:
         return inside
 
     def typical_covered_ns(self, spans: Spans) -> int:
-        """How much of these spans lies in a typical interior step."""
+        """Return how much of these spans is in a typical interior step."""
         return typical_ns(covered_ns(spans, *self.interior_bounds_ns), self.burst)
 
     @property
     def traced_ns(self) -> int | None:
-        """Median interior step, profiler on; None without one."""
+        """Median interior step time, with the profiler; None without interior steps."""
         return typical_ns(self.dur_ns[self.interior], self.burst) if self.interior.any() else None
 
     @property
     def plain_ns(self) -> int | None:
-        """Median step without the profiler; None where too few were seen."""
-        plain = self.dur_ns[self.plain]
-        return typical_ns(plain, self.burst) if len(plain) >= max(FEW, 2 * self.burst) else None
+        """Median step time without the profiler; None if there are too few plain steps."""
+        plain_dur_ns = self.dur_ns[self.plain]
+        return typical_ns(plain_dur_ns, self.burst) if len(plain_dur_ns) >= max(FEW, 2 * self.burst) else None
 
     @property
     def step_ns(self) -> int | None:
-        """The step time to quote: un-profiled where measured, else traced."""
+        """The step time to report: without the profiler if measured, else with it."""
         return self.plain_ns or self.traced_ns
 
     @property
     def inflation(self) -> float | None:
-        """Traced over un-profiled step time: what recording cost; None where either is missing."""
+        """Profiler overhead: traced over unprofiled step time; None if either is missing."""
         if self.traced_ns is None or self.plain_ns is None:
             return None
         return self.traced_ns / self.plain_ns
 
     @property
     def few(self) -> bool:
-        """Too few interior steps to speak of a median with confidence."""
+        """Whether there are too few interior steps for a reliable median."""
         return int(self.interior.sum()) < FEW
 
     def rows(self) -> Rows:
-        """The steps as rows of the table STEPS, for reading and for keeping."""
-        return STEPS.rows({column.name: getattr(self, column.name) for column in STEPS.columns})
+        """Return the steps as rows of the table STEPS."""
+        columns = {"start_ns": self.start_ns, "end_ns": self.end_ns, "recorded": self.recorded}
+        return STEPS.rows({**columns, "interior": self.interior, "plain": self.plain})
 
 
 def typical_ns(values_ns: Ints, burst: int = 1) -> int:
-    """The median, of means over groups of `burst` where steps come in bursts.
+    """Return the median; if steps come in bursts, the median of the means over groups of `burst`.
 
-    Four workers that finish together give one long step and three short ones: the median of these is not what a
-    step costs, the median of fours is.
+    Four workers that finish together give one long step and three short ones. The median of single steps then
+    underestimates the step time; the median of groups of four does not.
     """
     return int(np.median(grouped(values_ns, burst)))
 
 
 def grouped(values_ns: Ints, burst: int) -> Ints:
-    """The means of successive groups of `burst`; an incomplete last group is left out, unless it is all there is."""
-    whole = len(values_ns) // burst * burst
-    if not whole:
+    """Return the means of successive groups of `burst`. An incomplete last group counts only if it is the only one."""
+    length = len(values_ns) // burst * burst
+    if not length:
         return values_ns.mean(keepdims=True).astype(np.int64) if len(values_ns) else values_ns
-    means: Ints = values_ns[:whole].reshape(-1, burst).mean(axis=1).astype(np.int64)
+    means: Ints = values_ns[:length].reshape(-1, burst).mean(axis=1).astype(np.int64)
     return means
 
 
 def steps(run: Run) -> Steps:
-    """The steps of a run, by the best evidence there is for where they begin."""
-    found = _from_marks(run) if len(run.mark_rows) else None
-    return _as_the_gpu_did(run, found or _from_events(run))
+    """Find the steps of a run, from step marks if there are any, else from events.
+
+    If the host ran ahead of the GPU, the recorded steps are those of the GPU.
+    """
+    host = _from_marks(run) if len(run.mark_rows) else None
+    return _with_gpu_steps(run, host or _from_events(run))
 
 
-def _as_the_gpu_did(run: Run, found: Steps) -> Steps:
-    """The same steps where the GPU had them, if the host ran ahead of it."""
-    recorded = np.flatnonzero(found.recorded)
-    if found.found_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
-        return found
-    start, end = found.start_ns[recorded], found.end_ns[recorded]
+def _with_gpu_steps(run: Run, host: Steps) -> Steps:
+    """Replace the recorded steps by those of the GPU if the host ran ahead of it."""
+    recorded = np.flatnonzero(host.recorded)
+    if host.found_by == "whole run" or not len(recorded) or (np.diff(recorded) > 1).any():
+        return host
+    start, end = host.start_ns[recorded], host.end_ns[recorded]
     done = done_ns(run, start, end)
     if done is None:
-        return found
+        return host
     gpu = paced(done, start, end, computed=run.source.how == "virtual")
     if gpu is None:
-        return _once_filled(run, found, recorded[: filling(done, start, end)])
-    earlier, later = np.arange(len(found)) < recorded[0], found.start_ns >= gpu.end_ns[-1]
-    pieces = [(found.start_ns[earlier], found.end_ns[earlier]), gpu, (found.start_ns[later], found.end_ns[later])]
-    start, end = (np.concatenate(each) for each in zip(*pieces, strict=True))
-    mine = np.zeros(len(start), bool)
-    mine[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
-    plain = np.concatenate([found.plain[earlier], np.zeros(len(gpu.start_ns), bool), found.plain[later]])
-    interior = _without_edges(mine)
+        return _without_queue_filling(run, host, recorded[: filling(done, start, end)])
+    earlier, later = np.arange(len(host)) < recorded[0], host.start_ns >= gpu.end_ns[-1]
+    parts = [(host.start_ns[earlier], host.end_ns[earlier]), gpu, (host.start_ns[later], host.end_ns[later])]
+    start, end = (np.concatenate(times) for times in zip(*parts, strict=True))
+    on_gpu = np.zeros(len(start), bool)
+    on_gpu[earlier.sum() : earlier.sum() + len(gpu.start_ns)] = True
+    is_plain = np.concatenate([host.plain[earlier], np.zeros(len(gpu.start_ns), bool), host.plain[later]])
+    interior = _without_edges(on_gpu)
     if run.source.how == "virtual":
-        plain = interior
-    elif plain.any() and np.median((end - start)[plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
-        plain = np.zeros(len(start), bool)  # marks of a host that runs ahead: no GPU is done so soon
-    return Steps(start, end, mine, interior, plain, found.found_by, found.burst, host=found, queued=found.queued)
+        is_plain = interior
+    elif is_plain.any() and np.median((end - start)[is_plain]) < np.median((end - start)[interior]) * SURELY_FRAC:
+        is_plain = np.zeros(len(start), bool)  # the marks of a host that runs ahead: the GPU needs longer than that
+    return Steps(start, end, on_gpu, interior, is_plain, host.found_by, host.burst, host=host, queued=host.queued)
 
 
-def _once_filled(run: Run, found: Steps, filling_: Ints) -> Steps:
-    """The same, where these only filled the queue of launches: they are no evidence, if others are left.
+def _without_queue_filling(run: Run, steps: Steps, filling_steps: Ints) -> Steps:
+    """Exclude from the interior the steps that only filled the launch queue, if others remain.
 
-    Few among many do not move a median, and stay.
+    A minority of such steps does not change a median and is kept.
     """
-    steady = found.interior.copy()
-    steady[filling_] = False
-    if 2 * steady.sum() > found.interior.sum() or not steady.any():
-        return found
-    return replace(found, interior=steady, plain=steady if run.source.how == "virtual" else found.plain)
+    steady = steps.interior.copy()
+    steady[filling_steps] = False
+    if 2 * steady.sum() > steps.interior.sum() or not steady.any():
+        return steps
+    return replace(steps, interior=steady, plain=steady if run.source.how == "virtual" else steps.plain)
 
 
 def step_table(run: Run) -> Rows:
-    """One row for each step of a run."""
+    """Return the table STEPS: one row for each step of a run."""
     return steps(run).rows()
 
 
 def _from_marks(run: Run) -> Steps | None:
     starts, ends, found_by = marked_steps(run)
     if len(starts) < 2 and not run.recording.windows_ns:
-        return _judged(run, starts, ends, found_by)
-    return _judged(run, starts, ends, found_by) if len(starts) >= 2 else None
+        return _classify(run, starts, ends, found_by)
+    return _classify(run, starts, ends, found_by) if len(starts) >= 2 else None
 
 
 def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
-    """Start and end of each step by the marks: the user's, else the DataLoader's, else the optimizer's."""
+    """Return start and end of each step, and the kind of mark used: gpulab.step(), else DataLoader, else optimizer."""
     marks = run.mark_rows
     for kind, found_by in ((MarkKind.USER, "gpulab.step()"), (MarkKind.NEXT, "DataLoader"), (MarkKind.OPTIMIZER, "")):
         rows = marks.of_kind(kind)
@@ -201,23 +206,22 @@ def marked_steps(run: Run) -> tuple[Ints, Ints, str]:
     return none, none, "whole run"
 
 
-def completed(run: Run, found: Steps) -> int:
-    """How many steps the run went through to their end.
+def completed(run: Run, steps: Steps) -> int:
+    """Return how many steps the run completed.
 
-    Where marks are set at the ends of steps, the first of them has an end and no beginning: it is no step to measure,
-    but it was one.
+    If the marks are at the ends of steps, the first step has an end but no start: it cannot be measured, but it counts.
     """
-    if found.found_by == "whole run":
+    if steps.found_by == "whole run":
         return 1 if len(run.mark_rows.of_kind(MarkKind.USER, MarkKind.OPTIMIZER)) == 1 else 0
-    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(found.found_by)
+    at_ends = {"gpulab.step()": MarkKind.USER, "optimizer": MarkKind.OPTIMIZER}.get(steps.found_by)
     marks = len(run.mark_rows.of_kind(at_ends)) if at_ends is not None else 0
-    return max(len(found), marks)
+    return max(len(steps), marks)
 
 
 def _loader_steps(run: Run) -> tuple[Ints, Ints]:
-    """From one call of the leading loader's `__next__` to the next: fetch, then compute.
+    """Return start and end of steps that last from one call of `__next__` to the next: fetch, then compute.
 
-    The leading loader is the one with most batches; a pass ends with the call that yields nothing.
+    Only the loader with the most batches counts. A pass ends with the call that yields no batch.
     """
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     batches = np.bincount(calls["loader"][calls["yielded"]], minlength=1)
@@ -237,22 +241,22 @@ def _from_events(run: Run) -> Steps:
             continue
         start = np.sort(rows["start_ns"])
         if kind is Kind.STEP:
-            # Steps follow one another; the last is as long as its own range.
+            # Each step ends where the next starts; the last one ends with its own range.
             order = np.argsort(rows["start_ns"], kind="stable")
             end = np.append(start[1:], start[-1] + rows["dur_ns"][order][-1])
-            return _judged(run, start, end, found_by)
-        return _judged(run, start[:-1], start[1:], found_by)
+            return _classify(run, start, end, found_by)
+        return _classify(run, start[:-1], start[1:], found_by)
     if len(run.host_rows) and not len(run.mark_rows):
-        # Recorded by gpulab: a cell, most likely a loop. In a foreign trace the repetition may be a model's layers; and
-        # so it may be where a loop with an optimizer or a DataLoader ended in its second step.
+        # Recorded by gpulab, without marks: a cell, most likely a loop. In traces of other tools the layers of a model
+        # may repeat; so may they in a loop with an optimizer or a DataLoader that ended in its second step.
         name, start = repeated_starts(events, run.main_thread)
         if len(start):
-            return _judged(run, start[:-1], start[1:], f"repetition of {name}")
-    return _judged(run, *_whole(run), "whole run")
+            return _classify(run, start[:-1], start[1:], f"repetition of {name}")
+    return _classify(run, *_all_work(run), "whole run")
 
 
-def _whole(run: Run) -> tuple[Ints, Ints]:
-    """One window for all: from the first event to the end of the last work; what follows is the profiler stopping."""
+def _all_work(run: Run) -> tuple[Ints, Ints]:
+    """Return one window from the first event to the end of the last work. After that the profiler stops."""
     events = run.event_rows
     work = events.of_kind(Kind.OP, Kind.LOADER, Kind.LAUNCH, Kind.COPY_CALL, *DEVICE_KINDS)
     if not len(work):
@@ -262,42 +266,44 @@ def _whole(run: Run) -> tuple[Ints, Ints]:
 
 def _optimizer_ranges(run: Run) -> Rows:
     events = run.event_rows
-    return events.where(events.matching(lambda word: word.startswith("Optimizer.step#")))
+    return events.where(events.matching(lambda name: name.startswith("Optimizer.step#")))
 
 
-def _judged(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
-    """Say of each step whether it was recorded, is interior, is plain."""
+def _classify(run: Run, start: Ints, end: Ints, found_by: str) -> Steps:
+    """Classify each step: recorded, interior, plain."""
     windows = run.recording.windows_ns
     pauses = run.recording.pauses_ns
-    # What gpulab itself did in the main thread belongs to no step: a step ends where that begins.
+    # Work of gpulab itself in the main thread belongs to no step: a step ends where it starts.
     for pause_start, pause_end in pauses:
         end = np.where((start < pause_start) & (end > pause_start), pause_start, end)
         start = np.where((start >= pause_start) & (start < pause_end), pause_end, start)
     end = np.maximum(start, end)
-    lasted = end > start  # one that took no time is no iteration of anything
+    non_empty = end > start
     recorded = np.zeros(len(start), bool)
-    touched = np.zeros(len(start), bool)
-    best: Mask = recorded
+    overlaps_window = np.zeros(len(start), bool)
+    longest: Mask = recorded
     for window_start, window_end in windows:
-        inside = (start >= window_start) & (end <= window_end) & lasted
+        inside = (start >= window_start) & (end <= window_end) & non_empty
         recorded |= inside
-        touched |= (end > window_start) & (start < window_end)
-        best = inside if inside.sum() >= best.sum() else best
-    cut = np.zeros(len(start), bool)
+        overlaps_window |= (end > window_start) & (start < window_end)
+        longest = inside if inside.sum() >= longest.sum() else longest
+    overlaps_pause = np.zeros(len(start), bool)
     for pause_start, pause_end in pauses:
-        cut |= (end >= pause_start) & (start <= pause_end)
+        overlaps_pause |= (end >= pause_start) & (start <= pause_end)
     burst = _burst(run, found_by)
-    # Workers build `prefetch_factor` batches each before the first step: those come free.
-    made_before = max(map(capacity, run.loaders), default=0) if burst > 1 else 0
-    settled = np.arange(len(start)) >= WARM_UP + made_before
-    interior = _without_edges(best)
-    # Nothing was recorded of a virtual run, it was worked out: no profiler lengthened its steps.
+    # Each worker loads `prefetch_factor` batches before the first step: the first steps need not wait for data.
+    prefetched = max(map(capacity, run.loaders), default=0) if burst > 1 else 0
+    warm = np.arange(len(start)) >= WARM_UP + prefetched
+    interior = _without_edges(longest)
+    # A virtual run is computed, not recorded: no profiler lengthened its steps.
     if run.source.how == "virtual":
         return Steps(start, end, recorded, interior, interior, found_by, burst)
-    plain = ~touched & ~cut & settled & lasted
-    taken_ns = queued_ns(run)
-    free = np.searchsorted(taken_ns, end) > np.searchsorted(taken_ns, start)
-    return Steps(start, end, recorded, interior, plain & ~free, found_by, burst, queued=int((plain & free).sum()))
+    is_plain = ~overlaps_window & ~overlaps_pause & warm & non_empty
+    prefetched_ns = queued_ns(run)
+    is_biased = np.searchsorted(prefetched_ns, end) > np.searchsorted(prefetched_ns, start)
+    return Steps(
+        start, end, recorded, interior, is_plain & ~is_biased, found_by, burst, queued=int((is_plain & is_biased).sum())
+    )
 
 
 def _burst(run: Run, found_by: str) -> int:
@@ -306,9 +312,9 @@ def _burst(run: Run, found_by: str) -> int:
 
 
 def _without_edges(recorded: Mask) -> Mask:
-    """The recorded steps less the first (it waits for earlier work) and the last (it meets the profiler's stop).
+    """Drop the first recorded step (it waits for earlier work) and the last (the profiler stops in it).
 
-    With four or fewer, what can be spared is: the first, then none; the caller sees that they are few.
+    Of two steps only the first is dropped, of one step none; `Steps.few` is then true.
     """
     index = np.flatnonzero(recorded)
     interior = np.zeros(len(recorded), bool)

@@ -1,4 +1,4 @@
-"""The gaps between the work of a device: when, how long, in which step."""
+"""Idle gaps between the work of a device: when, how long, in which step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpulab.run import Run
 GAPS = Table(
     "gaps",
     (
-        Column("start_ns", "int64", "when the device fell idle, from the start of the run"),
-        Column("end_ns", "int64", "when work began again"),
-        Column("dur_ns", "int64", "how long it was idle"),
-        Column("step", "int32", "the step in which the gap begins, an index into the steps; -1 if in none"),
+        Column("start_ns", "int64", "when the device became idle, from the start of the run"),
+        Column("end_ns", "int64", "when it worked again"),
+        Column("dur_ns", "int64", "duration of the gap"),
+        Column("step", "int32", "index of the step in which the gap starts; -1 if in none"),
     ),
 )
 
@@ -25,9 +25,9 @@ GAPS = Table(
 def gap_table(
     run: Run, device: int | None = None, *, longer_than_ns: int = 0, found: Steps | None = None
 ) -> Rows | None:
-    """Each gap between the first and the last work of a device, in order of time; None where there is no such work.
+    """Return each idle gap between the first and the last work of a device, in order of time; None without such work.
 
-    Without a device, a gap is time in which none of them worked. `found`: the steps, where they are known already.
+    Without `device`, a gap is time in which no device worked. `found`: the steps of the run, if already known.
     """
     work = device_work(run, device)
     if not len(work):
@@ -44,11 +44,11 @@ def gap_table(
     )
 
 
-def step_at(found: Steps, at_ns: Ints) -> Ints:
-    """The step that each instant lies in, by its index; -1 where it lies in none."""
-    order = np.argsort(found.start_ns, kind="stable")
-    begun = np.searchsorted(found.start_ns[order], at_ns, side="right") - 1
+def step_at(steps: Steps, at_ns: Ints) -> Ints:
+    """Return, for each time, the index of the step that contains it; -1 if no step does."""
+    order = np.argsort(steps.start_ns, kind="stable")
+    position = np.searchsorted(steps.start_ns[order], at_ns, side="right") - 1
     if not len(order):
-        return begun
-    step = order[np.maximum(begun, 0)]
-    return np.where((begun >= 0) & (at_ns < found.end_ns[step]), step, -1)
+        return position
+    step = order[np.maximum(position, 0)]
+    return np.where((position >= 0) & (at_ns < steps.end_ns[step]), step, -1)

@@ -1,10 +1,9 @@
-"""Where the time of each interior step went: an exact partition, in whole nanoseconds.
+"""The ledger: an exact partition of the time of each interior step, in whole nanoseconds.
 
-Every instant of a step is either device work (matrix kernels > other kernels > communication > copies: what is
-hidden behind the former is not counted again) or idle, and then it is named by what the launching threads did, in
-a fixed priority: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
-dispatch > Python. Without a GPU the CPU is the device: its work is the operators that are long enough to be worth
-their call.
+Time in which the device works is attributed in this order: matrix kernels > other kernels > communication > copies.
+Overlapped work of lower priority is not counted again. Idle time is attributed to the activity of the launching
+threads, in this order: loader > allocation > synchronisation > copy call > launch > other runtime call > operator
+dispatch > Python. Without a GPU the CPU is the device: its work is the operators that take longer than their dispatch.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import DEVICE_KINDS, RUNTIME_KINDS, Kind, StallKind
 
-SMALL_OP_NS = 10_000  # calling an operator costs 2-5 us here; one this short is mostly its own call
-LONG_GAP_NS = 200_000  # Python needs 1-100 us from one operator to the next; a longer gap is code of its own
+SMALL_OP_NS = 10_000  # dispatching an operator takes 2-5 us; a shorter operator is mostly dispatch
+LONG_GAP_NS = 200_000  # Python needs 1-100 us between operators; a longer gap is other code of the loop
 
 
 @dataclass(frozen=True)
 class Part:
-    """One row of the ledger: its key, its name on screen, whether the device works in it, what it means."""
+    """One row of the ledger: key, label, whether the device works, and meaning."""
 
     key: str
     label: str
@@ -39,27 +38,27 @@ class Part:
 GPU_PARTS = (
     Part("matmul", "matrix kernels", True, "matrix products, convolutions and fused attention on the GPU"),
     Part("kernels", "other kernels", True, "every other kernel"),
-    Part("communication", "exposed communication", True, "collectives with no kernel beside them"),
-    Part("copies", "exposed copies", True, "copies and memsets with no kernel beside them"),
+    Part("communication", "exposed communication", True, "collectives not overlapped by a kernel"),
+    Part("copies", "exposed copies", True, "copies and memsets not overlapped by a kernel or a collective"),
     Part("loader", "waiting for data", False, "GPU idle while the main thread was inside DataLoader.__next__"),
-    Part("alloc", "allocation calls", False, "GPU idle during cudaMalloc, cudaFree and the like"),
+    Part("alloc", "allocation calls", False, "GPU idle during cudaMalloc, cudaFree and similar calls"),
     Part("sync", "after synchronisation", False, "GPU idle while the host was inside a synchronising call"),
     Part("copy_call", "copy calls", False, "GPU idle while the host was inside a copy call"),
     Part("launch", "launch calls", False, "GPU idle while the host was inside a launch call"),
     Part("runtime", "other CUDA calls", False, "GPU idle during any other runtime call"),
     Part("dispatch", "operator dispatch", False, "GPU idle while PyTorch prepared an operator"),
-    Part("glue", "Python between operators", False, "GPU idle in the short Python stretches between operators"),
-    Part("python", "Python outside PyTorch", False, "GPU idle in long stretches without any PyTorch call"),
+    Part("glue", "Python between operators", False, "GPU idle in short gaps of Python code between operators"),
+    Part("python", "Python outside PyTorch", False, "GPU idle in long gaps without any PyTorch call"),
 )
 CPU_PARTS = (
     Part("compute", "compute", True, "operators of 10 us and more"),
     Part("loader", "waiting for data", False, "the main thread was inside DataLoader.__next__"),
-    Part("dispatch", "small operators", False, "operators under 10 us and the overhead of calling operators"),
-    Part("glue", "Python between operators", False, "the short Python stretches between operators"),
-    Part("python", "Python outside PyTorch", False, "long stretches without any PyTorch call"),
+    Part("dispatch", "small operators", False, "operators under 10 us and the overhead of dispatching operators"),
+    Part("glue", "Python between operators", False, "short gaps of Python code between operators"),
+    Part("python", "Python outside PyTorch", False, "long gaps without any PyTorch call"),
 )
 DISPATCHING = ("launch", "runtime", "dispatch", "glue")
-HOST_KINDS = {  # what the host does in each idle part, in order of priority
+HOST_KINDS = {  # the host events of each idle part, in order of priority
     "loader": Kind.LOADER,
     "alloc": Kind.ALLOC,
     "sync": Kind.SYNC,
@@ -72,34 +71,34 @@ HOST_KINDS = {  # what the host does in each idle part, in order of priority
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
-    """Per interior step, the ns that went to each part; for every step the parts sum to its length exactly."""
+    """Time of each interior step by part, in ns. The parts of a step sum exactly to its duration."""
 
-    device: str  # "gpu" or "cpu": which processor counts as the device
-    parts: tuple[Part, ...]  # in the order they are shown
-    step_ns: Ints  # length of each interior step
+    device: str  # "gpu" or "cpu": the processor that counts as the device
+    parts: tuple[Part, ...]  # in display order
+    step_ns: Ints  # duration of each interior step
     part_ns: Mapping[str, Ints]  # key -> one value per interior step
-    spans: Mapping[str, Spans]  # key -> when, over all interior steps
+    spans: Mapping[str, Spans]  # key -> its time, over all interior steps
     burst: int = 1  # as Steps.burst
 
     def of(self, *keys: str) -> Ints:
-        """Per interior step, the ns of these parts together; a part this device does not have adds nothing."""
+        """Return the sum of these parts for each interior step, in ns; parts that this device lacks count as 0."""
         return sum((self.part_ns[key] for key in keys if key in self.part_ns), np.zeros_like(self.step_ns))
 
     def median_ns(self, *keys: str) -> int:
-        """The median over interior steps (over bursts of them, where they come in bursts) of these parts together."""
+        """Return the median over interior steps (or bursts of steps) of the sum of these parts."""
         return typical_ns(self.of(*keys), self.burst)
 
     def share(self, *keys: str) -> float:
-        """These parts of a typical step, 0-1, by medians: what happens in most steps, not in a few."""
+        """Return the share of these parts in a typical step, 0-1, by medians: insensitive to outliers."""
         return self.median_ns(*keys) / max(1, typical_ns(self.step_ns, self.burst))
 
     def range_ns(self, *keys: str) -> tuple[int, int]:
-        """Smallest and largest over interior steps."""
+        """Return the smallest and the largest sum of these parts over interior steps."""
         values = self.of(*keys)
         return int(values.min()), int(values.max())
 
     def frac(self, *keys: str) -> float:
-        """Share of all interior step time, 0-1; over all parts these sum to one."""
+        """Return the share of these parts in all interior step time, 0-1; the shares of all parts sum to one."""
         return float(self.of(*keys).sum() / self.step_ns.sum())
 
     @property
@@ -109,19 +108,19 @@ class Ledger:
 
     @property
     def idle_frac(self) -> float:
-        """Share of all interior step time in which the device did nothing."""
+        """Share of all interior step time in which the device was idle."""
         return self.frac(*(part.key for part in self.parts if not part.busy))
 
     def label(self, key: str) -> str:
-        """The name of a part on screen."""
+        """Return the label of a part."""
         return next(part.label for part in self.parts if part.key == key)
 
 
 def ledger(run: Run, steps: Steps) -> Ledger | None:
-    """The ledger of a run's interior steps; None where no step was recorded with events."""
+    """Compute the ledger of the interior steps of a run; None if no step was recorded with events."""
     start, end = steps.interior_bounds_ns
-    real = end > start
-    start, end = start[real], end[real]
+    non_empty = end > start
+    start, end = start[non_empty], end[non_empty]
     if not len(start) or not len(run.event_rows):
         return None
     window = union(start, end)
@@ -134,7 +133,7 @@ def ledger(run: Run, steps: Steps) -> Ledger | None:
 
 
 def main_device(run: Run) -> int:
-    """The GPU that did most work in this run."""
+    """Return the index of the GPU that worked most in this run."""
     events = run.event_rows
     work = np.flatnonzero(events["kind"] >= min(DEVICE_KINDS))
     busiest = np.bincount(np.maximum(events["device"][work], 0), weights=events["dur_ns"][work])
@@ -142,36 +141,36 @@ def main_device(run: Run) -> int:
 
 
 def host_threads(run: Run) -> Ints:
-    """The threads whose doings explain the device: those that start its work, and the main one."""
+    """Return the threads that explain idle time of the device: those that launch its work, and the main thread."""
     rows = run.event_rows.of_kind(Kind.LAUNCH, Kind.COPY_CALL)
     return np.union1d(np.unique(rows["thread"]), [run.main_thread])
 
 
 def partition(window: Spans, layers: Sequence[tuple[str, Spans]], rest: str) -> dict[str, Spans]:
-    """Each instant of the window to the first layer that covers it; what none covers to `rest`."""
-    left, parts = window, {}
+    """Assign all time of the window to the first layer that covers it, and uncovered time to `rest`."""
+    remaining, parts = window, {}
     for key, spans in layers:
-        parts[key] = intersect(left, spans)
-        left = subtract(left, spans)
-    parts[rest] = left
+        parts[key] = intersect(remaining, spans)
+        remaining = subtract(remaining, spans)
+    parts[rest] = remaining
     return parts
 
 
 def host_parts(run: Run, window: Spans, device: str) -> dict[str, Spans]:
-    """What the host did at every instant of a window, whether the device worked meanwhile or not."""
+    """Partition a window by host activity, whether or not the device worked at the same time."""
     on_gpu = device == "gpu"
     layers = host_layers(_host_events(run, window), window) if on_gpu else _cpu_layers(run, window)
     return partition(window, layers, rest=(GPU_PARTS if on_gpu else CPU_PARTS)[-1].key)
 
 
 def _gpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
-    work = _inside(run.event_rows.of_kind(*DEVICE_KINDS), window)
+    work = _rows_in_window(run.event_rows.of_kind(*DEVICE_KINDS), window)
     work = work.where(work["device"] == main_device(run))
     return [*device_layers(work), *host_layers(_host_events(run, window), window)]
 
 
 def device_layers(work: Rows) -> list[tuple[str, Spans]]:
-    """Device work by part, in order of priority."""
+    """Return device work by part, in order of priority."""
     kernel = work["kind"] == Kind.KERNEL
     matrix = kernel & work.matching(is_matrix)
     return [
@@ -183,9 +182,9 @@ def device_layers(work: Rows) -> list[tuple[str, Spans]]:
 
 
 def host_layers(host: Rows, window: Spans) -> list[tuple[str, Spans]]:
-    """What host threads did, by part, in order of priority; what no part covers is Python outside PyTorch."""
+    """Return host activity by part, in order of priority; uncovered time is Python outside PyTorch."""
     layers = [(key, host.of_kind(kind).spans()) for key, kind in HOST_KINDS.items()]
-    return [*layers, ("glue", _glue(host, window))]
+    return [*layers, ("glue", _between_operators(host, window))]
 
 
 def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
@@ -195,39 +194,39 @@ def _cpu_layers(run: Run, window: Spans) -> list[tuple[str, Spans]]:
         ("loader", host.of_kind(Kind.LOADER).spans()),
         ("compute", _compute(ops)),
         ("dispatch", ops.spans()),
-        ("glue", _glue(host, window)),
+        ("glue", _between_operators(host, window)),
     ]
 
 
 def _compute(ops: Rows) -> Spans:
-    """The own time of operators that have enough of it to be worth their call."""
-    own = innermost(ops)
-    worth = own.per_row_ns(len(ops)) >= SMALL_OP_NS
-    return union(own.start_ns[worth[own.row]], own.end_ns[worth[own.row]])
+    """Return the self time of operators whose self time is at least SMALL_OP_NS."""
+    segments = innermost(ops)
+    long_enough = segments.per_row_ns(len(ops)) >= SMALL_OP_NS
+    return union(segments.start_ns[long_enough[segments.row]], segments.end_ns[long_enough[segments.row]])
 
 
 def _host_events(run: Run, window: Spans) -> Rows:
     events = run.event_rows
-    mine = _inside(events.where(np.isin(events["thread"], host_threads(run))), window)
+    rows = _rows_in_window(events.where(np.isin(events["thread"], host_threads(run))), window)
     compiling = run.stall_rows.of_kind(StallKind.COMPILE)
     if not len(compiling):
-        return mine
-    # torch.compile is Python code, whatever operators it tries out and however it records its own phases as operators.
-    within = covered_ns(compiling.spans(), mine["start_ns"], mine["start_ns"] + mine["dur_ns"])
-    return mine.where((mine["kind"] != Kind.OP) | (2 * within <= mine["dur_ns"]))
+        return rows
+    # Compilation counts as Python code: torch.compile runs operators and records its own phases as operators.
+    compiling_ns = covered_ns(compiling.spans(), rows["start_ns"], rows["start_ns"] + rows["dur_ns"])
+    return rows.where((rows["kind"] != Kind.OP) | (2 * compiling_ns <= rows["dur_ns"]))
 
 
-def _glue(host: Rows, window: Spans) -> Spans:
-    """The short gaps between one PyTorch call and the next."""
+def _between_operators(host: Rows, window: Spans) -> Spans:
+    """Return the short gaps between successive PyTorch calls."""
     calls = host.of_kind(Kind.OP, Kind.LOADER, *RUNTIME_KINDS).spans()
     if not len(calls.start_ns):
         return nothing()
-    between = gaps(calls, int(window.start_ns[0]), int(window.end_ns[-1]))
-    short = between.end_ns - between.start_ns < LONG_GAP_NS
-    return Spans(between.start_ns[short], between.end_ns[short])
+    idle = gaps(calls, int(window.start_ns[0]), int(window.end_ns[-1]))
+    short = idle.end_ns - idle.start_ns < LONG_GAP_NS
+    return Spans(idle.start_ns[short], idle.end_ns[short])
 
 
-def _inside(rows: Rows, window: Spans) -> Rows:
-    """The rows that reach into the window's extent."""
+def _rows_in_window(rows: Rows, window: Spans) -> Rows:
+    """Return the rows that overlap the time from the first to the last instant of the window."""
     first, last = int(window.start_ns[0]), int(window.end_ns[-1])
     return rows.where((rows["start_ns"] < last) & (rows["start_ns"] + rows["dur_ns"] > first))

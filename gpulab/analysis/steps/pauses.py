@@ -1,7 +1,7 @@
-"""Steps that take far longer than their neighbours: how many, how regular, what they cost, what ran in them.
+"""Pauses: steps far longer than the others. How many, how regular, their cost, and the code that ran in them.
 
-Asked of all steps that were marked, recorded with events or not. What waits for a batch, a garbage collection or a
-compilation is taken out first: those have names of their own.
+All marked steps are examined, recorded with events or not. Waits for batches, garbage collections and compilations are
+subtracted first, because other rules report them.
 """
 
 from __future__ import annotations
@@ -17,73 +17,73 @@ from gpulab.intervals import Ints, Spans, covered_ns, union
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-TIMES = 1.5  # a pause makes its step this many times the median; less is the spread of ordinary steps
-SPREADS = 6.0  # and it stands out by this many times the spread of them, by median absolute deviation
-LEAST_STEPS = 12  # fewer do not tell an outlier from a habit
-LIKE_FRAC = 0.4  # of the upper quartile: pauses of one kind are about equally long
-LEAST_REGULAR = 4  # fewer pauses are regular by chance
-REGULAR_FRAC = 0.8  # so many of the distances between pauses are alike where they are periodic
+TIMES = 1.5  # a step with a pause takes at least this many times the median; less is ordinary variation
+SPREADS = 6.0  # and it exceeds the median by this many median absolute deviations
+LEAST_STEPS = 12  # with fewer steps an outlier cannot be recognised
+LIKE_FRAC = 0.4  # of the upper quartile: pauses of one kind have similar length
+LEAST_REGULAR = 4  # fewer pauses may be regular by chance
+REGULAR_FRAC = 0.8  # in periodic pauses, this share of the distances between pauses is equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """Steps that pause, among the warm ones."""
+    """Warm steps with a pause."""
 
     count: int
-    steps: int  # how many were looked at
-    every: int | None  # they come every so many steps; None: not regularly
-    each_ns: int  # what one costs beyond an ordinary step, the median
-    total_ns: int  # what all cost together
-    step_mean_ns: int  # with its share of the pauses
-    ordinary_ns: int  # the median step
-    called: str | None  # what the user's line called in a library then, in most samples
-    frame: str | None  # the user's line then
-    samples: int  # how many samples stand behind that
-    spans: Spans  # the steps that pause
+    steps: int  # steps examined
+    every: int | None  # period in steps; None: irregular
+    each_ns: int  # median time by which such a step exceeds an ordinary one
+    total_ns: int  # cost of all pauses
+    step_mean_ns: int  # mean step time, pauses included
+    ordinary_ns: int  # median step time
+    called: str | None  # library function that the user's line called during pauses, in most samples
+    frame: str | None  # the user's line during pauses
+    samples: int  # number of samples that show this line
+    spans: Spans  # the steps with a pause
 
     @property
     def frac(self) -> float:
-        """The share of an average step."""
+        """Share of the mean step time."""
         return self.total_ns / max(1, self.steps * self.step_mean_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """What it costs to begin another pass over the data."""
+    """Cost of starting another pass over the data."""
 
-    count: int  # beginnings after the first
-    each_ns: int  # how much longer than others the first batch of a pass takes, the median
+    count: int  # passes started after the first
+    each_ns: int  # median extra time for the first batch of a pass
     frac: float  # share of the time of all steps
     spans: Spans
 
 
 def pauses(run: Run, steps: Steps) -> Pauses | None:
-    """The steps that pause; None where none do, or where they are an evaluation, which is work and no pause."""
-    looked = _comparable(steps)
-    if looked.sum() < LEAST_STEPS:
+    """Find the steps with a pause; None if there are none. Steps with an evaluation do not count: that is work."""
+    mask = _warm_steps(steps)
+    if mask.sum() < LEAST_STEPS:
         return None
-    start, end = steps.start_ns[looked], steps.end_ns[looked]
-    dur = end - start - _named(run, start, end)
-    excess = dur - _ordinary(dur, steps.recorded[looked])
+    start, end = steps.start_ns[mask], steps.end_ns[mask]
+    dur = end - start - _time_of_other_rules(run, start, end)
+    excess = dur - _ordinary(dur, steps.recorded[mask])
     middle = float(np.median(dur))
     spread = float(np.median(np.abs(excess)))
-    out = (excess > (TIMES - 1) * middle) & (excess > SPREADS * spread)
-    out &= ~_evaluates(run, start, end)
-    if out.any():  # what a busy machine adds here and there is shorter than what is looked for
-        out &= excess >= LIKE_FRAC * np.percentile(excess[out], 75)
-    if out.sum() < 2 or 2 * out.sum() > len(dur):
+    is_pause = (excess > (TIMES - 1) * middle) & (excess > SPREADS * spread)
+    is_pause &= ~_evaluates(run, start, end)
+    if is_pause.any():  # short outliers are noise of a busy machine
+        is_pause &= excess >= LIKE_FRAC * np.percentile(excess[is_pause], 75)
+    if is_pause.sum() < 2 or 2 * is_pause.sum() > len(dur):
         return None
-    spans = union(start[out], end[out])
-    called, frame, samples = _doing(run, spans)
+    spans = union(start[is_pause], end[is_pause])
+    library_call, frame, samples = _sampled_code(run, spans)
     return Pauses(
-        count=int(out.sum()),
+        count=int(is_pause.sum()),
         steps=len(dur),
-        every=_every(np.flatnonzero(looked)[out]),
-        each_ns=int(np.median(excess[out])),
-        total_ns=int(excess[out].sum()),
+        every=_period(np.flatnonzero(mask)[is_pause]),
+        each_ns=int(np.median(excess[is_pause])),
+        total_ns=int(excess[is_pause].sum()),
         step_mean_ns=int((end - start).mean()),
         ordinary_ns=int(np.median(end - start)),
-        called=called,
+        called=library_call,
         frame=frame,
         samples=samples,
         spans=spans,
@@ -91,42 +91,44 @@ def pauses(run: Run, steps: Steps) -> Pauses | None:
 
 
 def passes(run: Run, steps: Steps) -> Passes | None:
-    """What the first batch of a pass costs beyond the others; None with one pass, or where it costs nothing more."""
+    """Compute the extra cost of the first batch of a pass; None with a single pass, or without extra cost."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls) or steps.found_by != "DataLoader":
         return None
-    leading = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
-    mine = calls.where((calls["loader"] == leading) & calls["yielded"])
-    begins = np.flatnonzero(np.diff(mine["epoch"]) > 0) + 1
-    took = mine["end_ns"] - mine["start_ns"]
-    cost = took[begins] - int(np.median(took)) if len(begins) else took[:0]
-    begins, cost = begins[cost > 0], cost[cost > 0]
-    if not len(begins):
+    main_loader = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
+    fetches = calls.where((calls["loader"] == main_loader) & calls["yielded"])
+    first_batches = np.flatnonzero(np.diff(fetches["epoch"]) > 0) + 1
+    fetch_ns = fetches["end_ns"] - fetches["start_ns"]
+    extra_ns = fetch_ns[first_batches] - int(np.median(fetch_ns)) if len(first_batches) else fetch_ns[:0]
+    first_batches, extra_ns = first_batches[extra_ns > 0], extra_ns[extra_ns > 0]
+    if not len(first_batches):
         return None
     return Passes(
-        count=len(begins),
-        each_ns=int(np.median(cost)),
-        frac=float(cost.sum() / max(1, int(steps.dur_ns.sum()))),
-        spans=union(mine["start_ns"][begins], mine["end_ns"][begins]),
+        count=len(first_batches),
+        each_ns=int(np.median(extra_ns)),
+        frac=float(extra_ns.sum() / max(1, int(steps.dur_ns.sum()))),
+        spans=union(fetches["start_ns"][first_batches], fetches["end_ns"][first_batches]),
     )
 
 
-def _comparable(steps: Steps) -> Mask:
-    """Warm steps: plain ones, and those recorded with events, which are compared with their own kind."""
-    late: Mask = (np.arange(len(steps)) >= WARM_UP) & (steps.plain | steps.interior)
-    return late
+def _warm_steps(steps: Steps) -> Mask:
+    """Return the warm steps: plain ones and recorded ones. Each kind is compared with its own median."""
+    warm: Mask = (np.arange(len(steps)) >= WARM_UP) & (steps.plain | steps.interior)
+    return warm
 
 
-def _named(run: Run, start: Ints, end: Ints) -> Ints:
-    """Per step, the time that other rules have a name for: waits for batches, collections, compilations."""
+def _time_of_other_rules(run: Run, start: Ints, end: Ints) -> Ints:
+    """Return, per step, the time that other rules report: waits for batches, garbage collection, compilation."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
-    held = stalled(run)
-    spans = union(np.concatenate([calls["start_ns"], held.start_ns]), np.concatenate([calls["end_ns"], held.end_ns]))
+    stalls = stalled(run)
+    spans = union(
+        np.concatenate([calls["start_ns"], stalls.start_ns]), np.concatenate([calls["end_ns"], stalls.end_ns])
+    )
     return covered_ns(spans, start, end)
 
 
 def _ordinary(dur: Ints, recorded: Mask) -> Ints:
-    """For each step the median of its kind: recording lengthens a step."""
+    """Return, for each step, the median of its kind, as recording makes steps longer."""
     ordinary = np.full(len(dur), int(np.median(dur)), np.int64)
     for kind in (recorded, ~recorded):
         if kind.sum() >= LEAST_STEPS // 2:
@@ -135,37 +137,37 @@ def _ordinary(dur: Ints, recorded: Mask) -> Ints:
 
 
 def _evaluates(run: Run, start: Ints, end: Ints) -> Mask:
-    """Which steps hold batches of another loader than the leading one."""
+    """Return a mask of the steps that fetch batches from another loader than the main one."""
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if not len(calls):
         return np.zeros(len(start), bool)
-    leading = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
-    at = np.sort(calls["start_ns"][calls["loader"] != leading])
-    others: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
-    return others
+    main_loader = int(np.bincount(calls["loader"][calls["yielded"]], minlength=1).argmax())
+    at = np.sort(calls["start_ns"][calls["loader"] != main_loader])
+    evaluates: Mask = np.searchsorted(at, end) > np.searchsorted(at, start)
+    return evaluates
 
 
-def _every(index: Ints) -> int | None:
-    """The distance at which they come; None where the distances differ, or there are too few to tell."""
-    apart = np.diff(index)
+def _period(index: Ints) -> int | None:
+    """Return the period in steps; None if the distances differ or there are too few."""
+    distances = np.diff(index)
     if len(index) < LEAST_REGULAR:
         return None
-    middle = int(np.median(apart))
-    # One may lie in a step that is not looked at, because gpulab itself paused there.
-    times = np.maximum(np.round(apart / max(1, middle)), 1)
-    regular = (np.abs(apart - times * middle) <= round(0.02 * middle)).mean() >= REGULAR_FRAC
-    regular &= times.sum() <= 2 * len(apart)  # most of those that should have come did
+    middle = int(np.median(distances))
+    # A pause may be missing because its step is not examined: gpulab itself paused there.
+    multiples = np.maximum(np.round(distances / max(1, middle)), 1)
+    regular = (np.abs(distances - multiples * middle) <= round(0.02 * middle)).mean() >= REGULAR_FRAC
+    regular &= multiples.sum() <= 2 * len(distances)  # at most half of them are missing
     return middle if regular and middle > 2 else None
 
 
-def _doing(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:
-    """What most samples taken in these spans found: the call into a library, the user's line, and how many samples."""
+def _sampled_code(run: Run, spans: Spans) -> tuple[str | None, str | None, int]:
+    """Return the most frequent library call and user line in the samples of these spans, and the number of samples."""
     samples = run.host_rows
     inside = samples.where(covered_ns(spans, samples["at_ns"], samples["at_ns"] + 1) > 0)
     lines = Counter(text for text in inside.words("frame").to_list() if text is not None)
     if not lines:
         return None, None, 0
     frame = lines.most_common(1)[0][0]
-    there = inside.where(inside.matching(lambda word: word == frame, "frame"))
-    calls = Counter(text for text in there.words("called").to_list() if text is not None)
-    return (calls.most_common(1)[0][0] if calls else None), frame, len(there)
+    at_line = inside.where(inside.matching(lambda word: word == frame, "frame"))
+    calls = Counter(text for text in at_line.words("called").to_list() if text is not None)
+    return (calls.most_common(1)[0][0] if calls else None), frame, len(at_line)

@@ -1,4 +1,4 @@
-"""Find the loop of a cell that has no step marks: the operator that comes back like clockwork."""
+"""Find the loop of a cell without step marks, by an operator that repeats at regular intervals."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from gpulab.intervals import Ints
 from gpulab.rows import Rows
 from gpulab.tables import Kind
 
-LEAST = 10  # fewer repeats may well be the layers of one forward pass
-SPANS_FRAC = 0.7  # layers also leave out what comes before and after it
-STEADY = 0.5  # the middle half of the intervals stays within this share of their median
+LEAST = 10  # fewer repeats may be the layers of one forward pass
+SPANS_FRAC = 0.7  # of the recorded time; repeated layers of one pass cover less
+STEADY = 0.5  # the interquartile range of the intervals is at most this share of their median
 
 
 def repeated_starts(events: Rows, main_thread: int) -> tuple[str, Ints]:
-    """The name and the start times of the outermost operator that marks the loop; ("", empty) where none does.
+    """Return name and start times of the outermost operator that marks the loop; ("", empty) if there is none.
 
-    An iteration may call an operator several times, so the rarest steady one is taken: it is called once. Among
-    equally rare ones the earliest is the first of its iteration.
+    An iteration may call an operator several times. The rarest operator with regular intervals is called once per
+    iteration; of several, the earliest is the first in the iteration.
     """
     ops = events.where((events["kind"] == Kind.OP) & (events["thread"] == main_thread))
-    none = "", np.empty(0, np.int64)
+    no_loop = "", np.empty(0, np.int64)
     if not len(ops):
-        return none
-    outer = ops.where(outermost(ops))
-    everything = events.where(events["thread"] == main_thread)
-    whole_ns = (everything["start_ns"] + everything["dur_ns"]).max() - everything["start_ns"].min()
-    codes, starts = outer["name"], outer["start_ns"]
+        return no_loop
+    outer_ops = ops.where(outermost(ops))
+    thread_events = events.where(events["thread"] == main_thread)
+    recorded_ns = (thread_events["start_ns"] + thread_events["dur_ns"]).max() - thread_events["start_ns"].min()
+    codes, starts = outer_ops["name"], outer_ops["start_ns"]
     counts = np.bincount(codes)
     candidates = []
     for code in np.flatnonzero(counts >= LEAST):
-        mine = np.sort(starts[codes == code])
-        if _steady(mine) and mine[-1] - mine[0] >= SPANS_FRAC * whole_ns:
-            candidates.append((len(mine), int(mine[0]), int(code)))
+        times = np.sort(starts[codes == code])
+        if _steady(times) and times[-1] - times[0] >= SPANS_FRAC * recorded_ns:
+            candidates.append((len(times), int(times[0]), int(code)))
     if not candidates:
-        return none
-    rarest = min(candidates)[2]
-    name = outer.words("name").vocabulary[rarest]
-    return name, np.sort(starts[codes == rarest])
+        return no_loop
+    rarest_code = min(candidates)[2]
+    name = outer_ops.words("name").vocabulary[rarest_code]
+    return name, np.sort(starts[codes == rarest_code])
 
 
 def _steady(starts: Ints) -> bool:
-    """Whether the intervals between starts are alike."""
+    """Whether the intervals between the starts are about equal."""
     intervals = np.diff(starts)
     low, middle, high = np.percentile(intervals, (25, 50, 75))
     return bool(middle > 0 and high - low <= STEADY * middle)

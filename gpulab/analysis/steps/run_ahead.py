@@ -1,7 +1,8 @@
-"""Steps of a loop whose host runs ahead of its GPU: few launches, much work in each, and nobody waits.
+"""Run-ahead: find the GPU's steps when the host runs ahead of it.
 
-CUDA takes some thousand launches before the host has to wait. A loop of a few large kernels is through with its Python
-long before the GPU is, and its marks lie as close together as the calls do; what a step takes, the GPU alone knows.
+CUDA queues about a thousand launches before the host has to wait. The Python code of a loop with a few large kernels
+finishes long before the GPU does. Its step marks are then as close together as its calls, and only the GPU's work shows
+the step time.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from gpulab.analysis.host.launch_delays import calls_of
 from gpulab.intervals import Ints
 from gpulab.run import Run
 
-LEAST_STEPS = 4  # of fewer, the work before them tells where the first began
-AHEAD_OF_FEW = 1.5  # of fewer steps that were recorded, not computed: chance alone is a tenth
-AHEAD = 1.1  # the GPU's pace over the host's; where one waits for the other they differ by less
+LEAST_STEPS = 4  # with fewer steps, earlier work defines the start of the first one
+AHEAD_OF_FEW = 1.5  # the same for fewer steps that were recorded, not computed: noise alone is 10 %
+AHEAD = 1.1  # ratio of GPU step time to host step time; if one waits for the other, the ratio is smaller
 
 
 class Paced(NamedTuple):
-    """The recorded steps as the GPU worked through them: from the end of one step's work to the end of the next's.
+    """The recorded steps as executed by the GPU: from the end of one step's work to the end of the next step's work.
 
-    One fewer than the host's, as the first has no beginning; of so few that each counts, it begins where the work
-    called for before it ended.
+    There is one step fewer than on the host, because the start of the first is unknown. With fewer than LEAST_STEPS
+    steps, the first one starts when the work launched before it ended.
     """
 
     start_ns: Ints
@@ -32,45 +33,45 @@ class Paced(NamedTuple):
 
 
 def paced(finished_ns: Ints, start_ns: Ints, end_ns: Ints, *, computed: bool = False) -> Paced | None:
-    """Where the GPU's steps are, for recorded steps that follow one another; None unless the host runs ahead of it.
+    """Return the GPU's steps for adjacent recorded steps; None unless the host runs ahead of the GPU.
 
-    `finished_ns`: as `done_ns` tells it of these steps. `computed`: they are those of a virtual GPU.
+    `finished_ns`: from `done_ns` for these steps. `computed`: the run comes from a virtual GPU.
     """
-    began_ns, done = finished_ns[0], finished_ns[1:]
-    if len(start_ns) < LEAST_STEPS and began_ns >= 0:
-        done = np.append(began_ns, done)
-    took = np.diff(done)
+    earlier_ns, done = finished_ns[0], finished_ns[1:]
+    if len(start_ns) < LEAST_STEPS and earlier_ns >= 0:
+        done = np.append(earlier_ns, done)
+    gpu_step_ns = np.diff(done)
     margin = AHEAD if computed or len(start_ns) >= LEAST_STEPS else AHEAD_OF_FEW
-    if not len(took) or np.median(took) <= margin * np.median(end_ns - start_ns):
+    if not len(gpu_step_ns) or np.median(gpu_step_ns) <= margin * np.median(end_ns - start_ns):
         return None
     return Paced(done[:-1], done[1:])
 
 
 def filling(done: Ints, start_ns: Ints, end_ns: Ints) -> int:
-    """How many of these steps, from the first on, only filled the queue: the GPU fell behind by a share of each.
+    """Return how many steps at the start only filled the launch queue: in each of them the GPU fell further behind.
 
-    Such a step is as long as its calls, whatever the GPU has to do for it; it is none of those of a long loop.
+    Such a step lasts as long as its calls, however much work it launches. It is not typical of a long loop.
     """
     if done[0] < 0 and len(done) < 3:
         return 0
     behind = np.diff(done) > AHEAD * (end_ns - start_ns)
-    behind[0] = behind[0] if done[0] >= 0 else behind[1]  # as the next one, where nothing tells when its turn came
+    behind[0] = behind[0] if done[0] >= 0 else behind[1]  # unknown start: assume the same as for the next step
     return len(behind) if behind.all() else int(behind.argmin())
 
 
 def done_ns(run: Run, start_ns: Ints, end_ns: Ints) -> Ints | None:
-    """When the work called for before these steps was done, -1 if none was; and then that which each step called for.
+    """Return when the work launched before these steps ended (-1 if none), then the same for the work of each step.
 
-    None where a step called for none, as then nothing is told.
+    None if a step launched no work.
     """
     if not len(start_ns) or not len(run.event_rows):
         return None
     work = device_work(run)
     call = calls_of(work)
     work, call = work.where(call >= 0), call[call >= 0]
-    called_ns = run.event_rows["start_ns"][call]
-    step = np.searchsorted(start_ns, called_ns, side="right") - 1
-    inside = (step < 0) | (called_ns < end_ns[np.maximum(step, 0)])
+    launch_ns = run.event_rows["start_ns"][call]
+    step = np.searchsorted(start_ns, launch_ns, side="right") - 1
+    inside = (step < 0) | (launch_ns < end_ns[np.maximum(step, 0)])
     done = np.full(len(start_ns) + 1, -1, np.int64)
     np.maximum.at(done, step[inside] + 1, work.end_ns[inside])
     return np.maximum.accumulate(done) if (done[1:] >= 0).all() else None

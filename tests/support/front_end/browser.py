@@ -70,8 +70,8 @@ class Lab:
     def start_kernel(self) -> str:
         """Start a Python kernel that belongs to no notebook; return its id."""
         headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
-        asked = urllib.request.Request(f"{self.url}/api/kernels", b'{"name": "python3"}', headers)
-        with urllib.request.urlopen(asked, timeout=START_S) as answer:
+        request = urllib.request.Request(f"{self.url}/api/kernels", b'{"name": "python3"}', headers)
+        with urllib.request.urlopen(request, timeout=START_S) as answer:
             return str(json.load(answer)["id"])
 
 
@@ -79,8 +79,8 @@ class Lab:
 def lab(folder: Path) -> Iterator[Lab]:
     """Serve the folder, with settings of its own and gpulab on the kernels' path."""
     with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
-        own = Path(name)
-        news = own / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+        folder_ = Path(name)
+        news = folder_ / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
         news.parent.mkdir(parents=True)
         news.write_text(json.dumps({"fetchNews": "false", "checkForUpdates": False}))
         probe.bind(("127.0.0.1", 0))
@@ -89,10 +89,10 @@ def lab(folder: Path) -> Iterator[Lab]:
         command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
         command += [f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
         command += [f"--ServerApp.root_dir={folder}", "--expose-app-in-browser", "--LabApp.news_url=None"]
-        with (own / "log").open("w") as log:
-            server = subprocess.Popen(command, env=_environment(own), stdout=log, stderr=subprocess.STDOUT)
+        with (folder_ / "log").open("w") as log:
+            server = subprocess.Popen(command, env=_environment(folder_), stdout=log, stderr=subprocess.STDOUT)
         try:
-            _wait(f"http://127.0.0.1:{port}/api?token={token}", server, own / "log")
+            _wait(f"http://127.0.0.1:{port}/api?token={token}", server, folder_ / "log")
             yield Lab(f"http://127.0.0.1:{port}", token)
         finally:
             server.terminate()
@@ -103,15 +103,15 @@ def lab(folder: Path) -> Iterator[Lab]:
                 server.wait()
 
 
-def _environment(own: Path) -> dict[str, str]:
+def _environment(folder_: Path) -> dict[str, str]:
     folders = {"CONFIG_DIR": "config", "RUNTIME_DIR": "runtime", "DATA_DIR": "data"}
     return {
         **os.environ,
-        **{f"JUPYTER_{name}": str(own / folder) for name, folder in folders.items()},
+        **{f"JUPYTER_{name}": str(folder_ / folder) for name, folder in folders.items()},
         "JUPYTER_PLATFORM_DIRS": "1",
-        "JUPYTERLAB_SETTINGS_DIR": str(own / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(own / "workspaces"),
-        "IPYTHONDIR": str(own / "ipython"),
+        "JUPYTERLAB_SETTINGS_DIR": str(folder_ / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder_ / "workspaces"),
+        "IPYTHONDIR": str(folder_ / "ipython"),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
         "OMP_NUM_THREADS": "1",  # beside a browser, a second thread of a two-core machine only waits

@@ -65,8 +65,8 @@ def check_words(chart) -> None:
     header, rows = chart.table.header, chart.table.rows
     assert len(rows) <= MOST_ROWS
     assert all(len(row.cells) == len(header) for row in rows)
-    shown = [chart.answer, *(cell for row in rows for cell in row.cells), chart.alt]
-    unfinished = [text for text in shown if _ABSENT.search(_without_names(text))]
+    texts = [chart.answer, *(cell for row in rows for cell in row.cells), chart.alt]
+    unfinished = [text for text in texts if _ABSENT.search(_without_names(text))]
     assert not unfinished, unfinished
 
 
@@ -89,7 +89,7 @@ def drawn_texts(chart) -> list[Drawn]:
     from matplotlib.text import Text
 
     chart.canvas.draw()
-    found: list[Drawn] = []
+    texts_drawn: list[Drawn] = []
     draw = Text.draw
 
     def noted(self, renderer, *args, **options):
@@ -97,11 +97,11 @@ def drawn_texts(chart) -> list[Drawn]:
         if self.get_visible() and self.get_text().strip() and self.get_gid() != "mark":
             box = Text.get_window_extent(self, renderer)
             rgb = _rgb(self.get_color())
-            found.append(Drawn(self.get_text(), box.x0, box.y0, box.x1, box.y1, self.get_fontsize(), rgb))
+            texts_drawn.append(Drawn(self.get_text(), box.x0, box.y0, box.x1, box.y1, self.get_fontsize(), rgb))
 
     with mock.patch.object(Text, "draw", noted):
         chart.canvas.draw()
-    return found
+    return texts_drawn
 
 
 def contrasts(chart, texts: list[Drawn]) -> list[tuple[Drawn, float]]:
@@ -114,13 +114,13 @@ def contrasts(chart, texts: list[Drawn]) -> list[tuple[Drawn, float]]:
             text.set_alpha(0)
     chart.canvas.draw()
     pixels = np.asarray(chart.canvas.buffer_rgba())[::-1, :, :3] / 255
-    told = []
-    for each in texts:
-        rows = slice(max(0, int(each.bottom)), int(np.ceil(each.top)) + 1)
-        columns = slice(max(0, int(each.left)), int(np.ceil(each.right)) + 1)
+    results = []
+    for drawn_text in texts:
+        rows = slice(max(0, int(drawn_text.bottom)), int(np.ceil(drawn_text.top)) + 1)
+        columns = slice(max(0, int(drawn_text.left)), int(np.ceil(drawn_text.right)) + 1)
         under = np.median(pixels[rows, columns].reshape(-1, 3), axis=0)
-        told.append((each, _contrast(each.colour, tuple(under))))
-    return told
+        results.append((drawn_text, _contrast(drawn_text.colour, tuple(under))))
+    return results
 
 
 def _rgb(colour) -> tuple[float, float, float]:
@@ -150,25 +150,25 @@ def crowded(events: int = 1_000_000, *, steps: int = 20, names: tuple[str, ...] 
     step = np.arange(count) * steps // count
     place = np.arange(count) - np.searchsorted(step, np.arange(steps))[step]
     step_ns = 20_000 * (count // steps) + 60_000_000
-    called = step * step_ns + 40_000_000 + place * 20_000
+    launch_ns = step * step_ns + 40_000_000 + place * 20_000
     opens = np.arange(steps) * step_ns
     nothing = np.full(count, -1, np.int64)
-    words = (
+    event_names = (
         *names,
         *(f"aten::op_{number}" for number in range(150)),
         "cudaLaunchKernel",
         "ProfilerStep#0",
         "Memcpy HtoD (Pageable -> Device)",
     )
-    spread = (place * 7 + step) % (len(words) - 3)
+    spread = (place * 7 + step) % (len(event_names) - 3)
     copies = place % 50 == 0
-    work = np.where(copies, len(words) - 1, spread)
+    work = np.where(copies, len(event_names) - 1, spread)
     kinds = [np.full(count, int(Kind.OP)), np.full(count, int(Kind.LAUNCH)), np.where(copies, Kind.MEMCPY, Kind.KERNEL)]
-    begun = called + 9_000 + place % 997 * 40
+    kernel_ns = launch_ns + 9_000 + place % 997 * 40
     columns = {
         "kind": np.concatenate([*kinds, np.full(steps, int(Kind.STEP))]),
-        "name": np.concatenate([spread, spread * 0 + len(words) - 3, work, np.full(steps, len(words) - 2)]),
-        "start_ns": np.concatenate([called, called + 3_000, begun, opens]),
+        "name": np.concatenate([spread, spread * 0 + len(event_names) - 3, work, np.full(steps, len(event_names) - 2)]),
+        "start_ns": np.concatenate([launch_ns, launch_ns + 3_000, kernel_ns, opens]),
         "dur_ns": np.concatenate(
             [nothing + 15_001, nothing + 5_001, 9_000 + place % 13 * 700, np.full(steps, step_ns)]
         ),
@@ -181,7 +181,7 @@ def crowded(events: int = 1_000_000, *, steps: int = 20, names: tuple[str, ...] 
         ),
     }
     order = np.lexsort((-columns["dur_ns"], columns["start_ns"]))
-    names_of = Words(columns.pop("name")[order].astype(np.int32), words)
+    names_of = Words(columns.pop("name")[order].astype(np.int32), event_names)
     span_ns = int((columns["start_ns"] + columns["dur_ns"]).max())
     return Run(
         name="a million events",

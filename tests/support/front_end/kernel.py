@@ -69,7 +69,7 @@ class Reply:
     @property
     def outputs(self) -> list[tuple[str, str]]:
         """What a notebook shows in the end, in order, as (kind, text): updated in place, cleared when the cell asks."""
-        kept: list[tuple[str, str, str]] = []
+        outputs: list[tuple[str, str, str]] = []
         clearing = False
         for message in self.messages:
             kind, content = message["msg_type"], message["content"]
@@ -77,13 +77,13 @@ class Reply:
             text = _text(kind, content)
             if kind == "clear_output":
                 clearing = content["wait"]
-                kept = kept if clearing else []
+                outputs = outputs if clearing else []
             elif kind == "update_display_data":
-                kept = [(k, text if own == name else t, own) for k, t, own in kept]
+                outputs = [(k, text if display == name else t, display) for k, t, display in outputs]
             elif text is not None:
-                kept = [*([] if clearing else kept), (content["name"] if kind == "stream" else kind, text, name)]
+                outputs = [*([] if clearing else outputs), (content["name"] if kind == "stream" else kind, text, name)]
                 clearing = False
-        return [(kind, text) for kind, text, _ in kept]
+        return [(kind, text) for kind, text, _ in outputs]
 
     @property
     def bundles(self) -> list[dict[str, Any]]:
@@ -171,8 +171,8 @@ class Kernel:
         while True:
             message = self.client.get_shell_msg(timeout=TIMEOUT_S)
             if message["parent_header"].get("msg_id") == request:
-                found = message["content"]
-                return [code[: found["cursor_start"]] + match for match in found["matches"]]
+                reply = message["content"]
+                return [code[: reply["cursor_start"]] + match for match in reply["matches"]]
 
     def value(self, expression: str) -> Any:
         """A value of the kernel's namespace that has a literal."""

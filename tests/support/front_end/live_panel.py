@@ -16,7 +16,7 @@ from tests.support.front_end.kernel import Kernel
 
 def live_state(**changed: Any) -> Live:
     """A session that has run for a while on a machine without a GPU."""
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "phase": "recording",
         "elapsed_s": 75.0,
         "steps": 1234,
@@ -28,13 +28,13 @@ def live_state(**changed: Any) -> Live:
         "workers": 2,
         "frame": "train (cell line 7)",
     }
-    return Live(**{**known, **changed})
+    return Live(**{**fields, **changed})
 
 
 def gpu(**changed: Any) -> GpuReading:
-    known = {"util_frac": 0.34, "memory_used_bytes": 2.0**34, "memory_bytes": 2**36, "power_w": 312.0, **changed}
-    card = Gpu(index=0, name=known.pop("name", "A GPU"), memory_bytes=known.pop("memory_bytes"))
-    return GpuReading(gpu=card, values={name: math.nan if value is None else value for name, value in known.items()})
+    readings = {"util_frac": 0.34, "memory_used_bytes": 2.0**34, "memory_bytes": 2**36, "power_w": 312.0, **changed}
+    card = Gpu(index=0, name=readings.pop("name", "A GPU"), memory_bytes=readings.pop("memory_bytes"))
+    return GpuReading(gpu=card, values={name: math.nan if value is None else value for name, value in readings.items()})
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,6 @@ class Front:
 def front(live: Kernel) -> Iterator[Front]:
     if int(live.value("__import__('ipykernel').__version__.split('.')[0]")) < 7:
         pytest.skip("this ipykernel has no subshells; its panel names the interrupt button instead")
-    made = Front(live)
-    yield made
-    made.close()
+    front_ = Front(live)
+    yield front_
+    front_.close()

@@ -63,15 +63,17 @@ _MEASURE = """() => {
 
 def faults(page: Any) -> list[str]:
     """Everything that is wrong with what the page shows now."""
-    seen = page.evaluate(_MEASURE)
-    found = [f"wider than the page: {what}" for what in seen["wide"]]
-    found += [f"letters of {text[5]:.1f} px: {text[4]}" for text in seen["texts"] if text[5] < SMALLEST_PX]
-    found += [f"a picture that is not seen: {each}" for each in seen["pictures"] if min(each[:3]) < 10 or not each[3]]
-    return [*found, *_overlaps(seen["texts"]), *_bars(seen["bars"])]
+    measured = page.evaluate(_MEASURE)
+    faults = [f"wider than the page: {element}" for element in measured["wide"]]
+    faults += [f"letters of {text[5]:.1f} px: {text[4]}" for text in measured["texts"] if text[5] < SMALLEST_PX]
+    faults += [
+        f"a picture that is not seen: {each}" for each in measured["pictures"] if min(each[:3]) < 10 or not each[3]
+    ]
+    return [*faults, *_overlaps(measured["texts"]), *_bars(measured["bars"])]
 
 
 def _overlaps(texts: list[list[Any]]) -> list[str]:
-    found, texts = [], sorted(texts, key=lambda text: text[1])
+    overlaps, texts = [], sorted(texts, key=lambda text: text[1])
     for at, one in enumerate(texts):
         for other in texts[at + 1 :]:
             if other[1] >= one[3]:
@@ -81,19 +83,19 @@ def _overlaps(texts: list[list[Any]]) -> list[str]:
             down = min(one[3], other[3]) - max(one[1], other[1])
             # A text that is cut off with dots has two boxes in one place.
             if one[6] != other[6] and across > 2 and down > min(one[3] - one[1], other[3] - other[1]) / 3:
-                found.append(f"text over text: {one[4]!r} and {other[4]!r}")
-    return found
+                overlaps.append(f"text over text: {one[4]!r} and {other[4]!r}")
+    return overlaps
 
 
 def _bars(bars: list[Any]) -> list[str]:
-    found = []
+    faults = []
     for label, width, parts in bars:
-        shown = [(re.fullmatch(r"(.*) (<?)([\d.]+) %", title), wide) for title, wide in parts]
-        whole = sum(wide for _, wide in shown)
-        told = sum(float(match[3]) for match, _ in shown)
-        if not parts or whole < 0.9 * width * min(1.0, told / 100):
-            found.append(f"an empty bar: {label}")
-        for match, wide in shown:
-            if abs(100 * wide / whole - 100 * float(match[3]) / told) > BAR_POINTS:
-                found.append(f"a part as wide as {100 * wide / whole:.1f} %: {match[0]}")
-    return found
+        parts_shown = [(re.fullmatch(r"(.*) (<?)([\d.]+) %", title), wide) for title, wide in parts]
+        total_width = sum(wide for _, wide in parts_shown)
+        total_percent = sum(float(match[3]) for match, _ in parts_shown)
+        if not parts or total_width < 0.9 * width * min(1.0, total_percent / 100):
+            faults.append(f"an empty bar: {label}")
+        for match, wide in parts_shown:
+            if abs(100 * wide / total_width - 100 * float(match[3]) / total_percent) > BAR_POINTS:
+                faults.append(f"a part as wide as {100 * wide / total_width:.1f} %: {match[0]}")
+    return faults

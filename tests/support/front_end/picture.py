@@ -7,18 +7,18 @@ from gpulab.views.sheet.palette import colour
 
 def areas(drawing, key):
     """The area of each path of a colour, by the shoelace formula, in columns x levels."""
-    found = []
+    chunks = []
     for path in re.findall(rf'fill="{colour(key)}" d="([^"]+)"', drawing):
         total = 0.0
         for outline in path.split("z")[:-1]:
             total += shoelace(points(outline))
-        found.append(total)
-    return found
+        chunks.append(total)
+    return chunks
 
 
 def points(outline):
     x = y = 0.0
-    found = []
+    pixels = []
     for command, values in re.findall(r"([MHV])([\d. ]+)", outline):
         if command == "M":
             x, y = map(float, values.split())
@@ -26,8 +26,8 @@ def points(outline):
             x = float(values)
         else:
             y = float(values)
-        found.append((x, y))
-    return found
+        pixels.append((x, y))
+    return pixels
 
 
 def shoelace(corners):

@@ -22,9 +22,9 @@ MOST = 49_152
 
 def undiagnosed(run):
     """A diagnosis without rules: what a scene needs, quickly."""
-    found = steps(run)
+    run_steps = steps(run)
     return Diagnosis(
-        run=run, steps=found, ledger=ledger(run, found), findings=(), unjudged=(), verdict="", next_limit=None
+        run=run, steps=run_steps, ledger=ledger(run, run_steps), findings=(), unjudged=(), verdict="", next_limit=None
     )
 
 
@@ -34,19 +34,19 @@ def read(tile):
     assert (4 + length) % 8 == 0
     head = json.loads(tile[4 : 4 + length].decode())
     sizes = {"f64": "<f8", "u16": "<u2", "u8": "u1", "i32": "<i4"}
-    told = {}
+    arrays = {}
     for name, (offset, count, dtype) in head["columns"].items():
         assert offset % 8 == 0
-        told[name] = np.frombuffer(tile, sizes[dtype], count, offset)
+        arrays[name] = np.frombuffer(tile, sizes[dtype], count, offset)
     bins = {(e["row"], e["key"]): np.frombuffer(tile, "u1", head["bins"], e["offset"]) for e in head["bins_of"]}
     curves = {
         e["row"]: tuple(
-            np.frombuffer(tile, kind, e["count"], e[where])
-            for where, kind in (("offset_at", "<f8"), ("offset_low", "<f4"), ("offset_high", "<f4"))
+            np.frombuffer(tile, kind, e["count"], e[field])
+            for field, kind in (("offset_at", "<f8"), ("offset_low", "<f4"), ("offset_high", "<f4"))
         )
         for e in head["curves"]
     }
-    return head, told, bins, curves
+    return head, arrays, bins, curves
 
 
 def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False):
@@ -58,16 +58,16 @@ def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False
     kind = np.tile(np.array([Kind.LAUNCH, Kind.KERNEL], np.int8), units)
     on_gpu = kind == Kind.KERNEL
     word = "\u202e<script>'\"\\\x00" * 1000 if hostile else "kernel_"
-    each = np.repeat(unit, 2)
+    edges = np.repeat(unit, 2)
     columns = {
         "kind": kind,
-        "name": Words((each % names).astype(np.int32), tuple(f"{word}{n}" for n in range(names))),
+        "name": Words((edges % names).astype(np.int32), tuple(f"{word}{n}" for n in range(names))),
         "start_ns": start,
         "dur_ns": dur,
-        "thread": np.where(on_gpu, -1, each % threads),
+        "thread": np.where(on_gpu, -1, edges % threads),
         "device": np.where(on_gpu, 0, -1),
-        "stream": np.where(on_gpu, 7 + each % streams, -1),
-        "correlation": each,
+        "stream": np.where(on_gpu, 7 + edges % streams, -1),
+        "correlation": edges,
         "bytes": np.full(2 * units, -1),
     }
     rows = EVENTS.rows(columns)
@@ -75,11 +75,11 @@ def large(count=1_000_000, *, names=3000, streams=40, threads=200, hostile=False
     return replace(run, event_rows=rows, threads=tuple(f"thread {n}" for n in range(threads)))
 
 
-def looked_at(shown: Scene):
+def looked_at(scene: Scene):
     """Tiles of every level: the first, one in the middle, the last."""
-    for level in range(shown.deepest + 1):
+    for level in range(scene.deepest + 1):
         for index in sorted({0, (1 << level) // 3, (1 << level) - 1}):
-            yield level, index, shown.tile(level, index)
+            yield level, index, scene.tile(level, index)
 
 
 def small_run(**more):

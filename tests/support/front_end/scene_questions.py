@@ -38,5 +38,5 @@ def computed(**more):
     return run_of(stepped(step), loaders=[NO_WORKERS], **more)
 
 
-def ledger_of(told, side=0):
-    return {part["key"]: part["ns"] for part in told["sides"][side]["ledger"]}
+def ledger_of(header, side=0):
+    return {part["key"]: part["ns"] for part in header["sides"][side]["ledger"]}

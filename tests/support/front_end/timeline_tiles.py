@@ -62,19 +62,19 @@ class Scene:
     empty: bool = False
 
     def header(self) -> dict[str, Any]:
-        plain = {"side": 0, "about": "", "unit": "", "low": 0.0, "high": 1.0, "format": "number", "threshold": None}
-        named = (
+        defaults = {"side": 0, "about": "", "unit": "", "low": 0.0, "high": 1.0, "format": "number", "threshold": None}
+        rows_ = (
             ("steps", "steps", STEPS, 1),
             ("thread:0", "main thread", OPS, 3),
             ("gpu0:stream7", "kernels", KERNELS, 1),
         )
-        named += (("gpu0:copies", "copies", COPIES, 1),)
+        rows_ += (("gpu0:copies", "copies", COPIES, 1),)
         groups: list[dict[str, Any]] = [
-            {**plain, "id": id, "name": name, "kind": "boxes", "first": first, "rows": rows, "folded": False}
-            for id, name, first, rows in named
+            {**defaults, "id": id, "name": name, "kind": "boxes", "first": first, "rows": rows, "folded": False}
+            for id, name, first, rows in rows_
         ]
         curve = {"id": "gpu0:power_w", "name": "power", "kind": "curve", "first": POWER, "rows": 1, "folded": False}
-        groups.append({**plain, **curve, "high": 400.0, "format": "number", "unit": "W", "threshold": 350.0})
+        groups.append({**defaults, **curve, "high": 400.0, "format": "number", "unit": "W", "threshold": 350.0})
         labels = ("step", "operators", "matrix kernels", "copies")
         return {
             "version": 1,
@@ -128,11 +128,11 @@ def _packed(level: int, index: int, start: int, end: int, wide: list[Box], short
     arrays.extend((at, low, high))
     head: dict[str, Any] = {"level": level, "index": index, "start_ns": start, "end_ns": end, "bins": BINS}
     head |= {"binned": bool(short), "names": list(names), "notes": list(notes)}
-    room = 4 + 8 * math.ceil((len(json.dumps(head)) + 1200 + 60 * len(layers)) / 8) + 4
-    offsets, where = [], room
+    header_bytes = 4 + 8 * math.ceil((len(json.dumps(head)) + 1200 + 60 * len(layers)) / 8) + 4
+    offsets, position = [], header_bytes
     for array in arrays:
-        offsets.append(where)
-        where += 8 * math.ceil(array.nbytes / 8)
+        offsets.append(position)
+        position += 8 * math.ceil(array.nbytes / 8)
     head["columns"] = {
         name: [offset, len(array), kinds[array.dtype.name]]
         for (name, array), offset in zip(columns.items(), offsets, strict=False)
@@ -141,17 +141,17 @@ def _packed(level: int, index: int, start: int, end: int, wide: list[Box], short
     head["bins_of"] = [{"row": row, "key": key, "offset": rest[n]} for n, (row, key, _) in enumerate(layers)]
     a, b, c = rest[-3:]
     head["curves"] = [{"row": POWER, "offset_at": a, "offset_low": b, "offset_high": c, "count": len(at)}]
-    text = json.dumps(head).encode().ljust(room - 4)
-    assert len(text) == room - 4, "the head outgrew its room"
+    text = json.dumps(head).encode().ljust(header_bytes - 4)
+    assert len(text) == header_bytes - 4, "the head outgrew its room"
     body = b"".join(array.tobytes().ljust(8 * math.ceil(array.nbytes / 8), b"\0") for array in arrays)
     return len(text).to_bytes(4, "little") + text + body
 
 
 def _indexed(texts: Any) -> dict[str, int]:
-    found = {"": 0}
+    names = {"": 0}
     for text in texts:
-        found.setdefault(text, len(found))
-    return found
+        names.setdefault(text, len(names))
+    return names
 
 
 def _shares(short: list[Box], row: int, key: int, start: int, end: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from tests.support.runs.simulated_machine import Call, run_like
 def main() -> None:
     run = run_like([Call(loads_us=900.0), *[Call(host_us=20.0, kernel_us=40.0)] * 30, Call(waits=True)], steps=10)
     chart = charts.made_chart(run)
-    shown = {
+    catalogues = {
         "chart": [chart.answer, "made_chart" in dir(charts)],
         "rule": [finding.claim for finding in gpulab.diagnose(run).findings if finding.rule == "made_rule"],
         "rule page": str(page("made_rule")),
@@ -25,7 +25,7 @@ def main() -> None:
         "contents": str(page()),
         "completions": [following("gpuwhy", []), following("gpuwhatif", ["last"])],
     }
-    json.dump(shown, sys.stdout)
+    json.dump(catalogues, sys.stdout)
 
 
 if __name__ == "__main__":

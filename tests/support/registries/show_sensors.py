@@ -41,11 +41,11 @@ def main(library: Path, folder: Path) -> None:
 
 def sample() -> tuple[Run, Reading]:
     """A run of sensors alone, and the latest reading of each."""
-    began_ns, enough, seen = time.time_ns(), threading.Event(), []
+    began_ns, enough, samples = time.time_ns(), threading.Event(), []
 
     def on_tick() -> None:
-        seen.append(sensors.now())
-        if len(seen) >= 5:
+        samples.append(sensors.now())
+        if len(samples) >= 5:
             enough.set()
 
     sensors = Sensors(on_tick=on_tick, period_ns=20 * MS, nvml=Nvml({}))
@@ -60,7 +60,7 @@ def sample() -> tuple[Run, Reading]:
         gpu_rows=sensors.gpu_rows(began_ns),
         host_rows=sensors.host_rows(began_ns),
     )
-    return run, seen[-1]
+    return run, samples[-1]
 
 
 def shown(run: Run, reading: Reading, folder: Path) -> dict[str, Any]:

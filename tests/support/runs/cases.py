@@ -28,19 +28,19 @@ def functions(module):
 
 
 def cases():
-    """(rule, what it should do, name, how to make it) of every case there is."""
+    """Yield (rule, expectation, name, function that makes the run) for every case."""
     for folder in sorted(path for path in CASES.glob("*/*") if path.is_dir() and not path.name.startswith("_")):
-        made = functions(case_module(folder.name)) if (folder / "case.py").exists() else []
+        coded = functions(case_module(folder.name)) if (folder / "case.py").exists() else []
         stored = [(path.stem, lambda path=path: store.open(path)) for path in sorted(folder.glob("*.gpulab"))]
-        for name, make in (*made, *stored):
+        for name, make in (*coded, *stored):
             yield folder.name, name.split("_")[0], name, make
 
 
 ALL = list(cases())
 
 
-def diagnosed(made):
-    return diagnose(made) if isinstance(made, Run) else diagnose(made[0], made)
+def diagnosed(runs):
+    return diagnose(runs) if isinstance(runs, Run) else diagnose(runs[0], runs)
 
 
 @functools.cache

@@ -8,20 +8,20 @@ import json
 from gpulab.rows import Rows, Words
 from gpulab.run import Run
 
-LONG = 30_000  # events of a trace of several megabytes, which is read in several pieces
+LONG = 30_000  # events of a trace of several megabytes, which is read in several blocks
 
 
 BASE_NS = 1_700_000_000_000_000_000
 
 
 def document(rank=None, began_ms=0, events=3, **more):
-    """A small trace whose first event begins so many ms after BASE_NS; each event takes one ms."""
-    made = [
+    """A small trace whose first event starts `began_ms` after BASE_NS; each event takes one ms."""
+    trace_events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1000 * (began_ms + at), "dur": 1000}
         for at in range(events)
     ]
-    told = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 8}}
-    return {**told, "baseTimeNanoseconds": BASE_NS, **more, "traceEvents": made}
+    rank_info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 8}}
+    return {**rank_info, "baseTimeNanoseconds": BASE_NS, **more, "traceEvents": trace_events}
 
 
 def write(path, rank=None, **more):
@@ -33,13 +33,13 @@ def write(path, rank=None, **more):
 def equal(one, other):
     """Whether two runs agree in every field, every dtype and every bit of every column."""
     for field in dataclasses.fields(Run):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if not isinstance(mine, Rows):
-            assert mine == theirs, field.name
+        one_value, other_value = getattr(one, field.name), getattr(other, field.name)
+        if not isinstance(one_value, Rows):
+            assert one_value == other_value, field.name
             continue
-        assert list(mine.columns) == list(theirs.columns)
-        for name, values in mine.columns.items():
-            back = theirs.columns[name]
+        assert list(one_value.columns) == list(other_value.columns)
+        for name, values in one_value.columns.items():
+            back = other_value.columns[name]
             if isinstance(values, Words):
                 assert values.to_list() == back.to_list(), name
             else:

@@ -23,7 +23,7 @@ def large_run(events=1_000_000, *, name="large", rare=True):
     columns = _joined([_step(number, rare=rare and number == steps // 2) for number in range(steps)])
     order = np.lexsort((-columns["dur_ns"], columns["start_ns"]))
     columns = {key: values[order] for key, values in columns.items()}
-    rows = EVENTS.rows({**columns, "name": _words(columns["name"])})
+    rows = EVENTS.rows({**columns, "name": _text_column(columns["name"])})
     span_ns = int((rows["start_ns"] + rows["dur_ns"]).max()) + 1
     kernels = np.flatnonzero(rows["kind"] == Kind.KERNEL)
     return Run(
@@ -49,12 +49,12 @@ def judged(run):
     from gpulab.analysis.steps.ledger import ledger
     from gpulab.rules import Diagnosis, Finding
 
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    run_ledger = ledger(run, run_steps)
     claim = "GPU idle 7 % of each step: the main process builds the batches."
-    waits = Finding(rule="no_workers", claim=claim, evidence=(), parts=("loader",), shown_by=accounts.spans["loader"])
+    waits = Finding(rule="no_workers", claim=claim, evidence=(), parts=("loader",), shown_by=run_ledger.spans["loader"])
     return Diagnosis(
-        run=run, steps=found, ledger=accounts, findings=(waits,), unjudged=(), verdict=claim, next_limit=None
+        run=run, steps=run_steps, ledger=run_ledger, findings=(waits,), unjudged=(), verdict=claim, next_limit=None
     )
 
 
@@ -63,7 +63,7 @@ NAMES = (*KERNELS, *OPS, "aten::_inner", "cudaLaunchKernel", RARE, HOSTILE)
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 
-def _words(codes):
+def _text_column(codes):
     from gpulab.rows import Words
 
     return Words(codes.astype(np.int32), (*NAMES, LOADER, "Memcpy HtoD (Pageable -> Device)"))
@@ -116,8 +116,8 @@ def _joined(parts):
 
 def _grids(kernels):
     count = len(kernels)
-    told = {"grid": 512, "block": 128, "registers": 32, "shared_bytes": 0, "occupancy_frac": 0.5}
-    return GRIDS.rows({"event": kernels, **{key: np.full(count, value) for key, value in told.items()}})
+    columns = {"grid": 512, "block": 128, "registers": 32, "shared_bytes": 0, "occupancy_frac": 0.5}
+    return GRIDS.rows({"event": kernels, **{key: np.full(count, value) for key, value in columns.items()}})
 
 
 def _shapes(ops):
@@ -131,17 +131,17 @@ def _shapes(ops):
 def _marks(steps):
     at = np.arange(steps) * STEP_US * US
     zero = np.zeros(steps, np.int64)
-    told = {"kind": np.full(steps, int(MarkKind.NEXT)), "start_ns": at, "end_ns": at + WAIT_US * US - 1}
+    columns = {"kind": np.full(steps, int(MarkKind.NEXT)), "start_ns": at, "end_ns": at + WAIT_US * US - 1}
     more = {"loader": zero, "epoch": zero, "yielded": np.ones(steps, bool), "thread_cpu_ns": zero}
-    return MARKS.rows({**told, **more, "process_cpu_ns": zero, "process_cpu_end_ns": zero})
+    return MARKS.rows({**columns, **more, "process_cpu_ns": zero, "process_cpu_end_ns": zero})
 
 
 def _samples(span_ns):
     at = np.arange(0, span_ns, 100_000 * US)
     absent = {column.name: np.full(len(at), np.nan) for column in GPU_SAMPLES.columns}
     waves = 0.5 + 0.4 * np.sin(at / 1e9)
-    told = {"at_ns": at, "late_ns": np.zeros(len(at), np.int64), "device": np.zeros(len(at), np.int16)}
-    return GPU_SAMPLES.rows({**absent, **told, "util_frac": waves, "power_w": 100 + 200 * waves})
+    columns = {"at_ns": at, "late_ns": np.zeros(len(at), np.int64), "device": np.zeros(len(at), np.int16)}
+    return GPU_SAMPLES.rows({**absent, **columns, "util_frac": waves, "power_w": 100 + 200 * waves})
 
 
 def _memory(span_ns):
@@ -149,5 +149,5 @@ def _memory(span_ns):
     sizes = np.where(np.arange(len(at)) % 2 == 0, 2**20, -(2**20))
     zero, none = np.zeros(len(at), np.int64), np.full(len(at), -1)
     total = 2**30 + np.cumsum(sizes)
-    told = {"at_ns": at, "thread": zero, "device": zero, "bytes": sizes, "address": none}
-    return MEMORY.rows({**told, "allocated_bytes": total, "reserved_bytes": np.full(len(at), 2**31)})
+    columns = {"at_ns": at, "thread": zero, "device": zero, "bytes": sizes, "address": none}
+    return MEMORY.rows({**columns, "allocated_bytes": total, "reserved_bytes": np.full(len(at), 2**31)})

@@ -29,21 +29,21 @@ def from_workers(
     cores=8.0,
     **more,
 ):
-    """Ten steps of 100 ms on a GPU; the workers spend so much CPU time on a batch and are so often blocked.
+    """Ten steps of 100 ms on a GPU, with workers that use `cpu_ms` per batch and are `blocked` for this share of time.
 
-    The loop waits so long for a batch, and spends so much CPU time on taking it over.
+    The loop waits `wait_ms` for each batch and uses `taking_ms` of CPU time to receive it.
     """
     count = loader.workers
     marks = [mark(100 * step, wait_ms, cpu_ms=taking_ms, process_ms=60 * step) for step in range(10)]
-    told = {"workers": count, "workers_blocked": count * blocked, "cpu_frac": load}
-    samples = [host_sample(at, worker_cpu_s=at / 1e5 * cpu_ms, **told) for at in range(0, 1000, 50)]
-    chance = np.random.default_rng(0)
+    readings = {"workers": count, "workers_blocked": count * blocked, "cpu_frac": load}
+    samples = [host_sample(at, worker_cpu_s=at / 1e5 * cpu_ms, **readings) for at in range(0, 1000, 50)]
+    generator = np.random.default_rng(0)
     looks = [
         {
             "at_ns": round(at * 1e6),
             "worker": worker,
             "cpu_s": at / 1e5 * cpu_ms / count,
-            "blocked": float(chance.random() < blocked),
+            "blocked": float(generator.random() < blocked),
             "read_bytes": read * at / 1e3 / count,
             "threads": float(threads),
         }
@@ -57,15 +57,15 @@ def from_workers(
     return run_of(events, loaders=[loader], cores=cores, worker_rows=rows(WORKER_SAMPLES, looks), **more)
 
 
-def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=True, **told):
-    """Ten steps of 100 ms whose fetches compute for so much of their time; `told` stands in the host's samples."""
+def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=True, **readings):
+    """Ten steps of 100 ms whose fetches use the CPU for `cpu_frac` of their time; `readings` go to the host samples."""
     cpu_ms = fetch_ms * cpu_frac
     marks = [
         mark(100 * step, fetch_ms, cpu_ms=cpu_ms, process_ms=step * (60 + cpu_ms), within_ms=cpu_ms)
         for step in range(10)
     ]
     samples = [
-        host_sample(at, **{name: value(at) if callable(value) else value for name, value in told.items()})
+        host_sample(at, **{name: value(at) if callable(value) else value for name, value in readings.items()})
         for at in range(0, 1000, 50)
     ]
     work = kernel if on_gpu else lambda at, dur: event(Kind.OP, "aten::mm", at, dur)
@@ -74,11 +74,11 @@ def from_main(*, fetch_ms=40.0, cpu_frac=1.0, loader=HERE, cores=8.0, on_gpu=Tru
 
 
 def epochs(first_ms, other_ms, *, each=5, count=10):
-    """Marks of short epochs, the first batch of which takes so long; each ends with a call that gives none."""
+    """Marks of short epochs whose first batch takes `first_ms`; each epoch ends with a call that returns no batch."""
     marks = []
     for step in range(count):
-        told = {"process_ms": 60 * step, "epoch": step // each}
-        marks.append(mark(100 * step, first_ms if step % each == 0 else other_ms, **told))
+        mark_args = {"process_ms": 60 * step, "epoch": step // each}
+        marks.append(mark(100 * step, first_ms if step % each == 0 else other_ms, **mark_args))
         if step % each == each - 1:
-            marks.append(mark(100 * step + 95, 0.1, yielded=False, **told))
+            marks.append(mark(100 * step + 95, 0.1, yielded=False, **mark_args))
     return marks

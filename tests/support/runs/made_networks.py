@@ -30,76 +30,78 @@ TRANSPOSE = "void nchwToNhwcKernel<float, float, float, false, true>"
 
 @dataclass(frozen=True)
 class Kernel:
-    """One piece of work and its call, in microseconds."""
+    """One kernel, copy or wait and its call, in microseconds."""
 
     name: str
     us: float
     host_us: float = 8.0  # dispatch before the call
-    python: bool = False  # in place of dispatch the user's own Python
+    python: bool = False  # the host runs user Python instead of dispatch
     op: str | None = None
     shapes: list | None = None
     grid: int = -1
-    updates: bool = False  # inside the optimizer's step
-    waits: bool = False  # the host waits for all work, in place of a kernel
+    updates: bool = False  # inside the optimizer step
+    waits: bool = False  # the host waits for all work instead of launching a kernel
     kind: Kind = Kind.KERNEL
 
 
 def network(kernels, *, count=6, gpu="V100", queue=1000, **more):
-    """The run that a profiler would have recorded of a loop over these kernels."""
+    """Return the run that a profiler would record of a loop over these kernels."""
     events, ends = [], []
     now, number = 0.0, 0
     for step in range(count):
         begin = now
-        opened = None
+        optimizer_start = None
         for kernel in kernels:
-            if kernel.updates and opened is None:
-                opened = now
-            now, number = _called(kernel, now, number, events, ends, queue)
-        if opened is not None:
-            events.append(event(Kind.ANNOTATION, "Optimizer.step#Adam.step", opened / 1e3, (now - opened) / 1e3))
+            if kernel.updates and optimizer_start is None:
+                optimizer_start = now
+            now, number = _run_kernel(kernel, now, number, events, ends, queue)
+        if optimizer_start is not None:
+            events.append(
+                event(Kind.ANNOTATION, "Optimizer.step#Adam.step", optimizer_start / 1e3, (now - optimizer_start) / 1e3)
+            )
         events.append(event(Kind.STEP, f"ProfilerStep#{step}", begin / 1e3, (now - begin) / 1e3))
     return on_gpu(events, gpu, **more)
 
 
-def _called(kernel, now, number, events, ends, queue):
+def _run_kernel(kernel, now, number, events, ends, queue):
     at, last = now + kernel.host_us, ends[-1] if ends else 0.0
     if kernel.waits:
-        over = max(at + 3.0, last + 3.0)
-        events.append(event(Kind.SYNC, "cudaStreamSynchronize", at / 1e3, (over - at) / 1e3))
-        return over, number
+        call_end = max(at + 3.0, last + 3.0)
+        events.append(event(Kind.SYNC, "cudaStreamSynchronize", at / 1e3, (call_end - at) / 1e3))
+        return call_end, number
     number += 1
-    over = at + 5.0
+    call_end = at + 5.0
     if len(ends) >= queue:
-        over = max(over, ends[-queue] + 2.0)
+        call_end = max(call_end, ends[-queue] + 2.0)
     start = max(at + 7.0, last + 1.0)
     ends.append(start + kernel.us)
     if kernel.kind is not Kind.KERNEL:
         call = event(Kind.COPY_CALL, "cudaMemcpyAsync", at / 1e3, 0.004, correlation=number)
         events.extend([call, event(kernel.kind, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)])
-        return over, number
+        return call_end, number
     dtypes = ["float"] * len(kernel.shapes or [])
     sizes = {"shapes": json.dumps(kernel.shapes), "dtypes": json.dumps(dtypes)} if kernel.shapes else None
-    op = event(Kind.OP, kernel.op or "aten::op", (at - 0.1) / 1e3, (over - at + 0.2) / 1e3)
-    call = event(Kind.LAUNCH, "cudaLaunchKernel", at / 1e3, (over - at) / 1e3, correlation=number)
+    op = event(Kind.OP, kernel.op or "aten::op", (at - 0.1) / 1e3, (call_end - at + 0.2) / 1e3)
+    call = event(Kind.LAUNCH, "cudaLaunchKernel", at / 1e3, (call_end - at) / 1e3, correlation=number)
     work = event(Kind.KERNEL, kernel.name, start / 1e3, kernel.us / 1e3, correlation=number)
-    made = [{**op, "sizes": sizes}, call, {**work, "grid": kernel.grid}]
+    op_events = [{**op, "sizes": sizes}, call, {**work, "grid": kernel.grid}]
     if not kernel.python:  # the host was in an operator
         events.append(event(Kind.OP, "aten::dispatched", (now + 0.1) / 1e3, max(0.0, kernel.host_us - 0.3) / 1e3))
-    events.extend(made)
-    return over, number
+    events.extend(op_events)
+    return call_end, number
 
 
 def ready(run):
-    """A run made ready for what-ifs."""
-    found = steps(run)
-    return scene(run, found, ledger(run, found))
+    """Return the replay scene of a run."""
+    run_steps = steps(run)
+    return scene(run, run_steps, ledger(run, run_steps))
 
 
-def told(run, asked, samples=40):
-    """The prediction for what people type."""
-    return predict(ready(run), chosen(asked), samples=samples)
+def told(run, rewrites, samples=40):
+    """Predict these rewrites, given as a user types them."""
+    return predict(ready(run), chosen(rewrites), samples=samples)
 
 
 def holds(prediction, step_ns):
-    """Whether a measured step lies inside the range."""
+    """Whether a measured step time is in the predicted range."""
     return prediction.best_ns <= step_ns <= prediction.worst_ns

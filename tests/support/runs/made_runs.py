@@ -68,14 +68,14 @@ def rows(table, dicts):
     return table.rows({column.name: [each[column.name] for each in dicts] for column in table.columns})
 
 
-def host_sample(at_ms, **told):
+def host_sample(at_ms, **readings):
     absent = {column.name: np.nan for column in HOST_SAMPLES.columns}
-    words = {"frame": None, "called": None, "others_frame": None}
-    return {**absent, "at_ns": round(at_ms * MS), "late_ns": 0, **words, **told}
+    texts = {"frame": None, "called": None, "others_frame": None}
+    return {**absent, "at_ns": round(at_ms * MS), "late_ns": 0, **texts, **readings}
 
 
 def run_of(events=(), *, marks=(), samples=(), loaders=(), windows=None, pauses=(), cores=8.0, name="made", **more):
-    """A run; without `windows` the profiler was on for all of it."""
+    """A run; without `windows` the profiler was on all the time."""
     ends = [each["start_ns"] + each["dur_ns"] for each in events] + [each["end_ns"] for each in marks]
     span_ns = max(ends, default=0)
     windows = [(0, span_ns)] if windows is None else [(round(a * MS), round(b * MS)) for a, b in windows]
@@ -124,53 +124,53 @@ NO_WORKERS = Loader(workers=0, batch_size=32)
 
 
 def collective(name, start_ms, dur_ms, *, moves=None, stream=21, **more):
-    """A collective on the GPU; `moves` tells of it what a trace may tell."""
+    """A collective on the GPU; `moves` holds its columns of the collectives table."""
     return {**event(Kind.COLLECTIVE, name, start_ms, dur_ms, stream=stream, **more), "moves": moves}
 
 
 def moving(elements, *, collective="allreduce", dtype="Float", group="0", size=8, sequence=-1):
-    told = {"collective": collective, "dtype": dtype, "group": group, "group_size": size, "sequence": sequence}
-    return {**told, "elements_in": elements, "elements_out": elements}
+    columns = {"collective": collective, "dtype": dtype, "group": group, "group_size": size, "sequence": sequence}
+    return {**columns, "elements_in": elements, "elements_out": elements}
 
 
 def rank_of(events, rank=None, *, ranks=8, **more):
-    """One rank's run; what its collectives move is told by their `moves`."""
-    moved = [{"event": place, **each["moves"]} for place, each in enumerate(events) if each.get("moves")]
+    """The run of one rank; the `moves` of its events fill the collectives table."""
+    collective_rows = [{"event": index, **each["moves"]} for index, each in enumerate(events) if each.get("moves")]
     facts = {"world_size": str(ranks)}
-    return run_of(events, rank=rank, facts=facts, collective_rows=rows(COLLECTIVES, moved), **more)
+    return run_of(events, rank=rank, facts=facts, collective_rows=rows(COLLECTIVES, collective_rows), **more)
 
 
 def gpu_samples(*gpus, count=20):
-    """Samples of several GPUs, each given by what its sensors told."""
+    """Samples of several GPUs, each given by its readings."""
     absent = {column.name: np.nan for column in GPU_SAMPLES.columns}
     return rows(
         GPU_SAMPLES,
         [
-            {**absent, "at_ns": 25 * MS * number, "late_ns": 0, "device": device, **told}
+            {**absent, "at_ns": 25 * MS * number, "late_ns": 0, "device": device, **readings}
             for number in range(count)
-            for device, told in enumerate(gpus)
+            for device, readings in enumerate(gpus)
         ],
     )
 
 
 def stall(start_ms, dur_ms, what="generation 2", kind=StallKind.GC):
-    """A collection of garbage, or a compilation."""
+    """A garbage collection or a compilation."""
     return {"kind": int(kind), "start_ns": round(start_ms * MS), "dur_ns": round(dur_ms * MS), "what": what}
 
 
-def host_samples(until_ms, *, main=1.0, others=0.0, every_ms=50, **told):
-    """Samples in which the recorded thread and the others use such shares of a core."""
+def host_samples(until_ms, *, main=1.0, others=0.0, every_ms=50, **readings):
+    """Samples in which the recorded thread and other threads use these shares of a core."""
     return [
-        host_sample(at, main_cpu_s=main * at / 1e3, others_cpu_s=others * at / 1e3, **told)
+        host_sample(at, main_cpu_s=main * at / 1e3, others_cpu_s=others * at / 1e3, **readings)
         for at in range(0, until_ms + 1, every_ms)
     ]
 
 
-def gpu_series(told, *, count=24, every_ms=25):
-    """Samples of one GPU; `told(number)` gives what its sensors told in each."""
+def gpu_series(readings, *, count=24, every_ms=25):
+    """Samples of one GPU; `readings(number)` returns the readings of each sample."""
     absent = {column.name: np.nan for column in GPU_SAMPLES.columns}
-    own = [{"at_ns": every_ms * MS * number, "late_ns": 0, "device": 0} for number in range(count)]
-    return rows(GPU_SAMPLES, [{**absent, **each, **told(number)} for number, each in enumerate(own)])
+    times = [{"at_ns": every_ms * MS * number, "late_ns": 0, "device": 0} for number in range(count)]
+    return rows(GPU_SAMPLES, [{**absent, **time, **readings(number)} for number, time in enumerate(times)])
 
 
 GPUS = {
@@ -183,7 +183,7 @@ GPUS = {
 
 
 def launched(name, start_ms, dur_ms, *, number, op=None, grid=-1, called_ms=None, shapes=None, dtypes=None, stream=7):
-    """A kernel, the call that launched it, and the operator around that; what side tables hold stands beside."""
+    """A kernel, its launch call and the enclosing operator, with their values for side tables."""
     at = start_ms if called_ms is None else called_ms
     call = event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.001, 0.002, correlation=number)
     kernel = event(Kind.KERNEL, name, start_ms, dur_ms, correlation=number, stream=stream)
@@ -195,8 +195,8 @@ def launched(name, start_ms, dur_ms, *, number, op=None, grid=-1, called_ms=None
 def on_gpu(events, gpu="H100", **more):
     """A run on one of GPUS; `grid` and `sizes` of an event go to the side tables."""
     events = sorted(events, key=lambda each: (each["start_ns"], -each["dur_ns"]))
-    told = {"block": 128, "registers": -1, "shared_bytes": -1, "occupancy_frac": np.nan}
-    grids = [{"event": row, "grid": each["grid"], **told} for row, each in enumerate(events) if "grid" in each]
+    defaults = {"block": 128, "registers": -1, "shared_bytes": -1, "occupancy_frac": np.nan}
+    grids = [{"event": row, "grid": each["grid"], **defaults} for row, each in enumerate(events) if "grid" in each]
     sizes = [{"event": row, **each["sizes"]} for row, each in enumerate(events) if each.get("sizes")]
     machine = more.pop("machine", Machine(gpus=(GPUS[gpu],), cores_allowed=8.0))
     return run_of(events, machine=machine, grid_rows=rows(GRIDS, grids), shape_rows=rows(SHAPES, sizes), **more)

@@ -116,8 +116,8 @@ def loops(streams=(7,)):
 
 def graph(run):
     """A run as what can be timed again."""
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return graph_of(run, run_steps, ledger(run, run_steps))
 
 
 __all__ = ["Call", "Setup", "graph", "loops", "run_like", "simulate", "step_ms"]

@@ -100,18 +100,18 @@ def same(one, other):
         if field.name not in ROWS:
             assert getattr(one, field.name) == getattr(other, field.name), field.name
             continue
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        assert mine.table is theirs.table is ROWS[field.name]
-        assert list(mine.columns) == list(theirs.columns)
-        for name, values in mine.columns.items():
-            back = theirs.columns[name]
+        one_rows, other_rows = getattr(one, field.name), getattr(other, field.name)
+        assert one_rows.table is other_rows.table is ROWS[field.name]
+        assert list(one_rows.columns) == list(other_rows.columns)
+        for name, values in one_rows.columns.items():
+            other_values = other_rows.columns[name]
             if isinstance(values, Words):
                 # A table without rows is not written, and its words are not either.
-                assert values.vocabulary == back.vocabulary or not len(values), name
-                values, back = values.codes, back.codes
-            assert values.dtype == back.dtype, name
-            assert values.tobytes() == back.tobytes(), name
-            assert not back.flags.writeable
+                assert values.vocabulary == other_values.vocabulary or not len(values), name
+                values, other_values = values.codes, other_values.codes
+            assert values.dtype == other_values.dtype, name
+            assert values.tobytes() == other_values.tobytes(), name
+            assert not other_values.flags.writeable
     return True
 
 
@@ -153,13 +153,13 @@ def with_part(path, name, text):
     return write(path, signed({part: text for part, text in parts.items() if text is not None}))
 
 
-def with_table(path, name, change, **how):
+def with_table(path, name, change, **options):
     """The file with `change(table)` made to one of its tables."""
-    words = [
+    text_columns = [
         column.name for table in TABLES for column in table.columns if (table.name, column.dtype) == (name, "words")
     ]
-    file = parquet.ParquetFile(io.BytesIO(parts_of(path)[f"{name}.parquet"]), read_dictionary=words)
+    file = parquet.ParquetFile(io.BytesIO(parts_of(path)[f"{name}.parquet"]), read_dictionary=text_columns)
     table = change(file.read())
     buffer = io.BytesIO()
-    parquet.write_table(table, buffer, **how)
+    parquet.write_table(table, buffer, **options)
     return with_part(path, f"{name}.parquet", buffer.getvalue())

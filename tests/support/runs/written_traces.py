@@ -18,5 +18,5 @@ def read(*events, **header):
 
 
 def kinds(run):
-    words = run.event_rows.words("name").to_list()
-    return dict(zip(words, (Kind(kind) for kind in run.event_rows["kind"]), strict=True))
+    names = run.event_rows.words("name").to_list()
+    return dict(zip(names, (Kind(kind) for kind in run.event_rows["kind"]), strict=True))

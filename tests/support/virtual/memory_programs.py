@@ -87,23 +87,23 @@ def training(gpu, *, model=100.0, sample=96.0, state=2.0, fixed_ms=5.0, sample_m
     def build():
         here = gpu.last
         here.hold(model, Phase.SETUP, Role.PARAMETER)
-        held = {}
+        tensors = {}
 
         def step(batch):
             gpu.sizes.setdefault(here, []).append(batch)
-            times = (1 if held else first) * (2 if more and batch >= more else 1)
+            times = (1 if tensors else first) * (2 if more and batch >= more else 1)
             here.memory.phase(Phase.FORWARD)
-            if "gradient" in held:
-                here.memory.free(held.pop("gradient"))
-            kept = []
+            if "gradient" in tensors:
+                here.memory.free(tensors.pop("gradient"))
+            activations = []
             try:
-                kept.extend(here.hold(times * sample * batch / 480, Phase.FORWARD) for _ in range(480))
-                held["gradient"] = here.hold(model, Phase.BACKWARD, Role.GRADIENT)
+                activations.extend(here.hold(times * sample * batch / 480, Phase.FORWARD) for _ in range(480))
+                tensors["gradient"] = here.hold(model, Phase.BACKWARD, Role.GRADIENT)
             finally:
-                for key in kept:
+                for key in activations:
                     here.memory.free(key)
-            if state and "state" not in held:
-                held["state"] = here.hold(state * model, Phase.OPTIMIZER, Role.OPTIMIZER)
+            if state and "state" not in tensors:
+                tensors["state"] = here.hold(state * model, Phase.OPTIMIZER, Role.OPTIMIZER)
             here.memory.phase(Phase.OPTIMIZER)
             here.now_ns += (fixed_ms + sample_ms * batch) * MS
 

@@ -40,21 +40,21 @@ def priced(path, gpu):
     launched = defaultdict(list)
     for place, row in enumerate(holders(events, calls_of(work)).tolist()):
         launched[row].append(place)
-    told = {column: shapes.spread(column, len(events)) for column in ("shapes", "dtypes")}
-    names, found = events.words("name"), defaultdict(list)
+    codes = {column: shapes.spread(column, len(events)) for column in ("shapes", "dtypes")}
+    names, durations = events.words("name"), defaultdict(list)
     for row, places in launched.items():
         name = names[row] if row >= 0 else None
-        if name not in (*PRODUCTS, *ALIKE) or told["shapes"][row] < 0:
+        if name not in (*PRODUCTS, *ALIKE) or codes["shapes"][row] < 0:
             continue
-        given = inputs(*(shapes.words(column).vocabulary[told[column][row]] for column in ("shapes", "dtypes")))
-        if not any(shape and dtype in TYPES for shape, dtype in zip(*given, strict=True)):
+        op_inputs = inputs(*(shapes.words(column).vocabulary[codes[column][row]] for column in ("shapes", "dtypes")))
+        if not any(shape and dtype in TYPES for shape, dtype in zip(*op_inputs, strict=True)):
             continue
         kernel = names[int(work.event[places[0]])] or ""
-        op = _op(name, given, turned="_tn_" in kernel or kernel.endswith("_tn"))
-        said = kernels(op, gpu)
+        op = _op(name, op_inputs, turned="_tn_" in kernel or kernel.endswith("_tn"))
+        simulated = kernels(op, gpu)
         real_ns = int(work["dur_ns"][places].sum())
-        found[name].append(Call(real_ns, sum(each.ns for each in said), len(places), len(said)))
-    return found
+        durations[name].append(Call(real_ns, sum(each.ns for each in simulated), len(places), len(simulated)))
+    return durations
 
 
 def _op(name, given, turned):
@@ -69,5 +69,5 @@ def _op(name, given, turned):
         sizes = (*left.sizes[:-1], right.sizes[-1])
         out = Tensor(sizes, left.dtype, prod(sizes) * left.bytes // prod(left.sizes))
     else:
-        out = max(tensors, key=lambda each: each.bytes)
+        out = max(tensors, key=lambda tensor: tensor.bytes)
     return Op(name=name, inputs=tuple(tensors), outputs=(out,))

@@ -550,7 +550,7 @@ def test_what_cannot_be_compared_says_why_and_does_not_raise():
     made = predicted(run_of(name="one"), run_of(name="other"))
     check(made)
     assert made.answer == "Predicted against measured: not measured"
-    assert "no complete step of a loop was seen" in made.alt
+    assert "no complete step" in made.alt
 
 
 def test_a_comparison_without_a_prediction_shows_both_steps_and_says_so():
