@@ -65,8 +65,9 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="more than half", told="You added up the sixteen reads."),
             ),
-            because="Without workers, the training loop itself reads the 16 photos one after the other. Each read takes "
-            "8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of that.",
+            because="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
+            "takes 8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of "
+            "that.",
             hints=(
                 "How many photos are in a batch, how long does one take, and which process reads them?",
                 "Compare 16 x 8 ms with the time that a small model needs for a step.",

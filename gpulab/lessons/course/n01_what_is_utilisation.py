@@ -68,23 +68,25 @@ LESSON = Lesson(
         "rank jobs by the work they do (MFU) instead of by how busy they keep the GPU",
     ),
     symptom="The monitor shows 100 % utilisation, and nobody knows whether that is good.",
-    signature="Few blocks per kernel compared with the number of multiprocessors, and arithmetic far below the peak, at "
-    "a high utilisation.",
+    signature="Few blocks per kernel compared with the number of multiprocessors, and arithmetic far below the peak, "
+    "at a high utilisation.",
     fix="Judge a job by useful work: steps per second, MFU. Use utilisation only to detect a GPU that waits.",
     not_when="Utilisation is low: then the GPU does wait, and the report says for what.",
     experiments=(
         Experiment(number="01.1", shows="one busy multiprocessor and all of them: the same utilisation"),
         Experiment(number="01.2", shows="a job sampled once per second, sampled 20 times per second, and traced"),
         Experiment(number="01.3", shows="memory that is full, and a memory controller that is busy"),
-        Experiment(number="01.4", shows="a GPU that overheats and a GPU with a lowered power limit, under the same load"),
+        Experiment(
+            number="01.4", shows="a GPU that overheats and a GPU with a lowered power limit, under the same load"
+        ),
         Experiment(number="01.5", shows="jobs ranked by utilisation, and ranked by the work they do"),
         Experiment(number="01.6", shows="eight metrics of a GPU monitor and their definitions"),
     ),
     questions=(
         Question(
             key="busy",
-            ask="A kernel runs on 1 of the 132 multiprocessors of an H100. As soon as it finishes, the next one starts. "
-            "What does GPU utilisation show?",
+            ask="A kernel runs on 1 of the 132 multiprocessors of an H100. As soon as it finishes, the next one "
+            "starts. What does GPU utilisation show?",
             choices=(
                 Choice(key="a", text="about 1 %", below=0.2, told="That would be an average over the multiprocessors."),
                 Choice(key="b", text="about 50 %", below=0.8, told="Neither the time nor the GPU is half used."),
@@ -100,8 +102,8 @@ LESSON = Lesson(
         ),
         Question(
             key="tell",
-            ask="Utilisation is about the same in both variants. Which counter shows, from the slow run alone, that the "
-            "GPU is almost empty?",
+            ask="Utilisation is about the same in both variants. Which counter shows, from the slow run alone, that "
+            "the GPU is almost empty?",
             choices=(
                 Choice(key="a", text="kernels per step", told="There are many kernels, but each could still be large."),
                 Choice(
@@ -112,8 +114,8 @@ LESSON = Lesson(
                 Choice(key="c", text="idle time between kernels", told="There is almost none in either variant."),
             ),
             right="b",
-            because="A block runs on one multiprocessor. A kernel with 1 block leaves 131 of 132 multiprocessors without "
-            "work. If the GPU were waiting for the host, there would be many blocks and long gaps.",
+            because="A block runs on one multiprocessor. A kernel with 1 block leaves 131 of 132 multiprocessors "
+            "without work. If the GPU were waiting for the host, there would be many blocks and long gaps.",
             hints=(
                 "Which column differs most between the first two rows?",
                 "Compare the share of multiprocessors with work in both rows. How is it calculated?",
@@ -122,13 +124,11 @@ LESSON = Lesson(
         ),
         Question(
             key="sampled",
-            ask="A job waits for data for a quarter of a second, then computes for three quarters, and repeats this. You "
-            "take one reading per second; each reading covers the sixth of a second before it. How far from 75 % can "
-            "the mean of your readings be?",
+            ask="A job waits for data for a quarter of a second, then computes for three quarters, and repeats this. "
+            "You take one reading per second; each reading covers the sixth of a second before it. How far from 75 % "
+            "can the mean of your readings be?",
             choices=(
-                Choice(
-                    key="a", text="a few points", below=0.1, told="Only if the readings fell on different parts."
-                ),
+                Choice(key="a", text="a few points", below=0.1, told="Only if the readings fell on different parts."),
                 Choice(
                     key="b",
                     text="ten to twenty points",
@@ -172,8 +172,8 @@ LESSON = Lesson(
                     told="Most of the allocated memory is never read.",
                 ),
             ),
-            because="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or written, "
-            "and a large matrix product uses every number that it reads thousands of times.",
+            because="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or "
+            "written, and a large matrix product uses every number that it reads thousands of times.",
             hints=(
                 "Which of the allocated bytes are read in a step?",
                 "Compare memory used with memory traffic.",
@@ -182,8 +182,8 @@ LESSON = Lesson(
         ),
         Question(
             key="batch",
-            ask="A small image network is trained with batch size 8, then with 512. How does the memory controller's busy "
-            "share change?",
+            ask="A small image network is trained with batch size 8, then with 512. How does the memory controller's "
+            "busy share change?",
             choices=(
                 Choice(
                     key="a",
@@ -196,9 +196,9 @@ LESSON = Lesson(
                 ),
                 Choice(key="c", text="it rises", told="The GPU waited before; now it works, and work moves data."),
             ),
-            because="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The direction "
-            "depends on the model: in a model with a few very large layers, whose weights are read once per batch, the "
-            "traffic falls instead.",
+            because="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The "
+            "direction depends on the model: in a model with a few very large layers, whose weights are read once per "
+            "batch, the traffic falls instead.",
             hints=(
                 "First ask for how much of the time any kernel runs.",
                 "Compare busy and traffic for the two batch sizes.",
@@ -242,9 +242,9 @@ LESSON = Lesson(
         ),
         Question(
             key="rank",
-            ask="Three jobs: matrix products without pauses; the same products, but the data arrive late; an addition to "
-            "every element of a long vector, without pauses. Utilisation ranks the job with late data last. Which job "
-            "does the least arithmetic per second?",
+            ask="Three jobs: matrix products without pauses; the same products, but the data arrive late; an addition "
+            "to every element of a long vector, without pauses. Utilisation ranks the job with late data last. Which "
+            "job does the least arithmetic per second?",
             choices=(
                 Choice(
                     key="a",
@@ -313,8 +313,8 @@ LESSON = Lesson(
                 ),
             ),
             right="d",
-            because="The GPU is busy and full, and there is almost no memory traffic: the arithmetic itself is slow. It "
-            "runs in FP32, without tensor cores. First action: try bfloat16 (lesson 08).",
+            because="The GPU is busy and full, and there is almost no memory traffic: the arithmetic itself is slow. "
+            "It runs in FP32, without tensor cores. First action: try bfloat16 (lesson 08).",
             hints=(
                 "Go through the four answers. How would each of them change the table?",
                 "Compare MFU with the other three shares.",

@@ -7,8 +7,8 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 _BATCH = (
     Question(
         key="many",
-        ask="On the GPU, the batch size grows from 8 images to 512, by a factor of 64. By what factor does the number of "
-        "images per second grow?",
+        ask="On the GPU, the batch size grows from 8 images to 512, by a factor of 64. By what factor does the number "
+        "of images per second grow?",
         choices=(
             Choice(
                 key="a",
@@ -17,12 +17,16 @@ _BATCH = (
                 told="The arithmetic per image stays the same, but the launches per image become fewer.",
             ),
             Choice(
-                key="b", text="2 to 8", below=8.0, told="A step with 512 images launches no more kernels than one with 8."
+                key="b",
+                text="2 to 8",
+                below=8.0,
+                told="A step with 512 images launches no more kernels than one with 8.",
             ),
             Choice(key="c", text="more than 8"),
         ),
-        because="A step with 8 images takes about as long as a step with 64: the host spends the time launching kernels, "
-        "and their number does not depend on the batch size. Only beyond that does a larger batch take longer.",
+        because="A step with 8 images takes about as long as a step with 64: the host spends the time launching "
+        "kernels, and their number does not depend on the batch size. Only beyond that does a larger batch take "
+        "longer.",
         hints=(
             "Which part of a step does not depend on the batch size?",
             "Think of the number of kernels per step: does it change with 512 images?",
@@ -42,9 +46,9 @@ _BATCH = (
             ),
         ),
         right="b",
-        because="For most of a step, the GPU is idle while the host dispatches operators and launches kernels. If data "
-        "loading were slow, 'waiting for data' would be a long line; if the GPU were full, there would be almost no idle "
-        "time.",
+        because="For most of a step, the GPU is idle while the host dispatches operators and launches kernels. If "
+        "data loading were slow, 'waiting for data' would be a long line; if the GPU were full, there would be almost "
+        "no idle time.",
         hints=(
             "Read the ledger: which lines are the longest?",
             "Compare the time the GPU is busy with operator dispatch and launch calls.",
@@ -96,8 +100,8 @@ _WORK = (
     ),
     Question(
         key="accumulate",
-        ask="The loop accumulates the gradients of 8 batches of 8 images for each update. By what factor does the number "
-        "of images per second grow, compared with an update after every batch of 8?",
+        ask="The loop accumulates the gradients of 8 batches of 8 images for each update. By what factor does the "
+        "number of images per second grow, compared with an update after every batch of 8?",
         choices=(
             Choice(key="a", text="less than 2", below=2.0),
             Choice(
@@ -122,8 +126,8 @@ _WORK = (
     ),
     Question(
         key="norm",
-        ask="The accumulated gradient of 8 parts was equal to the gradient of the whole batch of 64. Now the network gets "
-        "BatchNorm layers. How large is the difference between the two gradients, relative to the largest value?",
+        ask="The accumulated gradient of 8 parts was equal to the gradient of the whole batch of 64. Now the network "
+        "gets BatchNorm layers. How large is the difference between the two gradients, relative to the largest value?",
         choices=(
             Choice(
                 key="a",
@@ -139,8 +143,8 @@ _WORK = (
             ),
             Choice(key="c", text="large: it is a different gradient"),
         ),
-        because="BatchNorm computes mean and variance over the images in its input. For 8 images they differ from those "
-        "for 64, so training in parts trains a different function.",
+        because="BatchNorm computes mean and variance over the images in its input. For 8 images they differ from "
+        "those for 64, so training in parts trains a different function.",
         hints=(
             "Which layers use more than one image at a time?",
             "How close is the mean of 8 images to the mean of 64?",
@@ -149,8 +153,8 @@ _WORK = (
     ),
     Question(
         key="ensemble",
-        ask="Four small models run one after the other, or together with vmap. What share of the matrix products remains "
-        "when they run together?",
+        ask="Four small models run one after the other, or together with vmap. What share of the matrix products "
+        "remains when they run together?",
         choices=(
             Choice(key="a", text="a quarter", below=0.3),
             Choice(key="b", text="half", below=0.7, told="All four models fit into one batched product."),
@@ -164,7 +168,8 @@ _WORK = (
         "all of them.",
         hints=(
             "How many products does one model need, and how many do four models need?",
-            "Run one by one, each model has its own weight tensor per layer. How many tensors are there after stacking?",
+            "Run one by one, each model has its own weight tensor per layer. How many tensors are there after "
+            "stacking?",
             "stack_module_state(models) makes one tensor from four.",
         ),
     ),
@@ -182,7 +187,8 @@ _SHAPES = (
             Choice(key="b", text="a fifth to a half", below=0.5, told="Almost every batch contains a long text."),
             Choice(key="c", text="more than half"),
         ),
-        because="The longest of 32 texts sets the length for all of them, and almost every 32 texts include a long one.",
+        because="The longest of 32 texts sets the length for all of them, and almost every 32 texts include a long "
+        "one.",
         hints=(
             "How long is the longest of 32 texts, compared with a typical one?",
             "Compare the number of real tokens with the number of tokens that the model processes.",
@@ -191,15 +197,15 @@ _SHAPES = (
     ),
     Question(
         key="one_more",
-        ask="A batch of 256 rows needs 2 x 64 = 128 blocks, which 132 multiprocessors process in one wave. By what factor "
-        "does one more row raise the number of waves?",
+        ask="A batch of 256 rows needs 2 x 64 = 128 blocks, which 132 multiprocessors process in one wave. By what "
+        "factor does one more row raise the number of waves?",
         choices=(
             Choice(key="a", text="it does not raise it", below=1.2, told="One extra row needs a whole row of tiles."),
             Choice(key="b", text="1.5", below=1.8, told="A partial wave takes as long as a full one."),
             Choice(key="c", text="2"),
         ),
-        because="257 rows need three rows of tiles, which are 192 blocks: 132 in the first wave, and 60 in a second wave "
-        "that takes just as long. With 8192 rows there are 32 waves, and the last one has free slots.",
+        because="257 rows need three rows of tiles, which are 192 blocks: 132 in the first wave, and 60 in a second "
+        "wave that takes just as long. With 8192 rows there are 32 waves, and the last one has free slots.",
         hints=(
             "How many rows of tiles do 257 rows need?",
             "Compare the number of blocks with the number of multiprocessors.",
@@ -224,8 +230,8 @@ _SHAPES = (
         ),
         right="b",
         because="The kernels are long and have thousands of blocks, and there is almost no idle time: this loop is "
-        "beyond its knee. Below the knee, kernels would be short, with gaps between them. Only cheaper work could help: "
-        "see notebook 08.",
+        "beyond its knee. Below the knee, kernels would be short, with gaps between them. Only cheaper work could "
+        "help: see notebook 08.",
         hints=(
             "For how much of the time is the GPU idle?",
             "Compare 4,000 blocks with 132 multiprocessors, and 900 us with the few microseconds of a launch.",

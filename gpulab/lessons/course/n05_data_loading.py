@@ -150,8 +150,8 @@ BOUNDS = Question(
 )
 BURST = Question(
     key="burst",
-    ask="One worker needs 10 ms per batch, but 110 ms for every sixteenth one (16 ms on average). A training step takes "
-    "20 ms. The loader prefetches two batches (the default). Does the loop ever wait?",
+    ask="One worker needs 10 ms per batch, but 110 ms for every sixteenth one (16 ms on average). A training step "
+    "takes 20 ms. The loader prefetches two batches (the default). Does the loop ever wait?",
     choices=(
         Choice(
             key="a",
@@ -223,8 +223,8 @@ CACHE = Question(
         Choice(key="c", text="none"),
     ),
     right="c",
-    because="Each worker fills its own copy of the cache and loses it when it ends. A persistent worker finds the items "
-    "that it has read itself, about half of them here. A cache on disk serves every process.",
+    because="Each worker fills its own copy of the cache and loses it when it ends. A persistent worker finds the "
+    "items that it has read itself, about half of them here. A cache on disk serves every process.",
     hints=(
         "In which process does the dataset read an item?",
         "What happens to a worker at the end of an epoch? See 05.3.",
@@ -255,7 +255,8 @@ FORMATS = Question(
 )
 TRANSFER = Question(
     key="transfer",
-    ask="The GPU is busy for less than half of each step, and the loop never waits for data. What should you try first?",
+    ask="The GPU is busy for less than half of each step, and the loop never waits for data. What should you try "
+    "first?",
     choices=(
         Choice(
             key="a",
@@ -286,7 +287,8 @@ LESSON = Lesson(
     before=("00_start_here", "01_what_is_utilisation"),
     outcomes=(
         "use a counter to tell a loop that waits for data from a loop whose model is slow",
-        "measure an upper bound for the gain from faster data loading, or from a faster model, before you change either",
+        "measure an upper bound for the gain from faster data loading, or from a faster model, before you change "
+        "either",
         "choose workers, prefetch factor, threads and caches by the resource that limits the loop",
         "recognise when more workers, another file format or a cache do not help, and prove it",
     ),

@@ -39,8 +39,8 @@ LESSON = Lesson(
     questions=(
         Question(
             key="share",
-            ask="In each step, a batch of 134 MB is copied to the GPU. The GPU multiplies it by an 8192 x 8192 matrix and "
-            "computes the gradients. What share of a step does the copy take?",
+            ask="In each step, a batch of 134 MB is copied to the GPU. The GPU multiplies it by an 8192 x 8192 matrix "
+            "and computes the gradients. What share of a step does the copy take?",
             choices=(
                 Choice(
                     key="a",
@@ -59,15 +59,16 @@ LESSON = Lesson(
             because="In the time the link needs for one number from pageable memory, the GPU could do about a hundred "
             "thousand multiplications; here it does 16,384 per number.",
             hints=(
-                "Compare two times: bytes divided by bytes per second, and operations divided by operations per second.",
+                "Compare two times: bytes divided by bytes per second, and operations divided by operations per "
+                "second.",
                 "See 'exposed copies' under 'Where a step goes' in the report.",
                 "134 MB at 6 GB/s take 22 ms; 2.2 TFLOP at half of a peak of 990 TFLOP/s take 4.4 ms.",
             ),
         ),
         Question(
             key="knee",
-            ask="A copy has a fixed start-up time, plus a time per byte. What is the smallest copy from pinned memory that "
-            "reaches half of the link's best rate?",
+            ask="A copy has a fixed start-up time, plus a time per byte. What is the smallest copy from pinned memory "
+            "that reaches half of the link's best rate?",
             choices=(
                 Choice(key="a", text="4 KB", below=20e3, told="4 KB take the link less than 0.1 us."),
                 Choice(
@@ -82,9 +83,9 @@ LESSON = Lesson(
                     told="64 MB take more than 1 ms to transfer, and a few us to start.",
                 ),
             ),
-            because="A copy reaches half of the best rate when the start-up takes as long as the transfer. The start-up "
-            "takes 10 to 20 us, in which a link of 50 GB/s transfers 0.5 to 1 MB. The sizes in this table differ by "
-            "factors of four.",
+            because="A copy reaches half of the best rate when the start-up takes as long as the transfer. The "
+            "start-up takes 10 to 20 us, in which a link of 50 GB/s transfers 0.5 to 1 MB. The sizes in this table "
+            "differ by factors of four.",
             hints=(
                 "For which size does the start-up of a copy take as long as the transfer?",
                 "Multiply the time of the smallest copy by the rate of the largest.",
@@ -93,8 +94,8 @@ LESSON = Lesson(
         ),
         Question(
             key="pin",
-            ask="Batches come from a DataLoader with one worker. Which code brings them to the GPU fastest, as measured in "
-            "the training loop?",
+            ask="Batches come from a DataLoader with one worker. Which code brings them to the GPU fastest, as "
+            "measured in the training loop?",
             choices=(
                 Choice(
                     key="a",
@@ -111,8 +112,8 @@ LESSON = Lesson(
                 ),
             ),
             right="c",
-            because="Pinning is itself a copy, within host memory. It is best made by a thread next to the loop, before "
-            "the loop asks for the batch.",
+            because="Pinning is itself a copy, within host memory. It is best made by a thread next to the loop, "
+            "before the loop asks for the batch.",
             hints=(
                 "Who makes the copy into pinned memory, and who waits for it?",
                 "Compare the two columns of main-thread time: pinning, and the copy call itself.",
@@ -121,8 +122,8 @@ LESSON = Lesson(
         ),
         Question(
             key="turns",
-            ask="A pinned copy takes 2.7 ms, and the compute of a step takes 3.5 ms. How long is a step if the next batch "
-            "is copied on a separate stream?",
+            ask="A pinned copy takes 2.7 ms, and the compute of a step takes 3.5 ms. How long is a step if the next "
+            "batch is copied on a separate stream?",
             choices=(
                 Choice(key="a", text="6.2 ms: the sum", told="That is a loop on one stream, without overlap."),
                 Choice(
@@ -131,11 +132,12 @@ LESSON = Lesson(
                 Choice(key="c", text="0.8 ms: the difference", told="Both still have to be done."),
             ),
             right="b",
-            because="Two operations that overlap completely take as long as the longer one. The loop waits only for the "
-            "very first copy, because there is no compute yet to overlap with.",
+            because="Two operations that overlap completely take as long as the longer one. The loop waits only for "
+            "the very first copy, because there is no compute yet to overlap with.",
             hints=(
                 "Draw two lanes: one for copies, one for kernels.",
-                "Compare the step time with the copy time, and with the step time for a batch that is already on the GPU.",
+                "Compare the step time with the copy time, and with the step time for a batch that is already on the "
+                "GPU.",
                 "batch, next_batch = next_batch, copy_next() starts the next copy before the compute of this batch.",
             ),
         ),
@@ -149,7 +151,8 @@ LESSON = Lesson(
                 Choice(key="c", text="all three", told="detach() only creates another reference to the tensor."),
             ),
             right="b",
-            because="Code that needs the value waits until it is computed. Code that only passes the tensor on does not.",
+            because="Code that needs the value waits until it is computed. Code that only passes the tensor on does "
+            "not.",
             hints=(
                 "Which of these lines need the value?",
                 "Count the synchronisations inside each line's range.",
@@ -158,8 +161,8 @@ LESSON = Lesson(
         ),
         Question(
             key="cost",
-            ask="A loop reads the loss in every step instead of every hundredth step. In which case does it become more "
-            "than 10 % slower?",
+            ask="A loop reads the loss in every step instead of every hundredth step. In which case does it become "
+            "more than 10 % slower?",
             choices=(
                 Choice(
                     key="a",
@@ -178,8 +181,8 @@ LESSON = Lesson(
                 ),
             ),
             right="c",
-            because="If the host has nothing else to do, it launches the next kernels a few dozen us after the wait. But "
-            "work that the host did while the GPU was busy now runs while the GPU is idle.",
+            because="If the host has nothing else to do, it launches the next kernels a few dozen us after the wait. "
+            "But work that the host did while the GPU was busy now runs while the GPU is idle.",
             hints=(
                 "What did the host do while the GPU was computing, before it had to wait?",
                 "Compare the step times with and without reads, for each host.",
@@ -188,12 +191,10 @@ LESSON = Lesson(
         ),
         Question(
             key="race",
-            ask="results.to('cpu', non_blocking=True) returns immediately; the copy runs later, in stream order. What does "
-            "the next line read from the CPU tensor?",
+            ask="results.to('cpu', non_blocking=True) returns immediately; the copy runs later, in stream order. What "
+            "does the next line read from the CPU tensor?",
             choices=(
-                Choice(
-                    key="a", text="an error, because the copy has not finished", told="Nothing checks for that."
-                ),
+                Choice(key="a", text="an error, because the copy has not finished", told="Nothing checks for that."),
                 Choice(
                     key="b",
                     text="the right values: reading waits for the copy",
@@ -202,8 +203,8 @@ LESSON = Lesson(
                 Choice(key="c", text="old values, all or some of them, and no error"),
             ),
             right="c",
-            because="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a synchronisation "
-            "tells the CPU that the copy has finished.",
+            because="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a "
+            "synchronisation tells the CPU that the copy has finished.",
             hints=(
                 "Who writes to the buffer, and who knows when that is finished?",
                 "Count the wrong values for several queue lengths before the copy.",
@@ -220,16 +221,16 @@ LESSON = Lesson(
                 Choice(
                     key="b",
                     text="machine b",
-                    told="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. Another slot "
-                    "or reseating the card may fix that; code cannot.",
+                    told="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. Another "
+                    "slot or reseating the card may fix that; code cannot.",
                 ),
                 Choice(
                     key="c", text="machine c", told="It runs on cores 32-47, and cores 0-31 are on the side of GPU 0."
                 ),
             ),
             right="c",
-            because="Every byte first crosses the link between the sockets. Machine b has a different fault: 4 lanes of 16, "
-            "a quarter of the rate. Another slot or reseating the card fixes that, not code.",
+            because="Every byte first crosses the link between the sockets. Machine b has a different fault: 4 lanes "
+            "of 16, a quarter of the rate. Another slot or reseating the card fixes that, not code.",
             hints=(
                 "Two things can be wrong: the width of the link, and the socket on which the process runs.",
                 "Compare the cores of the process with the CPU Affinity of GPU 0.",
@@ -254,9 +255,9 @@ LESSON = Lesson(
                 ),
             ),
             right="c",
-            because="The host is blocked in .item() until the GPU has finished, and only then starts the next copy: there "
-            "are no kernels left to overlap with. If the link were slow, the GB/s would be low; if the memory were "
-            "pageable, the name would say Pageable.",
+            because="The host is blocked in .item() until the GPU has finished, and only then starts the next copy: "
+            "there are no kernels left to overlap with. If the link were slow, the GB/s would be low; if the memory "
+            "were pageable, the name would say Pageable.",
             hints=(
                 "For each explanation: which of these counters would read differently?",
                 "Compare the 5 synchronisations with the one copy per step.",
