@@ -100,7 +100,8 @@ L.reveal("busy", narrow.busy_frac, "%")
 narrow_flops = utilisation.SOFTMAX_FLOPS * users * items / narrow.step_ns  # operations per ns = GFLOP/s
 wide_flops = (wide.flops or 0) / wide.step_ns
 L.claim(
-    "both jobs keep the GPU busy at least 95 % of the time, but one does at least 50 times as much arithmetic per second",
+    "both jobs keep the GPU busy at least 95 % of the time, but one does at least 50 times as much arithmetic per "
+    "second",
     min(narrow.busy_frac, wide.busy_frac) >= 0.95 and wide_flops >= 50 * narrow_flops,
     before=narrow_flops,
     after=wide_flops,
@@ -192,7 +193,9 @@ slow_hz = 1
 slow_error, fast_error = watched.worst_error(slow_hz), watched.worst_error(20)
 busy_ns = sampling.summed_ns(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
 trace_error = abs(busy_ns / (watched.end_ns - watched.start_ns) - watched.busy_frac)
-print(f"largest error: {100 * slow_error:.0f} points at one reading per second, {100 * fast_error:.1f} at 20 per second")
+print(
+    f"largest error: {100 * slow_error:.0f} points at one reading per second, {100 * fast_error:.1f} at 20 per second"
+)
 
 # %% tags=["reveal"]
 L.reveal("sampled", 100 * slow_error, "points")
@@ -430,8 +433,8 @@ L.reveal("rank", ratio, "times as much arithmetic per second in the job with lat
 
 # %% tags=["claim"]
 L.claim(
-    "the long-vector job has a utilisation at least 20 points higher than the job with late data, but does at most half "
-    "as much arithmetic per second",
+    "the long-vector job has a utilisation at least 20 points higher than the job with late data, but does at most "
+    "half as much arithmetic per second",
     busy["long vector"] >= busy["products, late data"] + 0.2 and 2 * rate["long vector"] <= rate["products, late data"],
     before=rate["products, late data"],
     after=rate["long vector"],

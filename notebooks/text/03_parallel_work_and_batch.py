@@ -121,7 +121,8 @@ display(L.reveal("many", rates[512] / rates[8], "times as many images per second
 before, after = rates[2048], rates[8192]
 # </fix>
 L.claim(
-    "8 times the batch size, from 8 to 64, gives at least 3 times the rate; 4 times, from 2048 to 8192, at most 15 % more",
+    "8 times the batch size, from 8 to 64, gives at least 3 times the rate; 4 times, from 2048 to 8192, at most 15 % "
+    "more",
     rates[64] >= 3 * rates[8] and after <= 1.15 * before,
     before=before,
     after=after,
@@ -216,7 +217,9 @@ batch_of_64 = batch_size.work_of(lambda: all_images(images_64))
 display(L.reveal("loop", batch_of_64.ops / image_batch.ops, "times the operators"))
 L.claim(
     "one call of the network needs as many operators for 64 images as for 32, and less than a tenth of those of a loop",
-    batch_of_64.ops == image_batch.ops and image_batch.ops < image_loop.ops / 10 and time_batch.ops < time_loop.ops / 10,
+    batch_of_64.ops == image_batch.ops
+    and image_batch.ops < image_loop.ops / 10
+    and time_batch.ops < time_loop.ops / 10,
     before=image_loop.ops,
     after=image_batch.ops,
     unit="operators",
@@ -270,7 +273,8 @@ of_8 = batch_size.work_of(lambda: gradients(net, images[:8], labels[:8]))
 of_64 = batch_size.work_of(lambda: gradients(net, images, labels))
 in_parts = batch_size.work_of(lambda: gradients(net, images, labels, parts=micro_batches))
 L.claim(
-    "8 batches of 8 do the same arithmetic as one batch of 64, but their largest operator is only an eighth of the size",
+    "8 batches of 8 do the same arithmetic as one batch of 64, but their largest operator is only an eighth of the "
+    "size",
     in_parts.flops == of_64.flops and in_parts.largest_flops == of_8.largest_flops == of_64.largest_flops / 8,
     before=of_64.largest_flops,
     after=in_parts.largest_flops,
@@ -308,7 +312,7 @@ L.predict("norm")
 
 # %% tags=["claim"]
 def gradient_difference(norm):
-    """Return the largest difference between the gradients of one batch and of its eight parts, relative to the largest value."""
+    """Return how far the gradients of a batch and of its eight parts differ, relative to the largest value."""
     pairs = zip(
         gradients(network(8, norm), images, labels),
         gradients(network(8, norm), images, labels, parts=8),
@@ -424,7 +428,8 @@ gradient_noise.table({**results, "batch size 16": batch_16, "batch size 256": ba
 
 # %% tags=["claim"]
 L.claim(
-    "doubling the batch size reaches within 10 % of the loss of halving the learning rate, with at most half the updates",
+    "doubling the batch size reaches within 10 % of the loss of halving the learning rate, with at most half the "
+    "updates",
     abs(doubled_batch.loss / halved_rate.loss - 1) < 0.1 and doubled_batch.updates <= halved_rate.updates / 2,
     before=halved_rate.updates,
     after=doubled_batch.updates,
@@ -577,7 +582,8 @@ L.score("tries", room.tries if room.is_largest(batch) else None)
 
 # %% tags=["claim"]
 L.claim(
-    "a line through the memory of two small batches predicts the largest batch, to within 1 % of the result of max_batch",
+    "a line through the memory of two small batches predicts the largest batch, to within 1 % of the result of "
+    "max_batch",
     room.is_largest(batch) and abs(batch / largest.batch - 1) < 0.01,
     before=largest.batch,
     after=batch,
@@ -674,7 +680,8 @@ L.same(four_models(one_by_one, "cpu")(), four_models(stacked, "cpu")())
 display(L.reveal("ensemble", products[1] / products[0], "%"))
 kernels = {method: result.kernels for method, result in ensembles.items()}
 L.claim(
-    "stacked, four models need a quarter of the matrix products and at most half of the kernels; streams save no kernels",
+    "stacked, four models need a quarter of the matrix products and at most half of the kernels; streams save no "
+    "kernels",
     products[1] == products[0] / 4
     and kernels[stacked] <= kernels[one_by_one] / 2
     and abs(kernels[in_streams] / kernels[one_by_one] - 1) < 0.05,

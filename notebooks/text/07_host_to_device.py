@@ -195,7 +195,8 @@ for rate, times in relative_times.items():
 least = {kind: min(times[kind] for times in relative_times.values()) for kind in ("fresh", "kept")}
 # </fix>
 L.claim(
-    "pinning in the loop is slower than plain .to(): by at least 50 % with fresh memory, by at least 5 % with kept memory",
+    "pinning in the loop is slower than plain .to(): by at least 50 % with fresh memory, by at least 5 % with kept "
+    "memory",
     least["fresh"] >= 1.5 and least["kept"] >= 1.05,
     before=least["kept"],
     after=least["fresh"],
@@ -404,7 +405,8 @@ with L.gpu("busy host, read every step"):
 names = [f"{host} host, {reading}" for host in ("idle", "busy") for reading in ("rare reads", "read every step")]
 step_ms = {name: throughput.step_ms(gpulab.runs[name]) for name in names}
 cost = {
-    host: step_ms[f"{host} host, read every step"] / step_ms[f"{host} host, rare reads"] - 1 for host in ("idle", "busy")
+    host: step_ms[f"{host} host, read every step"] / step_ms[f"{host} host, rare reads"] - 1
+    for host in ("idle", "busy")
 }
 for name, ms in step_ms.items():
     print(f"{name:26} {ms:.2f} ms per step  [{gpulab.runs[name].source}]")
@@ -578,7 +580,8 @@ outputs = topology.MACHINES
 # </fix>
 links = {name: topology.read(output) for name, output in outputs.items()}
 L.claim(
-    "of three invented machines, one has a link with a quarter of its lanes, and one runs its process on the wrong socket",
+    "of three invented machines, one has a link with a quarter of its lanes, and one runs its process on the wrong "
+    "socket",
     {name: link.faults for name, link in links.items()} == {"a": (), "b": ("lanes",), "c": ("node",)},
     before=links["a"].gb_per_s,
     after=links["b"].gb_per_s,

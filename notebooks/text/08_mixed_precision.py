@@ -136,7 +136,9 @@ for name, options in precisions.items():
 runs = gpulab.runs
 ms = {name: throughput.step_ms(runs[name]) for name in ("fp32", *precisions)}
 for name, step_ms in ms.items():
-    print(f"{name}: {step_ms:5.1f} ms per step, {ms['fp32'] / step_ms:.1f} times as fast as fp32   [{runs[name].source}]")
+    print(
+        f"{name}: {step_ms:5.1f} ms per step, {ms['fp32'] / step_ms:.1f} times as fast as fp32   [{runs[name].source}]"
+    )
 
 
 # %% [markdown]
@@ -166,7 +168,8 @@ L.same(losses(None), losses(torch.bfloat16), equal=0.05)
 # %% tags=["claim"]
 display(L.reveal("ladder", ms["fp32"] / ms["bf16"], "times"))
 L.claim(
-    "TF32 is at least 1.5 times as fast as float32, bfloat16 at least 1.3 times as fast as TF32, float16 within 15 % of it",
+    "TF32 is at least 1.5 times as fast as float32, bfloat16 at least 1.3 times as fast as TF32, float16 within 15 % "
+    "of it",
     ms["fp32"] > 1.5 * ms["tf32"] and ms["tf32"] > 1.3 * ms["bf16"] and abs(ms["fp16"] / ms["bf16"] - 1) < 0.15,
     before=ms["fp32"],
     after=ms["bf16"],
@@ -419,7 +422,8 @@ for name, dtype in {"float32": None, "autocast": batch_dtype}.items():
 # %% tags=["claim"]
 display(L.reveal("batch", batches["autocast"] / batches["float32"], "times"))
 L.claim(
-    "with autocast the batch grows by at least 20 % but does not double; if weights fill the memory, the peak does not fall",
+    "with autocast the batch grows by at least 20 % but does not double; if weights fill the memory, the peak does "
+    "not fall",
     1.2 <= batches["autocast"] / batches["float32"] < 2 and peaks["autocast"] >= peaks["float32"],
     before=batches["float32"],
     after=batches["autocast"],
@@ -479,7 +483,8 @@ for name, (zero_share, bias_gradient) in results.items():
 # %% tags=["claim"]
 display(L.reveal("zeros", results["float16"][0], "%"))
 L.claim(
-    "in float16 at least 95 % of these gradients are zero; scaled by 65,536, none is zero, and in bfloat16 none is either",
+    "in float16 at least 95 % of these gradients are zero; scaled by 65,536, none is zero, and in bfloat16 none is "
+    "either",
     results["float16"][0] >= 0.95 and results["float16, loss scaled"][0] == 0 and results["bfloat16"][0] == 0,
     before=results["float16"][0],
     after=results["float16, loss scaled"][0],
@@ -513,7 +518,9 @@ for _ in range(20):
 
 for number, (before, weights_changed, after) in enumerate(history):
     change = "halved" if after < before else "doubled" if after > before else ""
-    print(f"step {number:2d}: scale {before:13,.0f}, {'weights updated' if weights_changed else 'step skipped'}  {change}")
+    print(
+        f"step {number:2d}: scale {before:13,.0f}, {'weights updated' if weights_changed else 'step skipped'}  {change}"
+    )
 
 # %% tags=["claim"]
 skipped = [step for step in history if not step[1]]
@@ -635,8 +642,8 @@ for name in on_gpu:
 float32_on_gpu = [name for name, dtype in on_gpu.items() if dtype == "float32"]
 float32_on_cpu = [name for name, dtype in on_cpu.items() if dtype == "float32"]
 L.claim(
-    "on a GPU, autocast runs products in 16 bits, and exp, pow, sum, softmax, layer_norm and norm in float32; on a CPU it "
-    "runs fewer of these in float32",
+    "on a GPU, autocast runs products in 16 bits, and exp, pow, sum, softmax, layer_norm and norm in float32; on a "
+    "CPU it runs fewer of these in float32",
     {"exp", "pow", "sum", "softmax", "layer_norm", "norm"} <= set(float32_on_gpu)
     and not {"matmul", "linear", "relu"} & set(float32_on_gpu)
     and len(float32_on_cpu) < len(float32_on_gpu),
@@ -668,7 +675,7 @@ print(problem or "right, and finite")
 # %% tags=["claim"]
 display(L.score("normalise", written))
 L.claim(
-    f"rows whose squares overflow float16 are normalised correctly with at most {half_precision.WIDE_PAR:,} 32-bit numbers",
+    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_PAR:,} 32-bit numbers",
     written is not None and written <= half_precision.WIDE_PAR,
     before=half_precision.ROWS * half_precision.COLUMNS,
     after=written,
@@ -761,7 +768,7 @@ without_scaler_parts = ("model", "optimizer")
 resumed = train_from(10, checkpoint)
 # </fix>
 without_scaler = train_from(10, checkpoint, without_scaler_parts)
-print(f"the article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
+print(f"article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
 scales = {"20 steps": uninterrupted, "10 steps, 10 resumed": resumed, "resumed without the scaler": without_scaler}
 for name, state in scales.items():
     print(f"{name:28} scale {state['scaler']['scale']:11,.0f}")
@@ -769,8 +776,8 @@ for name, state in scales.items():
 # %% tags=["claim"]
 display(L.reveal("resume"), L.same(uninterrupted, resumed))
 L.claim(
-    "torch.amp gives no warning, the article's code gives 2 FutureWarnings; a run resumed with the scaler ends with the "
-    "same weights and scale as an uninterrupted one, without the scaler at another scale",
+    "torch.amp gives no warning, the article's code gives 2 FutureWarnings; a run resumed with the scaler ends with "
+    "the same weights and scale as an uninterrupted one, without the scaler at another scale",
     article_warnings.count("FutureWarning") == 2
     and not current_warnings
     and resumed["scaler"]["scale"] == uninterrupted["scaler"]["scale"]

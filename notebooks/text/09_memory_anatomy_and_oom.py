@@ -325,8 +325,8 @@ tables.rows(("in the list", "growth in bytes per step"), [(name, f"{count:,}") f
 # %% tags=["claim"]
 display(L.reveal("lists", growth["training loss"], "bytes per step"))
 L.claim(
-    "a list of training losses grows by one number per step, a list of validation losses by more than 32 MiB, and a list "
-    "of Python numbers by 0",
+    "a list of training losses grows by one number per step, a list of validation losses by more than 32 MiB, and a "
+    "list of Python numbers by 0",
     growth["training loss"] == 512 and growth["validation loss"] > 32 * MIB and growth["validation loss, item()"] == 0,
     before=growth["validation loss"] / MIB,
     after=growth["validation loss, item()"] / MIB,
@@ -597,7 +597,8 @@ tables.rows(
 # %% tags=["claim"]
 display(L.reveal("inplace", 1 - in_place_bytes / relu_bytes, "%"), L.same(out_of_place_result, in_place_result))
 L.claim(
-    "in place, three operators allocate 4 MiB instead of 12; but in-place ReLU saves as many bytes for backward as ReLU",
+    "in place, three operators allocate 4 MiB instead of 12; but in-place ReLU saves as many bytes for backward as "
+    "ReLU",
     (out_of_place.bytes, in_place.bytes) == (12 * MIB, 4 * MIB) and in_place_bytes == relu_bytes,
     before=out_of_place.bytes / MIB,
     after=in_place.bytes / MIB,

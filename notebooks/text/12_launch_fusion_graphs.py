@@ -82,8 +82,8 @@ launches.beside(signatures, below=f"{runs[program].source}.")
 # %% tags=["claim"]
 small, late, full = signatures[program], signatures["late"], signatures["full"]
 L.claim(
-    "two programs leave the GPU idle for at least half of the time; in the launch-bound one at least 90 % of the kernels "
-    "are shorter than 10 us, in the one that waits for data at most half are, and their first findings differ",
+    "two programs leave the GPU idle for at least half of the time; in the launch-bound one at least 90 % of the "
+    "kernels are shorter than 10 us, in the one that waits for data at most half are, and their first findings differ",
     min(small.idle_frac, late.idle_frac) >= 0.5 > full.idle_frac
     and small.small_frac >= 0.9
     and late.small_frac <= 0.5
@@ -153,8 +153,8 @@ tables.rows(
 formula_ms, fused_ms = (results[name][0].step_ms for name in ("formula", "fused"))
 display(L.reveal("fuse", formula_ms / fused_ms, "times as fast"), L.same(gelu_formula(x), gelu_fused(x)))
 L.claim(
-    "eight operators move 18 times the bytes of their input, one fused operator moves 2 times; for 67 million numbers it "
-    "is at least 5 times as fast",
+    "eight operators move 18 times the bytes of their input, one fused operator moves 2 times; for 67 million numbers "
+    "it is at least 5 times as fast",
     [count.operators for count in traffic.values()] == [8, 1]
     and traffic["formula"].bytes == 9 * traffic["fused"].bytes
     and formula_ms >= 5 * fused_ms,
@@ -306,7 +306,9 @@ if L.device == "cuda":
             replay()
             gpulab.step()
     print(f"measured with a graph: {launches.signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]")
-print(f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)")
+print(
+    f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)"
+)
 
 # %% tags=["claim"]
 launches_per_token = launches.signature(runs["decode"]).calls
@@ -435,8 +437,8 @@ L.score("loads", grids["persistent"].loads if right else None)
 display(L.reveal("loop"), L.same(outputs["launch per tile"], outputs["persistent"]))
 persistent_grid = grids["persistent"]
 L.claim(
-    "both other variants need 1 launch instead of 1,056; only the 132 persistent programs also need just an eighth of the "
-    "loads, with the same result",
+    "both other variants need 1 launch instead of 1,056; only the 132 persistent programs also need just an eighth of "
+    "the loads, with the same result",
     right and [grid.launches for grid in grids.values()] == [TILES, 1, 1] and 8 * persistent_grid.loads == TILES,
     before=grids["program per tile"].loads,
     after=persistent_grid.loads,
@@ -490,8 +492,8 @@ tables.rows(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain i
 # %% tags=["claim"]
 display(L.reveal("null", gains["fused Adam"], "times as fast"))
 L.claim(
-    "with four large matrix products, a fused Adam gains less than 2 %, and so do, by prediction, torch.compile and a CUDA "
-    "graph",
+    "with four large matrix products, a fused Adam gains less than 2 %, and so do, by prediction, torch.compile and a "
+    "CUDA graph",
     max(gains.values()) < 1.02,
     before=default.step_ms,
     after=fused.step_ms,

@@ -300,7 +300,8 @@ right_by_slowest = sum(
 )
 # </fix>
 L.claim(
-    "the rules are right on at most half of the machines; the slowest part of the pipeline names the best change on all 8",
+    "the rules are right on at most half of the machines; the slowest part of the pipeline names the best change on "
+    "all 8",
     right_by_rule <= 4 and right_by_slowest == len(machines),
     before=right_by_rule,
     after=right_by_slowest,
@@ -327,7 +328,8 @@ checklist(gpulab.runs["decoded"])
 items_before, items_decoded = items(before), items(gpulab.runs["decoded"])
 # </fix>
 L.claim(
-    "in the checklist, data loading is to do before, but no longer once photos are decoded; precision is to do only then",
+    "in the checklist, data loading is to do before, but no longer once photos are decoded; precision is to do only "
+    "then",
     (
         items_before[0].state,
         items_decoded[0].state == OPEN,

@@ -314,7 +314,7 @@ L.check("oom", answer)
 # %% tags=["claim"]
 failing = {name: drills.beside(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
 # <fix>
-# was: facts = {name: {"others": False, "states": False} for name in failing}
+# was: facts = {name: decision_trees.memory_facts(drills.case(10)) for name in failing}
 facts = {name: decision_trees.memory_facts(run) for name, run in failing.items()}
 # </fix>
 paths = {name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, facts[name]) for name in failing}

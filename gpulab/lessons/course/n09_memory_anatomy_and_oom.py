@@ -163,9 +163,7 @@ _READ = (
         choices=(
             Choice(key="a", text="all three fall", told="No tensor is freed."),
             Choice(key="b", text="used and reserved fall, allocated does not change"),
-            Choice(
-                key="c", text="reserved falls, used does not change", told="The memory is returned to the driver."
-            ),
+            Choice(key="c", text="reserved falls, used does not change", told="The memory is returned to the driver."),
         ),
         right="b",
         because="PyTorch caches the memory of freed tensors, and nvidia-smi counts it as used. empty_cache() returns "
@@ -208,9 +206,7 @@ _READ = (
                 text="fragmentation: round lengths up to a few sizes, or use expandable segments; also check the "
                 "longest text",
             ),
-            Choice(
-                key="c", text="too many weights: use another optimizer", told="Then the first step would fail."
-            ),
+            Choice(key="c", text="too many weights: use another optimizer", told="Then the first step would fail."),
             Choice(key="d", text="another process: find it", told="Reserved memory belongs to this process."),
         ),
         right="b",

@@ -32,7 +32,9 @@ _SIGNATURE = (
         ask="A small model generates text on an H100, one token at a time. What share of the time is the GPU idle?",
         choices=(
             Choice(key="a", text="less than a tenth", below=0.1, told="Its kernels take only a few microseconds."),
-            Choice(key="b", text="a tenth to a half", below=0.5, told="A launch takes longer than the kernel it starts."),
+            Choice(
+                key="b", text="a tenth to a half", below=0.5, told="A launch takes longer than the kernel it starts."
+            ),
             Choice(key="c", text="more than half", told="A kernel finishes before the next one is launched."),
         ),
         because="Each kernel processes a single token and finishes in microseconds. Python and PyTorch need longer "
@@ -124,7 +126,9 @@ _FUSION = (
         "them with one call. How does it change the time per token?",
         choices=(
             Choice(key="a", text="hardly: the kernels are the same", below=1.3, told="The gaps are not the same."),
-            Choice(key="b", text="to half", below=2.5, told="Compare the total time of the gaps with that of the kernels."),
+            Choice(
+                key="b", text="to half", below=2.5, told="Compare the total time of the gaps with that of the kernels."
+            ),
             Choice(key="c", text="to a third or less", told="Almost all of the time per token was gaps."),
         ),
         because="The kernels stay the same; the gaps between them disappear, and they took most of the time.",
@@ -138,7 +142,9 @@ _FUSION = (
         key="breaks",
         ask="A function reads a value with .item() in the middle. Into how many graphs does torch.compile split it?",
         choices=(
-            Choice(key="a", text="none: it raises an error", told="It continues in Python, and then starts a new graph."),
+            Choice(
+                key="a", text="none: it raises an error", told="It continues in Python, and then starts a new graph."
+            ),
             Choice(key="b", text="1", told="A graph contains tensors; a number that Python needs ends it."),
             Choice(key="c", text="2", told="One before the value is read, and one after."),
         ),

@@ -52,7 +52,9 @@ LESSON = Lesson(
             ask="Mixed precision makes this model's matrix products several times as fast. You apply it first, before "
             "any other change. How much faster is a step?",
             choices=(
-                Choice(key="a", text="less than 10 % faster", below=1.1, told="Only the GPU's part can become shorter."),
+                Choice(
+                    key="a", text="less than 10 % faster", below=1.1, told="Only the GPU's part can become shorter."
+                ),
                 Choice(key="b", text="about a third faster", below=1.6, told="The GPU's part is smaller than that."),
                 Choice(key="c", text="about twice as fast", told="The GPU computes for a small part of the step."),
             ),
@@ -92,9 +94,7 @@ LESSON = Lesson(
             "name next?",
             choices=(
                 Choice(key="a", text="more workers", told="The loop no longer waits for data."),
-                Choice(
-                    key="b", text="the precision of the matrix products", told="GPU work is now the largest part."
-                ),
+                Choice(key="b", text="the precision of the matrix products", told="GPU work is now the largest part."),
                 Choice(key="c", text="a second GPU", told="The first one is not well used yet."),
             ),
             right="b",
@@ -113,11 +113,12 @@ LESSON = Lesson(
             choices=(
                 Choice(key="a", text="it falls", below=-0.01, told="The host needs as much time as before."),
                 Choice(
-                    key="b", text="it does not change", below=0.01, told="Only the GPU's part of the step becomes shorter."
+                    key="b",
+                    text="it does not change",
+                    below=0.01,
+                    told="Only the GPU's part of the step becomes shorter.",
                 ),
-                Choice(
-                    key="c", text="it rises", told="A faster GPU finishes sooner, and waits as long as before."
-                ),
+                Choice(key="c", text="it rises", told="A faster GPU finishes sooner, and waits as long as before."),
             ),
             because="The GPU does its work in less time and the host's part stays the same, so the share falls "
             "although the training is faster. The share shows where to look; the time per photo is what counts.",

@@ -56,9 +56,7 @@ _FAQ = (
         key="faq2",
         ask="Two jobs show about 35 % in nvidia-smi. How do you find out why?",
         choices=(
-            Choice(
-                key="a", text="watch them with a better monitor", told="A monitor shows the same single number."
-            ),
+            Choice(key="a", text="watch them with a better monitor", told="A monitor shows the same single number."),
             Choice(key="b", text="increase the batch size of both", told="That is a fix without a diagnosis."),
             Choice(key="c", text="record a few steps of each, and see what device and host do in each part of a step"),
         ),
@@ -206,9 +204,7 @@ LESSON = Lesson(
             choices=(
                 Choice(key="a", text="two or three", below=3.5, told="It has two answers for twelve runs."),
                 Choice(key="b", text="about half", below=8.5, told="It has only two answers for twelve runs."),
-                Choice(
-                    key="c", text="almost all", told="Utilisation shows that a device is idle, but not why."
-                ),
+                Choice(key="c", text="almost all", told="Utilisation shows that a device is idle, but not why."),
             ),
             because="It has two answers, but the twelve runs need twelve. Below 50 %, the same number stands for six "
             "different causes, and above 50 % for six more.",
@@ -251,7 +247,9 @@ LESSON = Lesson(
                     text="activations: a smaller batch",
                     told="Even a batch of one needs all parameters, gradients and optimizer state.",
                 ),
-                Choice(key="b", text="states (weights, gradients, optimizer): make them smaller, shard or offload them"),
+                Choice(
+                    key="b", text="states (weights, gradients, optimizer): make them smaller, shard or offload them"
+                ),
                 Choice(
                     key="c",
                     text="leak: something keeps tensors alive",
