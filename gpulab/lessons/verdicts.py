@@ -1,4 +1,4 @@
-"""Verdicts of a lesson: whether a claim holds, whether two results are equal, and whether a score reaches its target."""
+"""Verdicts of a lesson: whether a claim holds, two results are equal, or a score reaches its target."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def _drill(case: Case) -> Question:
     counter = f'"{case.excluded_by[0]}"'
     return Question(
         key=case.key,
-        ask=f"Case {case.number}: what is the cause, what is the first action, and which counter excludes {case.rival}?",
+        ask=f"Case {case.number}: what is the cause, which first action, and which counter excludes {case.rival}?",
         because=case.because,
         judge=lambda answer: _problem(case, answer),
         hints=(
