@@ -49,16 +49,16 @@ def onward(one: Lesson) -> tuple[str, ...]:
 
 def progress() -> View:
     """Show which lessons are done, as stored on this machine; end a cell with it."""
-    known = course_progress.known()
+    done_lessons = course_progress.known()
     rows = []
     for item in lessons():
-        done = known.get(item.id)
+        done = done_lessons.get(item.id)
         cells = ("-", "-", "-")
         if done:
             cells = (done.date, f"{done.foreseen} of {done.predicted}", f"{done.held} of {done.claims}")
         rows.append(Row((f"{item.number} {item.title}", str(item.minutes), *cells)))
-    finished = sum(item.id in known for item in lessons())
-    left = sum(item.minutes for item in lessons() if item.id not in known)
+    finished = sum(item.id in done_lessons for item in lessons())
+    left = sum(item.minutes for item in lessons() if item.id not in done_lessons)
     summary = f"{finished} of {count(len(rows), 'lesson')} done, {left} minutes left."
     header = ("lesson", "minutes", "done on", "right predictions", "claims that held")
     return View(

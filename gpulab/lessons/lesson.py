@@ -133,5 +133,5 @@ def _find(items: tuple[K, ...], key: str, description: str) -> K:
     for item in items:
         if item.key == key:
             return item
-    known = ", ".join(item.key for item in items) or "none"
-    raise GpulabError(f"There is no {description}.", why=f"the keys are: {known}", fix="use one of these keys")
+    keys = ", ".join(item.key for item in items) or "none"
+    raise GpulabError(f"There is no {description}.", why=f"the keys are: {keys}", fix="use one of these keys")

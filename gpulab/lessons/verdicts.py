@@ -12,7 +12,7 @@ from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
 
 HOLDS, FAILS = "HOLDS", "FAILS"
-WHY_NOT = (
+FAILURE_ADVICE = (
     "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first. A timing "
     "claim can fail on a busy machine: run the measurement again."
 )
@@ -57,7 +57,7 @@ def claimed(claim: Claim) -> Said:
     if claim.figures:
         blocks.append(Facts((("figures", claim.figures),)))
     if not claim.holds:
-        blocks.append(Line(WHY_NOT, soft=True))
+        blocks.append(Line(FAILURE_ADVICE, soft=True))
     return Said(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
 
 

@@ -209,7 +209,7 @@ losses_after = train(loader)
 # %% [markdown]
 # ## Verify
 #
-# Is it still the same training? Only if it is does a speed-up mean anything. Then: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
+# Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
 #
 # If it says *No difference above the noise*, other programs were busy: record both runs again.
 

@@ -46,7 +46,7 @@ def train(batches):
 
 
 def host_batches(pinned):
-    """Return the batches of one loop: two different ones in turn."""
+    """Return the batches of one loop, which alternate between two tensors."""
     two = [torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, pin_memory=pinned) for _ in range(2)]
     return [two[step % 2] for step in range(STEPS)]
 

@@ -28,10 +28,10 @@ LESSON = Lesson(
     title="Made",
     question="is it?",
     minutes=5,
-    outcomes=("tell one from the other",),
+    outcomes=("distinguish two causes",),
     symptom="slow",
     signature="a counter",
-    fix="mend it",
+    fix="repair it",
     not_when="it is not broken",
     experiments=(Experiment(number="99.1", shows="all"),),
     questions=(
@@ -78,7 +78,7 @@ def test_the_device_card_says_what_the_notebook_runs_on(lab):
     assert "Some CPU" in text
     assert "2 available" in text
     assert "virtual H100" in text
-    assert "tell one from the other" in lab._repr_mimebundle_()["text/html"]
+    assert "distinguish two causes" in lab._repr_mimebundle_()["text/html"]
     assert "virtual" not in repr(laboratory.Lab(LESSON, Machine(), "full", "cuda"))
 
 
@@ -173,10 +173,10 @@ def test_a_claim_is_one_line_however_long_and_its_values_appear_only_in_the_html
 
 
 def test_verdicts_are_highlighted_and_a_failed_claim_says_what_to_do(lab):
-    held, failed = (lab.claim("twice as fast", holds)._repr_html_() for holds in (True, False))
-    assert f'background:{palette.GOOD}">HOLDS</span>  twice as fast' in held
-    assert f'background:{palette.BAD}">FAILS</span>  twice as fast' in failed
-    assert failed.count("<") > held.count("<")  # one more line: what to do
+    holding, failing = (lab.claim("twice as fast", holds)._repr_html_() for holds in (True, False))
+    assert f'background:{palette.GOOD}">HOLDS</span>  twice as fast' in holding
+    assert f'background:{palette.BAD}">FAILS</span>  twice as fast' in failing
+    assert failing.count("<") > holding.count("<")  # one more line: what to do
     assert ">right</span>. Yes" in lab.check("cause", "a")._repr_html_()
     assert ">not right yet</span>: Count them." in lab.check("cause", "b")._repr_html_()
     assert f'{palette.OPEN}">not answered yet</span>' in lab.check("cause", None)._repr_html_()

@@ -40,9 +40,9 @@ def test_the_sabotaged_cell_contains_the_old_code():
 
 
 def test_a_cell_without_regions_is_the_same_in_every_form():
-    plain = "%%gpuprofile before\nx = 1  # was: 2\n\n"
-    assert solution(plain) == starter(plain) == sabotaged(plain) == plain
-    assert marked(plain) == ()
+    cell = "%%gpuprofile before\nx = 1  # was: 2\n\n"
+    assert solution(cell) == starter(cell) == sabotaged(cell) == cell
+    assert marked(cell) == ()
 
 
 def test_the_kinds_of_the_regions_of_a_cell_are_listed():

@@ -34,6 +34,6 @@ def lesson(id: str) -> Lesson:
             return candidate
     raise GpulabError(
         f"There is no lesson {id!r}.",
-        why=f"the lessons are {', '.join(known.id for known in lessons())}",
+        why=f"the lessons are {', '.join(item.id for item in lessons())}",
         fix="use one of these names",
     )

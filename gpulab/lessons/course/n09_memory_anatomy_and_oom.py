@@ -62,7 +62,7 @@ _OOM = (
     ),
 )
 
-_HELD = (
+_ALLOCATOR = (
     Question(
         key="pieces",
         ask="240 features of 72 MiB (17 GiB in total) on a GPU with 22 GiB; computing each one needs 128 MiB for a "
@@ -120,7 +120,7 @@ _HELD = (
     ),
 )
 
-_KEPT = (
+_SAVED = (
     Question(
         key="lists",
         ask="After backward(), you append the training loss itself to a list, without detach(). By how much does the "
@@ -254,7 +254,7 @@ LESSON = Lesson(
         Experiment(number="09.9", shows="used, reserved and allocated memory, and the differences between them"),
         Experiment(number="09.10", shows="the peak in each phase of a step"),
     ),
-    questions=(*_ANATOMY, *_OOM, *_HELD, *_KEPT, *_READ),
+    questions=(*_ANATOMY, *_OOM, *_ALLOCATOR, *_SAVED, *_READ),
     pars=(
         Par(
             key="cheapest",
