@@ -181,7 +181,7 @@ L.reveal("wait", float(diagnosis.ledger.share("loader")), "%")
 #
 # - **The first sentence** names the cause; the lines below it show the evidence.
 # - **Expect** is a range, not a promise. Its first number is the step time without the profiler, so it differs slightly from the number in the table. *At most* gives an upper bound: even a perfect fix for this cause leaves the rest of the step.
-# - **Where a step goes** divides the mean step time into parts that add up to it exactly. (The first sentence uses the median step, so its share differs slightly.) *Interior* steps are steps that were recorded from start to end.
+# - **Where the step time goes** divides the mean step time into parts that add up to it exactly. (The first sentence uses the median step, so its share differs slightly.) *Interior* steps are steps that were recorded from start to end.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"; run the cell once to see the question

@@ -85,7 +85,7 @@ L.predict("many")
 small_bytes = train(8)
 
 # %% [markdown]
-# Read the first sentence of the report, and the table *Where a step goes*; this course calls that table the *ledger*. Two of its lines need an explanation. *Operator dispatch*: PyTorch on the host selects the kernels for an operator. *Launch calls*: the host sends these kernels to the GPU.
+# Read the first sentence of the report, and the table *Where the step time goes*; this course calls that table the *ledger*. Two of its lines need an explanation. *Operator dispatch*: PyTorch on the host selects the kernels for an operator. *Launch calls*: the host sends these kernels to the GPU.
 #
 # Run the next cell to see the question, replace `None` with a letter, and run it again.
 

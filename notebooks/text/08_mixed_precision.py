@@ -51,7 +51,7 @@ def autocast(dtype, device="cuda"):
 # %% [markdown]
 # ## The symptom
 #
-# A classifier of sensor readings trains on an H100 that costs a few dollars per hour. nvidia-smi shows 100 %. "So it cannot get any faster," says a colleague. Answer the question first. Then run the program and read three parts of the report: the first sentence, the fix below it, and the table "Where a step goes".
+# A classifier of sensor readings trains on an H100 that costs a few dollars per hour. nvidia-smi shows 100 %. "So it cannot get any faster," says a colleague. Answer the question first. Then run the program and read three parts of the report: the first sentence, the fix below it, and the table "Where the step time goes".
 
 # %% tags=["predict"]
 L.predict("full")

@@ -107,7 +107,7 @@ LESSON = Lesson(
         ),
         Question(
             key="parts",
-            ask="Which statement does the report support? Look at 'Where a step goes'.",
+            ask="Which statement does the report support? Look at 'Where the step time goes'.",
             choices=(
                 Choice(
                     key="a",
@@ -128,7 +128,7 @@ LESSON = Lesson(
             right="b",
             because="Optimising a part of the step can never save more time than this part takes.",
             hints=(
-                "Look at the bar under 'Where a step goes'.",
+                "Look at the bar under 'Where the step time goes'.",
                 "Compare waiting for data with computing, in ms per step.",
                 "'waiting for data' is the longest part of the bar.",
             ),

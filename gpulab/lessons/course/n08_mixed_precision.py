@@ -43,7 +43,7 @@ _FASTER = (
         because="A GPU that waits is idle for a part of each step, whatever it waits for. This one is never idle, so "
         "only less work or faster work can shorten the step. The kernel names then show which work: float32 products.",
         hints=(
-            "Look at the two groups in the table 'Where a step goes'.",
+            "Look at the two groups in the table 'Where the step time goes'.",
             "Compare GPU busy with GPU idle; waiting for data and launch calls are parts of idle.",
             "'GPU idle' is 0.",
         ),

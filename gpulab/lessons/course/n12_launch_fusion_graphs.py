@@ -62,7 +62,7 @@ _SIGNATURE = (
         because="Waiting for data and 'after synchronisation' are rows of the same table, and the rows add up to the "
         "step time. Here both are zero.",
         hints=(
-            "Look at the table 'Where a step goes'.",
+            "Look at the table 'Where the step time goes'.",
             "Compare the rows under 'GPU idle': each possible cause has its own row.",
             "'waiting for data' and 'after synchronisation' are listed below the table, with the parts that took no "
             "time.",
