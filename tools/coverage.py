@@ -95,7 +95,7 @@ def page() -> str:
     """The Markdown page: what is taught now, by article; then what waits."""
     parts = [
         "# Coverage of the articles by the course\n",
-        "For each paragraph of five articles on low GPU utilisation, this page lists the experiments that teach or test it. "
+        "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it. "
         "`python tools/coverage.py` generates it from `coverage.tsv` and the lessons.\n",
     ]
     for number, title in enumerate(ARTICLES):
