@@ -478,7 +478,7 @@ L.score("opens", attempt.opens if attempt.right and attempt.held_mb <= 1 else No
 # - *Model only*: train on one batch in memory again and again. However fast data loading becomes, the loop cannot be faster than this.
 # - *Loader only*: iterate over the loader without training. However fast the model becomes, the loop cannot be faster than this.
 #
-# With workers, loading and training overlap, so the rate of the real loop is close to the lower of the two bounds. Without workers they run one after the other, and their times add up. Here each item waits 24 ms, and there are four workers.
+# With workers, loading and training overlap, so the rate of the real loop is close to the smaller of the two bounds. Without workers they run one after the other, and their times add up. Here each item waits 24 ms, and there are four workers.
 
 # %% tags=["predict"]
 L.predict("bounds")
@@ -505,7 +505,7 @@ real_loop = training_rate(
     make_loader(workers=4, data=slow_photos)
     # </fix>
 )
-lower_bound = min(model_only, loader_only)
+smaller_bound = min(model_only, loader_only)
 print(f"model only:    {model_only:7.0f} items/s")
 print(f"loader only:   {loader_only:7.0f} items/s with four workers")
 print(f"the real loop: {real_loop:7.0f} items/s with four workers")
@@ -516,9 +516,9 @@ print(f"               {many_workers:7.0f} items/s with sixteen workers")
 # %% tags=["claim"]
 display(L.reveal("bounds", model_only / loader_only, "(the model-only rate divided by the loader-only rate)"))
 L.claim(
-    "with four workers the loop reaches at least half of its lower bound, and exceeds neither bound by more than 25 %",
-    0.5 * lower_bound <= real_loop <= 1.25 * lower_bound,
-    before=lower_bound,
+    "with four workers the loop reaches at least half of the smaller bound, and exceeds neither bound by more than 25 %",
+    0.5 * smaller_bound <= real_loop <= 1.25 * smaller_bound,
+    before=smaller_bound,
     after=real_loop,
     unit="items/s",
 )
@@ -578,7 +578,7 @@ L.claim(
 # ## Summary
 #
 # - When a GPU is idle, check the time inside `DataLoader.__next__` first.
-# - For I/O-bound items, add workers: each one adds another item in progress. For CPU-bound items, the number of cores is the limit.
+# - For I/O-bound items, add workers: each worker waits for its own item, so more items load at the same time. For CPU-bound items, the number of cores is the limit.
 # - Before you optimise the loader, measure the two bounds. If *model only* is no faster than your loop, continue with [07 Host to device](07_host_to_device.ipynb) or [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb).
 
 # %% tags=["card"]
