@@ -516,7 +516,7 @@ print(f"               {many_workers:7.0f} items/s with sixteen workers")
 # %% tags=["claim"]
 display(L.reveal("bounds", model_only / loader_only, "(the model-only rate divided by the loader-only rate)"))
 L.claim(
-    "with four workers the loop reaches at least half of the smaller bound, and exceeds neither bound by more than 25 %",
+    "with four workers the loop reaches at least half of the smaller bound, and exceeds neither by more than 25 %",
     0.5 * smaller_bound <= real_loop <= 1.25 * smaller_bound,
     before=smaller_bound,
     after=real_loop,
