@@ -94,13 +94,13 @@ def unassigned(article: int, text: str) -> list[int]:
 def page() -> str:
     """The Markdown page: what is taught now, by article; then what waits."""
     parts = [
-        "# What the course teaches of the articles\n",
-        "Each paragraph of five articles on low GPU utilisation, and the experiment that teaches or tests it; "
-        "`python tools/coverage.py` writes this page from `coverage.tsv` and the lessons.\n",
+        "# Coverage of the articles by the course\n",
+        "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it. "
+        "`python tools/coverage.py` generates it from `coverage.tsv` and the lessons.\n",
     ]
     for number, title in enumerate(ARTICLES):
-        parts += [f"## {title}\n", "| lines | what is said | experiments |", "|---|---|---|", *_rows(number), ""]
-    parts += ["## Waiting for the second half\n", "| lesson | experiments that articles ask for |", "|---|---|"]
+        parts += [f"## {title}\n", "| lines | topic | experiments |", "|---|---|---|", *_rows(number), ""]
+    parts += ["## Planned for the second half of the course\n", "| lesson | planned experiments |", "|---|---|"]
     parts += [f"| {number} {title} | {', '.join(_asked(number))} |" for number, title in WAITING.items()]
     return "\n".join(parts) + "\n"
 
@@ -117,7 +117,7 @@ def _linked(experiment: str) -> str:
     for one in lessons():
         if one.number == number:
             return f"[{experiment}](../notebooks/{one.id}.ipynb)"
-    return f"{experiment} (waits)"
+    return f"{experiment} (planned)"
 
 
 def _asked(number: str) -> list[str]:

@@ -1,14 +1,14 @@
-"""What the notebooks call: experiments to run, and lessons that ask, measure, claim and sum up.
+"""What the notebooks call: A/B experiments, and lessons with questions, measurements, claims and a summary card.
 
-trials, equality     two variants run in turn and compared: experiment; whether both gave the same result
-lesson, course       a lesson as data; all of them, one module for each notebook
-laboratory           Lab: a lesson as it is being done; lab() opens one
-asked, verdicts      questions and what is said to an answer; claims, sameness, scores
-card, contents       what was learnt, to keep; the course at a glance, and how far one got
-handout              the course, in a folder of the learner
-said, sources        text that is the same on every machine; where a number comes from
-regions              fixes and blanks in a cell, and the cell as it was without them
-labs                 what the notebooks import: data sets, counters, small models
+ab_experiment, equality   run two variants in turn and compare them; check that both give the same result
+lesson, course            a lesson as data; all lessons, one module for each notebook
+lesson_lab                Lab: an open lesson, on which a notebook calls its methods; lab() opens one
+question_view, verdicts   questions and the feedback on answers; claims, equality checks, scores
+card, contents            the cards at the start and end of a notebook; the index of the course, progress
+handout                   copy the course into a learner's folder
+answer, sources           views whose text is the same on every machine; labels for the source of a number
+regions                   fixes and blanks in a cell, and the cell without them
+labs                      datasets, counters and small models that the notebooks import
 """
 
 from __future__ import annotations

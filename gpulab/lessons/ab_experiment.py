@@ -1,4 +1,4 @@
-"""Two variants of a loop, run in turn in this process, and compared: before, after, before, after."""
+"""Run two variants of a training loop alternately in this process, and compare them: before, after, before, after."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpulab.views.sheet.sheet import Facts, Sheet
 from gpulab.views.sheet.view import View
 
 Variant = Callable[[], Any]
-SHELF = "experiment."  # the last recording of each variant is gpulab.runs["experiment.before"] and so on
+RUN_PREFIX = "experiment."  # the last recording of each variant is gpulab.runs["experiment.before"] and so on
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Experiment(View):
-    """What an experiment shows: end a cell with it, print it, or `save` it."""
+    """The result of an experiment: end a cell with it, print it, or `save` it."""
 
     comparison: Comparison
     before: tuple[Run, ...]
     after: tuple[Run, ...]
-    order: tuple[str, ...]  # the names of the runs, as they were recorded
+    order: tuple[str, ...]  # the names of the runs, in the order of recording
     equality: Equality
 
 
@@ -46,64 +46,66 @@ def experiment(
     predicted: Gain | None = None,
     rewrites: str | None = None,
 ) -> Experiment:
-    """Run two variants of a training loop in turn, each `repeats` times, and compare them.
+    """Run two variants of a training loop alternately, each `repeats` times, and compare them.
 
-    Each is a function without arguments that trains from scratch, model and data included, and returns what shows
-    that both do the same: the losses, an output, a state_dict; None is not checked. Both run once first, unrecorded:
-    they warm up, and their results must be equal within what their types allow. `equal`: a share of the largest value
-    to allow instead, or False where they are meant to differ. The same `seed` goes before each run, and random numbers
-    go on afterwards as if nothing had been drawn. `level="sensors"` leaves the profiler out and times alone.
-    `rewrites`: what `after` changes, as gpulab.whatif takes it: what that predicts from the first recording of `before`
-    is held against the measurement.
+    Each variant is a function without arguments that trains from scratch, including model and data, and returns a
+    result that shows that both do the same: the losses, an output, a state_dict; None is not checked. Both run once
+    unrecorded first: this is the warm-up, and their results must be equal within the precision of their data types.
+    `equal`: a share of the largest value as another tolerance, or False if they are meant to differ. The same `seed` is
+    set before each run, and the state of the random number generators is restored at the end. `level="sensors"` records
+    without the profiler, and only measures times. `rewrites`: the change that `after` makes, as for gpulab.whatif; the
+    report then compares the prediction from the first recording of `before` with the measurement.
 
-    Taking turns, both see the same machine: what else it does, and how warm it is, falls on both alike. The last
-    recording of each is kept as gpulab.runs["experiment.before"] and ["experiment.after"], all of them are in the
-    value's `before` and `after`. An exception in a variant goes on its way, and nothing of its run is kept.
-    Raises RunError where the results differ, CaptureError where recording cannot start.
+    Both variants run alternately, so load and temperature of the machine affect both equally. The last recording of
+    each is stored as gpulab.runs["experiment.before"] and ["experiment.after"]; all of them are in the `before` and
+    `after` of the return value. An exception in a variant is propagated, and nothing of its run is stored.
+    Raises RunError if the results differ, CaptureError if recording cannot start.
     """
     if repeats < 1:
         raise CaptureError(
-            f"An experiment of {repeats} repeats shows nothing.",
-            why="each variant must be recorded at least once, and several times to tell a difference from chance",
-            fix="leave repeats out for five",
+            f"An experiment needs at least 1 repeat, but {repeats} repeats were requested.",
+            why="each variant must be recorded at least once, and several times to tell a difference from noise",
+            fix="leave out repeats to use the default of five",
         )
     with chance_kept():
-        # The results may hold a model's memory, which is not to be there while the runs are recorded: they get no name.
-        seen = equality(_quietly(before, seed), _quietly(after, seed), equal)
-        runs = _in_turn(before, after, repeats, lambda variant, name: _recorded(variant, name, level, steps, seed))
+        # The results may hold the memory of a model, which must be free during the recordings: store no reference.
+        equal_results = equality(_run(before, seed), _run(after, seed), equal)
+        runs = _alternate(before, after, repeats, lambda variant, name: _record(variant, name, level, steps, seed))
     sides, order = (runs[::2], runs[1::2]), [run.name for run in runs]
-    one, other = (each if repeats > 1 else each[0] for each in sides)
-    compared = compare(one, other, rule, predicted=predicted, rewrites=rewrites)
-    facts = Facts((("equal results", seen.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run")))
+    before_runs, after_runs = (side if repeats > 1 else side[0] for side in sides)
+    comparison = compare(before_runs, after_runs, rule, predicted=predicted, rewrites=rewrites)
+    facts = Facts(
+        (("equal results", equal_results.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run"))
+    )
     return Experiment(
-        Sheet("gpulab: an experiment", told(compared, (facts,))),
-        comparison=compared,
+        Sheet("gpulab: an experiment", told(comparison, (facts,))),
+        comparison=comparison,
         before=tuple(sides[0]),
         after=tuple(sides[1]),
         order=tuple(order),
-        equality=seen,
+        equality=equal_results,
     )
 
 
-def _in_turn(before: Variant, after: Variant, repeats: int, record: Callable[[Variant, str], Run]) -> list[Run]:
-    """The runs of both, one of each after the other."""
+def _alternate(before: Variant, after: Variant, repeats: int, record: Callable[[Variant, str], Run]) -> list[Run]:
+    """Record both variants alternately, and return the runs in this order."""
     return [
-        replace(record(variant, SHELF + side), name=f"{side} {number}" if repeats > 1 else side)
+        replace(record(variant, RUN_PREFIX + side), name=f"{side} {number}" if repeats > 1 else side)
         for number in range(1, repeats + 1)
         for side, variant in (("before", before), ("after", after))
     ]
 
 
-def _quietly(variant: Variant, number: int) -> Any:
-    begin_anew(number)
+def _run(variant: Variant, seed: int) -> Any:
+    begin_anew(seed)
     result = variant()
     settled()
     return result
 
 
-def _recorded(variant: Variant, name: str, level: str, steps: int | None, number: int) -> Run:
-    """One run of a variant; where it fails, no run."""
-    begin_anew(number)
+def _record(variant: Variant, name: str, level: str, steps: int | None, seed: int) -> Run:
+    """Record one run of a variant; if it raises an exception, store no run."""
+    begin_anew(seed)
     session = Session(name, level=level, steps=steps)
     session.start()
     try:

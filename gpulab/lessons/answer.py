@@ -1,4 +1,4 @@
-"""Said: what a lesson answers. Its text is the same on every machine; what a clock measured is in its HTML alone."""
+"""Views of a lesson whose text is the same on every machine; measured times appear only in their HTML."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpulab.views.sheet.view import View
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Said(View):
-    """A sheet whose text says less than its HTML: what a clock measured is in the HTML alone."""
+    """A view whose text leaves out the measured times that its HTML shows, so that CI can compare the text."""
 
     steady: tuple[Block, ...] = ()
-    line: str = ""  # all of the text, where it must stay one line
+    line: str = ""  # the whole text, if it must stay on one line
 
     def __repr__(self) -> str:
         return self.line or text(Sheet(self.sheet.title, self.steady))
 
 
 def said(title: str, steady: tuple[Block, ...], more: tuple[Block, ...] = ()) -> Said:
-    """A view of `steady`, in its HTML followed by `more`."""
+    """Return a view with `steady` as its text, and with `steady` followed by `more` as its HTML."""
     return Said(Sheet(title, (*steady, *more)), steady=steady)

@@ -1,4 +1,4 @@
-"""The course at a glance: which lesson answers what, how long it takes, and the paths through it."""
+"""The index of the course: lessons with their questions and minutes, the paths through them, and the progress."""
 
 from __future__ import annotations
 
@@ -11,51 +11,56 @@ from gpulab.wording import count
 
 
 def table(links: str = "") -> str:
-    """All lessons as a Markdown table; `links` is the folder that their notebooks are linked in."""
-    rows = [
-        f"| [{one.number} {one.title}]({links}{one.id}.ipynb) | {one.question} | {one.minutes} | "
-        f"{', '.join(each.partition('_')[0] for each in one.before) or '-'} |"
-        for one in lessons()
-    ]
-    return "\n".join(("| lesson | it answers | minutes | after |", "|---|---|---|---|", *rows))
+    """Return all lessons as a Markdown table; `links` is the path prefix of the links to their notebooks."""
+    rows = []
+    for item in lessons():
+        first = ", ".join(id.partition("_")[0] for id in item.before) or "-"
+        title = f"[{item.number} {item.title}]({links}{item.id}.ipynb)"
+        rows.append(f"| {title} | {item.question} | {item.minutes} | {first} |")
+    return "\n".join(("| lesson | question | minutes | do first |", "|---|---|---|---|", *rows))
 
 
 def paths(links: str = "") -> str:
-    """The paths as a Markdown list, each with its minutes."""
+    """Return the learning paths as a Markdown list, each with its minutes."""
     lines = []
     for name, numbers in PATHS.items():
         steps = [lesson(number) for number in numbers]
-        told = ", ".join(f"[{one.number}]({links}{one.id}.ipynb)" for one in steps)
-        lines.append(f"- **{name}** ({sum(one.minutes for one in steps)} minutes): {told}")
+        linked = ", ".join(f"[{step.number}]({links}{step.id}.ipynb)" for step in steps)
+        lines.append(f"- **{name}** ({sum(step.minutes for step in steps)} minutes): {linked}")
     return "\n".join(lines)
 
 
 def onward(one: Lesson) -> tuple[str, ...]:
-    """The lessons that come after this one on its paths, each with its minutes, and the paths that end with it."""
-    after: dict[str, list[str]] = {}
+    """Describe the next lesson on each path that contains this lesson, and the paths that end with it."""
+    next_on_paths: dict[str, list[str]] = {}
     ends = []
     for name, numbers in PATHS.items():
         if one.number in numbers[:-1]:
-            after.setdefault(numbers[numbers.index(one.number) + 1], []).append(name)
+            next_on_paths.setdefault(numbers[numbers.index(one.number) + 1], []).append(name)
         elif one.number == numbers[-1]:
-            ends.append(f'This was the last lesson of "{name}".')
-    steps = [(lesson(number), ", ".join(f'"{name}"' for name in names)) for number, names in after.items()]
-    told = [f"{each.number} {each.title} ({each.minutes} minutes; path {on}): {each.question}" for each, on in steps]
-    return (*told, *ends)
+            ends.append(f'This was the last lesson of the path "{name}".')
+    lines = []
+    for number, names in next_on_paths.items():
+        following, on_paths = lesson(number), ", ".join(f'"{name}"' for name in names)
+        title = f"{following.number} {following.title}"
+        lines.append(f"{title} ({following.minutes} minutes; path {on_paths}): {following.question}")
+    return (*lines, *ends)
 
 
 def progress() -> View:
-    """How far you got, by what is kept on this machine; end a cell with it."""
-    known = course_progress.known()
+    """Show which lessons are done, as stored on this machine; end a cell with it."""
+    done_lessons = course_progress.known()
     rows = []
-    for one in lessons():
-        done = known.get(one.id)
-        told = (
-            (done.date, f"{done.foreseen} of {done.predicted}", f"{done.held} of {done.claims}") if done else ("-",) * 3
-        )
-        rows.append(Row((f"{one.number} {one.title}", str(one.minutes), *told)))
-    finished = sum(one.id in known for one in lessons())
-    left = sum(one.minutes for one in lessons() if one.id not in known)
-    head = f"{finished} of {count(len(rows), 'lesson')} done, {left} minutes to go."
-    header = ("lesson", "minutes", "done on", "foreseen", "claims that held")
-    return View(Sheet("gpulab: progress", (Answer(claim=head, leading=True), Table(header=header, rows=tuple(rows)))))
+    for item in lessons():
+        done = done_lessons.get(item.id)
+        cells = ("-", "-", "-")
+        if done:
+            cells = (done.date, f"{done.foreseen} of {done.predicted}", f"{done.held} of {done.claims}")
+        rows.append(Row((f"{item.number} {item.title}", str(item.minutes), *cells)))
+    finished = sum(item.id in done_lessons for item in lessons())
+    left = sum(item.minutes for item in lessons() if item.id not in done_lessons)
+    summary = f"{finished} of {count(len(rows), 'lesson')} done, {left} minutes left."
+    header = ("lesson", "minutes", "done on", "right predictions", "claims that held")
+    return View(
+        Sheet("gpulab: progress", (Answer(claim=summary, leading=True), Table(header=header, rows=tuple(rows))))
+    )

@@ -1,4 +1,4 @@
-"""The course, copied to a learner's folder: notebooks to work in, and their solutions beside them."""
+"""Copy the course into a learner's folder: notebooks to work in, and their solutions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ SOLUTIONS = "solutions"
 
 @dataclass(frozen=True)
 class Copied:
-    """What was written, and what was there already and was left as it is."""
+    """The files that were written, and the files that existed already and were not changed."""
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
 
 
 def copy(folder: Path) -> Copied:
-    """Write every notebook into a folder, and its solution into `solutions` under it; a file that is there stays.
+    """Write every notebook into a folder, and its solution into `solutions` below it; do not replace existing files.
 
-    Raises GpulabError where the folder cannot be written.
+    Raises GpulabError if the folder cannot be written.
     """
-    written, kept = [], []
+    written, existing = [], []
     for source in notebooks():
         for target, render in ((folder / source.name, regions.starter), (_solution(folder, source), regions.solution)):
             if target is None:
                 continue
             if target.exists():
-                kept.append(target)
+                existing.append(target)
                 continue
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,27 +42,30 @@ def copy(folder: Path) -> Copied:
                 raise GpulabError(
                     f"The course cannot be copied to {str(folder)!r}.",
                     why=f"{problem.strerror or type(problem).__name__}: {target}",
-                    fix="choose a folder that you may write to: python -m gpulab lessons course",
+                    fix="choose a folder that you can write to: python -m gpulab lessons course",
                 ) from problem
             written.append(target)
-    return Copied(tuple(written), tuple(kept))
+    return Copied(tuple(written), tuple(existing))
 
 
 def notebooks() -> tuple[Path, ...]:
-    """The notebooks as they are kept: in the installed package, or beside it in a clone of the repository."""
+    """Return the notebooks of the course: from the installed package, or from a clone of the repository.
+
+    Raises GpulabError if this installation has none.
+    """
     package = Path(__file__).parent
     for folder in (package / "notebooks", package.parents[1] / "notebooks"):
-        if found := sorted(folder.glob("*.ipynb")):
-            return tuple(found)
+        if paths := sorted(folder.glob("*.ipynb")):
+            return tuple(paths)
     raise GpulabError(
-        "The notebooks of the course are not here.",
-        why="this installation of gpulab was packed without them",
+        "This installation of gpulab does not contain the notebooks of the course.",
+        why="it was packaged without them",
         fix="pip install --force-reinstall gpulab",
     )
 
 
 def rendered(text: str, render: Callable[[str], str]) -> str:
-    """A notebook with its cells rendered and without outputs: nothing in it was run yet."""
+    """Return a notebook (JSON) with `render` applied to its code cells, and without outputs."""
     notebook: dict[str, Any] = json.loads(text)
     notebook["metadata"].pop("jupytext", None)
     for cell in notebook["cells"]:
@@ -73,4 +76,5 @@ def rendered(text: str, render: Callable[[str], str]) -> str:
 
 
 def _solution(folder: Path, source: Path) -> Path | None:
+    """Return the path of a notebook's solution; None if the notebook has no blanks."""
     return folder / SOLUTIONS / source.name if "# <blank>" in source.read_text(encoding="utf-8") else None

@@ -1,4 +1,4 @@
-"""A lesson as data: what it asks, what is right, what is said to each answer, and the card that sums it up."""
+"""A lesson as data: questions, right answers, feedback on each answer, targets, and the texts of its summary card."""
 
 from __future__ import annotations
 
@@ -8,61 +8,63 @@ from typing import Any, Protocol, TypeVar
 
 from gpulab.errors import GpulabError
 
-Hints = tuple[str, str, str]  # where to look, which counter, which line
+Hints = tuple[str, str, str]  # where to look, which counter, which line of code or of the report
 NEEDS = ("cpu", "gpu-optional")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One answer that can be chosen."""
+    """One of the answers that a question offers."""
 
     key: str  # "a", "b", ...
     text: str
-    told: str = ""  # what is said to who chooses it
-    below: float | None = (
-        None  # of a measured question: right where the measured value is under this, and no earlier one
-    )
+    told: str = ""  # feedback for a learner who chose it
+    # In a question that a measurement decides: right if the value is below this limit and no earlier choice is right.
+    below: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """Asked before a measurement (predict, reveal) or about one (check).
+    """A question before a measurement (predict, reveal) or about one (check).
 
-    `right` is the key of the right choice; None where what is measured decides: then every choice but the last has
-    `below`. Of a question without choices, `judge` gives what is still wrong with an answer, and None for a right one.
+    `right` is the key of the right choice; None if the measured value decides: then every choice except the last has a
+    limit `below`. For a question without choices, `judge` returns the problem with an answer, or None if it is right.
     """
 
     key: str
     ask: str
     choices: tuple[Choice, ...] = ()
     right: str | None = None
-    because: str = ""  # the reason, said once the answer is known
+    because: str = ""  # the explanation, shown with the right answer
     hints: Hints | None = None
     judge: Callable[[Any], str | None] | None = None
 
     def choice(self, key: str) -> Choice:
-        """The choice of this key. Raises GpulabError where there is none."""
-        for one in self.choices:
-            if one.key == str(key).strip().lower():
-                return one
+        """Return the choice with this key. Raises GpulabError if there is none."""
+        for choice in self.choices:
+            if choice.key == str(key).strip().lower():
+                return choice
         raise GpulabError(
-            f"{self.key} has no answer {key!r}.",
-            why="it can be answered with " + ", ".join(one.key for one in self.choices),
-            fix=f'give one of these letters, as "{self.choices[0].key}"' if self.choices else "see the question",
+            f"The question {self.key} has no answer {key!r}.",
+            why="its answers are " + ", ".join(choice.key for choice in self.choices),
+            fix=f'answer with one of these letters, for example "{self.choices[0].key}"'
+            if self.choices
+            else "read the question for the kind of answer",
         )
 
     def right_for(self, measured: float | None) -> Choice | None:
-        """The right choice, by what was measured where that decides; None where neither tells."""
+        """Return the right choice, given the measured value; None if it is not known."""
         if self.right is not None:
             return self.choice(self.right)
         if measured is None or not self.choices:
             return None
-        return next((one for one in self.choices if one.below is not None and measured < one.below), self.choices[-1])
+        limits = (choice for choice in self.choices if choice.below is not None and measured < choice.below)
+        return next(limits, self.choices[-1])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Par:
-    """A count to bring down to par, or up to it."""
+    """A count with a target that it should not exceed, or should reach."""
 
     key: str
     what: str  # "file opens in an epoch"
@@ -71,13 +73,13 @@ class Par:
     hints: Hints | None = None
 
     def reached(self, count: int) -> bool:
-        """Whether this count is as good as par."""
+        """Return whether this count reaches the target."""
         return count <= self.par if self.lower_is_better else count >= self.par
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One before and after of the course: "05.1", and what it shows in half a line."""
+    """One experiment of the course: its number, such as "05.1", and a short description."""
 
     number: str
     shows: str
@@ -87,18 +89,18 @@ class Experiment:
 class Lesson:
     """One guided notebook."""
 
-    id: str  # the notebook's name without its ending: "05_data_loading"
+    id: str  # the file name of the notebook without its suffix: "05_data_loading"
     title: str
-    question: str  # that it answers
+    question: str  # which the lesson answers
     minutes: int
-    budget_s: int = 60  # running every cell at size tiny takes at most this long
+    budget_s: int = 60  # upper limit for running every cell at size tiny
     level: int = 1  # 1 to 3
     needs: str = "gpu-optional"
-    without_gpu: str = ""  # what is different without a CUDA GPU, in a sentence
-    before: tuple[str, ...] = ()  # lessons to have done
+    without_gpu: str = ""  # one sentence: what differs without a CUDA GPU
+    before: tuple[str, ...] = ()  # ids of the lessons to do first
     outcomes: tuple[str, ...] = ()
-    symptom: str = ""  # the summary card: how it shows
-    signature: str = ""  # the counter that tells it from its rivals
+    symptom: str = ""  # on the summary card
+    signature: str = ""  # the counter that tells this cause from similar ones
     fix: str = ""
     not_when: str = ""  # when the fix does not help
     experiments: tuple[Experiment, ...] = ()
@@ -107,16 +109,16 @@ class Lesson:
 
     @property
     def number(self) -> str:
-        """Of the notebook, as in "05"."""
+        """The number of the notebook, such as "05"."""
         return self.id.partition("_")[0]
 
     def asked(self, key: str) -> Question:
-        """A question by its key. Raises GpulabError where there is none."""
-        return _named(self.questions, key, f"question {key!r} in lesson {self.id}")
+        """Return the question with this key. Raises GpulabError if there is none."""
+        return _find(self.questions, key, f"question {key!r} in lesson {self.id}")
 
     def par(self, key: str) -> Par:
-        """A par by its key. Raises GpulabError where there is none."""
-        return _named(self.pars, key, f"score {key!r} in lesson {self.id}")
+        """Return the target with this key. Raises GpulabError if there is none."""
+        return _find(self.pars, key, f"score {key!r} in lesson {self.id}")
 
 
 class _Keyed(Protocol):
@@ -127,10 +129,9 @@ class _Keyed(Protocol):
 K = TypeVar("K", bound=_Keyed)
 
 
-def _named(some: tuple[K, ...], key: str, what: str) -> K:
-    for one in some:
-        if one.key == key:
-            return one
-    raise GpulabError(
-        f"There is no {what}.", why=f"there are {', '.join(one.key for one in some) or 'none'}", fix="use one of these"
-    )
+def _find(items: tuple[K, ...], key: str, description: str) -> K:
+    for item in items:
+        if item.key == key:
+            return item
+    keys = ", ".join(item.key for item in items) or "none"
+    raise GpulabError(f"There is no {description}.", why=f"the keys are: {keys}", fix="use one of these keys")

@@ -1,4 +1,4 @@
-"""Lab: what a notebook of the course calls: it asks, resolves, claims and sums up. A call gives something to show."""
+"""Lab: an open lesson. A notebook calls its methods to ask, reveal, check, claim and sum up; each returns a view."""
 
 from __future__ import annotations
 
@@ -32,39 +32,40 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def lab(id: str, size: str | None = None) -> Lab:
-    """Open a lesson, by name or number: end the first cell of its notebook with this.
+    """Open a lesson by name or number; the first cell of its notebook ends with this.
 
-    `size`: "tiny" (a minute in all), "lab" (a laptop) or "full" (a GPU); by default what GPULAB_SIZE says, else
-    "full" with a CUDA GPU and "lab" without one. Raises GpulabError for a lesson or a size that there is not.
+    `size`: "tiny" (the whole notebook in a minute), "lab" (for a laptop) or "full" (for a GPU). The default is the
+    environment variable GPULAB_SIZE, else "full" with a CUDA GPU and "lab" without one. Raises GpulabError if there is
+    no such lesson or size.
     """
-    from gpulab import sensors  # asks the driver
+    from gpulab import sensors  # queries the driver
 
     machine, on_gpu = sensors.machine(), cuda_here()
-    asked_for = size or os.environ.get("GPULAB_SIZE", "").strip() or ("full" if on_gpu else "lab")
-    if asked_for not in SIZES:
+    selected_size = size or os.environ.get("GPULAB_SIZE", "").strip() or ("full" if on_gpu else "lab")
+    if selected_size not in SIZES:
         raise GpulabError(
-            f"A notebook cannot be {asked_for!r} in size.",
-            why=f"sizes are {', '.join(SIZES)}",
-            fix="choose one of them",
+            f"There is no notebook size {selected_size!r}.",
+            why=f"the sizes are {', '.join(SIZES)}",
+            fix="use one of these, as the argument size or in the environment variable GPULAB_SIZE",
         )
-    return Lab(lesson(id), machine, asked_for, "cuda" if on_gpu else "cpu")
+    return Lab(lesson(id), machine, selected_size, "cuda" if on_gpu else "cpu")
 
 
 class Lab:
-    """One lesson as it is being done. It keeps what was answered and what held, for the card at its end.
+    """An open lesson. It records the learner's answers and the claims, for the card at its end.
 
-    `device` is "cuda" or "cpu", `size` one of SIZES, `machine` what this runs on. Every method gives something that
-    shows itself at the end of a cell, and whose text is the same on every machine.
+    `device` is "cuda" or "cpu", `size` one of SIZES, `machine` the computer it runs on. Every method returns a view for
+    the end of a cell, whose text is the same on every machine.
     """
 
     def __init__(self, lesson: Lesson, machine: Machine, size: str, device: str) -> None:
         self.lesson, self.machine, self.size, self.device = lesson, machine, size, device
-        self._predicted = _foretold(lesson)
+        self._predicted = _stored_predictions(lesson)
         self._resolved: dict[str, Choice] = {}
         self._checked: dict[str, bool] = {}
-        self._hinted: dict[str, int] = {}
+        self._hint_level: dict[str, int] = {}
         self._claims: dict[str, Claim] = {}
-        self._differ = False  # the two results compared last are not the same
+        self._differ = False  # whether the last comparison by `same` found a difference
 
     def __repr__(self) -> str:
         return repr(self.view)
@@ -74,21 +75,22 @@ class Lab:
 
     @property
     def view(self) -> View:
-        """What this notebook is about, and what it runs on here."""
-        playing = f"live on this CPU; what needs a GPU is computed for a virtual {USUAL.upper()}, and says so"
-        mode = "all of it live, on this GPU" if self.device == "cuda" else playing
+        """The device card: the lesson, and the hardware that it runs on here."""
+        on_cpu = f"live on this CPU; what needs a GPU runs on a virtual {USUAL.upper()}, and is labelled so"
+        mode = "everything live on this GPU" if self.device == "cuda" else on_cpu
         return View(Sheet(f"gpulab: lesson {self.lesson.id}", device_card(self.lesson, self.machine, self.size, mode)))
 
     def pick(self, tiny: T, lab: T, full: T | None = None) -> T:
-        """One of these by the size of this notebook; `full` is as `lab` where it is left out."""
+        """Return the value for the size of this notebook; `full` defaults to the value of `lab`."""
         return {"tiny": tiny, "lab": lab, "full": lab if full is None else full}[self.size]
 
     @contextlib.contextmanager
     def gpu(self, name: str, gpu: str = USUAL, *, steps: int | None = None) -> Iterator[None]:
-        """Record a block of CUDA code under a name: on the GPU that is here, else on one that is computed.
+        """Record a block of CUDA code as a run with this name, on a CUDA GPU or, if there is none, on a virtual one.
 
-        The run is `gpulab.runs[name]`, and says which. In a cell of its own, `%%gpuprofile --virtual auto NAME` does
-        the same and shows the report. `steps`: how many to record; as many as a verdict needs if left out.
+        The run is `gpulab.runs[name]`; its source says which GPU it was. `%%gpuprofile --virtual auto NAME` does the
+        same for a whole cell and shows the report. `steps`: how many steps to record; by default as many as a diagnosis
+        needs.
         """
         recording: AbstractContextManager[Any]
         if self.device == "cuda":
@@ -103,12 +105,12 @@ class Lab:
             yield
 
     def predict(self, key: str) -> Said:
-        """Put a question, before what it asks for is measured; press a button, or call `answer`."""
+        """Ask a question before its measurement; the learner presses a button or calls `answer`."""
         question, chosen = self.lesson.asked(key), self._predicted.get(key)
         return question_view.put(question, chosen.key if chosen else "", lambda letter: self._choose(question, letter))
 
     def answer(self, key: str, choice: str) -> Said:
-        """Predict, by the letter of a choice. Raises GpulabError for a letter that there is not."""
+        """Record a prediction by the letter of a choice. Raises GpulabError if there is no such choice."""
         question = self.lesson.asked(key)
         self._choose(question, choice)
         return question_view.noted(question, self._predicted[key])
@@ -118,40 +120,40 @@ class Lab:
         course_progress.predict(self.lesson.id, {key: choice.key for key, choice in self._predicted.items()})
 
     def reveal(self, key: str, measured: float | None = None, unit: str = "") -> Said:
-        """What is right, beside what was predicted; works without a prediction too.
+        """Show the right answer, and in the HTML the learner's prediction, if there is one.
 
-        `measured`: the value that decides, where the question leaves it to the measurement; it is shown either way.
+        `measured`: the value that decides, for a question whose answer depends on the measurement; it is always shown.
         """
         question = self.lesson.asked(key)
         right = question.right_for(measured)
         if right is not None:
             self._resolved[key] = right
-        told = "" if measured is None else figure(measured, unit)
-        return question_view.resolved(question, right, self._predicted.get(key), told)
+        value = "" if measured is None else figure(measured, unit)
+        return question_view.resolved(question, right, self._predicted.get(key), value)
 
     def check(self, key: str, value: Any) -> Said:
-        """Whether an answer is right, with the reason either way; None is not answered yet."""
-        self._checked[key], told = question_view.checked(self.lesson.asked(key), value)
-        return told
+        """Show whether an answer is right, and why; None means that it is not answered yet."""
+        self._checked[key], feedback = question_view.checked(self.lesson.asked(key), value)
+        return feedback
 
     def hint(self, key: str) -> Said:
-        """The next of three hints to a question or a score: where to look, which counter, which line."""
+        """Show the next of three hints to a question or a score: where to look, which counter, which line."""
         hints = next((par.hints for par in self.lesson.pars if par.key == key), None)
-        hints = hints or next((each.hints for each in self.lesson.questions if each.key == key), None)
-        self._hinted[key] = min(3, self._hinted.get(key, 0) + 1)
-        return question_view.hint(key, hints, self._hinted[key])
+        hints = hints or next((question.hints for question in self.lesson.questions if question.key == key), None)
+        self._hint_level[key] = min(3, self._hint_level.get(key, 0) + 1)
+        return question_view.hint(key, hints, self._hint_level[key])
 
     def same(self, before: Any, after: Any, equal: bool | float = True) -> Said:
-        """Whether two variants gave the same result, as far as number formats allow; a claim after it leans on this.
+        """Show whether two variants gave the same result, within the precision of their data types.
 
-        `equal`: a share of the largest value to allow instead.
+        If they differ, the next claim fails. `equal`: a share of the largest value as another tolerance.
         """
         try:
-            found, problem = equality(before, after, equal), ""
+            result, problem = equality(before, after, equal), ""
         except RunError as error:
-            found, problem = None, error.why
-        self._differ = found is None
-        return sameness(found, problem)
+            result, problem = None, error.why
+        self._differ = result is None
+        return sameness(result, problem)
 
     def claim(
         self,
@@ -163,30 +165,29 @@ class Lab:
         unit: str = "",
         source: Sourced = MEASURED,
     ) -> Said:
-        """Say in one line what an experiment shows, and whether it does so here.
+        """State the result of an experiment in one line, and whether it holds here.
 
-        `before`, `after`, `unit`: the figures, shown and kept for the card ("%": shares of one). `source`: where they
-        come from: MEASURED, COUNTED, SIMULATED, or the run they were read from. Where `same` found two results apart,
-        no claim about them holds.
+        `before`, `after`, `unit`: the measured values, which are shown and stored for the card ("%": fractions of 1).
+        `source`: MEASURED, COUNTED, SIMULATED, or the run that they come from. If `same` found a difference just
+        before, the claim fails.
         """
-        key = _NUMBER.sub("#", sentence)  # made again, it takes the place of the one before
+        key = _NUMBER.sub("#", sentence)  # a repeated claim replaces the earlier one, also with other numbers
         if self._differ:
             sentence, holds, self._differ = f"{sentence}: {UNEQUAL}", False, False
-        told = Claim(sentence=sentence, holds=bool(holds), source=named(source), before=before, after=after, unit=unit)
-        self._claims[key] = told
-        return claimed(told)
+        claim = Claim(sentence=sentence, holds=bool(holds), source=named(source), before=before, after=after, unit=unit)
+        self._claims[key] = claim
+        return claimed(claim)
 
     def score(self, key: str, count: int | None) -> Said:
-        """A count beside par; None is not done yet."""
+        """Show a count and its target; None means that it is not done yet."""
         return scored(self.lesson.par(key), count)
 
     def card(self) -> View:
-        """What the lesson says, with the learner's own figures; `.save("card.html")` keeps it. It is noted as done."""
-        answered = [self.lesson.asked(key) for key in self._resolved]
-        predicted = [
-            (one.ask, self._predicted[one.key].text if one.key in self._predicted else "not answered", right.text)
-            for one, right in zip(answered, self._resolved.values(), strict=True)
-        ]
+        """Sum up the lesson with the learner's own results, and store it as done; `.save("card.html")` saves it."""
+        predicted = []
+        for key, right in self._resolved.items():
+            prediction = self._predicted[key].text if key in self._predicted else "not answered"
+            predicted.append((self.lesson.asked(key).ask, prediction, right.text))
         claims = tuple(self._claims.values())
         done = course_progress.Done(
             date=date.today().isoformat(),
@@ -194,7 +195,7 @@ class Lab:
             predicted=len(self._predicted),
             foreseen=sum(self._resolved.get(key) == choice for key, choice in self._predicted.items()),
             right=sum(self._checked.values()),
-            held=sum(each.holds for each in claims),
+            held=sum(claim.holds for claim in claims),
             claims=len(claims),
         )
         course_progress.remember(self.lesson.id, done)
@@ -202,11 +203,11 @@ class Lab:
         return View(Sheet(f"gpulab: card of lesson {self.lesson.id}", blocks))
 
 
-def _foretold(lesson: Lesson) -> dict[str, Choice]:
-    """What was predicted in this lesson before the kernel was started again, as far as it is still asked."""
-    letters, found = course_progress.predicted(lesson.id), {}
+def _stored_predictions(lesson: Lesson) -> dict[str, Choice]:
+    """Return the predictions from earlier sessions, for questions and choices that still exist."""
+    letters, predictions = course_progress.predicted(lesson.id), {}
     for question in lesson.questions:
         choices = {choice.key: choice for choice in question.choices}
         if letters.get(question.key) in choices:
-            found[question.key] = choices[letters[question.key]]
-    return found
+            predictions[question.key] = choices[letters[question.key]]
+    return predictions

@@ -1,4 +1,4 @@
-"""How a question is put, answered and resolved, as something to look at."""
+"""Views of a question: the question itself, the answer that was recorded, the solution, and hints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HINT = ("Hint 1", "Hint 2", "Hint 3")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Put(Said):
-    """A question with its choices, which are buttons while somebody looks; its hints stay under them."""
+    """A question with its choices, which are buttons in a live notebook; the hints stay below them."""
 
-    place: Callable[[str], str] = str  # makes buttons of the HTML of question and choices
+    place: Callable[[str], str] = str  # turns the HTML of question and choices into buttons
     hints: tuple[Block, ...] = ()
 
     @cached_property
@@ -30,67 +30,70 @@ class Put(Said):
 
 
 def put(question: Question, chosen: str, told: Callable[[str], None]) -> Put:
-    """The question, before the measurement; `told` is given the letter of a button that is pressed."""
-    asked = f"{question.key}: {question.ask}"
-    steady = (Line(asked), *_choices(question))
-    how = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then run on.'
-    choices = [(one.key, one.text) for one in question.choices]
+    """Show a question before its measurement; `told` is called with the letter of a pressed button."""
+    prompt = f"{question.key}: {question.ask}"
+    steady = (Line(prompt), *_choices(question))
+    instruction = f'Answer with L.answer("{question.key}", "{question.choices[0].key}"), then continue.'
+    choices = [(choice.key, choice.text) for choice in question.choices]
     return Put(
-        Sheet(f"gpulab: question {question.key}", (*steady, Line(how, soft=True))),
+        Sheet(f"gpulab: question {question.key}", (*steady, Line(instruction, soft=True))),
         steady=steady,
-        place=lambda html: choosable(html, asked, choices, chosen, told),
+        place=lambda html: choosable(html, prompt, choices, chosen, told),
         hints=folded(question.hints),
     )
 
 
 def noted(question: Question, chosen: Choice) -> Said:
-    """An answer was given; what is right comes with the measurement."""
-    return said(f"gpulab: question {question.key}", (Line(f"{question.key}: you say {chosen.key}) {chosen.text}"),))
+    """Confirm an answer; the solution follows after the measurement."""
+    line = f"{question.key}: your answer is {chosen.key}) {chosen.text}"
+    return said(f"gpulab: question {question.key}", (Line(line),))
 
 
 def resolved(question: Question, right: Choice | None, chosen: Choice | None, figure: str) -> Said:
-    """What is right and why; then, apart from what CI compares, what was predicted and measured."""
+    """Show the right answer with its explanation; only in the HTML, also the prediction and the measured value."""
     if right is None:
-        steady: tuple[Block, ...] = (Line(f"{question.key}: nothing was measured yet; run the cell before this one"),)
+        steady: tuple[Block, ...] = (Line(f"{question.key}: not measured yet; run the cell above first"),)
         return said(f"gpulab: question {question.key}", steady)
-    steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_because(question))
-    more: list[Block] = [Facts((("came out", figure),))] if figure else []
-    return said(f"gpulab: question {question.key}", steady, (*more, *_foreseen(right, chosen)))
+    steady = (Line(f"{question.key}: {right.key}) {right.text}"), *_explanation(question))
+    more: list[Block] = [Facts((("measured", figure),))] if figure else []
+    return said(f"gpulab: question {question.key}", steady, (*more, *_prediction(right, chosen)))
 
 
-def _foreseen(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
+def _prediction(right: Choice, chosen: Choice | None) -> tuple[Block, ...]:
     if chosen is None:
-        return (Line("You predicted nothing.", soft=True),)
+        return (Line("You made no prediction.", soft=True),)
     good = chosen == right
-    word = "so it is" if good else "not so"
-    told = Verdict(f"You predicted {chosen.key}) {chosen.text.rstrip('.')}: {word}", word=word, good=good)
-    return (told, Line(chosen.told)) if chosen.told else (told,)
+    word = "right" if good else "wrong"
+    verdict = Verdict(f"You predicted {chosen.key}) {chosen.text.rstrip('.')}: {word}", word=word, good=good)
+    return (verdict, Line(chosen.told)) if chosen.told else (verdict,)
 
 
 def checked(question: Question, value: Any) -> tuple[bool, Said]:
-    """Whether an answer is right, and what to say to it: the reason, also where it is wrong."""
+    """Return whether an answer is right, and a view that gives the reason in either case."""
     title = f"gpulab: question {question.key}"
-    ask = (Line(f"{question.key}: {question.ask}"), *_choices(question))
+    prompt = (Line(f"{question.key}: {question.ask}"), *_choices(question))
     if value is None:
         line = Verdict(f"{question.key}: not answered yet", word="not answered yet")
-        return False, said(title, (*ask, line), folded(question.hints))
-    wrong, told = _wrong(question, value)
+        return False, said(title, (*prompt, line), folded(question.hints))
+    wrong, feedback = _judge(question, value)
     if wrong:
-        line = Verdict(f"{question.key}: not yet: {told}", word="not yet", good=False)
-        return False, said(title, (*ask, line), folded(question.hints))
-    line = Verdict(f"{question.key}: right. {told}".rstrip(), word="right", good=True)
-    steady = (*ask, line, *_because(question))
+        line = Verdict(f"{question.key}: not right yet: {feedback}", word="not right yet", good=False)
+        return False, said(title, (*prompt, line), folded(question.hints))
+    line = Verdict(f"{question.key}: right. {feedback}".rstrip(), word="right", good=True)
+    steady = (*prompt, line, *_explanation(question))
     return True, said(title, steady)
 
 
 def hint(question_key: str, hints: Hints | None, level: int) -> Said:
-    """One of three hints, each telling more."""
+    """Show one of three hints; each says more than the one before."""
     if hints is None:
-        return said("gpulab: hint", (Line(f"{question_key}: there is no hint; the text above it has all it takes"),))
+        line = f"{question_key}: there is no hint; the text above it contains all you need"
+        return said("gpulab: hint", (Line(line),))
     return said("gpulab: hint", (Line(f"{question_key}, {_HINT[level - 1].lower()}: {hints[level - 1]}"),))
 
 
-def _wrong(question: Question, value: Any) -> tuple[bool, str]:
+def _judge(question: Question, value: Any) -> tuple[bool, str]:
+    """Return whether an answer is wrong, and the feedback on it."""
     if question.judge is not None:
         problem = question.judge(value)
         return problem is not None, problem or ""
@@ -99,13 +102,14 @@ def _wrong(question: Question, value: Any) -> tuple[bool, str]:
 
 
 def _choices(question: Question) -> tuple[Block, ...]:
-    return (Facts(tuple((one.key, one.text) for one in question.choices)),) if question.choices else ()
+    choices = tuple((choice.key, choice.text) for choice in question.choices)
+    return (Facts(choices),) if choices else ()
 
 
-def _because(question: Question) -> tuple[Block, ...]:
+def _explanation(question: Question) -> tuple[Block, ...]:
     return (Line(question.because),) if question.because else ()
 
 
 def folded(hints: Hints | None) -> tuple[Block, ...]:
-    """Three hints, each to be opened when it is wanted; nothing where there are none."""
+    """Return the three hints as collapsed sections; nothing if there are no hints."""
     return tuple(Section(title, (Line(text),), folded=True) for title, text in zip(_HINT, hints or (), strict=False))

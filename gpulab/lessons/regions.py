@@ -1,13 +1,13 @@
-"""Regions of a cell: a fix, or a blank for the learner to fill, each with the code that stood there before.
+"""Regions of a cell: a fix, or a blank for the learner to fill in, each with the code that it replaced.
 
     # <fix>
     # was: loader = DataLoader(dataset, batch_size=8)
     loader = DataLoader(dataset, batch_size=8, num_workers=2)
     # </fix>
 
-A `# <blank> what to write` is the same, left to the learner. `# was:` lines are code; several of them keep their
-indentation. From one text come: the solution (as it stands, without the marks), the starter (blanks as they were), and
-the sabotaged notebook (fixes and blanks as they were), in which every claim must fail.
+`# <blank> what to write` marks a region that the learner writes. `# was:` lines are code; several of them keep their
+indentation. Each cell gives three versions: the solution (the cell without the marks), the starter (blanks contain the
+old code), and the sabotaged cell (fixes and blanks contain the old code), in which every claim must fail.
 """
 
 from __future__ import annotations
@@ -21,70 +21,70 @@ _OPEN = re.compile(r"^(\s*)# <(fix|blank)>[ \t]*(.*)$")
 _CLOSE = re.compile(r"^\s*# </(fix|blank)>\s*$")
 _WAS = re.compile(r"^\s*# was:[ ]?(.*)$")
 
-Render = Callable[[str, str, str, list[str], list[str]], list[str]]  # kind, indent, told, was, now -> lines
+Render = Callable[[str, str, str, list[str], list[str]], list[str]]  # kind, indent, task, old, new -> lines
 
 
 def solution(source: str) -> str:
-    """The cell as it stands, without the marks."""
-    return _rendered(source, lambda kind, indent, told, was, now: now)
+    """Return the cell without the marks."""
+    return _render(source, lambda kind, indent, task, old, new: new)
 
 
 def starter(source: str) -> str:
-    """The cell as a learner finds it: fixes applied, blanks as they were before, with what is to be written."""
+    """Return the cell as a learner gets it: with the fixes, and with the old code and the task in each blank."""
 
-    def rendered(kind: str, indent: str, told: str, was: list[str], now: list[str]) -> list[str]:
-        return now if kind == "fix" else [f"{indent}# your turn: {told}", *was]
+    def render_region(kind: str, indent: str, task: str, old: list[str], new: list[str]) -> list[str]:
+        return new if kind == "fix" else [f"{indent}# your turn: {task}", *old]
 
-    return _rendered(source, rendered)
+    return _render(source, render_region)
 
 
 def sabotaged(source: str) -> str:
-    """The cell with every fix and blank as it was before."""
-    return _rendered(source, lambda kind, indent, told, was, now: was)
+    """Return the cell with the old code in every fix and blank."""
+    return _render(source, lambda kind, indent, task, old, new: old)
 
 
 def marked(source: str) -> tuple[str, ...]:
-    """The kinds of the regions of a cell, in order. Raises GpulabError where a mark is left open."""
+    """Return the kinds of the regions of a cell, in order. Raises GpulabError if the marks do not match."""
     kinds: list[str] = []
 
-    def noted(kind: str, indent: str, told: str, was: list[str], now: list[str]) -> list[str]:
+    def collect_kind(kind: str, indent: str, task: str, old: list[str], new: list[str]) -> list[str]:
         kinds.append(kind)
-        return now
+        return new
 
-    _rendered(source, noted)
+    _render(source, collect_kind)
     return tuple(kinds)
 
 
-def _rendered(source: str, render: Render) -> str:
+def _render(source: str, render_region: Render) -> str:
     lines: list[str] = []
-    inside: tuple[str, str, str] | None = None
-    was: list[str] = []
-    now: list[str] = []
+    region: tuple[str, str, str] | None = None  # kind, indent, task
+    old: list[str] = []
+    new: list[str] = []
     for line in source.split("\n"):
-        if opened := _OPEN.match(line):
-            if inside is not None:
-                raise _broken(line, "a region begins inside another")
-            inside, was, now = (opened[2], opened[1], opened[3].strip()), [], []
-        elif closed := _CLOSE.match(line):
-            if inside is None or inside[0] != closed[1]:
-                raise _broken(line, "this ends a region that did not begin")
-            kind, indent, told = inside
-            lines += render(kind, indent, told, [indent + each if each else "" for each in was], now)
-            inside = None
-        elif inside is not None and (old := _WAS.match(line)):
-            was.append(old[1])
-        elif inside is not None:
-            now.append(line)
+        if start := _OPEN.match(line):
+            if region is not None:
+                raise _mark_error(line, "a region starts inside another one")
+            region, old, new = (start[2], start[1], start[3].strip()), [], []
+        elif end := _CLOSE.match(line):
+            if region is None or region[0] != end[1]:
+                raise _mark_error(line, "this mark ends a region that has no start")
+            kind, indent, task = region
+            lines += render_region(kind, indent, task, [indent + code if code else "" for code in old], new)
+            region = None
+        elif region is not None and (was := _WAS.match(line)):
+            old.append(was[1])
+        elif region is not None:
+            new.append(line)
         else:
             lines.append(line)
-    if inside is not None:
-        raise _broken(f"# <{inside[0]}>", "this region does not end")
+    if region is not None:
+        raise _mark_error(f"# <{region[0]}>", "this region has no end")
     return "\n".join(lines)
 
 
-def _broken(line: str, why: str) -> GpulabError:
+def _mark_error(line: str, why: str) -> GpulabError:
     return GpulabError(
-        f"The marks of a cell cannot be read at {line.strip()!r}.",
+        f"The marks of a cell do not match at {line.strip()!r}.",
         why=why,
-        fix="write # <fix> ... # </fix>, not nested",
+        fix="write # <fix> ... # </fix>, and do not nest regions",
     )

@@ -1,4 +1,4 @@
-"""Verdicts: whether a claim holds, whether two results are the same, and whether a count reached par."""
+"""Verdicts of a lesson: whether a claim holds, two results are equal, or a score reaches its target."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpulab.views.sheet.sheet import Block, Facts, Line, Sheet, Verdict
 from gpulab.wording import number, percent
 
 HOLDS, FAILS = "HOLDS", "FAILS"
-WHY_NOT = (
-    "It does not hold here, or not yet. Where a cell above waits for your code, write that first. A time can fail on a "
-    "busy machine: run the measurement again."
+FAILURE_ADVICE = (
+    "This claim does not hold here, or not yet. If a cell above waits for your code, write that code first. A timing "
+    "claim can fail on a busy machine: run the measurement again."
 )
-UNEQUAL = "the two do not give the same result, so a comparison of what they cost would mean nothing"
+UNEQUAL = "the two variants give different results, so a comparison of their costs would be meaningless"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What an experiment shows, whether it does so here, and the figures."""
+    """The result of an experiment in one sentence, whether it holds on this machine, and the measured values."""
 
     sentence: str
     holds: bool
@@ -32,51 +32,50 @@ class Claim:
 
     @property
     def line(self) -> str:
-        """The one line that CI compares."""
+        """The claim as one line of text, which CI compares."""
         return f"{HOLDS if self.holds else FAILS}  {self.sentence}  [{self.source}]"
 
     @property
     def figures(self) -> str:
-        """Before and after, as far as told; the unit once, but for "%"."""
-        told = [each for each in (self.before, self.after) if each is not None]
-        first = self.unit if self.unit == "%" else ""
-        return " -> ".join(
-            [*(figure(each, first) for each in told[:-1]), *(figure(each, self.unit) for each in told[-1:])]
-        )
+        """The values before and after, as far as known; the unit appears once, except "%", which each value has."""
+        values = [value for value in (self.before, self.after) if value is not None]
+        first_unit = self.unit if self.unit == "%" else ""
+        texts = [*(figure(value, first_unit) for value in values[:-1]), *(figure(v, self.unit) for v in values[-1:])]
+        return " -> ".join(texts)
 
 
 def figure(value: float, unit: str) -> str:
-    """A number with its unit: 0.67 as "67 %" and 0.004 as "0.4 %" where the unit is "%", else with three digits."""
+    """Format a number with its unit: 0.67 in "%" as "67 %", 0.004 as "0.4 %"; in other units with three digits."""
     if unit == "%":
         return percent(value, figures=2 if abs(value) < 0.01 else None)
     return f"{number(value)} {unit}".rstrip()
 
 
 def claimed(claim: Claim) -> Said:
-    """A claim as it is shown: its line, and the figures beside it."""
+    """Show a claim and its values; if it fails, also what to do."""
     blocks: list[Block] = [Verdict(claim.line, word=HOLDS if claim.holds else FAILS, good=claim.holds)]
     if claim.figures:
         blocks.append(Facts((("figures", claim.figures),)))
     if not claim.holds:
-        blocks.append(Line(WHY_NOT, soft=True))
+        blocks.append(Line(FAILURE_ADVICE, soft=True))
     return Said(Sheet("gpulab: a claim", tuple(blocks)), line=claim.line)
 
 
 def sameness(equal: Equality | None, problem: str = "") -> Said:
-    """Whether two variants gave the same result; `problem`: how they differ."""
+    """Show whether two variants gave the same result; `problem` describes the difference."""
     if equal is None:
-        return said("gpulab: not the same", (Verdict(f"DIFFERENT  {problem}", word="DIFFERENT", good=False),))
-    line = Verdict("SAME  both give the same result", word="SAME", good=True)
-    return said("gpulab: the same", (line,), (Line(equal.words, soft=True),))
+        return said("gpulab: different results", (Verdict(f"DIFFERENT  {problem}", word="DIFFERENT", good=False),))
+    line = Verdict("SAME  both variants give the same result", word="SAME", good=True)
+    return said("gpulab: equal results", (line,), (Line(equal.words, soft=True),))
 
 
 def scored(par: Par, count: int | None) -> Said:
-    """A count beside par, and what to do where it was not reached."""
+    """Show a count and its target, and the hints if it misses the target; None means that there is no result yet."""
     title = f"gpulab: score {par.key}"
     if count is None:
-        line = f"{par.key}: not done yet; par is {par.par:,} {par.what}"
+        line = f"{par.key}: not done yet; the target is {par.par:,} {par.what}"
         return said(title, (Verdict(line, word="not done yet"),), folded(par.hints))
     reached = par.reached(count)
-    word = "reached" if reached else "not yet"
-    told = f"{par.key}: {count:,} {par.what}, par is {par.par:,}: {word}"
-    return said(title, (Verdict(told, word=word, good=reached),), () if reached else folded(par.hints))
+    word = "reached" if reached else "not reached yet"
+    line = f"{par.key}: {count:,} {par.what}, target {par.par:,}: {word}"
+    return said(title, (Verdict(line, word=word, good=reached),), () if reached else folded(par.hints))

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 00 Start here: why is the GPU idle?
 #
-# You train a small image classifier, see that it is slow, let gpulab say why, apply the fix it names, and check its prediction against what you measure. It runs on any laptop, and uses a CUDA GPU where there is one. Nothing is downloaded.
+# You train a small image classifier, see that it is slow, let gpulab find out why, apply the fix, and compare gpulab's prediction with your own measurement. The notebook runs on any laptop, and uses a CUDA GPU if there is one. Nothing is downloaded.
 #
-# Run the cells from top to bottom (Shift and Enter). Three kinds of cell come back in every lesson:
+# Run the cells from top to bottom (Shift+Enter). Every lesson has three kinds of special cells:
 #
-# - `L.predict` asks before you measure. Choose, then run on; a wrong guess costs nothing and helps you to see. `L.reveal` tells.
-# - `L.claim` states what an experiment shows, and checks it with your own figures: HOLDS or FAILS. Where a time FAILS while other programs are busy, run the cells that measured it again.
-# - A cell that says *your turn* has something for you to write.
+# - `L.predict` asks a question before you measure. Choose an answer, then continue; a wrong guess costs nothing and helps you learn. `L.reveal` shows the right answer.
+# - `L.claim` states the result of an experiment and checks it with your own measurements: HOLDS or FAILS. If a timing claim FAILS while other programs are busy, run the cells that measured it again.
+# - In a cell marked *your turn*, you write the code.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -17,11 +17,11 @@ L = gpulab.lab("00_start_here")
 L
 
 # %% [markdown]
-# ## Before you measure: can you trust a clock?
+# ## Before you measure: can you trust a timer?
 #
-# ### 00.1 A clock that is stopped too early
+# ### 00.1 A timer that is stopped too early
 #
-# PyTorch hands its work to the GPU through a queue. What does that do to a stopwatch around a call? Any queue shows it, so here is one on the CPU: a thread that works through what it is handed, 20 ms a piece.
+# PyTorch sends its work to the GPU through a queue. How does that affect a timer around a call? Any queue shows the effect, so this cell uses one on the CPU: a thread that runs what it is given, 20 ms per task.
 
 # %% tags=["setup"]
 import time
@@ -32,7 +32,7 @@ queue = ThreadPoolExecutor(max_workers=1)
 
 
 def launch():
-    """Hand 20 ms of work to the queue, as a CUDA call does."""
+    """Put 20 ms of work on the queue, as a CUDA call does."""
     return queue.submit(time.sleep, 0.02)
 
 
@@ -41,42 +41,42 @@ L.predict("time")
 
 
 # %% tags=["measure"]
-def timed(wait):
-    """Milliseconds of one launch, by a clock that waits for the work or does not."""
-    began = time.perf_counter()
+def launch_time_ms(wait):
+    """Time one launch, in milliseconds; `wait`: stop the timer only when the work is done."""
+    start_s = time.perf_counter()
     work = launch()
     if wait:
         work.result()
-    spent_ms = 1000 * (time.perf_counter() - began)
+    elapsed_ms = 1000 * (time.perf_counter() - start_s)
     work.result()
-    return spent_ms
+    return elapsed_ms
 
 
-timed(wait=True)  # the first call also starts the thread: no part of what comes after
+launch_time_ms(wait=True)  # warm-up: the first call also starts the thread
 # <fix>
-# was: too_early_ms = median(timed(wait=True) for _ in range(20))
-too_early_ms = median(timed(wait=False) for _ in range(20))
+# was: without_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
+without_waiting_ms = median(launch_time_ms(wait=False) for _ in range(20))
 # </fix>
-waited_ms = median(timed(wait=True) for _ in range(20))
-print(f"stopped at once: {too_early_ms:.3f} ms; after the work: {waited_ms:.1f} ms")
+with_waiting_ms = median(launch_time_ms(wait=True) for _ in range(20))
+print(f"stopped when the call returns: {without_waiting_ms:.3f} ms; when the work is done: {with_waiting_ms:.1f} ms")
 
 # %% tags=["reveal"]
-L.reveal("time", too_early_ms / waited_ms, "%")
+L.reveal("time", without_waiting_ms / with_waiting_ms, "%")
 
 # %% tags=["claim"]
 L.claim(
-    "a clock that does not wait for the work sees less than half of it",
-    too_early_ms < 0.5 * waited_ms,
-    before=too_early_ms / waited_ms,
+    "a timer that does not wait for the work measures less than half of it",
+    without_waiting_ms < 0.5 * with_waiting_ms,
+    before=without_waiting_ms / with_waiting_ms,
     unit="%",
 )
 
 # %% [markdown]
-# Three habits follow, and gpulab keeps them for you: the first calls are left out, because they also load and compile; the clock stops when the device is done; and a figure comes from many steps, as their median (the middle one), with the smallest and the largest beside it.
+# So time code in this way: leave out the first calls, because they also load and compile code; stop the timer when the device has finished; and report the median of many steps, together with the smallest and the largest value. gpulab does all three for you.
 #
-# ### 00.2 A machine that is not known
+# ### 00.2 CPU cores that you may use
 #
-# What is there, and what can be measured here? Look at the cores: containers and clusters often allow fewer than the machine has, and the fix of this lesson needs some.
+# Which hardware is there, and what can gpulab measure on it? Check the number of cores: containers and clusters often allow fewer cores than the machine has, and the fix in this lesson needs some.
 
 # %% tags=["measure"]
 # %gpuinfo
@@ -89,7 +89,7 @@ import os
 cores_allowed = L.machine.cores_allowed
 # </fix>
 L.claim(
-    "the number of cores that may be used is known, and is at most what the machine has",
+    "the number of usable CPU cores is known, and is no larger than the number of cores in the machine",
     cores_allowed is not None and cores_allowed <= os.cpu_count(),
     before=cores_allowed,
     unit="cores",
@@ -98,11 +98,11 @@ L.claim(
 # %% [markdown]
 # ## The symptom
 #
-# ### 00.3 A loop that fetches its own data
+# ### 00.3 A loop that loads its own data
 #
-# The training reads photos from a file server. Both are made here: noisy JPEG files of ten colours, and a wait of 8 ms for each read. Each photo is then decoded, cropped and flipped, as in any image training.
+# This training reads photos from a file server. Both are simulated: the photos are noisy JPEG files in ten colours, and each read waits 8 ms. Each photo is then decoded, cropped and flipped, as in any image training.
 #
-# The dataset stands in a module and not in this notebook, because the worker processes that come later must be able to import it. This is what it does for one photo.
+# The dataset is defined in a module and not in this notebook, because worker processes must be able to import it. This is the code that loads one photo:
 
 # %% tags=["setup"]
 import inspect
@@ -114,14 +114,14 @@ from gpulab import synthetic
 from gpulab.lessons.labs.data.photos import Photos
 
 if L.device == "cpu":
-    torch.set_num_threads(1)  # the model takes one core, so that the others are free for loading data
-batches = L.pick(tiny=40, lab=48, full=200)  # by the size on the card above
+    torch.set_num_threads(1)  # the model uses one core, so that the others are free for loading data
+batches = L.pick(tiny=40, lab=48, full=200)  # depends on the size in the table above
 dataset = Photos(synthetic.images(40), length=16 * batches)
 print(inspect.getsource(Photos.__getitem__))
 
 
 # %% [markdown]
-# Model and loop are ordinary PyTorch. Nothing in them knows that it will be profiled.
+# The model and the training loop are ordinary PyTorch. They contain no profiling code.
 
 # %% tags=["given"]
 def make_model():
@@ -162,7 +162,7 @@ L.predict("wait")
 # %% [markdown]
 # ## Measure
 #
-# `%%gpuprofile before` records this cell under the name `before`. Watch the panel while it runs; the report takes its place when the cell ends.
+# `%%gpuprofile before` records this cell as a run named `before`. A live panel shows the cell while it runs; the report replaces the panel when the cell ends.
 
 # %% tags=["measure"]
 # %%gpuprofile before
@@ -177,14 +177,14 @@ L.reveal("wait", float(diagnosis.ledger.share("loader")), "%")
 # %% [markdown]
 # ## Diagnose
 #
-# Read three things in the report.
+# Read three parts of the report.
 #
-# - **The first sentence** names the cause; the lines below it tell what was measured to say so.
-# - **Expect** is a range, not a promise. It begins with the step as it is without the profiler, so that its first number is not quite that of the table. Where it says *at most*, that is a bound: however well this cause is mended, the rest of the step remains.
-# - **Where a step goes** splits the mean step into parts that sum to it exactly. (The first sentence takes the median step, so its share differs a little.) *Interior* steps are those recorded from end to end.
+# - **The first sentence** names the cause; the lines below it show the evidence.
+# - **Expect** is a range, not a promise. Its first number is the step time without the profiler, so it differs slightly from the number in the table. *At most* gives an upper bound: even a perfect fix for this cause leaves the rest of the step.
+# - **Where the step time goes** divides the mean step time into parts that add up to it exactly. (The first sentence uses the median step, so its share differs slightly.) *Interior* steps are steps that were recorded from start to end.
 
 # %% tags=["check"]
-# <blank> "a", "b" or "c"; run it once to read the question
+# <blank> "a", "b" or "c"; run the cell once to see the question
 # was: answer = None
 answer = "b"
 # </blank>
@@ -193,7 +193,7 @@ L.check("parts", answer)
 # %% [markdown]
 # ## Fix
 #
-# The loop itself reads and decodes the photos, one after the other, while the model waits. Worker processes can fetch the next batches meanwhile. Your report proposes a number of them; begin with two.
+# The training loop itself reads and decodes the photos, one after the other, while the model waits. Worker processes can load the next batches while the model trains. Your report recommends a number of workers; start with two.
 
 # %% tags=["predict"]
 L.predict("gain")
@@ -209,9 +209,9 @@ losses_after = train(loader)
 # %% [markdown]
 # ## Verify
 #
-# Is it still the same training? Only then is it worth asking whether it is faster, and whether that was foretold. `workers=2` tells the comparison what was changed, so that it works out from `before` alone what two workers should give.
+# Is it still the same training? A speed-up counts only if the result is the same. Then check: is it faster, and by as much as predicted? `workers=2` tells `%gpucompare` which change you made, so that it can predict the effect of two workers from the run `before` alone.
 #
-# If it says *No difference above the noise*, other programs were busy: run both recordings again.
+# If it says *No difference above the noise*, other programs were busy: record both runs again.
 
 # %% tags=["same"]
 L.same(losses_before, losses_after)
@@ -220,28 +220,28 @@ L.same(losses_before, losses_after)
 # %gpucompare before after workers=2
 
 # %% tags=["reveal"]
-seen = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=2")
-L.reveal("gain", float(seen.ratio), "times as fast")
+comparison = gpulab.compare(gpulab.runs["before"], gpulab.runs["after"], rewrites="workers=2")
+L.reveal("gain", float(comparison.ratio), "times as fast")
 
 # %% tags=["claim"]
 L.claim(
     "with two workers a step is at least 1.3 times as fast",
-    seen.ratio >= 1.3,
-    before=seen.before_ns / 1e6,
-    after=seen.after_ns / 1e6,
+    comparison.ratio >= 1.3,
+    before=comparison.before_ns / 1e6,
+    after=comparison.after_ns / 1e6,
     unit="ms",
 )
 
 # %% [markdown]
-# Two workers wait for two photos at once, and waiting takes no core. Decoding takes a core wherever it is done, so on a small machine workers are not free. And the model computes while they fetch.
+# Two workers wait for two photos at the same time, and waiting does not occupy a core. Decoding occupies a core in whichever process it runs, so workers have a cost on a machine with few cores. The model trains while the workers load data.
 #
-# ### Your turn: the number that your report proposes
+# ### Your turn: use the number of workers that your report recommends
 #
-# Put it in, and see whether the promise is kept. It may be more than you have cores: PyTorch warns of that, and your report says why it does no harm here. (`{workers}` puts your number into the line.)
+# Enter that number and check the prediction. It may be larger than your number of cores: PyTorch warns about that, and your report explains why it does no harm here. (`{workers}` inserts your number into the command.)
 
 # %% tags=["measure"]
 # %%gpuprofile own
-# <blank> the number of workers that the report of `before` proposes
+# <blank> the number of workers that the report of `before` recommends
 # was: workers = 2
 workers = 4
 # </blank>
@@ -253,25 +253,25 @@ losses_own = train(DataLoader(dataset, batch_size=16, num_workers=workers, persi
 # %% tags=["claim"]
 own = gpulab.compare(gpulab.runs["before"], gpulab.runs["own"], rewrites=f"workers={workers}")
 # <fix>
-# was: foretold = 1.0
-foretold = own.predicted.worst_speedup
+# was: predicted_speedup = 1.0
+predicted_speedup = own.predicted.worst_speedup
 # </fix>
 L.claim(
-    "the first run alone foretold at least 1.3 times the speed, and the measured gain stays within the bound it gave",
-    foretold >= 1.3 and own.ratio <= 1.1 * own.predicted.bound,
-    before=foretold,
+    "the first run alone predicts a speed-up of at least 1.3, and the measured speed-up is within the predicted bound",
+    predicted_speedup >= 1.3 and own.ratio <= 1.1 * own.predicted.bound,
+    before=predicted_speedup,
     after=float(own.ratio),
     unit="times as fast",
 )
 
 # %% [markdown]
-# ## What next
+# ## Next steps
 #
-# - Put `%%gpuprofile` on a cell of your own. Its results, output and errors stay what they were.
-# - `%gpureport before` shows a report again; `%gpuwhy no_workers` tells how that finding is proved, and what it is confused with; `%%gpuprofile --help` lists the options.
-# - Keep a run with `gpulab.save(gpulab.runs["before"], "before.gpulab")`; show it with `gpulab.report(gpulab.runs["before"]).save("before.html")`, one file that needs neither gpulab nor a network.
-# - In a script: `with gpulab.profile("before"): train()`, then `print(gpulab.report(gpulab.runs["before"]))`.
-# - [01 What is utilisation?](01_what_is_utilisation.ipynb) comes next; the [index](index.ipynb) has a path for your problem.
+# - Put `%%gpuprofile` on a cell of your own. The cell's results, output and errors do not change.
+# - `%gpureport before` shows a report again. `%gpuwhy no_workers` explains how gpulab proves this finding, and which other causes look similar. `%%gpuprofile --help` lists the options.
+# - Save a run with `gpulab.save(gpulab.runs["before"], "before.gpulab")`. Save its report with `gpulab.report(gpulab.runs["before"]).save("before.html")`; the file needs neither gpulab nor a network connection.
+# - In a script, write `with gpulab.profile("before"): train()`, then `print(gpulab.report(gpulab.runs["before"]))`.
+# - The next lesson is [01 What is utilisation?](01_what_is_utilisation.ipynb); the [index](index.ipynb) suggests a path for your problem.
 
 # %% tags=["card"]
 L.card()

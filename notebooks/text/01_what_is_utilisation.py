@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 01 What is utilisation?
 #
-# The monitor says *GPU-Util 100 %*. Is the GPU working hard? You will find out what that number counts, which numbers beside it tell what it leaves out, and which of them ranks work.
+# The monitor shows *GPU-Util 100 %*. Is the GPU working hard? In this lesson you find out what this number measures, which other counters show what it leaves out, and which counter you should use to rank jobs.
 #
-# What needs a GPU is computed for a virtual H100, and says so: its times come from a model of the hardware and of this computer's speed at calling it. With a CUDA GPU the same cells run on that.
+# Without a GPU, the CUDA cells run on a virtual H100, and their results say so: the times come from a model of the hardware and from the launch times measured on this computer. With a CUDA GPU, the same cells run on it.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -17,11 +17,11 @@ L
 #
 # ### 01.1 One multiprocessor or all of them
 #
-# A shop has scores for a million items, and wants each user's most likely item and how likely it is. The first version goes user by user, and takes all night. "The GPU is the limit," says the owner, with a look at the monitor, and prices a second one.
+# A shop has scores for a million items, and wants to know each user's most likely item and its probability. The first version processes one user after the other and takes all night. The owner looks at the monitor, says "the GPU is the bottleneck", and asks for the price of a second one.
 #
-# A GPU is made of *multiprocessors* that work side by side; an H100 has 132. A call such as `softmax` starts a *kernel*, a function that runs on the GPU. A kernel's work comes in *blocks*, and a block is done by one multiprocessor. Softmax over one row is a single block.
+# A GPU consists of *multiprocessors* that work in parallel; an H100 has 132. A call such as `softmax` launches a *kernel*, a function that runs on the GPU. The work of a kernel is divided into *blocks*, and each block runs on one multiprocessor. Softmax over one row is a single block.
 #
-# What is on the monitor? Two meanings of *GPU utilisation* go round: the share of the time in which anything runs on the GPU, and the share of the GPU that is in use, or how much of it really works. Decide for one before you run on.
+# What does the monitor show? People use *GPU utilisation* in two meanings: the share of time in which anything runs on the GPU, and the share of the GPU's hardware that is in use. Decide which of them is right before you continue.
 
 # %% tags=["given"]
 import time
@@ -40,7 +40,7 @@ def one_by_one(scores):
     return [torch.softmax(row, 0).max(0) for row in scores]
 
 
-def together(scores):
+def all_at_once(scores):
     return torch.softmax(scores, 1).max(1)
 
 
@@ -50,10 +50,10 @@ def multiply(matrix):
     return result
 
 
-def repeated(work, given):
-    """Run this several times; gpulab.step() ends a step where no DataLoader or optimizer tells of it."""
+def run_steps(work, argument):
+    """Run the work several times; gpulab.step() marks the end of a step that has no DataLoader and no optimizer."""
     for _ in range(steps):
-        result = work(given)
+        result = work(argument)
         torch.cuda.synchronize()
         gpulab.step()
     return result
@@ -63,24 +63,24 @@ def repeated(work, given):
 L.predict("busy")
 
 # %% [markdown]
-# `with L.gpu("name"):` records a block of CUDA code under a name, on the GPU that is here or on the virtual one. `load` then reads four shares from the run:
+# `with L.gpu("name"):` records a block of CUDA code as a run with this name, on your GPU or on the virtual one. `load` then calculates four shares from the run:
 #
-# - *busy*: the share of the time in which anything runs on the GPU;
-# - *filled*: the share of the multiprocessors that have work while a kernel runs;
-# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products, of what the GPU could have done in that time, at its best, in 16 bits;
-# - *traffic*: the bytes that the kernels must move at the least, of what the memory could have carried in that time.
+# - *busy*: the share of time in which anything runs on the GPU;
+# - *filled*: the share of multiprocessors that have work while a kernel runs;
+# - *MFU* (model FLOPs utilisation): the arithmetic done in matrix products, divided by the GPU's 16-bit peak in that time;
+# - *traffic*: the bytes that the kernels must read and write at least, divided by what the memory bandwidth allows in that time.
 #
-# A dash means that the run does not tell. The second job multiplies large matrices, which fill the GPU.
+# A dash means that the run does not contain this information. The second job multiplies large matrices, which fill the GPU.
 
 # %% tags=["measure"]
 with L.gpu("user by user"):
-    repeated(one_by_one, torch.randn(users, items, device="cuda"))
+    run_steps(one_by_one, torch.randn(users, items, device="cuda"))
 
 with L.gpu("matrices"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     # <fix>
-    # was: repeated(together, torch.randn(users, items, device="cuda"))
-    repeated(multiply, matrix)
+    # was: run_steps(all_at_once, torch.randn(users, items, device="cuda"))
+    run_steps(multiply, matrix)
     # </fix>
 
 narrow, wide = (load(gpulab.runs[name]) for name in ("user by user", "matrices"))
@@ -90,17 +90,18 @@ utilisation.table(narrow, wide)
 L.reveal("busy", narrow.busy_frac, "%")
 
 # %% [markdown]
-# NVIDIA's reference for NVML, the library that monitors read from, decides it: utilisation is the share of the last sampling period *in which one or more kernels ran on the GPU*. That is the table's *busy*.
+# Monitors read utilisation from NVML, NVIDIA's management library. Its reference defines utilisation as the share of the last sampling period *in which one or more kernels ran on the GPU*. That is *busy* in the table.
 #
-# *Filled* is what the owner took it for. One block on 132 multiprocessors is 0.8 %; a second, very short kernel, which finds the largest number and fills the GPU, makes a few per cent of it.
+# The owner took it for *filled*. One block on 132 multiprocessors is 0.8 %. A second, very short kernel, which finds the largest number, fills the GPU and raises the mean to a few per cent.
 #
-# How much work was done? The first row has no MFU, because only matrix products are counted. Counted by hand, softmax takes about five operations for each number (compare, subtract, exponential, add, divide).
+# How much work was done? The first row has no MFU, because MFU counts only matrix products. Counted by hand, softmax needs about five operations per number (compare, subtract, exponential, add, divide).
 
 # %% tags=["claim"]
-narrow_flops = utilisation.SOFTMAX_FLOPS * users * items / narrow.step_ns  # operations a nanosecond: GFLOP/s
+narrow_flops = utilisation.SOFTMAX_FLOPS * users * items / narrow.step_ns  # operations per ns = GFLOP/s
 wide_flops = (wide.flops or 0) / wide.step_ns
 L.claim(
-    "both are busy at least 95 % of the time, and one does at least 50 times as much arithmetic a second as the other",
+    "both jobs keep the GPU busy at least 95 % of the time, but one does at least 50 times as much arithmetic per "
+    "second",
     min(narrow.busy_frac, wide.busy_frac) >= 0.95 and wide_flops >= 50 * narrow_flops,
     before=narrow_flops,
     after=wide_flops,
@@ -109,24 +110,24 @@ L.claim(
 )
 
 # %% [markdown]
-# So the statement *utilisation is how much of the accelerator really works* fails its test: any kernel will do. A reading of 100 % says that the GPU does not wait. It does not say that the GPU is full, or fast.
+# So utilisation does not measure how much of the GPU works: any kernel counts, however small. A reading of 100 % says that the GPU does not wait. It does not say that the GPU is full, or fast.
 #
-# ### The fix: all users at once
+# ### The fix: process all users at once
 #
-# If one row fills one multiprocessor, 256 rows fill all of them. First, is the result the same? That takes real numbers, which a virtual GPU has not, so look at it on the CPU.
+# If one row fills one multiprocessor, 256 rows fill all of them. First check that the result is the same. A virtual GPU does not compute numbers, so this check runs on the CPU.
 
 # %% tags=["same"]
 torch.manual_seed(0)
-few = torch.randn(8, 1000)
-each_alone = [torch.stack(part) for part in zip(*one_by_one(few), strict=True)]
-L.same(each_alone, list(together(few)))
+small_scores = torch.randn(8, 1000)
+results_one_by_one = [torch.stack(part) for part in zip(*one_by_one(small_scores), strict=True)]
+L.same(results_one_by_one, list(all_at_once(small_scores)))
 
 # %% tags=["measure"]
 with L.gpu("all at once"):
     scores = torch.randn(users, items, device="cuda")
     # <fix>
-    # was: repeated(one_by_one, scores)
-    repeated(together, scores)
+    # was: run_steps(one_by_one, scores)
+    run_steps(all_at_once, scores)
     # </fix>
 
 filled = load(gpulab.runs["all at once"])
@@ -134,7 +135,7 @@ utilisation.table(narrow, filled)
 
 # %% tags=["claim"]
 L.claim(
-    "all users at once take at most a fifth of the time, and utilisation moves by less than 20 points",
+    "processing all users at once takes at most a fifth of the time; utilisation changes by less than 20 points",
     5 * filled.step_ns <= narrow.step_ns and abs(filled.busy_frac - narrow.busy_frac) < 0.2,
     before=narrow.step_ns / 1e6,
     after=filled.step_ns / 1e6,
@@ -143,63 +144,65 @@ L.claim(
 )
 
 # %% [markdown]
-# No second GPU was needed, and the monitor would not have noticed: its reading is about the same, if anything a little lower. Which counter would have told, from the slow run alone?
+# No second GPU was needed, and the monitor shows no improvement: utilisation is about the same, or a little lower. Which counter reveals the problem from the slow run alone?
 
 # %% tags=["check"]
-# <blank> "a", "b" or "c"; run it once to read the question
+# <blank> "a", "b" or "c"; run the cell once to see the question
 # was: answer = None
 answer = "b"
 # </blank>
 L.check("tell", answer)
 
 # %% [markdown]
-# ## How often you look
+# ## Sampling rate
 #
-# ### 01.2 Once a second, twenty times, always
+# ### 01.2 One reading per second, 20 per second, or a trace
 #
-# This job waits a quarter of a second for a file server, then multiplies matrices for three quarters of a second, again and again. The truth is 75 %. What does a monitor show that looks once a second?
+# This job waits for a file server for a quarter of a second, then multiplies matrices for three quarters of a second, and repeats this. Its true utilisation is 75 %. What does a monitor show that takes one reading per second?
 
 # %% tags=["predict"]
 L.predict("sampled")
 
 # %% [markdown]
-# `%%gpuprofile --virtual auto` does for a whole cell what `L.gpu` does for a block, and shows the report. The waiting is real; `repeats` asks the GPU's own clock how many products take 750 ms.
+# `%%gpuprofile --virtual auto` does the same for a whole cell as `L.gpu` for a block, and shows the report. The waiting is real. `repeats` uses the GPU's own clock to find out how many products take 750 ms.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto bursts
 from torch.utils.data import DataLoader
 
 matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16)
-many = utilisation.repeats(matrix, milliseconds=750)
+products = utilisation.repeats(matrix, milliseconds=750)
 for _ in DataLoader(sampling.Late(12, wait_s=0.25), batch_size=None):
-    for _ in range(many):
+    for _ in range(products):
         result = matrix @ matrix
     torch.cuda.synchronize()
 
 # %% [markdown]
-# The report rests on the *trace*: a record of every kernel, with its beginning and its end. From it follows what any monitor would have read. `watch(1)` gives one reading a second, each of the sixth of a second before it, which is the driver's shortest period. `worst_error(1)` begins to watch at sixty different moments, and tells how far from the truth the worst of the sixty means is. (The truth is added up from the trace in two ways, which must agree.)
+# The report is based on the *trace*: a record of every kernel with its start and its end. From the trace you can calculate what any monitor would have shown. `watch(1)` returns one reading per second; each covers the sixth of a second before it, the driver's shortest sampling period. `worst_error(1)` repeats this with sixty different start times, and returns the largest error of the mean. (The true value is calculated from the trace in two ways, which must agree.)
 
 # %% tags=["measure"]
-seen = sampling.watched(gpulab.runs["bursts"])
+watched = sampling.watched(gpulab.runs["bursts"])
 half_ns = 500_000_000
-print(f"truth: busy {100 * seen.busy_frac:.1f} % of {(seen.end_ns - seen.start_ns) / 1e9:.1f} s")
-print("once a second, from now on:        ", [f"{100 * each:.0f} %" for each in seen.watch(1)])
-print("once a second, half a second later:", [f"{100 * each:.0f} %" for each in seen.watch(1, half_ns)])
+print(f"true value: busy {100 * watched.busy_frac:.1f} % of {(watched.end_ns - watched.start_ns) / 1e9:.1f} s")
+print("one reading per second:               ", [f"{100 * reading:.0f} %" for reading in watched.watch(1)])
+print("the same, started half a second later:", [f"{100 * reading:.0f} %" for reading in watched.watch(1, half_ns)])
 # <fix>
 # was: slow_hz = 20
 slow_hz = 1
 # </fix>
-slow_error, fast_error = seen.worst_error(slow_hz), seen.worst_error(20)
-added_ns = sampling.summed_ns(gpulab.runs["bursts"], seen.start_ns, seen.end_ns)  # event by event
-trace_error = abs(added_ns / (seen.end_ns - seen.start_ns) - seen.busy_frac)
-print(f"worst error, in points: {100 * slow_error:.0f} once a second, {100 * fast_error:.1f} twenty times a second")
+slow_error, fast_error = watched.worst_error(slow_hz), watched.worst_error(20)
+busy_ns = sampling.summed_ns(gpulab.runs["bursts"], watched.start_ns, watched.end_ns)  # event by event
+trace_error = abs(busy_ns / (watched.end_ns - watched.start_ns) - watched.busy_frac)
+print(
+    f"largest error: {100 * slow_error:.0f} points at one reading per second, {100 * fast_error:.1f} at 20 per second"
+)
 
 # %% tags=["reveal"]
 L.reveal("sampled", 100 * slow_error, "points")
 
 # %% tags=["claim"]
 L.claim(
-    "once a second can be wrong by more than 20 points, twenty times a second by less than 5, the trace by none",
+    "one reading per second can be wrong by more than 20 points, 20 per second by less than 5, and a trace by 0",
     slow_error > 0.2 and fast_error < 0.05 and trace_error == 0,
     before=100 * slow_error,
     after=100 * fast_error,
@@ -208,17 +211,17 @@ L.claim(
 )
 
 # %% [markdown]
-# Two people watch the same job; one reports 0 %, the other 100 %, and neither is lying. Real jobs have such rhythms too: a checkpoint every so many steps, a validation each minute.
+# Two people can watch the same job, and one sees 0 % where the other sees 100 %. This happens with real jobs too, because they are periodic: they save a checkpoint every few hundred steps, or validate every minute.
 #
-# Even a right mean hides something: pauses of a few milliseconds are blurred within each reading. Why the GPU waited is in the trace alone, and the report above names it.
+# Even a correct mean hides information: pauses of a few milliseconds disappear inside each reading. Only the trace shows why the GPU waited; the report above names the cause.
 #
-# ### Make: few readings, well placed
+# ### Exercise: few readings at the right interval
 #
-# Is looking more often the only way? Here is a job on paper, a minute long: busy for the last 700 ms of each second. Choose the pause between two readings, in milliseconds, so that the mean of as few readings as possible is right to within 5 points, whenever the first is taken. A pause of 50 ms takes 19 readings; par is 3. Try several. `L.hint("plan")`, in a cell of its own, helps up to three times.
+# Is a higher sampling rate the only solution? Take a simulated job of one minute that is busy for the last 700 ms of each second. Choose the interval between two readings, in milliseconds, so that the mean of as few readings as possible is correct to within 5 points, whenever the first reading is taken. An interval of 50 ms needs 19 readings; the target is 3. Try several values. `L.hint("plan")`, in a new cell, gives up to three hints.
 
 # %% tags=["score"]
 job = sampling.regular(period_ms=1000, busy_ms=700, count=60)
-# <blank> the pause between two readings, in milliseconds
+# <blank> the interval between two readings, in milliseconds
 # was: plan_ms = None
 plan_ms = 1333
 # </blank>
@@ -226,18 +229,18 @@ print(sampling.told(plan_ms, job))
 L.score("plan", sampling.readings_of(plan_ms, job) if plan_ms else None)
 
 # %% [markdown]
-# ## Two numbers called memory
+# ## Two metrics called memory
 #
-# ### 01.3 Held is not read
+# ### 01.3 Allocated memory and memory traffic
 #
-# A monitor shows *memory used*, in bytes, and sometimes *memory utilisation*. NVML defines the second as the share of the sampling period in which device memory was being read or written: it is about the memory controller, which carries data between memory and multiprocessors, and not about how full the memory is. A popular rule mixes them up: *if GPU memory utilisation is low, raise the batch size*.
+# A monitor shows *memory used*, in bytes, and sometimes *memory utilisation*. NVML defines memory utilisation as the share of the sampling period in which device memory was being read or written. It describes the memory controller, which moves data between memory and multiprocessors; it does not say how full the memory is. A popular rule confuses the two: *if GPU memory utilisation is low, increase the batch size*.
 
 # %% tags=["predict"]
 L.predict("memory")
 
 
 # %% [markdown]
-# Two jobs. The first holds three quarters of the memory, which nobody reads, and multiplies matrices. The second holds little, and doubles the numbers of a long list. *Traffic* stands in for the driver's share of time.
+# Here are two jobs. The first one allocates three quarters of the memory, which nothing reads, and multiplies matrices. The second one allocates little, and doubles the numbers of a long vector. *Traffic* takes the place of the driver's memory utilisation.
 
 # %% tags=["measure"]
 def double(numbers):
@@ -250,16 +253,16 @@ used = {}
 with L.gpu("full memory"):
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     # <fix>
-    # was: held = None
-    held = torch.empty(torch.cuda.mem_get_info()[0] * 3 // 4, dtype=torch.uint8, device="cuda")
+    # was: unused_buffer = None
+    unused_buffer = torch.empty(torch.cuda.mem_get_info()[0] * 3 // 4, dtype=torch.uint8, device="cuda")
     # </fix>
-    repeated(multiply, matrix)
+    run_steps(multiply, matrix)
     used["full memory"] = utilisation.used_frac()
-    del held, matrix
-    torch.cuda.empty_cache()  # PyTorch keeps what it has once had; this gives it back
+    del unused_buffer, matrix
+    torch.cuda.empty_cache()  # PyTorch caches freed memory; this returns it to the driver
 
 with L.gpu("busy memory"):
-    repeated(double, torch.randn(1 << 28, device="cuda"))
+    run_steps(double, torch.randn(1 << 28, device="cuda"))
     used["busy memory"] = utilisation.used_frac()
 
 full, streaming = (load(gpulab.runs[name]) for name in used)
@@ -282,35 +285,35 @@ L.claim(
 )
 
 # %% [markdown]
-# The rule would have asked for a larger batch just where memory is full. Whether one fits is told by memory *used*, at its peak.
+# The rule would have recommended a larger batch for the job whose memory is full. To find out whether a larger batch fits, look at the peak of memory *used*.
 #
-# Another guide has it the other way round: *lower the memory utilisation by raising the batch size, so that less is fetched*. Two networks, each with its smallest and its largest batch: a small one for images, in training, and four very large layers that only predict.
+# Another guide says the opposite: *increase the batch size to lower the memory utilisation, because less is read*. Test it on two networks, each with a small and a large batch: a small image network in training, and four very large layers in inference.
 
 # %% tags=["predict"]
 L.predict("batch")
 
 # %% tags=["measure"]
 # <fix>
-# was: tried = {utilisation.image_network: (8, 8), utilisation.large_layers: (1, 1)}
-tried = {utilisation.image_network: (8, 512), utilisation.large_layers: (1, 4096)}
+# was: batch_sizes = {utilisation.image_network: (8, 8), utilisation.large_layers: (1, 1)}
+batch_sizes = {utilisation.image_network: (8, 512), utilisation.large_layers: (1, 4096)}
 # </fix>
-found = {}
-for network, batches in tried.items():
-    for place, batch in enumerate(batches):
-        name = f"{network.__name__} {batch}"
+loads = {}
+for network, sizes in batch_sizes.items():
+    for index, batch_size in enumerate(sizes):
+        name = f"{network.__name__} {batch_size}"
         with L.gpu(name):
-            repeated(network(batch), None)
-        found[network.__name__, place] = load(gpulab.runs[name])
-utilisation.table(*found.values())
+            run_steps(network(batch_size), None)
+        loads[network.__name__, index] = load(gpulab.runs[name])
+utilisation.table(*loads.values())
 
 # %% tags=["reveal"]
-rise = found["image_network", 1].traffic_frac / found["image_network", 0].traffic_frac
-fall = found["large_layers", 1].traffic_frac / found["large_layers", 0].traffic_frac
+rise = loads["image_network", 1].traffic_frac / loads["image_network", 0].traffic_frac
+fall = loads["large_layers", 1].traffic_frac / loads["large_layers", 0].traffic_frac
 L.reveal("batch", rise, "times")
 
 # %% tags=["claim"]
 L.claim(
-    "with the larger batch memory traffic at least doubles in one network, and falls to less than half in the other",
+    "with the larger batch, memory traffic at least doubles in one network and falls to less than half in the other",
     rise >= 2 and fall < 0.5,
     before=rise,
     after=fall,
@@ -319,13 +322,13 @@ L.claim(
 )
 
 # %% [markdown]
-# Neither rule survives. A small batch usually leaves the GPU waiting, so traffic is low and rises with the batch. Where a few very large layers are read for each batch, it is high for a batch of one and falls. *Busy* and *MFU* beside it tell which case is yours.
+# Both rules are wrong. With a small batch, the GPU usually waits, so the traffic is low and rises with the batch size. If the model reads a few very large layers for each batch, the traffic is high at batch size one and falls with the batch size. *Busy* and *MFU* tell you which case you have.
 #
-# ## When the card gets hot
+# ## When the GPU overheats
 #
-# ### 01.4 Temperature, power, clock
+# ### 01.4 Temperature, power and clock
 #
-# A clock that falls makes every kernel longer, and a program that was fast on Monday slow on Tuesday. No computer overheats on command, so the two cards below are **simulated**: power grows with load and clock, heat with power, and the clock is lowered above 87 degrees or above the power limit. The figures are invented, for practice in reading; the sensors are those that the driver has. The load is light for ten seconds, full for fifty, then light again.
+# When the clock falls, every kernel takes longer, and a program that was fast on Monday is slow on Tuesday. You cannot overheat a computer on demand, so the two GPUs below are **simulated**: power rises with load and clock, temperature rises with power, and the clock is lowered above 87 degrees or above the power limit. The numbers are invented for practice; the sensors are those of the real driver. The load is light for ten seconds, full for fifty seconds, then light again.
 
 # %% tags=["predict"]
 L.predict("heat")
@@ -340,19 +343,19 @@ hot_card.beside(dusty, capped, at_s=(0, 12, 18, 24, 36, 48, 60, 66))
 L.reveal("heat")
 
 # %% [markdown]
-# Both cards are slower than they should be, and the clock alone does not say why. Heat is for whoever cleans the fans; a lowered power limit, for whoever set it. The *reason* that the driver gives tells them apart.
+# Both GPUs are slower than they should be, and the clock alone does not say why. Overheating is a problem for the person who cleans the fans, and a lowered power limit for the person who set it. The driver's *throttle reason* tells them apart.
 #
-# When did heat hold the first card down? Read it from the chart, where each triangle is a reading with that reason, or from the table behind it, `dusty.gpu_samples`: `at_ns` is the time, and `throttle_bits` the reason, 32 for heat and 4 for the power limit.
+# When did heat throttle the first GPU? Read it from the chart, where each triangle is a reading with this reason, or from the table behind the chart, `dusty.gpu_samples`: `at_ns` is the time, and `throttle_bits` the reason (32 for heat, 4 for the power limit).
 
 # %% tags=["check"]
-# <blank> the first and the last second, as (5, 8)
+# <blank> the first and the last second, for example (5, 8)
 # was: interval = None
 interval = (19, 62)
 # </blank>
 L.check("held", interval)
 
 # %% [markdown]
-# gpulab reads the same counters in any run on a GPU, and names the cause. The driver counts the time as well, and is asked whether it agrees.
+# gpulab reads the same counters in every run on a GPU, and names the cause. The driver also counts the throttled time; the next cell checks that both agree.
 
 # %% tags=["claim"]
 for run in (dusty, capped):
@@ -361,30 +364,30 @@ for run in (dusty, capped):
 # was: reason = hot_card.POWER
 reason = hot_card.HEAT
 # </fix>
-begun_s, ended_s = hot_card.held_down(dusty, reason) or (0, 0)
+start_s, end_s = hot_card.held_down(dusty, reason) or (0, 0)
 samples = dusty.gpu_samples
-counted_s = float(samples["thermal_held_s"].iloc[-1])
+driver_count_s = float(samples["thermal_held_s"].iloc[-1])
 loaded = samples[(samples["at_ns"] >= 10e9) & (samples["at_ns"] < 60e9)]
 L.claim(
-    "under full load utilisation reads 100 % throughout while the clock falls by a tenth or more, and the readings "
-    "tell how long heat held it down, to within 2 s of the driver's count",
+    "under full load utilisation stays at 100 % while the clock falls by at least 10 %, and the readings give the "
+    "duration of thermal throttling to within 2 s of the driver's count",
     (loaded["util_frac"] == 1).all()
     and loaded["sm_clock_mhz"].iloc[-1] <= 0.9 * loaded["sm_clock_mhz"].iloc[0]
-    and abs(ended_s - begun_s - counted_s) <= 2,
-    before=ended_s - begun_s,
-    after=counted_s,
+    and abs(end_s - start_s - driver_count_s) <= 2,
+    before=end_s - start_s,
+    after=driver_count_s,
     unit="s",
     source=SIMULATED,
 )
 
 # %% [markdown]
-# Power is not a goal either. But dense arithmetic takes much of it, so a card that draws little at 100 % utilisation is likely to be nearly empty, as in 01.1; and one that cannot reach its power under full load may have a supply problem, which the reason says.
+# High power is not a goal in itself. But dense arithmetic needs a lot of power, so a GPU that draws little power at 100 % utilisation is probably almost empty, as in 01.1. A GPU that cannot reach its normal power under full load may have a power supply problem; the throttle reason shows it.
 #
 # ## What to rank by
 #
-# ### 01.5 From utilisation to work done
+# ### 01.5 From utilisation to useful work
 #
-# Three jobs, measured on this machine's own device. Their arithmetic is counted exactly: a product of two n x n matrices takes 2 n x n x n operations, an addition to n numbers takes n. Divided by the time, and by the best rate that this device has shown, it is the MFU: what was done, of what could have been.
+# This experiment measures three jobs on the device you have. Their arithmetic is known exactly: a product of two n x n matrices needs 2 x n x n x n operations, an addition to n numbers needs n. Divide the operations by the time and by the highest rate that this device has reached, and you get an MFU: the work done as a share of the work that was possible.
 
 # %% tags=["predict"]
 L.predict("rank")
@@ -395,20 +398,20 @@ side, calls, rounds = (8192, 14, 40) if on_gpu else (512, 2, L.pick(tiny=16, lab
 square = torch.ones(side, side, device=L.device, dtype=torch.bfloat16 if on_gpu else torch.float32)
 numbers = torch.ones(1 << 28 if on_gpu else 1 << 22, device=L.device)
 # <fix>
-# was: late_s = 0
-late_s = 0.03
+# was: delay_s = 0
+delay_s = 0.03
 # </fix>
-# What each job does, several times a step; the operations in it; how late its data come, in seconds.
+# For each job: the work, which runs several times per step; its number of operations; the delay of its data in seconds.
 jobs = {
     "products": (lambda: square @ square, 2 * side**3, 0),
-    "products, late data": (lambda: square @ square, 2 * side**3, late_s),
-    "long list": (lambda: numbers + 1, numbers.numel(), 0),
+    "products, late data": (lambda: square @ square, 2 * side**3, delay_s),
+    "long vector": (lambda: numbers + 1, numbers.numel(), 0),
 }
 busy, rate, best = {}, {}, 0
 if not on_gpu:
     torch.set_num_threads(1)
 for name, (work, operations, wait_s) in jobs.items():
-    with gpulab.profile(name):  # what the magic does, as it is used in a script
+    with gpulab.profile(name):  # the same as the magic, for scripts
         for _ in range(rounds):
             if wait_s:
                 time.sleep(wait_s)
@@ -419,41 +422,42 @@ for name, (work, operations, wait_s) in jobs.items():
             gpulab.step()
     ledger = gpulab.diagnose(gpulab.runs[name]).ledger
     busy[name] = float(ledger.busy_frac)
-    rate[name] = operations * calls / float(ledger.step_ns.mean())  # operations a nanosecond: GFLOP/s
+    rate[name] = operations * calls / float(ledger.step_ns.mean())  # operations per ns = GFLOP/s
     best = max(best, operations * calls / float(ledger.step_ns.min()))
 for name in sorted(busy, key=busy.get, reverse=True):
-    print(f"{name:20} busy {busy[name]:4.0%} {rate[name]:9,.1f} GFLOP/s, {rate[name] / best:4.0%} of the best")
+    print(f"{name:20} busy {busy[name]:4.0%} {rate[name]:9,.1f} GFLOP/s, {rate[name] / best:4.0%} of the best rate")
 
 # %% tags=["reveal"]
-L.reveal("rank", rate["products, late data"] / rate["long list"], "times as much arithmetic in the one with late data")
+ratio = rate["products, late data"] / rate["long vector"]
+L.reveal("rank", ratio, "times as much arithmetic per second in the job with late data")
 
 # %% tags=["claim"]
 L.claim(
-    "the long list is ahead of the job with late data by at least 20 points of utilisation, and does at most half as "
-    "much arithmetic a second",
-    busy["long list"] >= busy["products, late data"] + 0.2 and 2 * rate["long list"] <= rate["products, late data"],
+    "the long-vector job has a utilisation at least 20 points higher than the job with late data, but does at most "
+    "half as much arithmetic per second",
+    busy["long vector"] >= busy["products, late data"] + 0.2 and 2 * rate["long vector"] <= rate["products, late data"],
     before=rate["products, late data"],
-    after=rate["long list"],
+    after=rate["long vector"],
     unit="GFLOP/s",
 )
 
 # %% [markdown]
-# The ranking turns round. Is the long list badly written? No: it fetches a number, adds to it, and writes it back, and no program does that faster than the memory allows.
+# The two rankings contradict each other. Is the long-vector job badly written? No: it reads a number, adds to it and writes it back, and no program can do that faster than the memory bandwidth allows.
 #
-# A *roofline* chart shows such limits. To the right: more arithmetic for each byte that is fetched. Upwards: more arithmetic a second. Under the slanted line the memory is the limit, under the flat one the arithmetic. Here are the large layers of 01.3 with a batch of one: under 1 % of the peak, and yet close to their roof. A faster kernel would not help them; a larger batch would, which is more work for each byte.
+# A *roofline* chart shows such limits. The horizontal axis is arithmetic intensity: operations per byte read or written. The vertical axis is operations per second. Under the slanted part of the roof, the memory bandwidth is the limit; under the flat part, the arithmetic is. The chart shows the large layers of 01.3 at batch size one: under 1 % of the peak, but close to their roof. A faster kernel would not help them. A larger batch would, because it does more work per byte.
 
 # %% tags=["measure"]
 gpulab.charts.roofline(gpulab.runs["large_layers 1"])
 
 # %% [markdown]
-# ## Name them
+# ## Name the metrics
 #
-# ### 01.6 Eight numbers of a monitor
+# ### 01.6 Eight metrics of a GPU monitor
 #
-# You have met most of these. The definitions follow NVIDIA's references for NVML (utilisation, memory), DCGM (SM activity, occupancy, PCIe) and Nsight Compute (cache hit rate). *SM*, streaming multiprocessor, is its full name; a *warp* is a group of 32 threads that run together; *PCIe* is the link between computer and GPU. Give each its letter.
+# You have met most of these metrics. The definitions follow NVIDIA's references for NVML (utilisation, memory), DCGM (SM activity, occupancy, PCIe) and Nsight Compute (cache hit rate). *SM* stands for streaming multiprocessor; a *warp* is a group of 32 threads that run together; *PCIe* is the link between host and GPU. Enter the letter of the right definition for each metric.
 
 # %% tags=["check"]
-# <blank> a letter for each of the eight; run it once to read what they may be
+# <blank> a letter for each of the eight metrics; run the cell once to see the definitions
 # was: cards = {
 # was:     "utilisation": "",
 # was:     "memory used": "",
@@ -480,7 +484,7 @@ L.check("cards", cards)
 # %% [markdown]
 # ## Transfer
 #
-# A colleague's job, and nothing but its counters. What keeps it from being fast?
+# This is a colleague's job, and you have only its counters. What limits its speed?
 
 # %% tags=["measure"]
 with L.gpu("anonymous"):
@@ -495,29 +499,29 @@ answer = "d"
 L.check("anonymous", answer)
 
 # %% [markdown]
-# If that is right, the same product in bfloat16 is much faster. It was recorded in 01.1, twenty times a step.
+# If your answer is right, the same product is much faster in bfloat16. Experiment 01.1 recorded it, 20 times per step.
 
 # %% tags=["claim"]
-in_32_ns = load(gpulab.runs["anonymous"]).step_ns
+fp32_ns = load(gpulab.runs["anonymous"]).step_ns
 # <fix>
-# was: in_16_ns = in_32_ns
-in_16_ns = wide.step_ns / 20
+# was: bf16_ns = fp32_ns
+bf16_ns = wide.step_ns / 20
 # </fix>
 L.claim(
     "in bfloat16 the same product takes at most a fifth of the time",
-    5 * in_16_ns <= in_32_ns,
-    before=in_32_ns / 1e6,
-    after=in_16_ns / 1e6,
+    5 * bf16_ns <= fp32_ns,
+    before=fp32_ns / 1e6,
+    after=bf16_ns / 1e6,
     unit="ms",
     source=gpulab.runs["anonymous"],
 )
 
 # %% [markdown]
-# ## What to take with you
+# ## Summary
 #
-# - A low reading is worth a lot: the GPU waits, and the report says for what. [05 Data loading](05_data_loading.ipynb) is where most of that is mended.
-# - A high reading is worth little. Ask next how many multiprocessors have work, what the memory carries, and what share of the peak is reached: [03 Parallel work and batch size](03_parallel_work_and_batch.ipynb), [08 Mixed precision](08_mixed_precision.ipynb).
-# - A reading that is rewarded can be had: useless products, multiplied while a job waits, would lift it, and the MFU of the tables above too. So MFU means the arithmetic that the *model* needs. Rank by steps per second at an equal result, and by MFU across models and machines.
+# - Low utilisation tells you a lot: the GPU waits, and the report says for what. [05 Data loading](05_data_loading.ipynb) covers the most frequent cause.
+# - High utilisation tells you little. Ask next how many multiprocessors have work, how high the memory traffic is, and what share of the peak is reached: [03 Parallel work and batch size](03_parallel_work_and_batch.ipynb), [08 Mixed precision](08_mixed_precision.ipynb).
+# - Any metric that is rewarded can be gamed: useless matrix products, run while a job waits, would raise its utilisation, and also the MFU in the tables above. That is why MFU should count only the arithmetic that the *model* needs. Rank jobs by steps per second at an equal result, and by MFU across models and machines.
 
 # %% tags=["card"]
 L.card()

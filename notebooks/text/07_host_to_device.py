@@ -1,9 +1,9 @@
 # %% [markdown]
-# # 07 Host to device: is the GPU computing, or being copied to?
+# # 07 Host to device: is the GPU computing, or waiting for copies?
 #
-# A batch is made in the memory of the *host*, the computer with its CPU, and used in the memory of the *device*, the GPU. Between them lies a link that carries some sixty times fewer bytes a second than the GPU's own memory. Here you learn what a copy over it costs, which copies can be hidden, and which lines make the host wait without need. Do [01](01_what_is_utilisation.ipynb) first if "the GPU is 40 % busy" tells you nothing yet.
+# A batch is created in the memory of the *host* (the computer with its CPU) and used in the memory of the *device* (the GPU). The link between them transfers about sixty times fewer bytes per second than the GPU's own memory. In this lesson you learn what a copy costs, which copies you can hide, and which lines make the host wait unnecessarily. Do lesson [01](01_what_is_utilisation.ipynb) first if you cannot yet explain what "the GPU is 40 % busy" means.
 #
-# With a CUDA GPU everything runs on it. Without one, a virtual H100 runs your code unmodified and its times are computed. Two rates are put into it, and you will meet both: 50 GB/s over the link at best, which is four fifths of what its standard (PCIe 5, 16 lanes) allows, and 6 GB/s for copies from ordinary memory, a middle of published traces (5.3 to 9.9 GB/s). The **shape** of what you will see follows from that. The **rates** of your own machine are for you to measure.
+# With a CUDA GPU, everything runs on it. Without one, your code runs unchanged on a virtual H100, which estimates the times. The estimate uses two rates: 50 GB/s as the best rate of the link, which is four fifths of its standard (PCIe 5, 16 lanes), and 6 GB/s for copies from ordinary memory, a typical value in published traces (5.3 to 9.9 GB/s). You can trust the **shape** of the results. The **rates** of your own machine you have to measure.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -15,7 +15,7 @@ L
 # %% [markdown]
 # ## The symptom
 #
-# A colleague trains a wide network on features that lie ready in memory, 134 MB a batch. Somebody read that `non_blocking=True` makes copies asynchronous and put it in. Nothing changed.
+# A colleague trains a wide network on features that are already in memory, 134 MB per batch. Someone read that `non_blocking=True` makes copies asynchronous and added it. Nothing changed.
 
 # %% tags=["given"]
 import time
@@ -29,13 +29,13 @@ from gpulab.lessons.labs.steps import throughput
 from gpulab.lessons.labs.machine import topology
 
 ROWS, WIDTH, STEPS = 8192, 8192, 12
-BATCH_BYTES = 2 * ROWS * WIDTH  # two bytes a number
+BATCH_BYTES = 2 * ROWS * WIDTH  # two bytes per number
 
 
 def train(batches):
-    """A few steps on batches that lie in the host's memory, or on the GPU already."""
-    there = {"device": "cuda", "dtype": torch.bfloat16}
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH, **there), nn.GELU(), nn.Linear(WIDTH, 16, **there))
+    """Train for a few steps on batches in host memory, or on batches that are already on the GPU."""
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH, **options), nn.GELU(), nn.Linear(WIDTH, 16, **options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for inputs in batches:
         inputs = inputs.to("cuda", non_blocking=True)
@@ -45,38 +45,38 @@ def train(batches):
         optimizer.zero_grad()
 
 
-def in_memory(pinned):
-    """A loop's worth of batches: two, in turn."""
+def host_batches(pinned):
+    """Return the batches of one loop, which alternate between two tensors."""
     two = [torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, pin_memory=pinned) for _ in range(2)]
     return [two[step % 2] for step in range(STEPS)]
 
 
 # %% [markdown]
-# Before you answer, think of two times: 134 MB over a link of 6 GB/s, and about 2.2 million million operations (forward and backward) on a GPU that does several hundred million million in a second.
+# Before you answer, estimate two times: 134 MB over a link of 6 GB/s, and about 2.2 TFLOP (forward and backward) on a GPU that reaches several hundred TFLOP/s.
 
 # %% tags=["predict"]
 L.predict("share")
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto before
-train(in_memory(pinned=False))
+train(host_batches(pinned=False))
 
 # %% tags=["reveal"]
 before = gpulab.runs["before"]
 L.reveal("share", copying.moved(before, BATCH_BYTES).copying_ms / throughput.step_ms(before), "%")
 
 # %% [markdown]
-# Three things in the report tell that it is the copy and nothing else. The line **exposed copies** is time in which the link works and no kernel does; were the model the cause, *matrix kernels* would be long instead, and were it the data, *waiting for data*. The evidence names the **memory**: pageable. And it gives a **rate**, about 6 GB/s, where the link could do 50.
+# Three parts of the report prove that the copy is the cause. **Exposed copies** is the time in which the link is busy and no kernel runs; if the model were the cause, *matrix kernels* would be long instead, and if data loading were the cause, *waiting for data*. The evidence names the kind of **memory**: pageable. And it gives the **rate**, about 6 GB/s, although the link could reach 50.
 #
-# Do not be misled by *GPU busy*: the table counts a copy as work of the GPU, so the GPU can be busy all the time and compute for a small part of it.
+# Do not be misled by *GPU busy*: the table counts a copy as GPU work, so the GPU can be busy all the time and compute for only a small part of it.
 #
 # ## What a copy costs
 #
 # ### 07.1 Pageable and pinned memory, from 4 KB to 1 GB
 #
-# Ordinary memory is *pageable*: the system may move it or put it on a disk, so a GPU cannot be told to read it on its own. The driver first copies it, piece by piece, into memory that stays where it is, and the link takes it from there. *Pinned* memory stays where it is from the beginning.
+# Ordinary memory is *pageable*: the operating system may move it or swap it to disk, so the GPU cannot read it directly. The driver first copies it, piece by piece, into memory that cannot move, and the link transfers it from there. *Pinned* memory cannot move, so this extra copy is not needed.
 #
-# Every copy also costs a fixed time to start. So its rate depends on its size, and there is a knee: below it you pay for starting, above it for bytes.
+# Every copy also has a fixed start-up time. So the rate depends on the size, and there is a knee: below it, the start-up takes most of the time; above it, the transfer does.
 
 # %% tags=["predict"]
 L.predict("knee")
@@ -84,49 +84,49 @@ L.predict("knee")
 # %% tags=["measure"]
 # <fix>
 # was: sizes = [64 << 20, 256 << 20, 1 << 30]
-sizes = [4096 << (2 * place) for place in range(10)]  # 4 KB, 16 KB, ..., 1 GB
+sizes = [4096 << (2 * index) for index in range(10)]  # 4 KB, 16 KB, ..., 1 GB
 # </fix>
-# A GPU is to read memory that was written; a virtual one reads none, and a gigabyte need not be touched for it.
-made = torch.ones if L.device == "cuda" else torch.empty
+# A real GPU should copy initialised memory; a virtual one copies nothing, so the memory need not be written.
+allocate = torch.ones if L.device == "cuda" else torch.empty
 
 with L.gpu("sizes"):
     for pinned in (False, True):
-        memory = made(max(sizes), dtype=torch.uint8, pin_memory=pinned)
+        memory = allocate(max(sizes), dtype=torch.uint8, pin_memory=pinned)
         for size in sizes:
             for _ in range(3):
                 memory[:size].to("cuda", non_blocking=True)
                 torch.cuda.synchronize()
         del memory
 
-pageable = copying.curve(gpulab.runs["sizes"], pinned=False)
-pinned = copying.curve(gpulab.runs["sizes"], pinned=True)
-for_scale = L.pick(tiny=(1 << 16, 1 << 24), lab=(1 << 16, 1 << 20, 1 << 24, 1 << 28))
-here = {size: copying.host_copy_gb_per_s(size) for size in for_scale}
+pageable_rates = copying.curve(gpulab.runs["sizes"], pinned=False)
+pinned_rates = copying.curve(gpulab.runs["sizes"], pinned=True)
+host_sizes = L.pick(tiny=(1 << 16, 1 << 24), lab=(1 << 16, 1 << 20, 1 << 24, 1 << 28))
+host_rates = {size: copying.host_copy_gb_per_s(size) for size in host_sizes}
 print(f"from the call to the last byte  [{gpulab.runs['sizes'].source}; one core: measured here]")
-transfers.rates(pageable, pinned, here)
+transfers.rates(pageable_rates, pinned_rates, host_rates)
 
 # %% tags=["claim"]
-knee = copying.knee_bytes(pinned)
+knee = copying.knee_bytes(pinned_rates)
 display(L.reveal("knee", float(knee), "bytes"))
 L.claim(
     "a pinned copy reaches half of the link's best rate at a size between 64 KB and 16 MB",
     65_536 <= knee <= 16 << 20,
-    before=pinned[min(sizes)],
-    after=pinned[max(sizes)],
+    before=pinned_rates[min(sizes)],
+    after=pinned_rates[max(sizes)],
     unit="GB/s",
     source=gpulab.runs["sizes"],
 )
 
 # %% [markdown]
-# You can now say what a pinned copy takes before you make it. The first line of the table is the start: 4 KB at a quarter of a GB/s are some 16 us, nearly all of it calls. Add the bytes over 50 GB/s: for a batch of 134 MB that is 2.7 ms.
+# Now you can predict the time of a pinned copy. The first row of the table shows the start-up: 4 KB at a quarter of a GB/s take about 16 us, almost all of it for the calls. Then add the bytes divided by 50 GB/s: for a batch of 134 MB, that is 2.7 ms.
 #
-# The last column is your own CPU, copying from memory to memory. Small blocks stay in its cache; a large one goes at a few GB/s, or at ten or twenty on a quick laptop, and on none at 50. A pageable copy contains such a copy, the driver's, which is the slower half of the way. (The 6 GB/s of the virtual GPU are put in, as said above, not worked out from your CPU.)
+# The last column shows your own CPU copying from memory to memory. Small blocks stay in its cache. A large block is copied at a few GB/s, or 10 to 20 on a fast laptop, but never at 50. A pageable copy contains such a copy, made by the driver, which is the slower half of the transfer. (The 6 GB/s of the virtual GPU are a fixed parameter, as explained above, and are not derived from your CPU.)
 #
-# Bytes count too: an image sent as `uint8` and made `float32` on the GPU is a quarter of the bytes, and so a quarter of the time, from any memory.
+# The number of bytes matters too: an image that is sent as `uint8` and converted to `float32` on the GPU has a quarter of the bytes, and so takes a quarter of the time, from either kind of memory.
 #
 # ### 07.2 Where to pin
 #
-# "Pinned memory is faster", says nearly every guide, so people write `x.pin_memory().to("cuda", non_blocking=True)`. Who pins, and when?
+# "Pinned memory is faster", says nearly every guide, so people write `x.pin_memory().to("cuda", non_blocking=True)`. But who pins the memory, and when?
 
 # %% tags=["predict"]
 L.predict("pin")
@@ -134,17 +134,17 @@ L.predict("pin")
 # %% tags=["measure"]
 from torch.utils.data import DataLoader
 
-SMALLER = 4 * 1024 * 4096  # bytes of a batch here, 16.8 MB of float32
+SMALL_BATCH_BYTES = 4 * 1024 * 4096  # 16.8 MB of float32
 
 
-def loaded(way):
-    """A loop on batches of a loader with a worker: not pinned ("plain"), pinned "in the loop" or "by the loader"."""
+def train_with_loader(pinning):
+    """Train on batches of a DataLoader with one worker; `pinning`: "plain" (none), "in the loop" or "by the loader"."""
     batches = copying.Ready(8, 1024, 4096)
-    loader = DataLoader(batches, batch_size=None, num_workers=1, pin_memory=way == "by the loader")
+    loader = DataLoader(batches, batch_size=None, num_workers=1, pin_memory=pinning == "by the loader")
     layer = nn.Linear(4096, 64, device="cuda")
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
     for inputs in loader:
-        if way == "in the loop":
+        if pinning == "in the loop":
             inputs = inputs.pin_memory()
         outputs = layer(inputs.to("cuda", non_blocking=True))
         outputs.sum().backward()
@@ -152,48 +152,51 @@ def loaded(way):
         optimizer.zero_grad()
 
 
-ways = {}
+copies = {}
 for name in ("plain", "in the loop", "by the loader"):
     with L.gpu(name):
         # <fix>
-        # was: loaded("plain")
-        loaded(name)
+        # was: train_with_loader("plain")
+        train_with_loader(name)
         # </fix>
-    ways[name] = copying.moved(gpulab.runs[name], SMALLER)
-print(f"a batch of {SMALLER / 1e6:.1f} MB, as the loop sees it  [{gpulab.runs['plain'].source}]")
-transfers.beside(ways)
+    copies[name] = copying.moved(gpulab.runs[name], SMALL_BATCH_BYTES)
+print(f"a batch of {SMALL_BATCH_BYTES / 1e6:.1f} MB, as the loop sees it  [{gpulab.runs['plain'].source}]")
+transfers.beside(copies)
 
 # %% tags=["claim"]
-display(L.reveal("pin", ways["plain"].there_ms / ways["by the loader"].there_ms, "times as fast as plain"))
+display(L.reveal("pin", copies["plain"].there_ms / copies["by the loader"].there_ms, "times as fast as plain"))
 L.claim(
-    "a batch that the loader pinned is on the GPU in less than half the time of one from pageable memory",
-    ways["by the loader"].there_ms < 0.5 * ways["plain"].there_ms,
-    before=ways["plain"].there_ms,
-    after=ways["by the loader"].there_ms,
+    "a batch that the loader pinned reaches the GPU in less than half the time of one from pageable memory",
+    copies["by the loader"].there_ms < 0.5 * copies["plain"].there_ms,
+    before=copies["plain"].there_ms,
+    after=copies["by the loader"].there_ms,
     unit="ms",
     source=gpulab.runs["by the loader"],
 )
 
 # %% [markdown]
-# *Pinning* is what the main thread spends before the copy's call, *held* how long it stands inside it. The last line has neither: a thread of the loader made the copy into pinned memory while the loop was elsewhere. (With `num_workers=0` there is no such thread, and the loop pays again.)
+# The table shows how long the main thread spends on *pinning* before it calls the copy, and how long the call then *holds* it. In the last row both are zero: a thread of the loader copied the batch into pinned memory while the loop did something else. (With `num_workers=0` there is no such thread, and the loop pays for pinning again.)
 #
-# Do not trust the middle line without a GPU: a virtual one takes for pinning what an ordinary copy takes on *this* CPU at that moment, so on a quick laptop it may even beat the plain copy. The sum is better. A plain copy goes in pieces: one travels while the next is copied, and the slower of the two sets the time. Whoever pins first makes the same copy, and only then lets the batch travel.
+# Without a GPU, do not trust the middle row. A virtual GPU estimates pinning by an ordinary copy on *this* CPU, so on a fast laptop this row may even beat the plain copy. A calculation is more reliable. A plain copy runs in pieces: the link transfers one piece while the driver copies the next, so the slower of the two sets the time. If you pin first, you make the same copy, and only then does the transfer start.
 #
-# And memory that is pinned for the first time has to be locked in its place: 61 ms for 512 MB were published for an older machine (University of Virginia, on `cudaMallocHost`). PyTorch keeps locked memory and gives it out again, so a loop pays for that in its first batches only. Below, *fresh* memory is locked, filled and sent; *kept* was locked before; *ahead* was filled by the loader's thread.
+# In addition, newly pinned memory has to be page-locked first: 61 ms for 512 MB were published for an older machine (University of Virginia, on `cudaMallocHost`). PyTorch caches page-locked memory and reuses it, so a loop pays for this in its first batches only. In the next table, *fresh* memory is page-locked, filled and sent; *kept* memory was page-locked earlier; *ahead* means that the loader's thread filled it.
 
 # %% tags=["claim"]
-print("how many times as long as a plain copy, by the rate of the host's own copies")
+print("time relative to a plain copy, by the rate of the host's own copies")
 print(f"{'':8}" + "".join(f"{route:>8}" for route in copying.ROUTES))
-sums = {rate: transfers.times_as_long(SMALLER, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)}  # GB/s, as in traces
-for rate, times in sums.items():
-    print(f"{rate} GB/s" + "".join(f"{each:8.2f}" for each in times.values()))
+relative_times = {  # GB/s, as in published traces
+    rate: transfers.times_as_long(SMALL_BATCH_BYTES, rate * 1e9) for rate in (5.3, 6.0, 7.0, 8.0, 9.9)
+}
+for rate, times in relative_times.items():
+    print(f"{rate} GB/s" + "".join(f"{time_ratio:8.2f}" for time_ratio in times.values()))
 
 # <fix>
-# was: least = {kind: min(times["ahead"] for times in sums.values()) for kind in ("fresh", "kept")}
-least = {kind: min(times[kind] for times in sums.values()) for kind in ("fresh", "kept")}
+# was: least = {kind: min(times["ahead"] for times in relative_times.values()) for kind in ("fresh", "kept")}
+least = {kind: min(times[kind] for times in relative_times.values()) for kind in ("fresh", "kept")}
 # </fix>
 L.claim(
-    "pinning a batch in the loop takes longer than plain .to(): by half at least into fresh memory, by 5 % into kept",
+    "pinning in the loop is slower than plain .to(): by at least 50 % with fresh memory, by at least 5 % with kept "
+    "memory",
     least["fresh"] >= 1.5 and least["kept"] >= 1.05,
     before=least["kept"],
     after=least["fresh"],
@@ -202,15 +205,15 @@ L.claim(
 )
 
 # %% [markdown]
-# So pinned memory is faster **for whoever did not have to pin it**. PyTorch's own guide to pinning measured the same pattern at up to twice the time of a plain `.to()`. One thing can change the sum: PyTorch copies large tensors with several threads, and on a host with many free cores, pinning into kept memory can then beat the driver's single copy. It still takes these cores from your loader, and it never beats the thread beside the loop.
+# So pinned memory is faster **only if the loop does not have to pin it**. PyTorch's own guide to pinning measured the same pattern at up to twice the time of a plain `.to()`. One thing can change the result: PyTorch copies large tensors with several threads, so on a host with many free cores, pinning into cached memory can be faster than the driver's single copy. Even then it takes cores away from your loader, and it is never faster than the loader's pinning thread.
 #
-# `pin_memory=True` and `non_blocking=True` belong together: the first makes an asynchronous copy possible, the second asks for it. That is why the colleague's flag changed nothing.
+# `pin_memory=True` and `non_blocking=True` belong together: the first makes an asynchronous copy possible, and the second requests it. That is why the colleague's flag changed nothing.
 #
-# ## Hiding what is left
+# ## Hide the remaining copies
 #
-# ### 07.3 In turn, and ahead
+# ### 07.3 One after the other, or overlapped
 #
-# The batches of our first loop lie ready, so they can be pinned once, before it begins, and nobody pays in a step. A copy then takes 2.7 ms instead of 22. It still stands in the way: on one *stream*, which is a queue of work that the GPU does in order, it copies, computes, copies, computes. The part of the chip that copies is not the part that computes, though, and both could work at the same time.
+# The batches of our first loop are in memory from the start, so you can pin them once before the loop, and no step pays for pinning. A copy then takes 2.7 ms instead of 22. But it still delays the compute: on one *stream* (a queue of work that the GPU processes in order), the GPU copies, computes, copies, computes. Copies and kernels use different parts of the chip, so both could run at the same time.
 
 # %% tags=["predict"]
 L.predict("turns")
@@ -219,77 +222,77 @@ L.predict("turns")
 # %% [markdown]
 # The fix is a second stream, for copies. Three lines matter:
 #
-# - under `torch.cuda.stream(side)` the copy goes to that stream; without this line the loop is right, and slow;
-# - `wait_stream(side)` lets the compute begin only when the batch is there;
-# - `record_stream` tells PyTorch's allocator that the compute still uses this memory, so that it is not given away too soon.
+# - under `torch.cuda.stream(copy_stream)`, the copy goes to that stream; without this line the loop is correct, but slow;
+# - `wait_stream(copy_stream)` lets the compute start only when the batch has arrived;
+# - `record_stream` tells PyTorch's caching allocator that the compute stream still uses this memory, so that it does not reuse the memory too early.
 #
-# Without one of the last two the GPU may compute on memory that holds something else: wrong numbers, on some days, and no error. Such a helper is also quickly off by one, so it is first tried on the CPU: the same batches, in the same order.
+# Without one of the last two, the GPU may compute on memory that already holds something else: wrong numbers, now and then, and no error. It is also easy to be off by one batch, so the next cell tests the function on the CPU: it must return the same batches in the same order.
 
 # %% tags=["worked"]
-def ahead(batches, device="cuda"):
-    """Each batch on the device; the next one is copied while this one is computed on."""
-    side = torch.cuda.Stream() if device == "cuda" else None
-    rest = iter(batches)
+def prefetch(batches, device="cuda"):
+    """Yield each batch on the device; copy the next one while this one is in use."""
+    copy_stream = torch.cuda.Stream() if device == "cuda" else None
+    iterator = iter(batches)
 
-    def copied():
-        with torch.cuda.stream(side):
-            batch = next(rest, None)
+    def copy_next():
+        with torch.cuda.stream(copy_stream):
+            batch = next(iterator, None)
             return None if batch is None else batch.to(device, non_blocking=True)
 
-    following = copied()
-    while following is not None:
-        if side is not None:
-            torch.cuda.current_stream().wait_stream(side)
-            following.record_stream(torch.cuda.current_stream())
-        batch, following = following, copied()
+    next_batch = copy_next()
+    while next_batch is not None:
+        if copy_stream is not None:
+            torch.cuda.current_stream().wait_stream(copy_stream)
+            next_batch.record_stream(torch.cuda.current_stream())
+        batch, next_batch = next_batch, copy_next()
         yield batch
 
 
-some = [torch.full((4, 3), float(number)) for number in range(1, 6)]
-L.same(some, list(ahead(some, device="cpu")))
+test_batches = [torch.full((4, 3), float(number)) for number in range(1, 6)]
+L.same(test_batches, list(prefetch(test_batches, device="cpu")))
 
 # %% tags=["measure"]
 with L.gpu("pinned"):
-    train(in_memory(pinned=True))
+    train(host_batches(pinned=True))
 with L.gpu("resident"):
-    train([torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")] * STEPS)  # nothing to copy: the bound
-with L.gpu("ahead"):
+    train([torch.ones(ROWS, WIDTH, dtype=torch.bfloat16, device="cuda")] * STEPS)  # no copies: the lower bound
+with L.gpu("prefetched"):
     # <fix>
-    # was: train(in_memory(pinned=True))
-    train(ahead(in_memory(pinned=True)))
+    # was: train(host_batches(pinned=True))
+    train(prefetch(host_batches(pinned=True)))
     # </fix>
 
 copy_ms = copying.moved(gpulab.runs["pinned"], BATCH_BYTES).copying_ms
 compute_ms = throughput.step_ms(gpulab.runs["resident"])
-turn_ms, ahead_ms = (throughput.step_ms(gpulab.runs[name]) for name in ("pinned", "ahead"))
-print(f"copy {copy_ms:.2f} ms, compute {compute_ms:.2f} ms a step  [{gpulab.runs['ahead'].source}]")
-for name, step_ms, hides in (("in turn", turn_ms, False), ("ahead", ahead_ms, True)):
-    by_hand_ms = copying.makespan_ms([copy_ms] * 1000, [compute_ms] * 1000, ahead=hides) / 1000
-    print(f"{name:8} {step_ms:.2f} ms a step; worked out from these two {by_hand_ms:.2f}  [simulated]")
-# %gpucompare pinned ahead prefetch
+in_turn_ms, prefetched_ms = (throughput.step_ms(gpulab.runs[name]) for name in ("pinned", "prefetched"))
+print(f"copy {copy_ms:.2f} ms, compute {compute_ms:.2f} ms per step  [{gpulab.runs['prefetched'].source}]")
+for name, step_ms, overlaps in (("one after the other", in_turn_ms, False), ("prefetched", prefetched_ms, True)):
+    calculated_ms = copying.makespan_ms([copy_ms] * 1000, [compute_ms] * 1000, ahead=overlaps) / 1000
+    print(f"{name:20} {step_ms:.2f} ms per step; calculated from copy and compute: {calculated_ms:.2f}  [simulated]")
+# %gpucompare pinned prefetched prefetch
 
 # %% tags=["claim"]
-display(L.reveal("turns", ahead_ms, "ms"))
+display(L.reveal("turns", prefetched_ms, "ms"))
 longer_ms = max(copy_ms, compute_ms)
 L.claim(
-    "with copies ahead, a step takes as long as the longer of copy and compute, within 5 %",
-    abs(ahead_ms - longer_ms) <= 0.05 * longer_ms,
-    before=turn_ms,
-    after=ahead_ms,
+    "with prefetched copies, a step takes as long as the longer of copy and compute, to within 5 %",
+    abs(prefetched_ms - longer_ms) <= 0.05 * longer_ms,
+    before=in_turn_ms,
+    after=prefetched_ms,
     unit="ms",
-    source=gpulab.runs["ahead"],
+    source=gpulab.runs["prefetched"],
 )
 
 # %% [markdown]
-# In the comparison, *Predicted* is what gpulab expected from the run `pinned` alone; `%gpuwhatif pinned prefetch` asks for it. A virtual GPU lets copies and kernels pass one another at no cost; on a real one they share the GPU's memory, of whose 3,350 GB/s the link can take 50.
+# In the comparison, *Predicted* is what gpulab expects from the run `pinned` alone; `%gpuwhatif pinned prefetch` shows this prediction. On a virtual GPU, copies and kernels do not slow each other down. On a real one they share the memory bandwidth, but the link needs only 50 of its 3,350 GB/s.
 #
-# The rule says as well when not to bother. Where a copy takes 3 ms and the compute 0.3, copying ahead gives a step of 3 ms instead of 3.3: the link sets the pace, and only fewer bytes help.
+# The rule also tells you when prefetching is not worth it. If a copy takes 3 ms and the compute 0.3 ms, prefetching gives a step of 3 ms instead of 3.3: the link is the bottleneck, and only fewer bytes help.
 #
-# ## Waiting without need
+# ## Unnecessary synchronisation
 #
 # ### 07.4 Reading a value
 #
-# A host asks for work faster than the GPU does it, and is normally some steps ahead. The moment it needs a number from the GPU, it must stand still until that number is computed. By then nothing is queued any more, and the GPU waits for the host.
+# The host launches work faster than the GPU completes it, and normally runs a few steps ahead. As soon as it needs a number from the GPU, it must wait until that number is computed. By then the queue is empty, and the GPU in turn waits for the host.
 
 # %% tags=["predict"]
 L.predict("waits")
@@ -310,31 +313,31 @@ with L.gpu("lines"):
     }.items():
         with record_function(line):
             action()
-waited = copying.waits(gpulab.runs["lines"])
-for line, times in waited.items():
-    print(f"{line:30} waits {'once' if times == 1 else f'{times} times'}")
+waits = copying.waits(gpulab.runs["lines"])
+for line, count in waits.items():
+    print(f"{line:30} waits {'once' if count == 1 else f'{count} times'}")
 
 # %% tags=["reveal"]
-L.reveal("waits", float(waited.get("print(loss)", 0) + waited.get("if loss > 10", 0)), "waits in print and if")
+L.reveal("waits", float(waits.get("print(loss)", 0) + waits.get("if loss > 10", 0)), "waits in print and if")
 
 
 # %% [markdown]
-# A training log wants the mean of the losses, not each of them. Add them up where they are, and read the sum once in a hundred steps: write that into `read_seldom`. Steps count from 0, so the first hundred are complete after step 99.
+# A training log needs the mean loss, not every single loss. Accumulate the losses on the device, and read the sum every hundred steps: write that in `read_rarely`. Steps are counted from 0, so the first hundred are complete after step 99.
 #
-# Both functions are tried on the CPU, on a small training with real numbers. The operator behind every one of these reads, `aten::_local_scalar_dense`, can be counted there as well.
+# The claim below tests both functions on the CPU, on a small training with real numbers. The operator behind each of these reads, `aten::_local_scalar_dense`, can be counted there too.
 
 # %% tags=["exercise"]
-def read_each(losses):
-    """The mean loss; each loss is read."""
+def read_every_step(losses):
+    """Return the mean loss; read every single loss."""
     history = [loss.item() for loss in losses]
     return sum(history) / len(history)
 
 
-def read_seldom(losses):
-    """The mean loss; the losses are added up, and the sum is read in every hundredth step."""
+def read_rarely(losses):
+    """Return the mean loss; add the losses up, and read the sum every hundred steps."""
     history, total = [], torch.zeros(())
     for step, loss in enumerate(losses):
-        # <blank> add loss to total; in every hundredth step append total.item() / 100 to history, and set total to 0
+        # <blank> add loss to total; every hundred steps append total.item() / 100 to history and reset total to 0
         # was: history.append(loss.item())
         total += loss
         if step % 100 == 99:
@@ -346,43 +349,43 @@ def read_seldom(losses):
 
 # %% tags=["claim"]
 means, reads = {}, {}
-for way in (read_each, read_seldom):
-    with copying.counted("aten::_local_scalar_dense") as read:
-        means[way] = way(transfers.losses(200))
-    reads[way] = read.calls
-display(L.same(means[read_each], means[read_seldom]))
+for mean_loss in (read_every_step, read_rarely):
+    with copying.counted("aten::_local_scalar_dense") as counter:
+        means[mean_loss] = mean_loss(transfers.losses(200))
+    reads[mean_loss] = counter.calls
+display(L.same(means[read_every_step], means[read_rarely]))
 L.claim(
-    "the same mean loss is known after a hundredth of the reads",
-    100 * reads[read_seldom] <= reads[read_each],
-    before=reads[read_each],
-    after=reads[read_seldom],
+    "a hundredth of the reads is enough to get the same mean loss",
+    100 * reads[read_rarely] <= reads[read_every_step],
+    before=reads[read_every_step],
+    after=reads[read_rarely],
     unit="reads in 200 steps",
     source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]
-# Does that make a loop faster? The usual advice says so without asking. Here is our wide model twice: with a host that has nothing else to do, and with one that spends two milliseconds of each step on something of its own, such as picking the next samples. (Here it only spins until they are over.)
+# Does this make a loop faster? The usual advice takes it for granted. Test it on our wide model, with two kinds of host: one that has nothing else to do, and one that spends two milliseconds per step on work of its own, such as choosing the next samples. (Here it only runs an empty loop for that time.)
 
 # %% tags=["predict"]
 L.predict("cost")
 
 
 # %% tags=["measure"]
-def stepped(every, own_ms):
-    """Steps on a batch that lies on the GPU; reads the loss in each step, or every so many. The host has other work."""
-    there = {"device": "cuda", "dtype": torch.bfloat16}
-    inputs = torch.ones(ROWS, WIDTH, **there)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH, **there), nn.GELU(), nn.Linear(WIDTH, 16, **there))
+def train_resident(read_every, host_ms):
+    """Train on a batch that is on the GPU; read the loss every `read_every` steps; the host has `host_ms` of work."""
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    inputs = torch.ones(ROWS, WIDTH, **options)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH, **options), nn.GELU(), nn.Linear(WIDTH, 16, **options))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(1, 17):
         loss = nn.functional.mse_loss(model(inputs), inputs[:, :16])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if step % every == 0:
+        if step % read_every == 0:
             loss.item()
-        until = time.thread_time() + own_ms / 1000
-        while time.thread_time() < until:
+        end_s = time.thread_time() + host_ms / 1000
+        while time.thread_time() < end_s:
             pass
 
 
@@ -390,67 +393,70 @@ def stepped(every, own_ms):
 # was: OFTEN = 100
 OFTEN = 1
 # </fix>
-with L.gpu("idle host, seldom"):
-    stepped(100, 0.0)
-with L.gpu("idle host, each"):
-    stepped(OFTEN, 0.0)
-with L.gpu("busy host, seldom"):
-    stepped(100, 2.0)
-with L.gpu("busy host, each"):
-    stepped(OFTEN, 2.0)
+with L.gpu("idle host, rare reads"):
+    train_resident(100, 0.0)
+with L.gpu("idle host, read every step"):
+    train_resident(OFTEN, 0.0)
+with L.gpu("busy host, rare reads"):
+    train_resident(100, 2.0)
+with L.gpu("busy host, read every step"):
+    train_resident(OFTEN, 2.0)
 
-names = [f"{host} host, {how}" for host in ("idle", "busy") for how in ("seldom", "each")]
-took_ms = {name: throughput.step_ms(gpulab.runs[name]) for name in names}
-cost = {host: took_ms[f"{host} host, each"] / took_ms[f"{host} host, seldom"] - 1 for host in ("idle", "busy")}
-for name, ms in took_ms.items():
-    print(f"{name:18} {ms:.2f} ms a step  [{gpulab.runs[name].source}]")
-print(f"a read in each step costs {cost['idle']:.1%} with an idle host, {cost['busy']:.1%} with a busy one")
+names = [f"{host} host, {reading}" for host in ("idle", "busy") for reading in ("rare reads", "read every step")]
+step_ms = {name: throughput.step_ms(gpulab.runs[name]) for name in names}
+cost = {
+    host: step_ms[f"{host} host, read every step"] / step_ms[f"{host} host, rare reads"] - 1
+    for host in ("idle", "busy")
+}
+for name, ms in step_ms.items():
+    print(f"{name:26} {ms:.2f} ms per step  [{gpulab.runs[name].source}]")
+print(f"reading in every step costs {cost['idle']:.1%} with an idle host, {cost['busy']:.1%} with a busy one")
 
 # %% tags=["claim"]
 display(L.reveal("cost"))
 L.claim(
-    "a read in each step costs under a tenth where the host has nothing else to do, and over a tenth where it has 2 ms",
+    "reading in every step costs less than 10 % if the host has nothing else to do, but more than 10 % if it has 2 ms",
     cost["idle"] < 0.1 < cost["busy"],
     before=cost["idle"],
     after=cost["busy"],
     unit="%",
-    source=gpulab.runs["busy host, each"],
+    source=gpulab.runs["busy host, read every step"],
 )
 
 # %% [markdown]
-# Half of it is a null result: where the host has nothing else to do, nobody would notice the read. With work of its own, look at the two lines of the busy host. Without the read its 2 ms are hidden behind the GPU's 3.5; with it they are added. It is the rule of 07.3 again: a wait turns the longer of the two into the sum. So count the waits, and look at what the host does between them.
+# The first half is a null result: if the host has nothing else to do, you would not notice the reads. For the busy host, compare its two lines: without the reads, its 2 ms overlap with the GPU's 3.5 ms; with them, the times add up. This is the rule of 07.3 again: a synchronisation turns the longer of the two into the sum. So count the synchronisations, and check what the host does between them.
 #
-# ## Many small pieces
+# ## Many small copies
 #
 # ### 07.5 A thousand copies, or two
 #
-# From 07.1 you know what a small copy costs: its start. Here are 500 samples, each with features of its own length and a label. Sent as they are, that is a thousand copies.
+# 07.1 showed that a small copy costs mainly its start-up. Here are 500 samples, each with a label and a feature tensor of its own length. Sent as they are, they need a thousand copies.
 #
-# **Make:** write `packed`, which sends them in at most two copies, and gives back the same two lists of tensors on the device, with the same types. The score counts the copies in a recorded run; par is 2. `L.hint("copies")` helps, three times.
+# **Exercise:** write `packed`. It sends all samples in at most two copies, and returns the same two lists of tensors on the device, with the same types. The score counts the copies in a recorded run; the target is 2. `L.hint("copies")` gives up to three hints.
 
 # %% tags=["exercise"]
-chance = torch.Generator().manual_seed(7)
-lengths = torch.randint(50, 1500, (500,), generator=chance).tolist()
-features = [torch.randn(length, generator=chance) for length in lengths]
-labels = [torch.tensor(place % 10) for place in range(500)]
+generator = torch.Generator().manual_seed(7)
+lengths = torch.randint(50, 1500, (500,), generator=generator).tolist()
+features = [torch.randn(length, generator=generator) for length in lengths]
+labels = [torch.tensor(index % 10) for index in range(500)]
 
 
 def one_by_one(device):
-    """Each tensor by itself."""
-    return [each.to(device) for each in features], [each.to(device) for each in labels]
+    """Copy each tensor separately."""
+    return [tensor.to(device) for tensor in features], [tensor.to(device) for tensor in labels]
 
 
 def packed(device):
-    """The same tensors on the device, in at most two copies."""
-    # <blank> join the features and the labels, copy each once, and take them apart on the device
+    """Return the same tensors on the device, with at most two copies."""
+    # <blank> join the features and the labels, copy each once, and split them again on the device
     # was: return one_by_one(device)
-    together, numbers = torch.cat(features).to(device), torch.stack(labels).to(device)
-    return list(together.split(lengths)), list(numbers.unbind())
+    all_features, all_labels = torch.cat(features).to(device), torch.stack(labels).to(device)
+    return list(all_features.split(lengths)), list(all_labels.unbind())
     # </blank>
 
 
 # %% [markdown]
-# Before you run the next cell, do the sum yourself: a thousand times what a pageable copy of 4 KB took in 07.1, and 1.6 MB over 6 GB/s. Which of the two matters?
+# Before you run the next cell, estimate both times yourself: a thousand times the time of a pageable copy of 4 KB in 07.1, and 1.6 MB at 6 GB/s. Which of the two is the larger?
 
 # %% tags=["measure"]
 with L.gpu("one by one"), record_function("moving"):
@@ -459,19 +465,19 @@ with L.gpu("packed"), record_function("moving"):
     packed("cuda")
 
 many, few = (copying.copied(gpulab.runs[name]) for name in ("one by one", "packed"))
-start_ns, gb_per_s = min(sizes) / pageable[min(sizes)], max(pageable.values())
+start_ns, gb_per_s = min(sizes) / pageable_rates[min(sizes)], max(pageable_rates.values())
 print(f"[{gpulab.runs['packed'].source}]")
-for name, copies in (("one by one", many), ("packed", few)):
-    in_all = sum(each.bytes for each in copies)
-    by_hand_ms = (len(copies) * start_ns + in_all / gb_per_s) / 1e6
-    took_in_all_ms = copying.range_ms(gpulab.runs[name], "moving")
-    print(f"{name:10} copies {len(copies):5,}: {took_in_all_ms:6.2f} ms; by hand {by_hand_ms:6.2f} ms")
+for name, run_copies in (("one by one", many), ("packed", few)):
+    total_bytes = sum(copy.bytes for copy in run_copies)
+    calculated_ms = (len(run_copies) * start_ns + total_bytes / gb_per_s) / 1e6
+    total_ms = copying.range_ms(gpulab.runs[name], "moving")
+    print(f"{name:10} copies {len(run_copies):5,}: {total_ms:6.2f} ms; calculated {calculated_ms:6.2f} ms")
 
 # %% tags=["claim"]
 display(L.same(transfers.typed(one_by_one("cpu")), transfers.typed(packed("cpu"))))
 display(L.score("copies", len(few)))
 L.claim(
-    "a thousand copies become two at the most, which carry the same tensors",
+    "at most two copies replace a thousand, and transfer the same tensors",
     len(many) == 1000 and len(few) <= 2,
     before=len(many),
     after=len(few),
@@ -480,84 +486,86 @@ L.claim(
 )
 
 # %% [markdown]
-# A thousand starts, and hardly a byte: that is the first line, and what your sum leaves out of it is Python going from tensor to tensor. The second line is next to no copying, but the host's own work: joining a thousand pieces, and making a thousand tensors of two again. Pack a batch in the loader's worker, and that is somebody else's work too.
+# The first line is a thousand start-ups and hardly any bytes; the rest of its time, which your estimate does not contain, is Python iterating over the tensors. In the second line almost nothing is copying; the time is the host's own work: joining a thousand tensors, and splitting two tensors into a thousand. If you pack a batch in a DataLoader worker, the main process does not have to do this work.
 #
-# One copy instead of two would need one type of number, labels seen as bytes or made floats. It saves one start of a thousand, at the price of code that nobody likes to read.
+# One copy instead of two would need a single data type: labels reinterpreted as bytes, or converted to floats. That saves one start-up out of a thousand, at the cost of code that is hard to read.
 #
-# ## Coming back
+# ## Copies back to the host
 #
 # ### 07.6 Results that are read too early
 #
-# The way back has a trap of its own. A virtual GPU has no numbers and a CPU has no queue, so a simulator shows it here: one stream, a link and a host, exact to the microsecond.
+# Copies back to the host have a problem of their own. A virtual GPU has no numbers and a CPU has no queue, so this experiment uses a simulator: one stream, a link and a host, exact to the microsecond.
 
 # %% tags=["predict"]
 L.predict("race")
 
 # %% [markdown]
-# What helps is an *event*, a mark in the stream that can be waited for. In PyTorch: `done = torch.cuda.Event()`, then `done.record()` right behind the copy, and `done.synchronize()` before you read. It waits for what stands before the mark and for nothing else, so the host can do other things in between. In the simulator `done = gpu.record()` makes the mark, and `done.synchronize()` waits for it. Fill that in.
+# The solution is an *event*: a marker in the stream that the host can wait for. In PyTorch, write `done = torch.cuda.Event()`, then `done.record()` directly after the copy, and `done.synchronize()` before you read. This waits only for the work before the marker, so the host can do other things in between. In the simulator, `done = gpu.record()` sets the marker, and `done.synchronize()` waits for it. Fill that in.
 
 # %% tags=["exercise"]
 import numpy as np
 
-right = np.arange(1, 100_001, dtype=np.float32)
+correct = np.arange(1, 100_001, dtype=np.float32)
 
 
-def fetched(gpu, pause_us=0.0, wait=True):
-    """The values on the host, behind whatever the GPU has still to do."""
-    host = gpu.pinned(len(right))
-    gpu.fetch(host, right)  # as host.copy_(results, non_blocking=True)
+def fetch_results(gpu, pause_us=0.0, wait=True):
+    """Return the values that the host reads, after whatever work the GPU still has in its queue."""
+    host_buffer = gpu.pinned(len(correct))
+    gpu.fetch(host_buffer, correct)  # like host_buffer.copy_(results, non_blocking=True)
     gpu.work(pause_us)
     if wait:
-        # <blank> mark the place behind the copy, and wait for it
+        # <blank> set a marker after the copy, and wait for it
         # was: gpu.work(5)
         done = gpu.record()
         done.synchronize()
         # </blank>
-    return gpu.read(host)
+    return gpu.read(host_buffer)
 
 
-def wrong_behind(queue_us, **how):
-    """How many of the values are wrong with so many us of kernels queued before the copy."""
+def count_wrong_values(queue_us, **options):
+    """Count the wrong values when this many us of kernels are queued before the copy."""
     gpu = races.Gpu(bytes_per_us=50_000)
     gpu.compute(queue_us)
-    return races.wrong(fetched(gpu, **how), right)
+    return races.wrong(fetch_results(gpu, **options), correct)
 
 
 queues_us = (0, 2, 6, 200)
-print("wrong values of 100,000, by the kernels queued before the copy")
-print(f"{'':>6} {'at once':>10} {'after 10 us':>12} {'after your wait':>16}")
+print("wrong values out of 100,000, by the duration of the kernels queued before the copy")
+print(f"{'':>6} {'immediately':>12} {'after 10 us':>12} {'after your wait':>16}")
 for queue_us in queues_us:
-    at_once, paused = wrong_behind(queue_us, wait=False), wrong_behind(queue_us, pause_us=10, wait=False)
-    print(f"{queue_us:3} us {at_once:10,} {paused:12,} {wrong_behind(queue_us):16,}")
+    immediately = count_wrong_values(queue_us, wait=False)
+    after_pause = count_wrong_values(queue_us, pause_us=10, wait=False)
+    print(f"{queue_us:3} us {immediately:12,} {after_pause:12,} {count_wrong_values(queue_us):16,}")
 
 # %% tags=["claim"]
-display(L.reveal("race", float(wrong_behind(10, wait=False)), "wrong values of 100,000"))
+display(L.reveal("race", float(count_wrong_values(10, wait=False)), "wrong values of 100,000"))
 L.claim(
-    "the values are right after the wait behind every queue, and wrong without it behind every queue",
-    all(wrong_behind(each) == 0 for each in queues_us) and all(wrong_behind(each, wait=False) for each in queues_us),
-    before=wrong_behind(200, wait=False),
-    after=wrong_behind(200),
+    "with the wait, all values are right for every queue length; without it, some are wrong for every queue length",
+    all(count_wrong_values(queue_us) == 0 for queue_us in queues_us)
+    and all(count_wrong_values(queue_us, wait=False) for queue_us in queues_us),
+    before=count_wrong_values(200, wait=False),
+    after=count_wrong_values(200),
     unit="wrong values",
     source=gpulab.lessons.SIMULATED,
 )
 
 # %% [markdown]
-# Look at the middle column. A pause that is long enough behind an empty queue is too short behind a busy one: first half of the values are old ones, then all. A program that "always worked" goes wrong on the day the model grows, and no error tells.
+# Look at the middle column. A pause that is long enough after an empty queue is too short after a longer one: first half of the values are old, then all of them. A program that "always worked" fails on the day the model grows, without an error.
 #
-# The same trap lies on the way there: who refills a pinned buffer before its copy has left sends the wrong batch. A DataLoader hands out new buffers and is safe; a ring of buffers of your own needs events.
+# The same problem exists in the other direction: if you refill a pinned buffer before its copy has finished, you send the wrong batch. A DataLoader returns new buffers, so it is safe; a ring of buffers of your own needs events.
 #
-# ## The link itself
+# ## The PCIe link itself
 #
 # ### 07.7 Four lanes, or the wrong socket
 #
-# Sometimes no line of code is to blame. A link has lanes, and a card that sits badly, or in the wrong slot, runs with fewer. And a machine with two sockets has a near and a far side: a process on the far side sends its bytes through the link between the sockets first.
+# Sometimes the code is not the cause. A PCIe link has lanes, and a card that is badly seated or in the wrong slot runs with fewer of them. And on a machine with two sockets, each GPU is attached to one of them: a process on the other socket sends its bytes through the link between the sockets first.
 #
-# Here is what the driver's tools would print on three machines. **They are made up to be read.** The process, `train.py`, uses GPU 0. *CPU Affinity* names the cores on each GPU's own side, `taskset` the cores that the process may run on.
+# The next cell shows what the driver's tools could print on three machines. **These outputs are invented for practice.** The process, `train.py`, uses GPU 0. *CPU Affinity* lists the cores on the same socket as each GPU; `taskset` lists the cores that the process may use.
 
 # %% tags=["check"]
 print(f"machine a\n{topology.MACHINES['a']}")
 for name in "bc":
-    print(f"\nmachine {name}: the same, but for\n{topology.unlike(name, 'a')}")
+    print(f"\nmachine {name}: as machine a, except\n{topology.unlike(name, 'a')}")
 
 # <blank> "a", "b" or "c"
 # was: answer = None
@@ -567,33 +575,34 @@ L.check("slot", answer)
 
 # %% tags=["claim"]
 # <fix>
-# was: texts = {name: topology.MACHINES["a"] for name in topology.MACHINES}
-texts = topology.MACHINES
+# was: outputs = {name: topology.MACHINES["a"] for name in topology.MACHINES}
+outputs = topology.MACHINES
 # </fix>
-found = {name: topology.read(text) for name, text in texts.items()}
+links = {name: topology.read(output) for name, output in outputs.items()}
 L.claim(
-    "of three made-up machines, one link has a quarter of its lanes and one process runs on the far socket",
-    {name: way.faults for name, way in found.items()} == {"a": (), "b": ("lanes",), "c": ("node",)},
-    before=found["a"].gb_per_s,
-    after=found["b"].gb_per_s,
+    "of three invented machines, one has a link with a quarter of its lanes, and one runs its process on the wrong "
+    "socket",
+    {name: link.faults for name, link in links.items()} == {"a": (), "b": ("lanes",), "c": ("node",)},
+    before=links["a"].gb_per_s,
+    after=links["b"].gb_per_s,
     unit="GB/s",
     source=gpulab.lessons.SIMULATED,
 )
 
 # %% [markdown]
-# On a real GPU, gpulab reads lanes and generation from the driver while the GPU works (an idle link is lowered to save power, so a reading at rest proves nothing) and speaks up by itself; `%gpuwhy slow_pcie_link` says how. What the far socket costs depends on the machine, and nothing here has measured it. Bind the process (`taskset -c 0-31`, or `numactl --cpunodebind=0 --membind=0`) and measure both.
+# On a real GPU, gpulab reads the lanes and the PCIe generation from the driver while the GPU works, and reports a slow link by itself. (An idle link switches to a lower speed to save power, so a reading at rest proves nothing.) `%gpuwhy slow_pcie_link` explains how. The cost of the wrong socket depends on the machine, and this lesson has not measured it. Bind the process (`taskset -c 0-31`, or `numactl --cpunodebind=0 --membind=0`) and measure both variants.
 #
-# ## Another symptom
+# ## Transfer
 #
-# A run on somebody's GPU, made up for this question. Its step takes 21 ms, its batch is copied ahead on a stream of its own, as in 07.3:
+# Here is a run on a real GPU, invented for this question. A step takes 21 ms, and the batch is prefetched on a separate stream, as in 07.3:
 #
 # | counter, per step | value |
 # |---|---|
 # | kernels | 14 ms |
 # | copy to the GPU, `Pinned -> Device`, on stream 13 | 1 copy, 245 MB, 5 ms, 49 GB/s |
-# | of it beside kernels | 0 % |
-# | cudaStreamSynchronize, inside aten::item | 5 calls, 13 ms in them |
-# | the next copy is called for | after the last of these |
+# | part of it that overlaps with kernels | 0 % |
+# | cudaStreamSynchronize, inside aten::item | 5 calls, 13 ms in total |
+# | start of the next copy | after the last of these calls |
 # | waiting for data | 0.1 ms |
 
 # %% tags=["check"]

@@ -1,18 +1,18 @@
 # %% [markdown]
-# # 08 Mixed precision: what do sixteen bits give, and what do they break?
+# # 08 Mixed precision: what does half precision speed up, and what does it break?
 #
-# A number in float32 takes four bytes. In bfloat16 or float16 it takes two, and recent GPUs have units, the tensor cores, that multiply matrices of such numbers many times as fast. Mixed precision means: sixteen bits where they do no harm, thirty-two where they would.
+# A number in float32 takes four bytes. In bfloat16 or float16 it takes two, and recent GPUs have tensor cores, which multiply matrices of such numbers many times faster. Mixed precision means: 16 bits where they do no harm, 32 bits where 16 would.
 #
-# | type | bits: sign, exponent, fraction | largest | least above zero | next below 1 |
+# | type | bits: sign, exponent, fraction | largest | smallest above zero | next below 1 |
 # |---|---|---|---|---|
 # | float32 | 1, 8, 23 | 3e38 | 1e-45 | 1 - 0.00000006 |
 # | TF32, in products only | 1, 8, 10 | 3e38 | about 1e-38 | 1 - 0.0005 |
 # | bfloat16 | 1, 8, 7 | 3e38 | 9e-41 | 1 - 0.004 |
 # | float16 | 1, 5, 10 | 65,504 | 6e-8 | 1 - 0.0005 |
 #
-# Two facts of this table are enough for now. bfloat16 reaches as far as float32, and is coarse. float16 is finer, and its range is short: nearly all that breaks in the second half of this notebook breaks at one of its ends.
+# Two facts from this table are enough for now. bfloat16 has the same range as float32, but a low precision. float16 is more precise, but its range is small: almost everything that breaks in the second half of this notebook breaks at one end of that range.
 #
-# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if "GPU busy" means little to you yet. You need 50 minutes and no GPU. Times, kernels and energy are then those of a virtual H100, computed from published peaks and measured shares of them; bytes, gradients, scales and overflows are real, on your CPU. Every number says which it is. (The numbers of the experiments are those of the course's plan; they are not done in that order.)
+# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if you cannot yet explain "GPU busy". You need 50 minutes and no GPU. Without one, times, kernels and energy come from a virtual H100; they are calculated from published peaks and from measured fractions of these peaks. Bytes, gradients, scales and overflows are real, on your CPU. Every number names its source. (The experiments keep the numbers of the course plan, but this lesson uses another order.)
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -34,30 +34,30 @@ from gpulab.lessons.labs.steps import throughput
 
 
 def block(width):
-    """A product, then three layers that mostly move data."""
+    """Return a matrix product, followed by three layers that mostly move data."""
     return nn.Sequential(nn.Linear(width, 4 * width), nn.BatchNorm1d(4 * width), nn.ReLU(), nn.MaxPool1d(4))
 
 
 def network(width=1024, blocks=4, classes=64):
-    """Blocks, and a layer that decides."""
+    """Return several blocks and a classification layer."""
     return nn.Sequential(*[block(width) for _ in range(blocks)], nn.Linear(width, classes))
 
 
 def autocast(dtype, device="cuda"):
-    """torch.autocast in this type; without one, nothing changes."""
+    """Return torch.autocast for this dtype; None disables it."""
     return torch.autocast(device, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 
 # %% [markdown]
 # ## The symptom
 #
-# A classifier of sensor readings trains on an H100 that costs a few dollars an hour. nvidia-smi shows 100 %. "Then it is as fast as it gets," says a colleague. Predict first, then run the program and read the report: the first sentence, the fix below it, and the table "Where a step goes".
+# A classifier of sensor readings trains on an H100 that costs a few dollars per hour. nvidia-smi shows 100 %. "So it cannot get any faster," says a colleague. Answer the question first. Then run the program and read three parts of the report: the first sentence, the fix below it, and the table "Where the step time goes".
 
 # %% tags=["predict"]
 L.predict("full")
 
 # %% [markdown]
-# Press a choice, or write `L.answer("full", "b")` in a cell of your own. Everything runs without an answer, too.
+# Press a button, or run `L.answer("full", "b")` in a new cell. The notebook also runs without an answer.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto fp32
@@ -72,11 +72,12 @@ for _ in range(12):
     optimizer.zero_grad()
 
 # %% tags=["reveal"]
-operations = 6 * len(inputs) * sum(each.numel() for each in model.parameters())  # 2 forward, 4 backward, each weight
+weight_count = sum(parameter.numel() for parameter in model.parameters())
+operations = 6 * len(inputs) * weight_count  # per sample and weight: 2 forward, 4 backward
 L.reveal("full", mixed_precision.half_peak_frac(gpulab.runs["fp32"], operations), "%")
 
 # %% [markdown]
-# The report blames float32. Before you believe it, ask what would look different if it were wrong. Write the letter of your answer into the cell, also in the questions of this kind further down.
+# The report names float32 as the cause. Before you believe it, ask what would look different if it were wrong. Write the letter of your answer into the cell. Later questions of this kind work in the same way.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -86,29 +87,29 @@ answer = "a"
 L.check("cause", answer)
 
 # %% [markdown]
-# ## What it gives: time
+# ## The gain: time
 #
 # ### 08.1 From float32 to TF32, bfloat16 and float16
 #
-# There are three ways down from float32:
+# There are three alternatives to float32:
 #
-# - **TF32** leaves every tensor as it is, and rounds the factors of products to 10 bits inside the tensor cores: one line for the whole program.
-# - **autocast in bfloat16** casts the inputs of products to 16 bits. Their results are 16 bits wide too, and travel in half the bytes.
-# - **autocast in float16** does the same, and needs a gradient scaler, of which more in 08.3.
+# - **TF32** leaves every tensor in float32, and rounds the inputs of matrix products to 10 bits inside the tensor cores. It takes one line for the whole program.
+# - **autocast in bfloat16** casts the inputs of products to 16 bits. Their results have 16 bits too, so they need half the memory traffic.
+# - **autocast in float16** does the same, and needs a gradient scaler (see 08.3).
 #
-# In all of them the tensor cores add up in float32. Tensor cores came with the V100 (compute capability 7.0), TF32 and bfloat16 with the A100 (8.0).
+# In all of them, the tensor cores accumulate in float32. Tensor cores exist since the V100 (compute capability 7.0), TF32 and bfloat16 since the A100 (8.0).
 
 # %% tags=["predict"]
 L.predict("ladder")
 
 
 # %% [markdown]
-# Now all three are run. New in the loop are the first two lines of `train`, `with autocast(...)`, and the scaler, which does nothing unless the type is float16.
+# Now run all three. The training loop is the same, except for the first two lines of `train`, `with autocast(...)`, and the scaler, which does nothing unless the dtype is float16.
 
 # %% tags=["measure"]
-def train(precision_of_products="highest", dtype=None, steps=12):
-    """The program above, with a choice of precision."""
-    torch.set_float32_matmul_precision(precision_of_products)
+def train(matmul_precision="highest", dtype=None, steps=12):
+    """Run the program above with a choice of precision."""
+    torch.set_float32_matmul_precision(matmul_precision)
     scaler = torch.amp.GradScaler("cuda", enabled=dtype is torch.float16)
     model = network().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -125,39 +126,41 @@ def train(precision_of_products="highest", dtype=None, steps=12):
 
 
 # <fix>
-# was: ways = {"tf32": {}, "bf16": {}, "fp16": {}}
-ways = {"tf32": {"precision_of_products": "high"}, "bf16": {"dtype": torch.bfloat16}, "fp16": {"dtype": torch.float16}}
+# was: precisions = {"tf32": {}, "bf16": {}, "fp16": {}}
+precisions = {"tf32": {"matmul_precision": "high"}, "bf16": {"dtype": torch.bfloat16}, "fp16": {"dtype": torch.float16}}
 # </fix>
-for name, way in ways.items():
+for name, options in precisions.items():
     with L.gpu(name):
-        train(**way)
+        train(**options)
 
 runs = gpulab.runs
-ms = {name: throughput.step_ms(runs[name]) for name in ("fp32", *ways)}
-for name, each in ms.items():
-    print(f"{name}: {each:5.1f} ms a step, {ms['fp32'] / each:.1f} times as fast as fp32   [{runs[name].source}]")
+ms = {name: throughput.step_ms(runs[name]) for name in ("fp32", *precisions)}
+for name, step_ms in ms.items():
+    print(
+        f"{name}: {step_ms:5.1f} ms per step, {ms['fp32'] / step_ms:.1f} times as fast as fp32   [{runs[name].source}]"
+    )
 
 
 # %% [markdown]
-# Speed is worth nothing if the result is another. The virtual GPU cannot say: its tensors have sizes and no numbers. So train a small version for real, in float32 and in bfloat16, and compare the losses, which may differ by what seven bits of fraction explain: 5 %.
+# A faster step is worthless if the result is wrong. A virtual GPU cannot check that: its tensors have sizes, but no values. So train a small version for real, in float32 and in bfloat16, and compare the losses. They may differ by 5 %, which the 7-bit fraction of bfloat16 can explain.
 
 # %% tags=["same"]
 def losses(dtype, steps=10):
-    """What a small network's loss does, from the same seed, on this machine's own device."""
+    """Train a small network on this machine's own device, from a fixed seed; return the losses."""
     torch.manual_seed(0)
     model = network(width=64, blocks=2, classes=4).to(L.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     inputs = torch.randn(128, 64, device=L.device)
     labels = (inputs[:, :4]).argmax(dim=1)
-    seen = []
+    history = []
     for _ in range(steps):
         with autocast(dtype, L.device):
             loss = functional.cross_entropy(model(inputs), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(loss.item())
-    return seen
+        history.append(loss.item())
+    return history
 
 
 L.same(losses(None), losses(torch.bfloat16), equal=0.05)
@@ -165,79 +168,81 @@ L.same(losses(None), losses(torch.bfloat16), equal=0.05)
 # %% tags=["claim"]
 display(L.reveal("ladder", ms["fp32"] / ms["bf16"], "times"))
 L.claim(
-    "each way down is faster: TF32 at least 1.5 times float32, bfloat16 at least 1.3 times TF32, float16 within 15 %",
+    "TF32 is at least 1.5 times as fast as float32, bfloat16 at least 1.3 times as fast as TF32, float16 within 15 % "
+    "of it",
     ms["fp32"] > 1.5 * ms["tf32"] and ms["tf32"] > 1.3 * ms["bf16"] and abs(ms["fp16"] / ms["bf16"] - 1) < 0.15,
     before=ms["fp32"],
     after=ms["bf16"],
-    unit="ms a step",
+    unit="ms per step",
     source=runs["bf16"],
 )
 
 # %% [markdown]
-# Could you have known before you changed a line? gpulab forecasts such a step from the float32 run alone (`%gpuwhatif fp32 amp=bf16` shows how), and `%gpucompare` puts the forecast, *Predicted*, beside the outcome. On a virtual GPU both are models, of different kinds: the forecast knows the float32 run and a rule for the rest, the virtual GPU prices every operator by itself. That they agree is a check of one against the other, and no proof of either.
+# Could you have known this before you changed a line? gpulab predicts such a step from the float32 run alone (`%gpuwhatif fp32 amp=bf16` shows how), and `%gpucompare` shows this prediction (*Predicted*) next to the measured result. On a virtual GPU both are models, of different kinds: the prediction uses the float32 run and general rules, while the virtual GPU estimates the time of every operator. If they agree, each one supports the other, but this proves neither.
 
 # %% tags=["measure"]
 # %gpucompare fp32 bf16 amp=bf16
 
 # %% [markdown]
-# ### 08.7 Is sixteen bits eight times as fast?
+# ### 08.7 Is 16-bit arithmetic eight times as fast?
 #
-# An article says that NVIDIA's GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling gain as well. By how much, each of them? Take the step apart.
+# An article says that NVIDIA GPUs compute eight times as fast in 16 bits as in 32, and that batch normalisation, activations and pooling become faster too. How much faster does each of them become? Look at the layers separately.
 
 # %% tags=["predict"]
 L.predict("eight")
 
 # %% [markdown]
-# The cell shows published peaks, then one call of each layer, and then a *roofline*. There each mark is a matrix product of the run: to the right, how many operations it does for each byte that it moves; upwards, the arithmetic that it reaches. The slanted line is what the memory allows, the flat one what the tensor cores can do.
+# The cell shows published peaks, then one call of each layer, and then a *roofline* chart. Each mark in the chart is a matrix product of the run: its arithmetic intensity (operations per byte) on the horizontal axis, and the rate that it reaches on the vertical axis. The slanted line is the limit of the memory bandwidth; the flat line is the limit of the tensor cores.
 
 # %% tags=["measure"]
-wide = mixed_precision.layers(runs["fp32"])
+fp32_layers = mixed_precision.layers(runs["fp32"])
 # <fix>
-# was: narrow = precision.layers(runs["fp32"])
-narrow = mixed_precision.layers(runs["bf16"])
+# was: bf16_layers = mixed_precision.layers(runs["fp32"])
+bf16_layers = mixed_precision.layers(runs["bf16"])
 # </fix>
-display(precision_tables.peaks(), precision_tables.beside(wide, narrow))
+display(precision_tables.peaks(), precision_tables.beside(fp32_layers, bf16_layers))
 
-products = min(wide[name].ms / narrow[name].ms for name in mixed_precision.PRODUCTS)
-passes = max(wide[name].ms / narrow[name].ms for name in mixed_precision.PASSES)
-halved = all(1.9 < wide[name].bytes / narrow[name].bytes < 2.1 for name in (*mixed_precision.PRODUCTS, *mixed_precision.PASSES))
+PRODUCTS, PASSES = mixed_precision.PRODUCTS, mixed_precision.PASSES
+products_speedup = min(fp32_layers[name].ms / bf16_layers[name].ms for name in PRODUCTS)
+passes_speedup = max(fp32_layers[name].ms / bf16_layers[name].ms for name in PASSES)
+bytes_halve = all(1.9 < fp32_layers[name].bytes / bf16_layers[name].bytes < 2.1 for name in (*PRODUCTS, *PASSES))
 gpulab.charts.roofline(runs["bf16"])
 
 # %% tags=["claim"]
-display(L.reveal("eight", passes, "times"))
+display(L.reveal("eight", passes_speedup, "times"))
 L.claim(
-    "bytes halve in products and in passes over memory, but products run at least 5 times as fast in bfloat16 and "
-    "batch normalisation, ReLU and pooling at most 2.4 times",
-    halved and products >= 5 and passes <= 2.4,
-    before=passes,
-    after=products,
+    "in bfloat16 all these layers move half the bytes; matrix products are at least 5 times as fast, but batch "
+    "normalisation, ReLU and pooling at most 2.4 times",
+    bytes_halve and products_speedup >= 5 and passes_speedup <= 2.4,
+    before=passes_speedup,
+    after=products_speedup,
     unit="times",
     source=runs["bf16"],
 )
 
 # %% [markdown]
-# The bytes of all but the optimizer halve. What a layer makes of that depends on what it waits for: a product waits for arithmetic, the others wait for memory. Pooling gains a little less than two times, as it also writes where each largest input stood, in 64-bit whole numbers, which stay as they are (and which the column of bytes leaves out). The optimizer gains nothing: weights, gradients and its own states stay in float32.
+# All layers move half the bytes; only the optimizer does not. The speed-up depends on what limits a layer: arithmetic limits a matrix product, and memory bandwidth limits the others. Pooling gains a little less than a factor of two, because it also writes the position of each maximum as a 64-bit integer, which stays as wide as before (the column of bytes leaves these out). The optimizer gains nothing: weights, gradients and optimizer state stay in float32.
 #
-# And "eight times" is right for the products of a V100 or a T4, against float32 without TF32. On an H100 the peaks are 14.8 apart, on an RTX 3090 2.0, and wherever TF32 was on already, 2.0.
+# "Eight times" is right for the matrix products of a V100 or a T4, compared with float32 without TF32. The ratio of the peaks is 14.8 on an H100 and 2.0 on an RTX 3090, and it is 2.0 wherever TF32 was already enabled.
 #
-# In the roofline the large products lie to the right of where the lines meet, some 300 operations on each byte: arithmetic is their limit. The small mark on the left is the last layer, 64 wide: a product, and yet memory is its limit. ReLU would lie far further left. Tensor cores lift the flat line. No narrower number lifts the slanted one; it only gives the memory fewer bytes to carry.
+# In the roofline, the large products are to the right of the corner, at about 300 operations per byte: arithmetic is their limit. The small mark on the left is the last layer, with a width of 64: it is a product, but memory bandwidth is its limit. ReLU would be much further to the left. Tensor cores raise the flat line. No data type raises the slanted line; a narrower type only moves fewer bytes.
 
 # %% [markdown]
-# ### 08.10 Joules of a step
+# ### 08.10 Joules per step
 #
-# Another article expects lower power. What is paid for is energy: power times time. At work, a board draws more than its idle power, and no more than its limit. `compare_gpus` takes half to all of the way from the one to the other, times the length of the step. So its figure rests on published limits and on time, not on a measurement. On a real GPU, `%gpucompare` shows the driver's own counter for runs of half a second and more.
+# Another article promises lower power consumption. But you pay for energy: power times time. A GPU at work draws more than its idle power, and at most its power limit. `compare_gpus` assumes between half of this range and all of it, and multiplies by the step time. So its result comes from published limits and from the step time, not from a power measurement. On a real GPU, `%gpucompare` shows the driver's own energy counter for runs of at least half a second.
 
 # %% tags=["predict"]
 L.predict("joules")
 
 
 # %% tags=["measure"]
-def training(dtype, make=network, width=1024):
-    """What gpulab.virtual asks for: a function that builds a model, and gives one that trains on so many samples."""
+def training(dtype, make_model=network, width=1024):
+    """Return what gpulab.virtual needs: a function that builds a model and returns a training step."""
 
     def build():
         with torch.device("cuda"):
-            model = make(width)
+            model = make_model(width)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
         def step(batch):
@@ -254,35 +259,35 @@ def training(dtype, make=network, width=1024):
 
 
 def joules(dtype):
-    """The least and the most that a step of 65,536 samples may take."""
-    seen = gpulab.virtual.compare_gpus(training(dtype), ["h100"], batch=65536)
-    return seen.compared.candidates[0].measured.joules_range
+    """Return the estimated range (minimum, maximum) of joules for a step with 65,536 samples."""
+    comparison = gpulab.virtual.compare_gpus(training(dtype), ["h100"], batch=65536)
+    return comparison.compared.candidates[0].measured.joules_range
 
 
-wide_j = joules(None)
+fp32_joules = joules(None)
 # <fix>
-# was: narrow_j = joules(None)
-narrow_j = joules(torch.bfloat16)
+# was: bf16_joules = joules(None)
+bf16_joules = joules(torch.bfloat16)
 # </fix>
-print("J a step, at the least and at the most  [virtual H100 SXM, estimated from time and power limits]")
-for name, (least, most) in {"float32": wide_j, "bfloat16": narrow_j}.items():
-    print(f"{name:8} {least:6.1f} {most:6.1f}")
+print("J per step, minimum and maximum  [virtual H100 SXM, estimated from time and power limits]")
+for name, (minimum, maximum) in {"float32": fp32_joules, "bfloat16": bf16_joules}.items():
+    print(f"{name:8} {minimum:6.1f} {maximum:6.1f}")
 
 # %% tags=["claim"]
-display(L.reveal("joules", sum(narrow_j) / sum(wide_j), "%"))
+display(L.reveal("joules", sum(bf16_joules) / sum(fp32_joules), "%"))
 L.claim(
-    "at the most that is estimated for it, a step in bfloat16 takes less than 0.7 times the least in float32",
-    narrow_j[1] < 0.7 * wide_j[0],
-    before=wide_j[0],
-    after=narrow_j[1],
-    unit="J a step",
+    "the highest estimate for a bfloat16 step is less than 0.7 times the lowest estimate for a float32 step",
+    bf16_joules[1] < 0.7 * fp32_joules[0],
+    before=fp32_joules[0],
+    after=bf16_joules[1],
+    unit="J per step",
     source="virtual H100 SXM, estimated",
 )
 
 # %% [markdown]
 # ### 08.9 A model that is too small
 #
-# Now a very small network. The operators of one step are counted on your CPU, the kernels of the same step on the GPU.
+# Now try a very small network. The cell counts the operators of one step on your CPU, and the kernels of the same step on the GPU.
 
 # %% tags=["predict"]
 L.predict("tiny")
@@ -290,7 +295,7 @@ L.predict("tiny")
 
 # %% tags=["measure"]
 def tiny_step(dtype, device):
-    """One training step of six small layers, ready to be called."""
+    """Return a function that runs one training step of six small layers."""
     model = nn.Sequential(*[nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(3)])
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -307,11 +312,11 @@ def tiny_step(dtype, device):
 
 
 # <fix>
-# was: small = None
-small = torch.bfloat16
+# was: tiny_dtype = None
+tiny_dtype = torch.bfloat16
 # </fix>
 kernels, calls = {}, {}
-for name, dtype in {"tiny_fp32": None, "tiny_bf16": small}.items():
+for name, dtype in {"tiny_fp32": None, "tiny_bf16": tiny_dtype}.items():
     calls[name] = mixed_precision.dispatched(tiny_step(dtype, "cpu"))
     with L.gpu(name):
         step = tiny_step(dtype, "cuda")
@@ -320,14 +325,14 @@ for name, dtype in {"tiny_fp32": None, "tiny_bf16": small}.items():
     kernels[name] = throughput.kernels_per_step(runs[name])
     casts = calls[name].get("aten._to_copy", 0)
     print(f"{name}: {sum(calls[name].values())} operators, {casts} of them casts   [{COUNTED}]")
-    took = f"{kernels[name]:.0f} kernels, {throughput.step_ms(runs[name]):.2f} ms"
-    print(f"{' ' * len(name)}  {took} a step   [{runs[name].source}]")
-operators = [sum(each.values()) for each in calls.values()]
+    kernels_and_time = f"{kernels[name]:.0f} kernels, {throughput.step_ms(runs[name]):.2f} ms"
+    print(f"{' ' * len(name)}  {kernels_and_time} per step   [{runs[name].source}]")
+operators = [sum(counts.values()) for counts in calls.values()]
 
 # %% tags=["claim"]
 display(L.reveal("tiny", operators[1] / operators[0], "times as many"))
 L.claim(
-    "for six tiny layers autocast adds at least 15 % operators to a step, each of them a cast, and 20 % kernels",
+    "for six tiny layers, autocast adds at least 15 % operators per step, all of them casts, and 20 % kernels",
     operators[1] > 1.15 * operators[0]
     and operators[1] - operators[0] == calls["tiny_bf16"]["aten._to_copy"]
     and kernels["tiny_bf16"] > 1.2 * kernels["tiny_fp32"],
@@ -338,13 +343,13 @@ L.claim(
 )
 
 # %% [markdown]
-# A negative result worth keeping: where the launching of kernels is the limit, autocast makes the step longer. Make the work larger or launch it more cheaply first, as [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb) does.
+# Remember this negative result: in a launch-bound step, autocast makes the step longer. First give each launch more work, or make launches cheaper, as in [12 Launches, fusion and graphs](12_launch_fusion_graphs.ipynb).
 #
-# ## What it gives: memory
+# ## The gain: memory
 #
-# ### 08.2 What is kept for backward
+# ### 08.2 Activations saved for the backward pass
 #
-# A layer keeps its inputs until the backward pass has used them. For most networks these activations are the largest part of the memory. Here they are counted for real: PyTorch tells of every tensor that it keeps, and each is counted once, by its bytes.
+# A layer saves its inputs until the backward pass has used them. In most networks, these activations are the largest part of the memory. The next cell counts them for real: PyTorch reports every tensor that it saves, and the cell adds up their bytes, each tensor once.
 
 # %% tags=["predict"]
 L.predict("half")
@@ -354,21 +359,21 @@ torch.manual_seed(0)
 layers = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(16)])
 samples = torch.randn(512, 256)
 # <fix>
-# was: half = None
-half = torch.bfloat16
+# was: half_dtype = None
+half_dtype = torch.bfloat16
 # </fix>
 MIB = 2**20
 shares = {}
 for name, model in {"Linear and GELU": layers, "with BatchNorm and MaxPool": network(256, blocks=4)}.items():
-    before, after = mixed_precision.kept(model, samples), mixed_precision.kept(model, samples, half)
+    before, after = mixed_precision.kept(model, samples), mixed_precision.kept(model, samples, half_dtype)
     shares[name] = after.activation_bytes / before.activation_bytes
-    told = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
-    print(f"{name}: activations {told}, and {after.weight_bytes / MIB:.1f} MiB of cast weights")
+    change = f"{before.activation_bytes / MIB:.1f} MiB -> {after.activation_bytes / MIB:.1f} MiB ({shares[name]:.1%})"
+    print(f"{name}: activations {change}, plus {after.weight_bytes / MIB:.1f} MiB of cast weights")
 
 # %% tags=["claim"]
 display(L.reveal("half", shares["Linear and GELU"], "%"))
 L.claim(
-    "bfloat16 keeps exactly half the bytes of activations for Linear and GELU, and more than half with pooling",
+    "bfloat16 halves the saved activations of Linear and GELU exactly; with pooling, more than half of them remain",
     shares["Linear and GELU"] == 0.5 and 0.5 < shares["with BatchNorm and MaxPool"] < 1,
     before=shares["Linear and GELU"],
     after=shares["with BatchNorm and MaxPool"],
@@ -377,50 +382,48 @@ L.claim(
 )
 
 # %% [markdown]
-# Here they are again, the 64-bit places that pooling remembers: autocast changes floating-point types only. And every weight that was cast is kept in its narrow form until the backward pass is over: a cost that float32 does not have.
+# The reason is again the 64-bit indices of pooling: autocast changes only floating-point types. In addition, the 16-bit copy of every cast weight stays in memory until the end of the backward pass. float32 does not have this cost.
 #
 # ### 08.8 Does the batch double?
 #
-# "It halves memory", "the batch may be up to twice as large": articles say both. `max_batch` plays the training step at growing sizes, with PyTorch's allocator simulated, until one does not fit: here on an L4, a GPU with 24 GB.
+# "It halves the memory", "the batch can be up to twice as large": articles say both. `max_batch` runs the training step on a virtual GPU with growing batch sizes, and simulates PyTorch's caching allocator, until a step does not fit. Here the GPU is an L4 with 24 GB.
 
 # %% tags=["predict"]
 L.predict("batch")
 
 # %% tags=["measure"]
 # <fix>
-# was: narrow_type = None
-narrow_type = torch.bfloat16
+# was: batch_dtype = None
+batch_dtype = torch.bfloat16
 # </fix>
-found = {
+searches = {
     "float32": gpulab.virtual.max_batch(training(None), "l4", start=1024),
-    "autocast": gpulab.virtual.max_batch(training(narrow_type), "l4", start=1024),
+    "autocast": gpulab.virtual.max_batch(training(batch_dtype), "l4", start=1024),
 }
 batches = {}
 print("[virtual L4, estimated]")
-for name, each in found.items():
-    batches[name] = each.found.batch
-    sizes = (
-        f"{each.found.fixed_bytes / MIB:.0f} MiB whatever the batch, {each.found.sample_bytes / 1024:.0f} KiB a sample"
-    )
-    print(f"{name:8} at most {batches[name]:,} samples: {sizes}")
+for name, search in searches.items():
+    batches[name] = search.found.batch
+    fixed, per_sample = search.found.fixed_bytes / MIB, search.found.sample_bytes / 1024
+    print(f"{name:8} at most {batches[name]:,} samples: {fixed:.0f} MiB for any batch, {per_sample:.0f} KiB per sample")
 
 
-def heavy(width):
-    """Much weight, and next to no samples."""
+def heavy_network(width):
+    """Return a network with many weights."""
     return nn.Sequential(*[nn.Linear(width, width) for _ in range(16)])
 
 
 peaks = {}
-for name, dtype in {"float32": None, "autocast": narrow_type}.items():
-    peak = gpulab.virtual.fits(training(dtype, heavy, 4096), "l4", batch=64).fit.measured.peak
+for name, dtype in {"float32": None, "autocast": batch_dtype}.items():
+    peak = gpulab.virtual.fits(training(dtype, heavy_network, 4096), "l4", batch=64).fit.measured.peak
     peaks[name] = peak.bytes
-    print(f"{name:8} at the peak {peak.bytes / MIB:,.0f} MiB, in 16 layers 4096 wide with 64 samples")
+    print(f"{name:8} peak {peak.bytes / MIB:,.0f} MiB, for 16 layers of width 4096 and 64 samples")
 
 # %% tags=["claim"]
 display(L.reveal("batch", batches["autocast"] / batches["float32"], "times"))
 L.claim(
-    "under autocast the batch grows by at least a fifth and does not double; where weights fill the memory, the peak "
-    "does not fall at all",
+    "with autocast the batch grows by at least 20 % but does not double; if weights fill the memory, the peak does "
+    "not fall",
     1.2 <= batches["autocast"] / batches["float32"] < 2 and peaks["autocast"] >= peaks["float32"],
     before=batches["float32"],
     after=batches["autocast"],
@@ -429,15 +432,15 @@ L.claim(
 )
 
 # %% [markdown]
-# So "up to twice" is right as a bound, and "half the memory" is right of activations alone. Where a model of billions of weights learns from few samples, autocast is no remedy for running out of memory: narrow copies of the weights come on top of wide ones.
+# So "up to twice" is right as an upper bound, and "half the memory" is right for activations only. If a model with billions of weights trains on small batches, autocast does not prevent an out-of-memory error: 16-bit copies of the weights are added to the 32-bit weights.
 #
-# ## What it breaks: range
+# ## The risk: range
 #
-# "Without compromising accuracy", says one of the articles of float16. The next three experiments are about what has to be done for that to be true.
+# "Without compromising accuracy", says one of the articles about float16. The next three experiments show what you have to do to make that true.
 #
 # ### 08.3 Gradients that are too small
 #
-# A model looks for defects in images: one pixel in 200 is one. It begins by expecting that share everywhere, as such models are begun, and its loss is the mean over all pixels. With this loss the gradient at a good pixel is what the model expects there, 0.005, over the number of pixels. Work it out before you answer.
+# A model looks for defects in images; one pixel in 200 is a defect. Its output layer is initialised to predict this share for every pixel, as is usual for such models, and its loss is the mean over all pixels. With this loss, the gradient at a good pixel is the predicted probability, 0.005, divided by the number of pixels. Calculate it before you answer.
 
 # %% tags=["predict"]
 L.predict("zeros")
@@ -448,7 +451,7 @@ features, defect = half_precision.defects(PIXELS, RATE)
 
 
 def gradients(dtype, scale=1.0):
-    """The share of gradients of the outputs that are zero, and the last bias' gradient with the scale taken out."""
+    """Return the share of output gradients that are zero, and the unscaled gradient of the last bias."""
     model = half_precision.detector(RATE)
     with autocast(dtype, "cpu"):
         outputs = model(features).squeeze(1)
@@ -462,34 +465,35 @@ def gradients(dtype, scale=1.0):
 # was: scale = 1.0
 scale = 65536.0
 # </fix>
-tried = {
+results = {
     "float32": gradients(None),
     "float16": gradients(torch.float16),
     "float16, loss scaled": gradients(torch.float16, scale),
     "bfloat16": gradients(torch.bfloat16),
 }
-print(f"gradients of the outputs that are zero, and the gradient of the last bias  [{COUNTED}]")
-for name, (zero, bias) in tried.items():
-    print(f"{name:20} zero {zero:6.1%}   the bias is told {bias:+.5f}")
+print(f"share of output gradients that are zero, and the gradient of the last bias  [{COUNTED}]")
+for name, (zero_share, bias_gradient) in results.items():
+    print(f"{name:20} zero {zero_share:6.1%}   bias gradient {bias_gradient:+.5f}")
 
 # %% [markdown]
-# Look at the bias. In float32 it hears that its expectation is about right. In float16 it hears of the defects alone, and is told to expect far more of them. No error is raised, the loss of this step is right to three digits, and the model goes wrong.
+# Look at the gradient of the bias. In float32 it is close to zero, because the predicted share is about right. In float16 it is large and negative: only the pixels with a defect contribute, so the model learns to predict far more defects. No error is raised, the loss of this step is right to three digits, and the training goes wrong.
 #
-# The remedy is one factor. Gradients are proportional to the loss, so a loss 65,536 times as large moves them all to where float16 has numbers; before the optimizer's step they are divided by it again, in float32. bfloat16 reaches as low as float32 and needs none of this.
+# The fix is a single factor. Gradients are proportional to the loss, so a loss multiplied by 65,536 moves all of them into the range of float16. Before the optimizer step they are divided by the same factor, in float32. bfloat16 has the range of float32 and needs no scaling.
 
 # %% tags=["claim"]
-display(L.reveal("zeros", tried["float16"][0], "%"))
+display(L.reveal("zeros", results["float16"][0], "%"))
 L.claim(
-    "float16 turns at least 95 % of these gradients into zero; scaled by 65,536 not one, and in bfloat16 not one",
-    tried["float16"][0] >= 0.95 and tried["float16, loss scaled"][0] == 0 and tried["bfloat16"][0] == 0,
-    before=tried["float16"][0],
-    after=tried["float16, loss scaled"][0],
+    "in float16 at least 95 % of these gradients are zero; scaled by 65,536, none is zero, and in bfloat16 none is "
+    "either",
+    results["float16"][0] >= 0.95 and results["float16, loss scaled"][0] == 0 and results["bfloat16"][0] == 0,
+    before=results["float16"][0],
+    after=results["float16, loss scaled"][0],
     unit="%",
     source=COUNTED,
 )
 
 # %% [markdown]
-# Which factor? Too small, and gradients vanish; too large, and they overflow. `GradScaler` looks for it: if a gradient is inf or nan, it skips the step and halves the scale; after a number of clean steps it doubles it. It works on a CPU as well, so watch it: it begins too high on purpose here, and doubles after 4 steps instead of the usual 2,000.
+# Which factor is right? If it is too small, gradients underflow; if it is too large, they overflow. `GradScaler` searches for it: if a gradient is inf or nan, it skips the step and halves the scale; after a number of successful steps it doubles the scale. It also works on a CPU, so you can watch it. Here it starts with a scale that is too high on purpose, and doubles it after 4 successful steps instead of the usual 2,000.
 
 # %% tags=["measure"]
 # <fix>
@@ -504,24 +508,27 @@ for _ in range(20):
         outputs = model(features[:16384]).squeeze(1)
         loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:16384])
     scaler.scale(loss).backward()
-    before, old = scaler.get_scale(), [each.detach().clone() for each in model.parameters()]
+    before = scaler.get_scale()
+    old_weights = [parameter.detach().clone() for parameter in model.parameters()]
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-    moved = any(not torch.equal(*pair) for pair in zip(old, model.parameters(), strict=True))
-    history.append((before, moved, scaler.get_scale()))
+    weights_changed = any(not torch.equal(*pair) for pair in zip(old_weights, model.parameters(), strict=True))
+    history.append((before, weights_changed, scaler.get_scale()))
 
-for number, (before, moved, after) in enumerate(history):
+for number, (before, weights_changed, after) in enumerate(history):
     change = "halved" if after < before else "doubled" if after > before else ""
-    print(f"step {number:2d}: scale {before:13,.0f}, {'weights moved' if moved else 'step skipped'}  {change}")
+    print(
+        f"step {number:2d}: scale {before:13,.0f}, {'weights updated' if weights_changed else 'step skipped'}  {change}"
+    )
 
 # %% tags=["claim"]
-skipped = [each for each in history if not each[1]]
+skipped = [step for step in history if not step[1]]
 L.claim(
-    "the scale halves in every step that overflowed, and that step changes no weight; after 4 clean steps it doubles",
+    "every step that overflows halves the scale and changes no weight; after 4 successful steps the scale doubles",
     len(skipped) >= 2
     and all(after == before / 2 for before, _, after in skipped)
-    and all(after in (before, 2 * before) for before, moved, after in history if moved)
+    and all(after in (before, 2 * before) for before, weights_changed, after in history if weights_changed)
     and any(after == 2 * before for before, _, after in history),
     before=history[0][0],
     after=history[-1][2],
@@ -529,17 +536,17 @@ L.claim(
 )
 
 # %% [markdown]
-# A few skipped steps at the beginning and one now and then are how it is meant to work. Steps skipped one after another are a fault; the last question of this notebook is about one.
+# A few skipped steps at the start, and one now and then, are normal. Many skipped steps in a row are a fault; the last question of this notebook shows one.
 #
-# ### 08.4 Steps that are too small
+# ### 08.4 Updates that are too small
 #
-# Gradients may be well and still do nothing. A weight of 1.0 is to be made smaller by 0.0001, a thousand times, and the weight is float16.
+# Gradients can be right and still have no effect. A float16 weight of 1.0 is to be decreased by 0.0001, a thousand times.
 
 # %% tags=["predict"]
 L.predict("master")
 
 # %% [markdown]
-# Fill in the line. The steps are to be taken on a copy that can hold them, and the model sees a float16 copy of that.
+# Complete the line. The updates must go to a copy that can represent them; the model uses a float16 copy of it.
 
 # %% tags=["exercise"]
 direct = torch.ones(1000, dtype=torch.float16)
@@ -547,7 +554,7 @@ for _ in range(1000):
     direct -= 0.0001
 
 weights = torch.ones(1000, dtype=torch.float16)
-# <blank> make a copy of the weights in float32; the steps below are taken on it
+# <blank> make a copy of the weights in float32; the loop below updates it
 # was: master = weights
 master = weights.float()
 # </blank>
@@ -560,7 +567,7 @@ print(f"float16, from the master copy: {weights[0]:.4f}; the master copy is {mas
 # %% tags=["claim"]
 display(L.reveal("master", direct[0].item()))
 L.claim(
-    "a thousand steps of 0.0001 below 1.0 are all lost in float16, and all arrive by way of a float32 copy",
+    "float16 loses all of a thousand updates of 0.0001 to a weight of 1.0; with a float32 master copy none is lost",
     bool((direct == 1).all()) and bool(((weights - 0.9).abs() < 0.001).all()),
     before=direct[0].item(),
     after=weights[0].item(),
@@ -568,11 +575,11 @@ L.claim(
 )
 
 # %% [markdown]
-# autocast does this for you, in another way: parameters stay float32, are the master copy themselves, and are cast each time they are used. `model.half()` has no such copy. Neither has `model.bfloat16()`, which loses steps eight times as large: the numbers of bfloat16 below 1.0 lie 0.004 apart.
+# autocast solves this in another way: the parameters stay in float32, so they are the master copy, and they are cast each time they are used. `model.half()` has no such copy. `model.bfloat16()` has none either, and it loses updates that are eight times as large: below 1.0, bfloat16 numbers are 0.004 apart.
 #
-# ### 08.5 Operations that need the range
+# ### 08.5 Operations that need the range of float32
 #
-# Three formulas from everyday code, on numbers that float16 holds with ease: a softmax, a sum, a root mean square.
+# Here are three formulas from everyday code: a softmax, a sum and a root mean square. float16 can represent all of their inputs.
 
 # %% tags=["predict"]
 L.predict("soft")
@@ -583,8 +590,8 @@ ones = torch.ones(70_000, dtype=torch.float16)
 readings = torch.full((1000,), 300.0, dtype=torch.float16)
 
 
-def computed(dtype):
-    """All three, as written, in this type."""
+def formulas(dtype):
+    """Compute all three formulas in this dtype."""
     powers = scores.to(dtype).exp()
     return {
         "softmax of 3 and 12": powers / powers.sum(),
@@ -594,29 +601,31 @@ def computed(dtype):
 
 
 # <fix>
-# was: careful = computed(torch.float16)
-careful = computed(torch.float32)
+# was: in_float32 = formulas(torch.float16)
+in_float32 = formulas(torch.float32)
 # </fix>
-in_half = computed(torch.float16)
-results = {"float16": in_half, "float32": careful}
-print(f"torch.softmax, in float16: {half_precision.shown(scores.softmax(dim=0))}; it subtracts the largest before exp")
-pd.DataFrame({name: {each: half_precision.shown(value) for each, value in told.items()} for name, told in results.items()})
+in_float16 = formulas(torch.float16)
+columns = {"float16": in_float16, "float32": in_float32}
+print(f"torch.softmax, in float16: {half_precision.shown(scores.softmax(dim=0))}; it subtracts the maximum before exp")
+pd.DataFrame(
+    {dtype: {name: half_precision.shown(value) for name, value in column.items()} for dtype, column in columns.items()}
+)
 
 # %% tags=["claim"]
 display(L.reveal("soft"))
-broken = [name for name, value in in_half.items() if not bool(torch.isfinite(value).all())]
+broken = [name for name, value in in_float16.items() if not bool(torch.isfinite(value).all())]
 right = {"softmax of 3 and 12": 0.99988, "sum of 70,000 ones": 70_000.0, "root mean square of 300s": 300.0}
 L.claim(
-    "all in float16, each of three formulas gives inf or nan; in float32, with the same inputs, all three are right",
-    len(broken) == 3 and all(abs(careful[name].max().item() / value - 1) < 1e-4 for name, value in right.items()),
+    "in float16 each of the three formulas gives inf or nan; in float32, with the same inputs, all three are right",
+    len(broken) == 3 and all(abs(in_float32[name].max().item() / value - 1) < 1e-4 for name, value in right.items()),
     before=len(broken),
-    after=sum(not bool(torch.isfinite(value).all()) for value in careful.values()),
+    after=sum(not bool(torch.isfinite(value).all()) for value in in_float32.values()),
     unit="of 3 broken",
     source=COUNTED,
 )
 
 # %% [markdown]
-# autocast keeps lists of operators: products go to 16 bits, what needs the range goes to float32, and the rest take what they are given. Which list applies depends on the device. Ask both, with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list of PyTorch's reference, so there this shows the list and not an experiment.) Before you run it, say of each formula of 08.5 on which side it will fall.
+# autocast uses lists of operators: matrix products run in 16 bits, operators that need the range run in float32, and the others keep the type of their inputs. The lists depend on the device. The next cell tests both devices with float16 input: your CPU for real, and the GPU. (A virtual GPU follows the list in PyTorch's documentation, so in this case the cell shows the list and is not an experiment.) Before you run it, predict for each formula of 08.5 in which list its operators are.
 
 # %% tags=["measure"]
 with L.gpu("lists"):
@@ -630,30 +639,30 @@ for name in on_gpu:
     print(f"{name:12s} GPU: {on_gpu[name]:8s} CPU: {on_cpu[name]}")
 
 # %% tags=["claim"]
-careful_on_gpu = [name for name, kind in on_gpu.items() if kind == "float32"]
-careful_on_cpu = [name for name, kind in on_cpu.items() if kind == "float32"]
+float32_on_gpu = [name for name, dtype in on_gpu.items() if dtype == "float32"]
+float32_on_cpu = [name for name, dtype in on_cpu.items() if dtype == "float32"]
 L.claim(
-    "on a GPU autocast leaves products in 16 bits and exp, pow, sum, softmax, layer_norm and norm in float32; on a CPU "
-    "it keeps fewer of these in float32",
-    {"exp", "pow", "sum", "softmax", "layer_norm", "norm"} <= set(careful_on_gpu)
-    and not {"matmul", "linear", "relu"} & set(careful_on_gpu)
-    and len(careful_on_cpu) < len(careful_on_gpu),
-    before=len(careful_on_cpu),
-    after=len(careful_on_gpu),
+    "on a GPU, autocast runs products in 16 bits, and exp, pow, sum, softmax, layer_norm and norm in float32; on a "
+    "CPU it runs fewer of these in float32",
+    {"exp", "pow", "sum", "softmax", "layer_norm", "norm"} <= set(float32_on_gpu)
+    and not {"matmul", "linear", "relu"} & set(float32_on_gpu)
+    and len(float32_on_cpu) < len(float32_on_gpu),
+    before=len(float32_on_cpu),
+    after=len(float32_on_gpu),
     unit=f"of {len(on_gpu)} in float32",
     source=runs["lists"],
 )
 
 
 # %% [markdown]
-# So a test on a CPU does not show what autocast protects on a GPU, and formulas of your own are protected on neither once you leave autocast, or call `.half()`.
+# So a test on a CPU does not show what autocast protects on a GPU. And neither device protects your own formulas outside autocast, or after you call `.half()`.
 #
-# **Make: normalise rows with next to no wide numbers.** `normalise` is given 256 rows of 1024 numbers in float16, each of very different size, and gives each row divided by its root mean square, in float16. As it stands, squares overflow and vanish. `x.float()` would mend that and write 262,144 wide numbers, which is what you wanted to avoid. Write it so that at most 1,024 numbers are wide, four for each row. `L.hint("normalise")` helps, three times.
+# **Exercise: normalise rows with as few 32-bit numbers as possible.** `normalise` gets 256 rows of 1024 numbers in float16, whose magnitudes differ widely between rows. It returns each row divided by its root mean square, in float16. As written, the squares overflow and underflow. `x.float()` would fix that, but it writes 262,144 32-bit numbers, which is what you want to avoid. Use at most 1,024 32-bit numbers, four per row. `L.hint("normalise")` gives up to three hints.
 
 # %% tags=["exercise"]
 def normalise(x):
-    """Rows of float16, each over its root mean square, in float16."""
-    # <blank> which single number of each row has to be wide?
+    """Return float16 rows, each divided by its root mean square, in float16."""
+    # <blank> which single number of each row has to be in float32?
     # was: return x / x.pow(2).mean(dim=-1, keepdim=True).sqrt()
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return x * (x.shape[-1] ** 0.5 / norm).half()
@@ -666,35 +675,35 @@ print(problem or "right, and finite")
 # %% tags=["claim"]
 display(L.score("normalise", written))
 L.claim(
-    f"rows whose squares float16 cannot hold are normalised right with at most {half_precision.WIDE_PAR:,} wide numbers",
+    f"rows whose squares overflow float16 are normalised with at most {half_precision.WIDE_PAR:,} 32-bit numbers",
     written is not None and written <= half_precision.WIDE_PAR,
     before=half_precision.ROWS * half_precision.COLUMNS,
     after=written,
-    unit="wide numbers",
+    unit="32-bit numbers",
     source=COUNTED,
 )
 
 # %% [markdown]
-# ## Putting it into a loop
+# ## Mixed precision in a training loop
 #
 # ### 08.11 In Keras: a policy for layers
 #
-# Keras says all of it in one line, a policy for the layers made after it:
+# In Keras, one line sets a policy for all layers that are created after it:
 #
 # ```python
 # keras.mixed_precision.set_global_policy("mixed_float16")
-# outputs = keras.layers.Dense(10, activation="softmax", dtype="float32")(x)  # the last layer, by hand
+# outputs = keras.layers.Dense(10, activation="softmax", dtype="float32")(x)  # the last layer, set explicitly
 # ```
 #
 # | in PyTorch | in Keras |
 # |---|---|
-# | `torch.autocast(..., dtype=torch.float16)`, by operator | policy `mixed_float16`, by layer |
+# | `torch.autocast(..., dtype=torch.float16)`, per operator | policy `mixed_float16`, per layer |
 # | parameters stay float32 | `variable_dtype` is float32, `compute_dtype` float16 |
 # | `GradScaler` around the optimizer | `compile` wraps the optimizer in a `LossScaleOptimizer` |
-# | softmax and losses are on a list | you give the last layer `dtype="float32"` |
+# | softmax and losses run in float32 by a list | you set `dtype="float32"` on the last layer |
 # | `dtype=torch.bfloat16`, no scaler | `mixed_bfloat16`, no wrapping |
 #
-# This section is for reading; TensorFlow is not needed for this course.
+# This section is only for reading; the course does not need TensorFlow.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -706,14 +715,14 @@ L.check("keras", answer)
 # %% [markdown]
 # ### 08.6 The snippet from the article
 #
-# One article shows `from torch.cuda.amp import autocast, GradScaler`, then `scaler = GradScaler()` and `with autocast():`, and saves the scaler beside the model. Two things to test: what that spelling does today, and what the scaler is needed for when a run is resumed.
+# One article shows `from torch.cuda.amp import autocast, GradScaler`, then `scaler = GradScaler()` and `with autocast():`, and saves the scaler together with the model. Test two things: what these imports do today, and why a resumed run needs the state of the scaler.
 
 # %% tags=["predict"]
 L.predict("resume")
 
 
 # %% tags=["worked"]
-def as_in_the_article():
+def article_code():
     from torch.cuda.amp import GradScaler, autocast
 
     GradScaler()
@@ -721,72 +730,72 @@ def as_in_the_article():
         pass
 
 
-def device_neutral():
+def current_code():
     # <fix>
-    # was: as_in_the_article()
+    # was: article_code()
     torch.amp.GradScaler(L.device)
     with torch.autocast(L.device, dtype=torch.float16):
         pass
     # </fix>
 
 
-def resumable(steps, saved=None, parts=("model", "optimizer", "scaler")):
-    """Train for some steps, beginning with these parts of a checkpoint if there is one; gives a checkpoint."""
+def train_from(steps, saved=None, parts=("model", "optimizer", "scaler")):
+    """Load these parts of a checkpoint, if there is one, train for some steps, and return a checkpoint."""
     model = half_precision.detector(RATE).to(L.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler(L.device, growth_interval=4)
-    now = {"model": model, "optimizer": optimizer, "scaler": scaler}
+    state = {"model": model, "optimizer": optimizer, "scaler": scaler}
     for part in parts if saved else ():
-        now[part].load_state_dict(saved[part])
+        state[part].load_state_dict(saved[part])
     for _ in range(steps):
         with torch.autocast(L.device, dtype=torch.float16):
             outputs = model(features[:4096].to(L.device)).squeeze(1)
             loss = functional.binary_cross_entropy_with_logits(outputs.float(), defect[:4096].to(L.device))
         scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)  # before gradients are clipped: else scaled ones are
+        scaler.unscale_(optimizer)  # before clipping; otherwise the scaled gradients would be clipped
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-    return precision_tables.stored({part: each.state_dict() for part, each in now.items()})
+    return precision_tables.stored({part: stateful.state_dict() for part, stateful in state.items()})
 
 
-old, new = precision_tables.warned(as_in_the_article), precision_tables.warned(device_neutral)
-whole, half_way = resumable(20), resumable(10)
-without = ("model", "optimizer")
+article_warnings, current_warnings = precision_tables.warned(article_code), precision_tables.warned(current_code)
+uninterrupted, checkpoint = train_from(20), train_from(10)
+without_scaler_parts = ("model", "optimizer")
 # <fix>
-# was: resumed = resumable(10, half_way, without)
-resumed = resumable(10, half_way)
+# was: resumed = train_from(10, checkpoint, without_scaler_parts)
+resumed = train_from(10, checkpoint)
 # </fix>
-forgetful = resumable(10, half_way, without)
-print(f"the article's spelling: {old.count('FutureWarning')} FutureWarnings; torch.amp: {len(new)} warnings")
-scales = {"20 steps": whole, "10 and 10 more": resumed, "the same without the scaler": forgetful}
-for name, each in scales.items():
-    print(f"{name:28} scale {each['scaler']['scale']:11,.0f}")
+without_scaler = train_from(10, checkpoint, without_scaler_parts)
+print(f"article: {article_warnings.count('FutureWarning')} FutureWarnings; torch.amp: {len(current_warnings)} warnings")
+scales = {"20 steps": uninterrupted, "10 steps, 10 resumed": resumed, "resumed without the scaler": without_scaler}
+for name, state in scales.items():
+    print(f"{name:28} scale {state['scaler']['scale']:11,.0f}")
 
 # %% tags=["claim"]
-display(L.reveal("resume"), L.same(whole, resumed))
+display(L.reveal("resume"), L.same(uninterrupted, resumed))
 L.claim(
-    "torch.amp warns of nothing where the article's spelling gives 2 FutureWarnings; resumed with the scaler, a run "
-    "ends with the same weights and scale, without it at another scale",
-    old.count("FutureWarning") == 2
-    and not new
-    and resumed["scaler"]["scale"] == whole["scaler"]["scale"]
-    and forgetful["scaler"]["scale"] != whole["scaler"]["scale"],
-    before=forgetful["scaler"]["scale"],
+    "torch.amp gives no warning, the article's code gives 2 FutureWarnings; a run resumed with the scaler ends with "
+    "the same weights and scale as an uninterrupted one, without the scaler at another scale",
+    article_warnings.count("FutureWarning") == 2
+    and not current_warnings
+    and resumed["scaler"]["scale"] == uninterrupted["scaler"]["scale"]
+    and without_scaler["scaler"]["scale"] != uninterrupted["scaler"]["scale"],
+    before=without_scaler["scaler"]["scale"],
     after=resumed["scaler"]["scale"],
     unit="scale",
     source=COUNTED,
 )
 
 # %% [markdown]
-# The old spelling still works on a CUDA GPU, for now. On a machine without one it also turns itself off, with another warning: the code then trains in float32. With bfloat16 you need no scaler at all, and nothing of this section.
+# The old imports still work on a CUDA GPU, for now. On a machine without one, they also disable autocast, with another warning, and the code trains in float32. With bfloat16 you need no scaler at all, and can ignore this section.
 #
 
 # %% [markdown]
-# ## Another symptom
+# ## Transfer
 #
-# Someone shows you the log of another run. Which of its lines tells the cause from its rivals, and what do you do first?
+# Someone shows you the log of another run. Which of its lines identifies the cause, and what do you do first?
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -796,9 +805,9 @@ answer = "b"
 L.check("transfer", answer)
 
 # %% [markdown]
-# ## What you take with you
+# ## Summary
 #
-# Begin with one line, TF32, where it is off. Then autocast in bfloat16 where the GPU has it, from Ampere on; on older GPUs float16 with a scaler, saved in the checkpoint. Then look at the report again: once the products are fast, what is left waits for memory, and tensor cores change nothing there. What the memory holds besides activations is the subject of [09 Memory](09_memory_anatomy_and_oom.ipynb).
+# Start with one line: enable TF32 if it is off. Then use autocast in bfloat16 if the GPU supports it (Ampere and later); on older GPUs, use float16 with a scaler, and save the scaler in the checkpoint. Then read the report again: once the matrix products are fast, the remaining kernels are limited by memory bandwidth, and tensor cores do not help them. [09 Memory](09_memory_anatomy_and_oom.ipynb) shows what else is in memory besides activations.
 
 # %% tags=["card"]
 L.card()

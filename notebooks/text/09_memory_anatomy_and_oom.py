@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 09 Memory: anatomy, and what to do when it runs out
 #
-# What fills the memory of a GPU, when is it fullest, and what is the cheapest way out of an out-of-memory error? You take one training step apart by hand and are right within two percent. Then five programs run out of memory, each for a reason of its own, and a short tree leads from each error to its remedy. 55 minutes, no GPU needed; half way there is a good place for a pause.
+# What fills the memory of a GPU, when does it peak, and what is the cheapest fix for an out-of-memory error? First you calculate the memory of one training step by hand, to within 2 %. Then five programs run out of memory, each for a different reason, and a short decision tree leads from each error to its fix. This takes 55 minutes and needs no GPU; half way through is a good place for a break.
 #
-# Bytes are *counted* here: they follow from sizes alone and are the same everywhere. Where a card is needed, a small one is *played*: ordinary CUDA code runs on tensors that have sizes and no numbers, and its memory is a simulation of PyTorch's allocator, the part that gives out memory. It can be filled without harm and raises PyTorch's own error; so the first half is played even if you have a GPU.
+# Bytes are *counted* here: they follow from tensor sizes and are the same on every machine. Where an experiment needs a GPU, it *simulates* a small one: ordinary CUDA code runs on tensors that have sizes but no values, and its memory is a simulation of PyTorch's caching allocator. You can fill this memory without harm, and it raises PyTorch's own error. For this reason, the first half uses simulated GPUs even if you have a real one.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -15,7 +15,7 @@ L
 # %% [markdown]
 # ## The symptom
 #
-# An ordinary training loop. It ran on the card of a colleague; on this one, an L4 with 22 GiB, it does not. "Halve the batch until it runs", says the colleague. You would rather know what is in there.
+# Here is an ordinary training loop. It ran on a colleague's GPU; on this one, an L4 with 22 GiB, it does not. "Halve the batch size until it runs", says the colleague. You would rather know what uses the memory.
 
 # %% tags=["given"]
 from functools import partial
@@ -27,17 +27,17 @@ from gpulab.lessons.labs.memory import counters, fragmentation, oom_programs, re
 from gpulab.lessons.labs import tables
 
 if L.device == "cpu":
-    torch.set_num_threads(1)  # what runs on the CPU here is small
+    torch.set_num_threads(1)  # the CPU computations here are small
 WIDTH, LAYERS, MIB = 4096, 8, 2**20
 
 
 def make_model(width=WIDTH, layers=LAYERS):
-    blocks = [each for _ in range(layers) for each in (nn.Linear(width, width), nn.GELU())]
+    blocks = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.GELU())]
     return nn.Sequential(*blocks, nn.Linear(width, 10))
 
 
 def training(*, width=WIDTH, layers=LAYERS, half=False, **options):
-    """Build model and optimizer; gives the function that trains one step."""
+    """Build the model and the optimizer; return a function that runs one training step."""
     with torch.device("cuda"):
         model = make_model(width, layers)
     optimizer = torch.optim.Adam(model.parameters(), **options)
@@ -54,8 +54,8 @@ def training(*, width=WIDTH, layers=LAYERS, half=False, **options):
     return step
 
 
-def on_the_card(name, batch, **options):
-    """Train a step on an L4, and say how it ends."""
+def try_on_l4(name, batch, **options):
+    """Run one training step on an L4; return the error message, or that the step runs."""
     try:
         with gpulab.virtual_gpu("l4", name):
             training(**options)(batch)
@@ -64,52 +64,52 @@ def on_the_card(name, batch, **options):
     return f"A step of {batch:,} samples runs."
 
 
-TOO_MANY = 96 * 1024
-print(on_the_card("symptom", TOO_MANY))
+TOO_LARGE_BATCH = 96 * 1024
+print(try_on_l4("symptom", TOO_LARGE_BATCH))
 
 # %% [markdown]
-# The message says what was asked for, what the card has, what is free, what tensors hold (*allocated*), and what PyTorch keeps beside it for tensors to come (*reserved but unallocated*). It does not say what the tensors are for. That is the anatomy.
+# The message shows how much memory was requested, how much the GPU has, how much is free, how much tensors use (*allocated*), and how much PyTorch caches for later tensors (*reserved but unallocated*). It does not say what the tensors are for. Find that out next.
 #
 # ## Anatomy
 #
-# ### 09.1 A step taken apart by hand
+# ### 09.1 The memory of one step, by hand
 #
-# Take a smaller batch, 4,096 samples. The weights of this model are 512 MiB, and one layer's output for that batch is 64 MiB. Guess before you count: how much is in use when most is?
+# Take a smaller batch of 4,096 samples. The weights of this model have 512 MiB, and the output of one layer has 64 MiB for that batch. Guess before you calculate: how much memory is allocated at the peak?
 
 # %% tags=["predict"]
 L.predict("guess")
 
 # %% [markdown]
-# Now by hand.
+# Now calculate it by hand.
 #
-# - **Weights**, and beside each of them two numbers of Adam: these are always there.
-# - **Activations**: what forward leaves for backward. A `Linear` keeps its input, because the gradient of its weights is worked out from it. A `GELU` keeps its own input. So each of the eight layers leaves two tensors as large as its output, and the last `Linear` leaves one.
-# - **A temporary**: the gradient that backward hands from layer to layer, as large as one output.
-# - **Gradients** of the weights are what most people get wrong. When backward begins, all activations are there and not one gradient. Each layer then makes a gradient of 64 MiB and gives back 128 MiB of activations. So memory falls from there on, and gradients and activations are never there together in full.
+# - **Weights**, and two numbers of Adam's state for each of them: they are always there.
+# - **Activations**: what the forward pass saves for the backward pass. A `Linear` saves its input, because it needs the input to compute the gradient of its weights. A `GELU` saves its own input. So each of the eight layers saves two tensors as large as its output, and the last `Linear` saves one.
+# - **A temporary tensor**: the gradient that the backward pass hands from layer to layer, as large as one output.
+# - **Gradients** of the weights are the part that most people get wrong. When backward starts, all activations are in memory, but no gradients. Each layer then allocates a gradient of 64 MiB and frees 128 MiB of activations. So memory falls from there on; all gradients and all activations are never in memory together.
 #
-# The weights are counted on the *meta* device: tensors there have a shape and no memory, so a model of any size can be counted on any machine.
+# The next cell counts the weights on the *meta* device. Tensors on that device have a shape but no memory, so you can count a model of any size on any machine.
 
 # %% tags=["worked"]
-batch, number = 4096, 4  # a float32 has four bytes
+batch, float_bytes = 4096, 4  # a float32 has four bytes
 
 with torch.device("meta"):
-    weights = sum(each.numel() for each in make_model().parameters())
+    weights = sum(parameter.numel() for parameter in make_model().parameters())
 
-layer = batch * WIDTH * number  # one layer's output
+output_bytes = batch * WIDTH * float_bytes  # of one layer
 by_hand = {
-    "parameters": weights * number,
-    "optimizer": 2 * weights * number,
-    "activations": (2 * LAYERS + 1) * layer,
-    "temporaries": layer,
+    "parameters": weights * float_bytes,
+    "optimizer": 2 * weights * float_bytes,
+    "activations": (2 * LAYERS + 1) * output_bytes,
+    "temporaries": output_bytes,
 }
 # <fix>
-# was: peak_by_hand = sum(by_hand.values()) + weights * number
-peak_by_hand = sum(by_hand.values())  # and no gradients: they come as activations go
+# was: peak_by_hand = sum(by_hand.values()) + weights * float_bytes
+peak_by_hand = sum(by_hand.values())  # without gradients: they appear as activations are freed
 # </fix>
 print(f"by hand: {peak_by_hand / MIB:,.0f} MiB")
 
 # %% [markdown]
-# `gpulab.virtual.fits` plays the step on a card without a limit and tells every byte by what it is for. Below are its figures beside yours, and by phase of the step: read there what is in memory together. (`counted` alone, at the end of a cell, shows its whole report.)
+# `gpulab.virtual.fits` simulates the step on a GPU with unlimited memory, and classifies every byte by its purpose. The first table compares its numbers with yours. The second one shows them by phase of the step, that is, what is in memory at the same time. (To see the whole report, put `counted` alone at the end of a cell.)
 
 # %% tags=["measure"]
 counted = gpulab.virtual.fits(training, "l4", batch, name="by hand")
@@ -120,7 +120,7 @@ sizes.by_phase(counted.fit.measured)
 # %% tags=["claim"]
 display(L.reveal("guess", peak.bytes / 2**30, "GiB"))
 L.claim(
-    "the peak worked out by hand is within 2 % of the peak that is counted",
+    "the peak calculated by hand is within 2 % of the counted peak",
     abs(peak_by_hand / peak.bytes - 1) <= 0.02,
     before=peak_by_hand / MIB,
     after=peak.bytes / MIB,
@@ -129,31 +129,31 @@ L.claim(
 )
 
 # %% [markdown]
-# What is *needed* is more than what is in use: also what PyTorch holds without using it, work space of cuBLAS (the library that multiplies matrices), and the CUDA context, which a process pays for touching the GPU at all. The last two are allowances with a source, not counts.
+# A program *needs* more than the allocated memory: it also needs the memory that PyTorch reserves without using it, the workspace of cuBLAS (the library that multiplies matrices), and the CUDA context, which every process has as soon as it uses the GPU. The last two are estimates from published sources, not counts.
 #
-# The same arithmetic tells whether a model fits that no laptop could build. This one has weights of 9.3 GiB. Its batch is small, so most is there in the optimizer's update, with all gradients and hardly an activation. How many numbers does training then keep for each weight?
+# The same calculation works for a model that no laptop could build. This one has 9.3 GiB of weights. Its batch is small, so the peak is in the optimizer step, with all gradients and almost no activations. How many numbers does training store per weight?
 
 # %% tags=["exercise"]
-# <blank> how many numbers for each weight, itself included?
-# was: numbers_each = 1
-numbers_each = 4  # the weight, its gradient, and two of Adam
+# <blank> how many numbers per weight, including the weight itself?
+# was: numbers_per_weight = 1
+numbers_per_weight = 4  # the weight, its gradient, and two of Adam's state
 # </blank>
 with torch.device("meta"):
-    many = sum(each.numel() for each in make_model(width=8192, layers=37).parameters())
-states_by_hand = numbers_each * number * many
+    large_weights = sum(parameter.numel() for parameter in make_model(width=8192, layers=37).parameters())
+states_by_hand = numbers_per_weight * float_bytes * large_weights
 
 large = gpulab.virtual.fits(partial(training, width=8192, layers=37), "h100", 1024, name="large")
-most = sizes.most_mib(large.fit.measured)
-states = (most["parameters"] + most["gradients"] + most["optimizer"]) * MIB
-print(
-    f"weights {many * number / 2**30:.1f} GiB; by hand {states_by_hand / 2**30:.1f} GiB; counted {states / 2**30:.1f}"
-)
-print(f"on an H100: {large.verdict}; an L4 has 22 GiB in all")
+peaks_mib = sizes.most_mib(large.fit.measured)
+states = (peaks_mib["parameters"] + peaks_mib["gradients"] + peaks_mib["optimizer"]) * MIB
+weights_gib = large_weights * float_bytes / 2**30
+print(f"weights {weights_gib:.1f} GiB; by hand {states_by_hand / 2**30:.1f} GiB; counted {states / 2**30:.1f}")
+print(f"on an H100: {large.verdict}; an L4 has 22 GiB in total")
 
 # %% tags=["claim"]
 L.claim(
-    "for a model of 9 GiB that was never built, weights, gradients and optimizer state are right within 2 %",
-    many * number > 9 * 2**30 and abs(states_by_hand / states - 1) <= 0.02,
+    "for a model with 9 GiB of weights that was never built, the calculated weights, gradients and optimizer state are "
+    "within 2 % of the count",
+    large_weights * float_bytes > 9 * 2**30 and abs(states_by_hand / states - 1) <= 0.02,
     before=states_by_hand / 2**30,
     after=states / 2**30,
     unit="GiB",
@@ -161,71 +161,70 @@ L.claim(
 )
 
 # %% [markdown]
-# You will often read that mixed precision halves memory and doubles the batch. Mixed precision (notebook [08](08_mixed_precision.ipynb)) lets matrix products work in sixteen bits, half the bytes; in PyTorch, `autocast` chooses which. Look at the four parts above and predict, for the batch of 4,096.
+# You will often read that mixed precision halves the memory and doubles the batch size. Mixed precision (notebook [08](08_mixed_precision.ipynb)) runs matrix products in 16 bits, with half the bytes; in PyTorch, `autocast` decides which operators use it. Look at the four parts above, and predict the effect for the batch of 4,096.
 
 # %% tags=["predict"]
 L.predict("amp")
 
 # %% tags=["measure"]
 # <fix>
-# was: asked = 8 * batch
-asked = batch
+# was: first_batch = 8 * batch
+first_batch = batch
 # </fix>
-found = {
-    name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", asked).found
+searches = {
+    name: gpulab.virtual.max_batch(partial(training, half=name == "autocast"), "l4", first_batch).found
     for name in ("float32", "autocast")
 }
-plain, halved = (each.tried[0].peak.bytes for each in found.values())  # each search begins with the batch asked for
-again = on_the_card("symptom, autocast", TOO_MANY, half=True)
-print(again)
-sizes.in_turn(found)
+fp32_bytes, autocast_bytes = (search.tried[0].peak.bytes for search in searches.values())  # of the first batch
+with_autocast = try_on_l4("symptom, autocast", TOO_LARGE_BATCH, half=True)
+print(with_autocast)
+sizes.in_turn(searches)
 
 # %% tags=["claim"]
-display(L.reveal("amp", halved / plain, "%"))
+display(L.reveal("amp", autocast_bytes / fp32_bytes, "%"))
 L.claim(
-    "autocast leaves at least nine tenths of the peak at a batch of 4,096; it lets the batch of the symptom run",
-    halved >= 0.9 * plain and again.endswith("runs."),
-    before=plain / MIB,
-    after=halved / MIB,
+    "with autocast at least 90 % of the peak remains at a batch of 4,096, but the batch of the symptom runs",
+    autocast_bytes >= 0.9 * fp32_bytes and with_autocast.endswith("runs."),
+    before=fp32_bytes / MIB,
+    after=autocast_bytes / MIB,
     unit="MiB",
     source=gpulab.runs["symptom, autocast"],
 )
 
 # %% [markdown]
-# The table is for 4,096 samples; its last column is what the card has room for. So the saying is half true. Autocast shrinks *activations*, and not by half here: it also keeps a copy of each weight in sixteen bits until backward is done, and the input stays as it was. Weights, gradients and Adam's numbers keep their four bytes. With 4,096 samples that is most of it, and next to nothing is gained. With 98,304 nearly everything is activations, and the loop that failed at the beginning runs with its whole batch.
+# The table is for 4,096 samples; its last column is the largest batch that fits on the GPU. So the claim about mixed precision is half true. Autocast reduces only *activations*, and here by less than half: it also stores a 16-bit copy of each weight until the end of the backward pass, and the input keeps its size. Weights, gradients and Adam's state keep their four bytes. With 4,096 samples, these are most of the memory, and autocast saves almost nothing. With 98,304 samples, almost everything is activations, and the loop that failed at the beginning runs with its full batch.
 #
-# ### 09.10 The peak of each part of a step
+# ### 09.10 The peak of each phase
 #
-# Which part of the step holds the peak decides which remedy can work. With 4,096 samples it was backward. Now the same model with 256.
+# The phase of the step that has the peak decides which fix can work. With 4,096 samples it was the backward pass. Now take the same model with 256.
 
 # %% tags=["predict"]
 L.predict("stage")
 
 # %% [markdown]
-# Adam has two forms on a GPU. `foreach`, the usual one, works on all weights at once and needs temporary copies of them; `fused` is one piece of GPU code that needs none ([12](12_launch_fusion_graphs.ipynb) has more of that).
+# Adam has two implementations for GPUs. `foreach`, the default, processes all weights at once and needs temporary copies of them; `fused` is a single kernel that needs none ([12](12_launch_fusion_graphs.ipynb) has more about it).
 
 # %% tags=["measure"]
 # <fix>
-# was: forms = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
-forms = {"fused": {"fused": True}, "foreach": {"foreach": True}}
+# was: implementations = {"fused": {"foreach": True}, "foreach": {"foreach": True}}
+implementations = {"fused": {"fused": True}, "foreach": {"foreach": True}}
 # </fix>
-by_form = {
-    name: gpulab.virtual.fits(partial(training, **form), "l4", 256, name=name).fit.measured
-    for name, form in forms.items()
+fits = {
+    name: gpulab.virtual.fits(partial(training, **options), "l4", 256, name=name).fit.measured
+    for name, options in implementations.items()
 }
 phases = ("forward", "backward", "optimizer")
 lines = [
-    (name, *(f"{use.bytes / MIB:,.0f}" for use in told.phases if use.phase.value in phases))
-    for name, told in by_form.items()
+    (name, *(f"{use.bytes / MIB:,.0f}" for use in measured.phases if use.phase.value in phases))
+    for name, measured in fits.items()
 ]
-tables.rows(("MiB in use at most", *phases), lines)
+tables.rows(("peak of allocated MiB", *phases), lines)
 
 # %% tags=["claim"]
 display(L.reveal("stage"))
-fused, foreach = (by_form[name].peak for name in ("fused", "foreach"))
+fused, foreach = (fits[name].peak for name in ("fused", "foreach"))
 L.claim(
-    "with a small batch the peak is in the optimizer's update; fused=True takes it out of there "
-    "and lowers it by a tenth",
+    "with a small batch the peak is in the optimizer step; fused=True moves it to another phase and lowers it by 10 %",
     foreach.phase.value == "optimizer" != fused.phase.value and fused.bytes <= 0.9 * foreach.bytes,
     before=foreach.bytes / MIB,
     after=fused.bytes / MIB,
@@ -234,13 +233,13 @@ L.claim(
 )
 
 # %% [markdown]
-# Here a smaller batch would change nothing: activations have hardly a part in the peak.
+# Here a smaller batch would not help: activations contribute almost nothing to the peak.
 #
-# ## When it runs out
+# ## When memory runs out
 #
 # ### 09.2 Five programs that run out of memory
 #
-# All five are the same small transformer in other sizes. Below is their loop; `program` holds the sizes. The first one does not fail at once: it trains for some twenty steps and then runs out. Its batch comes in one part, and `program.validates` is true. Two lists grow in there; does one of them matter?
+# All five programs are the same small transformer in different sizes. The next cell shows their training loop; `program` holds the sizes. The first program does not fail immediately: it trains for about twenty steps and then runs out of memory. It processes its batch in one part, and it also computes a validation loss in each step. Two lists grow in this loop; does one of them matter?
 
 # %% tags=["predict"]
 import inspect
@@ -256,43 +255,43 @@ display(gpulab.report(gpulab.runs["later"]))
 gpulab.charts.memory_over_time(gpulab.runs["later"])
 
 # %% [markdown]
-# The report looked at every tensor that was alive when memory ran out, and says who holds it. The chart shows the counter that says *kept*: memory in use rises from step to step. A step that is merely too large fails the first time, and a sample that is too long leaves no slope.
+# The report examined every tensor that was alive when memory ran out, and says what refers to it. The chart shows the decisive counter: allocated memory rises from step to step. A step that is simply too large fails the first time, and a single sample that is too long does not raise memory step by step.
 #
-# Below the list holds the same losses without their graphs. (A graph is what a tensor was computed from; `backward()` walks it.) First whether the program still trains the same, small enough for the CPU.
+# In the fixed program, the list holds the same losses without their graphs. (The graph records how a tensor was computed; `backward()` needs it.) First check that the fixed program trains in the same way, with sizes that are small enough for the CPU.
 
 # %% tags=["same"]
 # <fix>
 # was: fixed = later
-fixed = replace(later, keeps_graphs=False)  # in the loop: history.append(seen.detach())
+fixed = replace(later, keeps_graphs=False)  # the loop appends validation losses after .detach()
 # </fix>
-ran_to_its_end = oom_programs.fits(fixed, "later_fixed")
+all_steps_ran = oom_programs.fits(fixed, "later_fixed")
 L.same(oom_programs.train(oom_programs.small(later), "cpu"), oom_programs.train(oom_programs.small(fixed), "cpu"))
 
 # %% tags=["claim"]
 display(L.reveal("later"))
-rise_before, rise_after = (oom_programs.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
+growth_before, growth_after = (oom_programs.rise_bytes(gpulab.runs[name]) for name in ("later", "later_fixed"))
 L.claim(
-    "with graphs in its list the program grows by more than 512 MiB a step and runs out; without them by less than "
-    "1 MiB, and it trains all of its 32 steps",
-    ran_to_its_end and rise_before > 512 * MIB and rise_after < MIB,
-    before=rise_before / MIB,
-    after=round(rise_after / MIB, 3),
-    unit="MiB a step",
+    "with graphs in its list, the program grows by more than 512 MiB per step and runs out of memory; without them it "
+    "grows by less than 1 MiB, and all 32 steps run",
+    all_steps_ran and growth_before > 512 * MIB and growth_after < MIB,
+    before=growth_before / MIB,
+    after=round(growth_after / MIB, 3),
+    unit="MiB per step",
     source=gpulab.runs["later"],
 )
 
 # %% [markdown]
-# ### 09.6 Which losses may be kept in a list
+# ### 09.6 Which losses you may store in a list
 #
-# "Never append the loss itself" is the best known advice on leaks. The losses of the training above were in a list too, and did no harm. Was that because of their `detach()`?
+# "Never append the loss itself" is the best-known advice about memory leaks. The training losses of the program above were also in a list, and did no harm. Was that because of `detach()`?
 
 # %% tags=["predict"]
 L.predict("lists")
 
 
 # %% tags=["measure"]
-def collecting(kept, steps=9):
-    """Train, and append to a list in every step what `kept` makes of model and loss."""
+def train_and_append(entry, steps=9):
+    """Train, and append `entry(model, loss)` to a list in every step."""
     with torch.device("cuda"):
         model = nn.Sequential(nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024))
     optimizer, history = torch.optim.Adam(model.parameters()), []
@@ -301,207 +300,213 @@ def collecting(kept, steps=9):
         loss = model(torch.randn(1024, 1024, device="cuda")).square().mean()
         loss.backward()
         optimizer.step()
-        history.append(kept(model, loss))
+        history.append(entry(model, loss))
 
 
-def held_out_loss(model):
+def validation_loss(model):
     return model(torch.randn(4096, 1024, device="cuda")).square().mean()
 
 
-lists = {
+entries = {
     "training loss": lambda model, loss: loss,
-    "validation loss": lambda model, loss: held_out_loss(model),
+    "validation loss": lambda model, loss: validation_loss(model),
     # <fix>
-    # was: "validation loss, item()": lambda model, loss: held_out_loss(model),
-    "validation loss, item()": lambda model, loss: held_out_loss(model).item(),
+    # was: "validation loss, item()": lambda model, loss: validation_loss(model),
+    "validation loss, item()": lambda model, loss: validation_loss(model).item(),
     # </fix>
 }
 growth = {}
-for name, kept in lists.items():
+for name, entry in entries.items():
     with L.gpu(name):
-        collecting(kept)
+        train_and_append(entry)
     growth[name] = oom_programs.rise_bytes(gpulab.runs[name])
-tables.rows(("in the list", "bytes more in each step"), [(name, f"{count:,}") for name, count in growth.items()])
+tables.rows(("in the list", "growth in bytes per step"), [(name, f"{count:,}") for name, count in growth.items()])
 
 # %% tags=["claim"]
-display(L.reveal("lists", growth["training loss"], "bytes a step"))
+display(L.reveal("lists", growth["training loss"], "bytes per step"))
 L.claim(
-    "a list of training losses grows by one number a step, of validation losses by more than 32 MiB, "
-    "of plain numbers by nothing",
+    "a list of training losses grows by one number per step, a list of validation losses by more than 32 MiB, and a "
+    "list of Python numbers by 0",
     growth["training loss"] == 512 and growth["validation loss"] > 32 * MIB and growth["validation loss, item()"] == 0,
     before=growth["validation loss"] / MIB,
     after=growth["validation loss, item()"] / MIB,
-    unit="MiB a step",
+    unit="MiB per step",
     source=gpulab.runs["validation loss"],
 )
 
 # %% [markdown]
-# So what counts is not the list but whether `backward()` was called: it lets go of the graph. `.item()` takes the number out and makes the program wait for the GPU each time; `.detach()` does not wait. Collect detached losses, and read them every hundred steps ([07](07_host_to_device.ipynb) shows why).
+# So the list itself is not the problem. What matters is whether `backward()` was called, because it frees the graph. `.item()` returns a Python number, but makes the program wait for the GPU each time; `.detach()` does not wait. Collect detached losses, and read them every hundred steps ([07](07_host_to_device.ipynb) shows why).
 #
-# ### The tree, and four programs that fail at once
+# ### A decision tree, and four programs that fail in the first step
 #
-# A tree to be walked from the top. Every question is answered by a counter, and every answer rules something out.
+# Start at the top of this decision tree. A counter answers each question, and each answer excludes some causes.
 #
-# 1. **Does the first step fail?** If not, what fits once should fit again. Look at memory in use where each step begins.
-#    - It *rises*: something is kept (09.6), or validation keeps what nobody needs (09.8).
-#    - It is *flat*, and sizes vary: memory in pieces, if much is reserved and not allocated (09.3); else one sample that is longer than the others (09.7).
-# 2. **It does. Are weights, gradients and the optimizer's numbers alone more than the card?** Then no batch is small enough. Keep fewer numbers for each weight, use several GPUs, or a smaller model.
-# 3. **They are not: then it is the activations.** Cheapest first: half precision, which saves time too; fused attention, where the formula is written out; the batch in parts, one after the other, whose gradients add up; activations computed again in backward instead of kept, which is forward twice.
-# 4. **Does another process use the card?** The error names it.
-# 5. **Check again**: the same losses, the new peak, and what it cost.
+# 1. **Does the first step fail?** If not, a step that fitted once should fit again. Look at the allocated memory at the start of each step.
+#    - It *rises*: something is kept alive (09.6), or validation saves activations (09.8).
+#    - It is *constant*, and tensor sizes vary: memory is fragmented if much of it is reserved but not allocated (09.3); otherwise one sample is longer than the others (09.7).
+# 2. **If it does: do weights, gradients and optimizer state alone exceed the GPU's memory?** Then no batch is small enough. Store fewer numbers per weight, use several GPUs, or use a smaller model.
+# 3. **If they do not: activations are the problem.** Try the cheapest fix first: half precision, which also saves time; fused attention, if attention is written as separate operators; micro-batches, whose gradients are accumulated; activation checkpointing, which computes activations again in backward and so runs the forward pass twice.
+# 4. **Does another process use the GPU?** The error message names it.
+# 5. **Verify the fix**: the same losses, the new peak, and the time it costs.
 
 # %% tags=["measure"]
 remedies.known("wide", "many", "long", "more")
 
 # %% [markdown]
-# Your turn: for each of the four, the *cheapest* remedy that makes it run. In the order of their price:
+# Your turn: for each of the four programs, choose the *cheapest* fix that makes it run. In order of cost:
 #
 # - `"detach"`: a list without graphs
-# - `"half"`: autocast to sixteen bits
-# - `"fused"`: attention as one operator, which never writes down its tokens x tokens scores
-# - `"parts"`: the batch in four parts
-# - `"recompute"`: activations computed again in backward
-# - `"state"`: an optimizer that keeps one number for each weight instead of two
+# - `"half"`: autocast to 16 bits
+# - `"fused"`: attention as one operator, which never stores its tokens x tokens scores
+# - `"parts"`: the batch in four micro-batches
+# - `"recompute"`: activation checkpointing
+# - `"state"`: an optimizer that stores one number per weight instead of two
 #
-# What you choose is run on the card, and so is everything cheaper.
+# gpulab runs your choice on the simulated GPU, and also every cheaper fix.
 
 # %% tags=["exercise"]
-# <blank> fill in all four: chosen = {"wide": ..., "many": ..., "long": ..., "more": ...}
+# <blank> choose a fix for all four: chosen = {"wide": ..., "many": ..., "long": ..., "more": ...}
 # was: chosen = {}
 chosen = {"wide": "state", "many": "half", "long": "fused", "more": "parts"}
 # </blank>
-came = remedies.tried(chosen)
-display(came)
-L.score("cheapest", len(came.right) if chosen else None)
+attempts = remedies.tried(chosen)
+display(attempts)
+L.score("cheapest", len(attempts.right) if chosen else None)
 
 # %% [markdown]
-# Do they still train the same? Three of them must, within the rounding of sixteen bits. The fourth has another optimizer and is another training: there, only the results of your own task tell. That is why it comes last.
+# Do the programs still train in the same way? Three of them must, within the rounding of 16 bits. The fourth one uses another optimizer, so its training differs, and only the results of your own task can tell whether that is acceptable. That is why this fix comes last.
 
 # %% tags=["claim"]
-repaired = {name: oom_programs.mended(oom_programs.CASES[name], [chosen[name]]) for name in came.right if name != "wide"}
-if repaired:
-    before, after = [oom_programs.CASES[name] for name in repaired], repaired.values()
-    display(L.same(*([oom_programs.train(oom_programs.small(each), "cpu") for each in some] for some in (before, after)), equal=0.05))
+programs = oom_programs.CASES
+fixed_programs = {
+    name: oom_programs.mended(programs[name], [chosen[name]]) for name in attempts.right if name != "wide"
+}
+if fixed_programs:
+    before, after = (
+        [oom_programs.train(oom_programs.small(program), "cpu") for program in variant]
+        for variant in ([programs[name] for name in fixed_programs], fixed_programs.values())
+    )
+    display(L.same(before, after, equal=0.05))
 L.claim(
-    "each of the four that failed in their first step runs with one remedy, and with none that is cheaper",
-    len(came.right) == 4,
+    "each of the 4 programs that failed in the first step runs with one fix, and with no cheaper one",
+    len(attempts.right) == 4,
     before=0,
-    after=len(came.right),
+    after=len(attempts.right),
     unit="programs that run",
     source=gpulab.runs["attempt"],
 )
 
 # %% [markdown]
-# (Parts give the same gradients, except where a layer looks at the whole batch, as batch normalisation does.)
+# (Micro-batches give the same gradients, unless a layer uses the whole batch, as batch normalisation does.)
 #
-# This is half way, and a good place for a pause.
+# You are half way through: a good place for a break.
 #
-# ## Free memory that cannot be had
+# ## Free memory that cannot be used
 #
-# ### 09.3 Memory in pieces
+# ### 09.3 Fragmentation
 #
-# Features are computed one after the other and kept, 72 MiB each; computing one needs 128 MiB for a moment. All 240 take 17 GiB. The card has 22.
+# This program computes features one after the other and keeps them, 72 MiB each; computing one needs 128 MiB for a moment. All 240 features take 17 GiB. The GPU has 22 GiB.
 
 # %% tags=["predict"]
 L.predict("pieces")
 
 
 # %% tags=["measure"]
-def features(count, room_first, device="cuda", mib=2**18):
-    """One after the other. `mib`: numbers in a MiB of float32; fewer make the same program small."""
-    room = torch.empty(count, 72 * mib, device=device) if room_first else None
-    for place in range(count):
-        raw = torch.full((128 * mib,), float(place), device=device)
+def features(count, preallocate, device="cuda", mib=2**18):
+    """Yield features one by one; `mib` is the number of float32 values per MiB, lower for a small test."""
+    storage = torch.empty(count, 72 * mib, device=device) if preallocate else None
+    for index in range(count):
+        raw = torch.full((128 * mib,), float(index), device=device)
         scale = raw.mean()
         del raw
-        made = room[place] if room_first else torch.empty(72 * mib, device=device)
-        yield made.fill_(scale)
+        feature = storage[index] if preallocate else torch.empty(72 * mib, device=device)
+        yield feature.fill_(scale)
 
 
-def kept_on_the_card(name, room_first):
-    """How many features the card could keep."""
-    kept = []
+def count_features_on_l4(name, preallocate):
+    """Return how many features fit on an L4."""
+    stored = []
     try:
         with gpulab.virtual_gpu("l4", name):
-            kept.extend(features(240, room_first))
+            stored.extend(features(240, preallocate))
     except torch.OutOfMemoryError as error:
         print(str(error).partition(" If reserved")[0])
-    return len(kept)
+    return len(stored)
 
 
-as_they_come = kept_on_the_card("as they come", room_first=False)
+separate_count = count_features_on_l4("allocated one by one", preallocate=False)
 # <fix>
-# was: room_first = False
-room_first = True
+# was: preallocate = False
+preallocate = True
 # </fix>
-in_a_row = kept_on_the_card("in a row", room_first)
-print(f"kept: {as_they_come} as they come, {in_a_row} with room made first")
+preallocated_count = count_features_on_l4("preallocated", preallocate)
+print(f"features that fit: {separate_count} allocated one by one, {preallocated_count} preallocated")
 
 # %% [markdown]
-# Read the error: some 9 GiB are reserved and unallocated. Each piece of features went into the hole that its 128 MiB had left, and what remains of that hole, 56 MiB, is too small for all that follows. The remedy in your own code is to make room first, or to use few sizes: round lengths up, pad batches to a handful of shapes.
+# Read the error: about 9 GiB are reserved but unallocated. Each feature was placed in the block that its 128 MiB had left, and the remaining 56 MiB of that block are too small for everything that follows. In your own code, the fix is to allocate the final memory first, or to use few different sizes: round lengths up, or pad batches to a handful of shapes.
 #
-# The remedy in a setting is `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. A *segment* is what PyTorch asks of the driver in one piece. With this setting there is one that grows: memory is mapped into it in pages of 2 MiB, and pages that are free can be moved to where a request fits. Played cards have PyTorch's default settings; so here both ways are simulated, with the requests that a roomier card recorded.
+# The other fix is a setting, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. A *segment* is a block that PyTorch requests from the driver. With this setting there is one segment that grows: pages of 2 MiB are mapped into it, and free pages can be remapped to where a request fits. gpulab's virtual GPUs use PyTorch's default settings, so the next cell simulates both settings, with the allocation requests recorded on a larger GPU.
 
 # %% tags=["measure"]
-with gpulab.virtual_gpu("h100", "roomy"):
-    kept = list(features(240, room_first=False))
-    del kept
-requests = fragmentation.requests_of(gpulab.runs["roomy"])
-card_bytes = oom_programs.room_bytes("l4")
-fixed_segments = fragmentation.play(requests, fragmentation.FixedSegments(card_bytes))
+with gpulab.virtual_gpu("h100", "larger GPU"):
+    stored = list(features(240, preallocate=False))
+    del stored
+requests = fragmentation.requests_of(gpulab.runs["larger GPU"])
+capacity_bytes = oom_programs.room_bytes("l4")
+fixed_segments = fragmentation.play(requests, fragmentation.FixedSegments(capacity_bytes))
 # <fix>
-# was: allocator = fragments.FixedSegments
+# was: allocator = fragmentation.FixedSegments
 allocator = fragmentation.GrowingSegment
 # </fix>
-growing = fragmentation.play(requests[: fixed_segments.done], allocator(card_bytes))  # up to where the first one ends
-served = fragmentation.play(requests, allocator(card_bytes))
+expandable = fragmentation.play(requests[: fixed_segments.done], allocator(capacity_bytes))  # until the first one fails
+expandable_all = fragmentation.play(requests, allocator(capacity_bytes))
 fragmentation.beside(
-    {"fixed segments": fixed_segments, "a segment that grows": growing},
-    below="Both up to where the first one ends. "
-    f"The second one then serves {served.done:,} of {len(requests):,} requests.",
+    {"fixed segments": fixed_segments, "expandable segment": expandable},
+    below="Both until the fixed segments fail. "
+    f"The expandable segment then serves {expandable_all.done:,} of {len(requests):,} requests.",
 )
 
 # %% tags=["claim"]
-display(L.reveal("pieces"), L.same(list(features(6, False, "cpu", 64)), list(features(6, room_first, "cpu", 64))))
+display(L.reveal("pieces"), L.same(list(features(6, False, "cpu", 64)), list(features(6, preallocate, "cpu", 64))))
 L.claim(
-    "with room made first the card keeps all 240 features, and as they come it does not; where fixed segments have no "
-    "free piece of 128 MiB left, one that grows has 8 GiB, and serves the rest",
-    as_they_come < 240 == in_a_row
+    "preallocated, all 240 features fit; allocated one by one they do not. When fixed segments have no free block of "
+    "128 MiB left, an expandable segment has 8 GiB, and serves all other requests",
+    separate_count < 240 == preallocated_count
     and fixed_segments.largest_free_bytes < 128 * MIB
-    and growing.largest_free_bytes > 8 * 2**30
-    and served.done == len(requests),
+    and expandable.largest_free_bytes > 8 * 2**30
+    and expandable_all.done == len(requests),
     before=fixed_segments.largest_free_bytes / MIB,
-    after=growing.largest_free_bytes / MIB,
+    after=expandable.largest_free_bytes / MIB,
     unit="MiB",
     source=gpulab.lessons.SIMULATED,
 )
 
 # %% [markdown]
-# ### 09.4 Asking for memory in every step
+# ### 09.4 cudaMalloc in every step
 #
-# "Build a memory pool" and "reuse tensors" are common advice. Here is a step that makes two tensors of 64 MiB, three times: with `empty_cache()` after each step, as people write it when memory is short; without; and with `out=`, into a buffer of its own.
+# "Build a memory pool" and "reuse tensors" are common advice. Here is a step that creates two tensors of 64 MiB, in three variants: with `empty_cache()` after each step, as people write it when memory is short; without it; and with `out=`, which writes into a buffer of its own.
 
 # %% tags=["predict"]
 L.predict("pool")
 
 
 # %% tags=["measure"]
-def as_it_is(x, buffer):
+def default(x, buffer):
     torch.tanh(x @ x)
 
 
-def forgetting(x, buffer):
+def with_empty_cache(x, buffer):
     torch.tanh(x @ x)
     torch.cuda.empty_cache()
 
 
-def reusing(x, buffer):
+def with_out(x, buffer):
     torch.mm(x, x, out=buffer)
     torch.tanh(buffer, out=buffer)
 
 
-def settled(name, work):
-    """Tensors asked for, and calls to the driver, in each of the last eight steps of twelve."""
+def allocations_per_step(name, work):
+    """Return the tensors allocated and the driver calls per step, averaged over the last 8 of 12 steps."""
     with L.gpu(name):
         x, buffer = (torch.ones(4096, 4096, device="cuda") for _ in range(2))
         for step in range(12):
@@ -510,40 +515,39 @@ def settled(name, work):
             work(x, buffer)
             gpulab.step()
         after = torch.cuda.memory_stats()
-    return tuple((after[each] - before[each]) / 8 for each in ("allocation.all.allocated", "num_device_alloc"))
+    return tuple((after[counter] - before[counter]) / 8 for counter in ("allocation.all.allocated", "num_device_alloc"))
 
 
-forgets = settled("forgets", forgetting)
+emptied = allocations_per_step("empty_cache", with_empty_cache)
 # <fix>
-# was: keeps = settled("keeps", forgetting)
-keeps = settled("keeps", as_it_is)
+# was: cached = allocations_per_step("cached", with_empty_cache)
+cached = allocations_per_step("cached", default)
 # </fix>
-reuses = settled("reuses", reusing)
-lines = [(name, *(f"{each:g}" for each in told)) for name, told in {
-    "empty_cache()": forgets, "as it is": keeps, "out=": reuses
-}.items()]  # fmt: skip
-tables.rows(("in each step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['keeps'].source}.")
+reused = allocations_per_step("out", with_out)
+variants = {"empty_cache()": emptied, "default": cached, "out=": reused}
+lines = [(name, *(f"{count:g}" for count in counts)) for name, counts in variants.items()]
+tables.rows(("per step", "tensors", "calls to the driver"), lines, below=f"{gpulab.runs['cached'].source}.")
 
 # %% tags=["claim"]
-display(L.reveal("pool", keeps[1]))
+display(L.reveal("pool", cached[1]))
 L.claim(
-    "empty_cache() in the loop asks the driver again in every step, and without it no step does; out= asks for no "
-    "tensor at all, and has no call to the driver left to save",
-    forgets[1] >= 1 and keeps[1] == 0 and keeps[0] >= 2 and reuses == (0, 0),
-    before=forgets[1],
-    after=keeps[1],
-    unit="calls a step",
-    source=gpulab.runs["keeps"],
+    "with empty_cache() every step calls cudaMalloc, without it no step does; out= allocates no tensors, but saves no "
+    "driver calls, because there are none",
+    emptied[1] >= 1 and cached[1] == 0 and cached[0] >= 2 and reused == (0, 0),
+    before=emptied[1],
+    after=cached[1],
+    unit="calls per step",
+    source=gpulab.runs["cached"],
 )
 
 # %% [markdown]
-# So much for "build a pool": PyTorch is one. Reuse by hand saves tensors and some of the peak, but no calls to the driver. Those come from a pool that is thrown away, by you or because the card is full.
+# So you need not build a pool: PyTorch has one. Reusing tensors by hand saves allocations and some of the peak, but no calls to the driver. These calls appear when the pool is discarded, by your own code or because the memory is full.
 #
-# ## Memory that is kept for nothing
+# ## Memory that is saved unnecessarily
 #
-# ### 09.5 In place, and when autograd says no
+# ### 09.5 In-place operators, and when autograd rejects them
 #
-# `relu(2 * x + 1)` makes a new tensor for each of its three operators; `(2 * x).add_(1).relu_()` makes one and writes over it. The best known layer of that kind is `nn.ReLU(inplace=True)`. How much less does it keep for backward?
+# `relu(2 * x + 1)` creates a new tensor for each of its three operators; `(2 * x).add_(1).relu_()` creates one and overwrites it. The best-known in-place layer is `nn.ReLU(inplace=True)`. How much less does it save for the backward pass?
 
 # %% tags=["predict"]
 L.predict("inplace")
@@ -551,12 +555,12 @@ L.predict("inplace")
 # %% tags=["measure"]
 torch.manual_seed(0)
 x = torch.randn(2**20)
-with counters.allocations() as apart:
-    one = torch.relu(2 * x + 1)
-with counters.allocations() as written_over:
+with counters.allocations() as out_of_place:
+    out_of_place_result = torch.relu(2 * x + 1)
+with counters.allocations() as in_place:
     # <fix>
-    # was: other = torch.relu(2 * x + 1)
-    other = (2 * x).add_(1).relu_()
+    # was: in_place_result = torch.relu(2 * x + 1)
+    in_place_result = (2 * x).add_(1).relu_()
     # </fix>
 
 gate = torch.ones(4, requires_grad=True)
@@ -566,95 +570,102 @@ except RuntimeError as error:
     print("in place after sigmoid:", str(error).partition(":")[0])
 
 
-def kept_by(activation, layers=4):
-    """Bytes that a forward pass keeps for backward; on the meta device, which has no memory."""
+def saved_for_backward(activation, layers=4):
+    """Return the bytes that a forward pass saves for backward, on the meta device, which has no memory."""
     with torch.device("meta"):
-        model = nn.Sequential(*[each for _ in range(layers) for each in (nn.Linear(1024, 1024), activation())])
+        model = nn.Sequential(*[module for _ in range(layers) for module in (nn.Linear(1024, 1024), activation())])
         x = torch.empty(4096, 1024)
         return counters.saved_bytes(lambda: model(x), model)
 
 
-relu_bytes, gelu_bytes = kept_by(nn.ReLU), kept_by(nn.GELU)
+relu_bytes, gelu_bytes = saved_for_backward(nn.ReLU), saved_for_backward(nn.GELU)
 # <fix>
 # was: in_place_bytes = gelu_bytes
-in_place_bytes = kept_by(partial(nn.ReLU, inplace=True))
+in_place_bytes = saved_for_backward(partial(nn.ReLU, inplace=True))
 # </fix>
 tables.rows(
     ("counted", "MiB"),
     [
-        ("three operators, new tensors: asked for", apart.bytes // MIB),
-        ("three operators, in place: asked for", written_over.bytes // MIB),
-        ("four layers with ReLU: kept for backward", relu_bytes // MIB),
-        ("with ReLU in place", in_place_bytes // MIB),
+        ("three operators, new tensors: allocated", out_of_place.bytes // MIB),
+        ("three operators, in place: allocated", in_place.bytes // MIB),
+        ("four layers with ReLU: saved for backward", relu_bytes // MIB),
+        ("with in-place ReLU", in_place_bytes // MIB),
         ("with GELU", gelu_bytes // MIB),
     ],
 )
 
 # %% tags=["claim"]
-display(L.reveal("inplace", 1 - in_place_bytes / relu_bytes, "%"), L.same(one, other))
+display(L.reveal("inplace", 1 - in_place_bytes / relu_bytes, "%"), L.same(out_of_place_result, in_place_result))
 L.claim(
-    "in place, three operators ask for 4 MiB instead of 12; and ReLU in place keeps as much for backward as ReLU",
-    (apart.bytes, written_over.bytes) == (12 * MIB, 4 * MIB) and in_place_bytes == relu_bytes,
-    before=apart.bytes / MIB,
-    after=written_over.bytes / MIB,
+    "in place, three operators allocate 4 MiB instead of 12; but in-place ReLU saves as many bytes for backward as "
+    "ReLU",
+    (out_of_place.bytes, in_place.bytes) == (12 * MIB, 4 * MIB) and in_place_bytes == relu_bytes,
+    before=out_of_place.bytes / MIB,
+    after=in_place.bytes / MIB,
     unit="MiB",
     source=gpulab.lessons.COUNTED,
 )
 
 
 # %% [markdown]
-# Why nothing? `Linear` does not keep its output, and `ReLU` keeps its own, which is the next layer's input anyway: one tensor for both. What in place saves is a tensor for the moment of the operator. `GELU` keeps its input, which nobody else does, and is the dearer one here.
+# Why is there no difference? `Linear` does not save its output. `ReLU` saves its own output, which is also the input of the next layer: one tensor serves both. In-place ReLU only avoids a temporary tensor while the operator runs. `GELU` saves its input, which no other layer saves, so it needs more memory.
 #
-# The error above is the catch. `sigmoid` keeps its *output* for backward; whoever writes over it takes away what backward needs. PyTorch counts how often each tensor was written to, and stops. With `mul` instead of `mul_` it works.
+# The error above shows the risk. `sigmoid` saves its *output* for the backward pass; if you overwrite that output, you destroy what backward needs. PyTorch counts how often each tensor was written to, and raises an error. With `mul` instead of `mul_`, the code works.
 #
 # ### 09.7 Larger images, longer sequences
 #
-# How does memory grow with the side of an image, and with the length of a sequence? The *exponent* says it: 1 if twice the size takes twice the memory, 2 if it takes four times. Convolutions are counted on the meta device. Attention runs on a GPU, because PyTorch chooses the fused operator there; the peak of forward and backward is read.
+# How does the memory grow with the side length of an image, and with the length of a sequence? The *exponent* tells: it is 1 if twice the size takes twice the memory, and 2 if it takes four times the memory. The bytes of convolutions are counted on the meta device. Attention runs on a GPU, because there PyTorch selects the fused operator; the table shows the peak of forward and backward.
 
 # %% tags=["measure"]
-def written(query, key, value):
+def unfused_attention(query, key, value):
     return torch.softmax(query @ key.transpose(-2, -1) / 8, dim=-1) @ value
 
 
 lengths = (512, 1024, 2048, 4096)
-by_side = {side // 4: sizes.image_bytes(side // 4) for side in lengths}
-with L.gpu("attention_written"):
-    by_length = sizes.attention_peaks(written, lengths)
+convolution_bytes = {side // 4: sizes.image_bytes(side // 4) for side in lengths}
+with L.gpu("attention_unfused"):
+    unfused_bytes = sizes.attention_peaks(unfused_attention, lengths)
 with L.gpu("attention_fused"):
     # <fix>
-    # was: fused_by_length = sizes.attention_peaks(written, lengths)
-    fused_by_length = sizes.attention_peaks(nn.functional.scaled_dot_product_attention, lengths)
+    # was: fused_bytes = sizes.attention_peaks(unfused_attention, lengths)
+    fused_bytes = sizes.attention_peaks(nn.functional.scaled_dot_product_attention, lengths)
     # </fix>
-grown = {"two convolutions": by_side, "attention, written out": by_length, "attention, fused": fused_by_length}
-exponents = {name: counters.exponent(each) for name, each in grown.items()}
+bytes_by_size = {
+    "two convolutions": convolution_bytes,
+    "attention, separate operators": unfused_bytes,
+    "attention, fused": fused_bytes,
+}
+exponents = {name: counters.exponent(bytes_of_size) for name, bytes_of_size in bytes_by_size.items()}
+lines = []
+for name, exponent in exponents.items():
+    bytes_of_size = bytes_by_size[name]
+    ends = (bytes_of_size[min(bytes_of_size)], bytes_of_size[max(bytes_of_size)])
+    lines.append((name, *(f"{end_bytes / MIB:,.0f}" for end_bytes in ends), f"{exponent:.2f}"))
 tables.rows(
-    ("MiB", "at first", "8 times the size", "exponent"),
-    [
-        (name, *(f"{grown[name][size] / MIB:,.0f}" for size in (min(grown[name]), max(grown[name]))), f"{power:.2f}")
-        for name, power in exponents.items()
-    ],
+    ("MiB", "smallest size", "8 times the size", "exponent"),
+    lines,
     below="Images 128 to 1,024 pixels wide, counted; sequences of 512 to 4,096 tokens, "
     f"{gpulab.runs['attention_fused'].source}.",
 )
 
 # %% tags=["claim"]
-side_power, written_power, fused_power = exponents.values()
+image_exponent, unfused_exponent, fused_exponent = exponents.values()
 L.claim(
-    "memory goes with the square of an image's side and of a sequence's length (exponent 1.9 to 2.1), "
-    "and with fused attention with the length itself (at most 1.1)",
-    all(1.9 <= each <= 2.1 for each in (side_power, written_power)) and fused_power <= 1.1,
-    before=round(written_power, 2),
-    after=round(fused_power, 2),
+    "memory grows with the square of the image side and of the sequence length (exponent 1.9 to 2.1), but with fused "
+    "attention in proportion to the sequence length (at most 1.1)",
+    all(1.9 <= exponent <= 2.1 for exponent in (image_exponent, unfused_exponent)) and fused_exponent <= 1.1,
+    before=round(unfused_exponent, 2),
+    after=round(fused_exponent, 2),
     unit="as exponent",
     source=gpulab.runs["attention_fused"],
 )
 
 # %% [markdown]
-# So one long sample in a thousand decides whether a training run survives. Sort by length, cap it, or use the fused operator, which never writes the scores down.
+# So one long sample in a thousand can end a training run. Sort the samples by length, limit the length, or use the fused operator, which never stores the scores.
 #
-# ### 09.8 Validation that keeps what nobody needs
+# ### 09.8 Validation that saves activations
 #
-# Before validation you call `model.eval()`, as everybody does.
+# Before validation you call `model.eval()`, as everyone does.
 
 # %% tags=["predict"]
 L.predict("eval")
@@ -663,8 +674,8 @@ L.predict("eval")
 import contextlib
 
 
-def kept_in(context, evaluating=True):
-    """Bytes that a forward pass of the model of 09.1 keeps for backward."""
+def saved_bytes_in(context, evaluating=True):
+    """Return the bytes that a forward pass of the model of 09.1 saves for backward."""
     with torch.device("meta"):
         model, x = make_model().train(not evaluating), torch.empty(batch, WIDTH)
         with context:
@@ -672,42 +683,42 @@ def kept_in(context, evaluating=True):
 
 
 # <fix>
-# was: quiet = contextlib.nullcontext()
-quiet = torch.inference_mode()
+# was: no_gradients = contextlib.nullcontext()
+no_gradients = torch.inference_mode()
 # </fix>
-kept = {
-    "training": kept_in(contextlib.nullcontext(), evaluating=False),
-    "eval()": kept_in(contextlib.nullcontext()),
-    "eval() and no_grad()": kept_in(torch.no_grad()),
-    "eval() and inference_mode()": kept_in(quiet),
+saved = {
+    "training": saved_bytes_in(contextlib.nullcontext(), evaluating=False),
+    "eval()": saved_bytes_in(contextlib.nullcontext()),
+    "eval() and no_grad()": saved_bytes_in(torch.no_grad()),
+    "eval() and inference_mode()": saved_bytes_in(no_gradients),
 }
-tables.rows(("counted", "bytes kept"), [(name, f"{count:,}") for name, count in kept.items()])
+tables.rows(("counted", "bytes saved"), [(name, f"{count:,}") for name, count in saved.items()])
 
 # %% tags=["claim"]
-display(L.reveal("eval", kept["eval()"] / kept["training"], "%"))
+display(L.reveal("eval", saved["eval()"] / saved["training"], "%"))
 L.claim(
-    "eval() alone keeps every byte that training keeps; inference_mode() and no_grad() keep none",
-    kept["eval()"] == kept["training"] > 0 == kept["eval() and no_grad()"] == kept["eval() and inference_mode()"],
-    before=kept["eval()"] / MIB,
-    after=kept["eval() and inference_mode()"] / MIB,
+    "with eval() alone, as many bytes are saved as in training; with inference_mode() or no_grad(), none are",
+    saved["eval()"] == saved["training"] > 0 == saved["eval() and no_grad()"] == saved["eval() and inference_mode()"],
+    before=saved["eval()"] / MIB,
+    after=saved["eval() and inference_mode()"] / MIB,
     unit="MiB",
     source=gpulab.lessons.COUNTED,
 )
 
 # %% [markdown]
-# ## Reading the instruments
+# ## Memory counters
 #
-# ### 09.9 Three numbers for one memory
+# ### 09.9 Three numbers for the same memory
 #
-# `nvidia-smi` (and `gpustat`, which asks the same driver) shows what is *used*, by all processes. PyTorch says what it has *reserved* of that, and what it has *allocated* to tensors. After a few steps the three differ, and somebody advises `empty_cache()`.
+# `nvidia-smi` (and `gpustat`, which uses the same driver) shows how much memory all processes have *used*. PyTorch shows how much of it PyTorch has *reserved*, and how much of that is *allocated* to tensors. After a few steps, the three numbers differ, and someone recommends `empty_cache()`.
 
 # %% tags=["predict"]
 L.predict("three")
 
 
 # %% tags=["measure"]
-def three_numbers():
-    """Used, reserved and allocated bytes."""
+def memory_numbers():
+    """Return used, reserved and allocated bytes."""
     free, total = torch.cuda.mem_get_info()
     return total - free, torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
 
@@ -716,24 +727,24 @@ with L.gpu("three"):
     step = training()
     for _ in range(3):
         step(batch)
-    before = three_numbers()
+    before = memory_numbers()
     print(torch.cuda.memory_summary(abbreviated=True))
     # <fix>
     # was: pass
     torch.cuda.empty_cache()
     # </fix>
-    after = three_numbers()
+    after = memory_numbers()
 names = ("used", "reserved", "allocated")
-lines = [(name, *(f"{each / MIB:,.0f}" for each in pair)) for name, *pair in zip(names, before, after, strict=True)]
+lines = [(name, *(f"{count / MIB:,.0f}" for count in pair)) for name, *pair in zip(names, before, after, strict=True)]
 display(tables.rows(("MiB", "before empty_cache()", "after"), lines, below=f"{gpulab.runs['three'].source}."))
 gpulab.charts.memory_kinds(gpulab.runs["three"])
 
 # %% tags=["claim"]
 display(L.reveal("three"))
-returned, let_go = before[0] - after[0], before[1] - after[1]
+used_less, reserved_less = before[0] - after[0], before[1] - after[1]
 L.claim(
-    "empty_cache() lowers what nvidia-smi shows by what PyTorch lets go, more than 512 MiB, and takes no tensor a byte",
-    let_go > 512 * MIB and abs(returned / let_go - 1) <= 0.01 and before[2] == after[2],
+    "empty_cache() lowers used memory by as much as reserved memory, more than 512 MiB, and allocated memory by 0",
+    reserved_less > 512 * MIB and abs(used_less / reserved_less - 1) <= 0.01 and before[2] == after[2],
     before=before[0] / MIB,
     after=after[0] / MIB,
     unit="MiB used",
@@ -741,14 +752,14 @@ L.claim(
 )
 
 # %% [markdown]
-# So the differences are assigned. Used less reserved: the context, work spaces, and other processes (on a played card the context is an allowance). Reserved less allocated: what the next step uses again, and pieces that it cannot. A full bar in `nvidia-smi` is neither a leak nor a reason to worry. The chart has what *allocated* was for when most was given out; on a GPU of your own, record with `--level deep` for it.
+# Now you can explain the differences. Used minus reserved: the CUDA context, workspaces, and other processes (on a simulated GPU, the context is an estimate). Reserved minus allocated: memory that the next step reuses, and fragments that it cannot use. A full bar in `nvidia-smi` is neither a leak nor a reason to worry. The chart shows what the *allocated* memory was used for at the peak; to get it for your own GPU, record with `--level deep`.
 #
-# ## Make: one program, two reasons
+# ## Exercise: one program, two causes
 #
-# This one fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the first of the four. Run the cell without a remedy and read what is wrong; then make it run on the same card with as few remedies as you can. Par is two.
+# This program fails for two reasons at once: 4 samples of 2,048 tokens, and layers as wide as those of the program `wide`. Run the cell without a fix and read what is wrong; then make it run on the same GPU with as few fixes as you can. The target is two.
 
 # %% tags=["exercise"]
-# <blank> a list of remedies, as in plan = ["half", "fused"]
+# <blank> a list of fixes, for example plan = ["half", "fused"]
 # was: plan = []
 plan = ["state", "parts"]
 # </blank>
@@ -757,7 +768,7 @@ display(outcome)
 L.score("fewest", outcome.count)
 
 # %% [markdown]
-# ## Another symptom
+# ## Transfer
 
 # %% tags=["check"]
 # <blank> "a", "b", "c" or "d"
@@ -767,9 +778,9 @@ answer = "b"
 L.check("transfer", answer)
 
 # %% [markdown]
-# ## What you take with you
+# ## Summary
 #
-# When memory runs out, ask first whether the first step fails. If it does, four numbers for each weight against the card tell whether any batch can help. If it does not, the slope from step to step, and reserved less allocated, tell what is kept. [08](08_mixed_precision.ipynb) has the cheapest remedy in full, [03](03_parallel_work_and_batch.ipynb) the batch in parts, and [20](20_diagnosis_drills.ipynb) asks you for the cause without telling.
+# When memory runs out, first ask whether the first step fails. If it does, compare four numbers per weight with the GPU's memory: this tells you whether any batch can fit. If it does not, look at the growth from step to step, and at reserved minus allocated memory. [08](08_mixed_precision.ipynb) covers the cheapest fix in full, [03](03_parallel_work_and_batch.ipynb) covers micro-batches, and [20](20_diagnosis_drills.ipynb) asks you to find causes on your own.
 
 # %% tags=["card"]
 L.card()

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 12 Launches, fusion and graphs: why does the GPU wait between small kernels?
 #
-# A kernel is a piece of work that a GPU does in one go. Your program does not run it, it asks for it: Python calls PyTorch, PyTorch picks a kernel and hands it to the driver. Such a launch costs the host some microseconds, whether the kernel then takes one microsecond or a second. Where kernels are long, launches hide behind them. Where kernels are short, the GPU is done before the next one arrives, and stands still.
+# A kernel is a function that runs on the GPU. Your program does not run it directly: Python calls PyTorch, PyTorch selects a kernel and passes it to the driver. Such a launch costs the host some microseconds, whether the kernel then runs for one microsecond or for a second. If kernels are long, the launches overlap with them. If kernels are short, the GPU finishes each one before the next one arrives, and is idle in between.
 #
-# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if "GPU busy" means little to you yet. You need 45 minutes and no GPU. Operators, bytes and graphs are counted on your machine and are exact. Times without a GPU are those of a virtual H100: its kernels are priced by a model of the hardware, and the calls by how fast this CPU calls PyTorch. CUDA graphs and torch.compile do not run on it; what they would give is a forecast, and says so.
+# Do [01 What is utilisation](01_what_is_utilisation.ipynb) first if you cannot yet explain "GPU busy". You need 45 minutes and no GPU. Operators, bytes and graphs are counted on your machine and are exact. Without a GPU, times come from a virtual H100: a model of the hardware estimates its kernels, and the launch times depend on how fast this CPU calls PyTorch. CUDA graphs and torch.compile do not run on a virtual GPU; their gains are predicted and labelled as predictions.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -30,7 +30,7 @@ runs = gpulab.runs
 # %% [markdown]
 # ## The symptom
 #
-# A small transformer writes a text: each token is fed back to get the next, so there is one token to work on at a time. No data is loaded, no value is read. It is slower than anyone expected, and a colleague proposes a faster GPU. Predict, then run the program and read the report.
+# A small transformer generates text: each token is the input for the next one, so the model processes one token at a time. The program loads no data and reads no value. It is slower than anyone expected, and a colleague suggests a faster GPU. Answer the question, then run the program and read the report.
 
 # %% tags=["predict"]
 L.predict("idle")
@@ -53,11 +53,11 @@ answer = "b"
 L.check("cause", answer)
 
 # %% [markdown]
-# Three rows of that table are one thing at three depths. *Launch calls* are the driver, taking a kernel. *Operator dispatch* is PyTorch, which picks the kernel, checks shapes and makes room for the result. *Python between operators* is the code above both, yours and that of `nn.Module`. Meanwhile the GPU has nothing to do. (The headline's share is a little lower than GPU idle in the table: it counts the idle time that this cause explains.)
+# Three rows of that table describe three levels of the same work. *Launch calls*: the driver accepts a kernel. *Operator dispatch*: PyTorch selects the kernel, checks shapes and allocates the result. *Python between operators*: the code above both, yours and that of `nn.Module`. During all of this, the GPU has nothing to do. (The share in the headline is a little lower than *GPU idle* in the table: it counts only the idle time that this cause explains.)
 #
-# ### 12.6 The signature: short kernels, and gaps between them
+# ### 12.6 The signature: short kernels with gaps between them
 #
-# That a GPU stands still says nothing of why. An article gives the signature of launch overhead: many small kernels, done quickly, with gaps between them. Does that tell it from its rivals? Here are two more programs with the same wide layers, on 32,768 rows at once: *late* gets its batches from a slow disk, a pause of 8 ms each; *full* has them already.
+# An idle GPU does not tell you the cause. One article describes the signature of launch overhead: many small kernels that finish quickly, with gaps between them. Is this enough to tell it from other causes? Here are two more programs with the same wide layers, on 32,768 rows at once: *late* gets its batches from a slow disk, with a pause of 8 ms each; *full* already has them in memory.
 
 # %% tags=["measure"]
 with L.gpu("late"):
@@ -70,20 +70,20 @@ with L.gpu("full"):
 program = "decode"
 # </fix>
 names = (program, "late", "full")
-seen = {name: launches.signature(runs[name]) for name in names}
+signatures = {name: launches.signature(runs[name]) for name in names}
 findings = {name: gpulab.diagnose(runs[name]).first for name in names}
 for name, finding in findings.items():
     print(f"{name}: {finding.claim}")
-launches.beside(seen, below=f"{runs[program].source}.")
+launches.beside(signatures, below=f"{runs[program].source}.")
 
 # %% [markdown]
-# *GPU idle* parts the program that is busy from the two that wait. *The length of the kernels* parts these two: the one that waits for data has few kernels, and long ones. The last column confirms it: where the idle time stands.
+# *GPU idle* separates the busy program from the two that wait. *The length of the kernels* separates these two: the program that waits for data has few kernels, and long ones. The last column confirms it: it shows which rows contain the idle time.
 
 # %% tags=["claim"]
-small, late, full = seen[program], seen["late"], seen["full"]
+small, late, full = signatures[program], signatures["late"], signatures["full"]
 L.claim(
-    "two programs leave the GPU idle for at least half of the time; at least 90 % of the kernels of the one that waits "
-    "for launches are under 10 us, at most half of those of the one that waits for data, and the first findings differ",
+    "two programs leave the GPU idle for at least half of the time; in the launch-bound one at least 90 % of the "
+    "kernels are shorter than 10 us, in the one that waits for data at most half are, and their first findings differ",
     min(small.idle_frac, late.idle_frac) >= 0.5 > full.idle_frac
     and small.small_frac >= 0.9
     and late.small_frac <= 0.5
@@ -99,33 +99,33 @@ L.claim(
 #
 # ### 12.1 Eight operators, or one
 #
-# GELU is a smooth relative of ReLU. Papers print it as a formula, and a formula typed into Python is a chain of operators: each reads its input from the GPU's memory and writes its output there, for the next one to read. To *fuse* the chain means to make one kernel of it that reads once and writes once.
+# GELU is a smooth variant of ReLU. Papers print it as a formula, and a formula typed into Python is a chain of operators: each operator reads its input from GPU memory and writes its output to GPU memory, where the next one reads it. To *fuse* the chain means to run it as one kernel that reads once and writes once.
 #
-# `0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x.pow(3))))` has eight operators. Predict for 67 million numbers.
+# `0.5 * x * (1 + torch.tanh(0.797 * (x + 0.0447 * x.pow(3))))` has eight operators. Predict the gain for 67 million numbers.
 
 # %% tags=["predict"]
 L.predict("fuse")
 
 
 # %% [markdown]
-# The fused version is PyTorch's own operator. A compiler could write it as well, and before you change anything gpulab can forecast what `torch.compile` would make of the run.
+# The fused version is PyTorch's own operator. A compiler could generate one too, and gpulab can predict the effect of `torch.compile` from the recorded run before you change anything.
 
 # %% tags=["measure"]
-def by_hand(x):
+def gelu_formula(x):
     """GELU as papers print it."""
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x.pow(3))))
 
 
-def in_one(x):
-    """The same, as one operator."""
+def gelu_fused(x):
+    """The same function as one operator."""
     # <fix>
-    # was: return by_hand(x)
+    # was: return gelu_formula(x)
     return functional.gelu(x, approximate="tanh")
     # </fix>
 
 
-def recorded(name, activation, count):
-    """Twelve passes over so many numbers."""
+def record_signature(name, activation, count):
+    """Apply the activation twelve times to this many numbers, and return the signature of the run."""
     with L.gpu(name):
         x = torch.ones(count, device="cuda")
         for _ in range(12):
@@ -134,78 +134,74 @@ def recorded(name, activation, count):
     return launches.signature(runs[name])
 
 
-x, took, moved = torch.linspace(-4, 4, 1000), {}, {}
-for name, activation in {"by hand": by_hand, "in one": in_one}.items():
-    moved[name] = fusion.traffic(partial(activation, x))
-    took[name] = [recorded(f"{name}, {count:,}", activation, count) for count in (1 << 26, 1 << 10)]
-print("by hand, 67 million, forecast for compile:", launches.forecast(runs["by hand, 67,108,864"], "compile"))
+x, results, traffic = torch.linspace(-4, 4, 1000), {}, {}
+for name, activation in {"formula": gelu_formula, "fused": gelu_fused}.items():
+    traffic[name] = fusion.traffic(partial(activation, x))
+    results[name] = [record_signature(f"{name}, {count:,}", activation, count) for count in (1 << 26, 1 << 10)]
+print("predicted for torch.compile, 67 million:", launches.forecast(runs["formula, 67,108,864"], "compile"))
+lines = []
+for name, signatures in results.items():
+    tensors_moved = traffic[name].bytes // (4 * len(x))
+    lines.append((name, traffic[name].operators, tensors_moved, *(f"{result.step_ms:.3f}" for result in signatures)))
 tables.rows(
-    ("", "operators", "times its input moved", "67 million, ms", "1,024, ms"),
-    [
-        (
-            name,
-            moved[name].operators,
-            moved[name].bytes // (4 * len(x)),
-            *(f"{each.step_ms:.3f}" for each in took[name]),
-        )
-        for name in took
-    ],
-    below=f"Operators and bytes are counted here; times: {runs['in one, 1,024'].source}.",
+    ("", "operators", "tensors read or written", "67 million, ms", "1,024, ms"),
+    lines,
+    below=f"Operators and bytes are counted here; times: {runs['fused, 1,024'].source}.",
 )
 
 # %% tags=["claim"]
-slow_ms, quick_ms = (took[name][0].step_ms for name in ("by hand", "in one"))
-display(L.reveal("fuse", slow_ms / quick_ms, "times as fast"), L.same(by_hand(x), in_one(x)))
+formula_ms, fused_ms = (results[name][0].step_ms for name in ("formula", "fused"))
+display(L.reveal("fuse", formula_ms / fused_ms, "times as fast"), L.same(gelu_formula(x), gelu_fused(x)))
 L.claim(
-    "eight operators that move their input 18 times become one that moves it twice, and on 67 million numbers that is "
-    "at least 5 times as fast",
-    [each.operators for each in moved.values()] == [8, 1]
-    and moved["by hand"].bytes == 9 * moved["in one"].bytes
-    and slow_ms >= 5 * quick_ms,
-    before=slow_ms,
-    after=quick_ms,
+    "eight operators move 18 times the bytes of their input, one fused operator moves 2 times; for 67 million numbers "
+    "it is at least 5 times as fast",
+    [count.operators for count in traffic.values()] == [8, 1]
+    and traffic["formula"].bytes == 9 * traffic["fused"].bytes
+    and formula_ms >= 5 * fused_ms,
+    before=formula_ms,
+    after=fused_ms,
     unit="ms",
-    source=runs["in one, 67,108,864"],
+    source=runs["fused, 67,108,864"],
 )
 
 # %% [markdown]
-# Eighteen, because six of the eight operators read one tensor and write one, and two of them read two. With many numbers fusing saves *bytes*; with few it saves *calls*. Only the second is launch overhead.
+# The count is 18 because six of the eight operators read one tensor and write one, and two of them read two. For many numbers, fusion saves *bytes*; for few numbers, it saves *launches*. Only the second is launch overhead.
 #
-# The forecast for the compiler was more careful than what one operator reached. It reads a run, not your formula, and must allow for inputs that each of the eight has of its own. This chain has none.
+# The prediction for the compiler is more cautious than the result of the fused operator. The prediction knows the run but not your formula, so it must allow for the case that each of the eight operators has inputs of its own. In this chain, none has.
 #
-# **When has a compiler paid?** `torch.compile` writes such kernels for any chain, and takes its time in the first call. The next cell compiles the formula on this machine and then divides: the time of the first call, by what each later call gains. It takes up to a minute, and prints nothing until then. (On size tiny it takes a measurement made earlier instead.)
+# **When does a compiler pay off?** `torch.compile` generates such kernels for any chain, but needs time for it in the first call. The next cell compiles the formula on this machine, and divides the time of the first call by the gain of each later call. This takes up to a minute, and prints nothing until then. (With size tiny, it uses an earlier measurement instead.)
 
 # %% tags=["claim"]
 earlier = fusion.MEASURED_EARLIER
-made = L.pick(tiny=lambda: earlier, lab=lambda: fusion.compiled(by_hand, 1 << 17, L.device))()
+compilation = L.pick(tiny=lambda: earlier, lab=lambda: fusion.compiled(gelu_formula, 1 << 17, L.device))()
 # <fix>
-# was: first_call_s = made.before_ms / 1e3
-first_call_s = made.first_call_s
+# was: first_call_s = compilation.before_ms / 1e3
+first_call_s = compilation.first_call_s
 # </fix>
-calls = fusion.break_even(first_call_s, made.before_ms, made.after_ms)
+calls = fusion.break_even(first_call_s, compilation.before_ms, compilation.after_ms)
 L.claim(
-    "the compiler makes one kernel of the formula; its first call has paid only after 100 calls or more",
-    made.kernels == 1 and calls >= 100,
+    "torch.compile generates one kernel for the formula; its first call pays off only after 100 calls or more",
+    compilation.kernels == 1 and calls >= 100,
     before=calls,
     unit="calls",
-    source="recorded on two cores of an AMD EPYC" if made is earlier else MEASURED,
+    source="recorded on two cores of an AMD EPYC" if compilation is earlier else MEASURED,
 )
 
 # %% [markdown]
-# How many depends on what a call gains. Measured earlier, for a million numbers on two cores with torch 2.13: 14.4 s for the first call, 2.7 ms gained by each further one, some five thousand calls. With the 131,072 numbers of this cell a call gains far less, and it takes many more. That is nothing for training, and a lot for a notebook cell, a test, or inputs of ever new sizes, each of which is compiled again. What was compiled once is kept on disk, so the same program pays much less the second time.
+# The exact number depends on the gain per call. An earlier measurement, for a million numbers on two cores with torch 2.13: the first call took 14.4 s, each further call gained 2.7 ms, so it paid off after about five thousand calls. With the 131,072 numbers of this cell, a call gains far less, so it takes many more calls. That is little for training, but a lot for a notebook cell, for a test, or for inputs whose size keeps changing, because each size is compiled again. Compiled code is cached on disk, so the same program needs much less time when it runs again.
 #
-# ### 12.2 An optimizer: a loop, lists, one kernel
+# ### 12.2 An optimizer: for-loop, foreach, fused
 #
-# The same thought for the optimizer. Adam's formula has about seven operators, and a model has many parameters.
+# The same idea works for the optimizer. Adam's formula has about seven operators, and a model has many parameters.
 
 # %% tags=["predict"]
 L.predict("adam")
 
 # %% [markdown]
-# PyTorch has three ways. `foreach=False` goes through parameters one by one. `foreach=True` hands lists of tensors to each operator, and is what you get on a GPU if you say nothing. The third makes one kernel of the whole formula. Which keyword is it? `help(torch.optim.Adam)` knows.
+# PyTorch has three implementations. `foreach=False` processes the parameters one by one. `foreach=True` passes lists of tensors to each operator, and is the default on a GPU. The third one runs the whole formula as one kernel. Which keyword selects it? See `help(torch.optim.Adam)`.
 
 # %% tags=["exercise"]
-# <blank> the keyword that asks for one kernel, as {"name": True}
+# <blank> the keyword that selects one kernel, for example {"name": True}
 # was: best = None
 best = {"fused": True}
 # </blank>
@@ -213,93 +209,95 @@ L.check("keyword", best)
 
 
 # %% tags=["measure"]
-def steps(device, way, count=12):
-    """Steps of Adam on 100 small parameters; gives parameters and optimizer."""
+def adam_steps(device, options, count=12):
+    """Run steps of Adam on 100 small parameters; return the parameters and the optimizer."""
     parameters = launches.tensors(100, 16, device)
-    optimizer = torch.optim.Adam(parameters, lr=1e-3, **way)
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, **options)
     for _ in range(count):
         optimizer.step()
     return parameters, optimizer
 
 
-ways = {"loop": {"foreach": False}, "lists": {"foreach": True}, "one": launches.adam_way(best)}
-forecasts = {"lists": "optimizer=foreach", "one": "optimizer=fused"}
+implementations = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": launches.adam_way(best)}
+rewrites = {"foreach": "optimizer=foreach", "fused": "optimizer=fused"}
 adam, lines = {}, []
-for name, way in ways.items():
+for name, options in implementations.items():
     with L.gpu(f"adam, {name}"):
-        steps("cuda", way)
+        adam_steps("cuda", options)
     adam[name] = launches.signature(runs[f"adam, {name}"])
-    calls = fusion.dispatched(steps("cpu", way)[1].step)
-    told = launches.forecast(runs["adam, loop"], forecasts[name]) if name in forecasts else ""
-    lines.append((name, calls, adam[name].kernels, f"{adam[name].step_ms:.2f}", told))
+    calls = fusion.dispatched(adam_steps("cpu", options)[1].step)
+    predicted = launches.forecast(runs["adam, for-loop"], rewrites[name]) if name in rewrites else ""
+    lines.append((name, calls, adam[name].kernels, f"{adam[name].step_ms:.2f}", predicted))
 tables.rows(
-    ("a step", "calls of PyTorch", "kernels", "ms", "forecast from the loop"),
+    ("per step", "operator calls", "kernels", "ms", "predicted from the for-loop"),
     lines,
-    below=f"Calls are counted on the CPU; kernels and times: {runs['adam, loop'].source}.",
+    below=f"Operator calls are counted on the CPU; kernels and times: {runs['adam, for-loop'].source}.",
 )
 
 # %% tags=["claim"]
-one_by_one, together = ([each.detach() for each in steps("cpu", ways[name])[0]] for name in ("loop", "one"))
-display(L.reveal("adam", adam["loop"].kernels, "kernels"), L.same(one_by_one, together))
+loop_result, fused_result = (
+    [parameter.detach() for parameter in adam_steps("cpu", implementations[name])[0]] for name in ("for-loop", "fused")
+)
+display(L.reveal("adam", adam["for-loop"].kernels, "kernels"), L.same(loop_result, fused_result))
 L.claim(
-    "an Adam step on 100 parameters takes 600 kernels or more in a loop, at most 40 by lists and at most 8 fused; the "
-    "fused step is at least 4 times as fast as the loop",
-    adam["loop"].kernels >= 600
-    and adam["lists"].kernels <= 40
-    and adam["one"].kernels <= 8
-    and 4 * adam["one"].step_ms <= adam["loop"].step_ms,
-    before=adam["loop"].kernels,
-    after=adam["one"].kernels,
+    "an Adam step on 100 parameters launches at least 600 kernels in a for-loop, at most 40 with foreach and at most 8 "
+    "fused; the fused step is at least 4 times as fast as the for-loop",
+    adam["for-loop"].kernels >= 600
+    and adam["foreach"].kernels <= 40
+    and adam["fused"].kernels <= 8
+    and 4 * adam["fused"].step_ms <= adam["for-loop"].step_ms,
+    before=adam["for-loop"].kernels,
+    after=adam["fused"].kernels,
     unit="kernels",
-    source=runs["adam, one"],
+    source=runs["adam, fused"],
 )
 
 # %% [markdown]
-# Counts differ a little from one version of PyTorch to the next, so the claim states ranges. The way from loop to lists is most of it, and on a GPU you have had that since PyTorch 2.0 without asking.
+# The counts differ slightly between versions of PyTorch, so the claim uses limits. Most of the gain comes from foreach, which has been the default on a GPU since PyTorch 2.0.
 #
-# Compare the forecasts with what the virtual GPU then made of it: where this was written, both were within their ranges. That says less than it seems, as both stand on one model of the hardware. On a GPU, measure after a forecast.
+# Compare the predictions with the results on the virtual GPU: when this lesson was written, both results were within the predicted ranges. That proves less than it seems, because both use the same hardware model. On a real GPU, always measure after a prediction.
 #
-# ## One call for all of them
+# ## One launch for all kernels
 #
 # ### 12.3 A CUDA graph
 #
-# Back to the text. Its kernels cannot well be fused further, but for each token they are the same, in the same order, at the same addresses. A CUDA graph records them once and starts all of them with one call.
+# Back to text generation. Its kernels are hard to fuse any further, but they are the same for each token, in the same order, at the same addresses. A CUDA graph records them once and launches all of them with one call.
 
 # %% tags=["predict"]
 L.predict("graph")
 
 
 # %% [markdown]
-# A graph plays back addresses and sizes, not Python. So the program must allow it. A cache of keys and values that grows with each token has a new size and a new address every time. One with room for all tokens from the start has not, and a mask leaves out what is not filled yet. First: is that the same text?
+# A graph replays addresses and sizes, not Python code. So the program must be suitable for it. A key-value cache that grows with each token has a new size and a new address every time. A cache that is allocated for all tokens at the start does not, and a mask excludes the part that is not filled yet. First check: does it produce the same text?
 
 # %% tags=["same"]
-def text(growing, count=24):
-    """Tokens that the decoder writes, on this machine's own device."""
-    writer, token, written = launches.decoder(L.device, growing=growing), torch.tensor([7], device=L.device), []
+def generate(growing, count=24):
+    """Return the tokens that the decoder generates on this machine's own device."""
+    decoder, token, tokens = launches.decoder(L.device, growing=growing), torch.tensor([7], device=L.device), []
     with torch.no_grad():
         for _ in range(count):
-            token = writer(token)
-            written.append(token.clone())
-    return torch.cat(written).cpu()
+            token = decoder(token)
+            tokens.append(token.clone())
+    return torch.cat(tokens).cpu()
 
 
-L.same(text(growing=True), text(growing=False))
+L.same(generate(growing=True), generate(growing=False))
 
 # %% [markdown]
-# Now the forecast. A virtual GPU cannot capture a graph, so without CUDA this is all there is: a replay of the recorded run in which the calls of a token cost one launch of 10 to 30 us, and its kernels follow each other as closely as they do in recorded graphs. That one launch is left of all is what a graph *is*, and no finding of ours. With CUDA the next cells also capture the graph and measure.
+# Now the prediction. A virtual GPU cannot capture a graph, so without CUDA you get only a prediction: a replay of the recorded run, in which all launches of a token are replaced by one of 10 to 30 us, and the kernels follow each other as closely as in recorded graphs. That a single launch remains is the *definition* of a graph, not a result of ours. With CUDA, the next cells also capture the graph and measure it.
 
 # %% tags=["measure"]
 # %gpuwhatif decode cuda_graphs
 
 # %% [markdown]
-# And the colleague's faster GPU? `instant_gpu` asks for one that takes no time at all for any kernel.
+# And the faster GPU that the colleague suggested? `instant_gpu` predicts the effect of a GPU on which every kernel takes no time at all.
 
 # %% tags=["measure"]
 # <fix>
 # was: change = "instant_gpu"
 change = "cuda_graphs"
 # </fix>
-graph, faster_gpu = (runs["decode"].whatif(each).prediction for each in (change, "instant_gpu"))
+graph, faster_gpu = (runs["decode"].whatif(rewrite).prediction for rewrite in (change, "instant_gpu"))
 if L.device == "cuda":
     with torch.no_grad(), L.gpu("graph"):
         replay = launches.captured(lambda: token.copy_(model(token)))
@@ -308,24 +306,26 @@ if L.device == "cuda":
             replay()
             gpulab.step()
     print(f"measured with a graph: {launches.signature(runs['graph']).step_ms:.3f} ms   [{runs['graph'].source}]")
-print(f"one graph: {graph.speedup:.1f} times as fast; a GPU that takes no time: {faster_gpu.speedup:.2f} times")
+print(
+    f"CUDA graph: {graph.speedup:.1f} times as fast; infinitely fast GPU: {faster_gpu.speedup:.2f} times  (predicted)"
+)
 
 # %% tags=["claim"]
-token_calls = launches.signature(runs["decode"]).calls
-at_least = graph.step_ns / graph.worst_ns
-display(L.reveal("graph", graph.speedup, "times as fast, by forecast"))
+launches_per_token = launches.signature(runs["decode"]).calls
+worst_speedup = graph.step_ns / graph.worst_ns
+display(L.reveal("graph", graph.speedup, "times as fast (predicted)"))
 L.claim(
-    "a token takes 60 launches or more; as one graph it is predicted at least 2 times as fast even at the slow end of "
-    "the range, and a GPU that takes no time at all gives less than 1.5 times",
-    token_calls >= 60 and at_least >= 2 and faster_gpu.speedup < 1.5,
+    "a token needs at least 60 launches; the lower end of the prediction for a CUDA graph is at least 2 times as fast, "
+    "and an infinitely fast GPU would be less than 1.5 times as fast",
+    launches_per_token >= 60 and worst_speedup >= 2 and faster_gpu.speedup < 1.5,
     before=graph.step_ns / 1e6,
     after=graph.worst_ns / 1e6,
-    unit="ms a token",
+    unit="ms per token",
     source=runs["decode"],
 )
 
 # %% [markdown]
-# The faster GPU would have bought next to nothing: what a token waits for is the computer that calls, not the GPU that is called. In PyTorch a graph takes four lines, or `torch.compile(model, mode="reduce-overhead")`, which fuses as well:
+# The faster GPU would have gained almost nothing: a token waits for the host that launches the kernels, not for the GPU that runs them. In PyTorch, a graph needs four lines, or `torch.compile(model, mode="reduce-overhead")`, which also fuses operators:
 #
 # ```python
 # graph = torch.cuda.CUDAGraph()
@@ -334,35 +334,35 @@ L.claim(
 # graph.replay()  # for each further token
 # ```
 #
-# What the forecast cannot know: sizes that change. It would say the same of the growing cache, whose graph would be wrong. And where you have more than one text to write, larger batches are the first remedy: the same launches then serve all of them.
+# The prediction cannot know whether sizes change. It would be the same for the growing cache, whose graph would give wrong results. And if you have more than one text to generate, increase the batch size first: then the same launches serve all texts.
 #
-# ### 12.4 What cuts a graph in two
+# ### 12.4 Graph breaks
 #
-# Compilers and graphs need a stretch of tensor code that they may look at as a whole. Articles advise a computation graph with few sequential operations. In PyTorch that begins with a plain thing: nothing in the middle that needs Python.
+# Compilers and CUDA graphs need a section of tensor code that they can process as a whole. Articles recommend a computation graph with few sequential operations. In PyTorch, the first step is simple: nothing in the middle may need Python.
 
 # %% tags=["predict"]
 L.predict("breaks")
 
 
 # %% [markdown]
-# Here are two functions, one that reads a value, and one that prints. `fusing.graphs` asks PyTorch's `torch._dynamo.explain` what torch.compile would see, without compiling: two seconds instead of a minute. Your turn: write `whole` so that it gives the same as `reading`, in one graph.
+# Here are two functions: one reads a value, and one prints. `fusion.graphs` uses PyTorch's `torch._dynamo.explain` to show the graphs that torch.compile would make, without compiling: two seconds instead of a minute. Your turn: write `one_graph` so that it returns the same as `reading`, but in one graph.
 
 # %% tags=["exercise"]
 def reading(x, weight):
-    """Rows of a layer, over its largest value."""
+    """Divide the rows of a layer by its largest value."""
     state = torch.tanh(x @ weight)
     largest = state.abs().max().item()
     return functional.gelu(state / largest)
 
 
 def printing(x, weight):
-    """A layer that tells about itself."""
+    """Print a value of the layer."""
     state = torch.tanh(x @ weight)
     print("largest:", state.abs().max())
     return functional.gelu(state)
 
 
-def whole(x, weight):
+def one_graph(x, weight):
     """The same as `reading`, in one graph."""
     state = torch.tanh(x @ weight)
     # <blank> does Python need to know the largest value?
@@ -373,33 +373,33 @@ def whole(x, weight):
 
 
 rows, weight = torch.linspace(-1, 1, 96).view(8, 12), torch.linspace(-0.08, 0.04, 144).view(12, 12)
-found = {each.__name__: fusion.graphs(each, rows, weight) for each in (reading, printing, whole)}
-for name, each in found.items():
-    print(f"{name:9s} graphs: {each.graphs}, breaks: {each.breaks}")
+explained = {function.__name__: fusion.graphs(function, rows, weight) for function in (reading, printing, one_graph)}
+for name, result in explained.items():
+    print(f"{name:9s} graphs: {result.graphs}, breaks: {result.breaks}")
 
 # %% tags=["claim"]
-display(L.reveal("breaks"), L.same(reading(rows, weight), whole(rows, weight)))
+display(L.reveal("breaks"), L.same(reading(rows, weight), one_graph(rows, weight)))
 L.claim(
-    "a value read or a line printed half way cuts a function into 2 graphs; without it there is 1",
-    (found["reading"].graphs, found["printing"].graphs, found["whole"].graphs) == (2, 2, 1),
-    before=found["reading"].graphs,
-    after=found["whole"].graphs,
+    "reading a value or printing in the middle splits a function into 2 graphs; without it there is 1",
+    (explained["reading"].graphs, explained["printing"].graphs, explained["one_graph"].graphs) == (2, 2, 1),
+    before=explained["reading"].graphs,
+    after=explained["one_graph"].graphs,
     unit="graphs",
     source=COUNTED,
 )
 
 # %% [markdown]
-# Each cut costs twice: nothing is fused across it, and a value that is read makes the host wait for the GPU, so that the launches after it come late ([07](07_host_to_device.ipynb)). `torch.compile(model, fullgraph=True)` turns a cut into an error, which is a good thing to have in a test.
+# Each graph break has two costs: nothing is fused across it, and reading a value makes the host wait for the GPU, so that later launches are delayed ([07](07_host_to_device.ipynb)). `torch.compile(model, fullgraph=True)` turns a graph break into an error, which is useful in a test.
 #
-# ### 12.5 Programs that stay: a persistent kernel
+# ### 12.5 Persistent kernels
 #
-# For work that repeats, an article advises persistent kernels. A kernel is many *programs* (thread blocks), spread over the multiprocessors, 132 on an H100. To scale an array tile by tile you can launch a kernel for each tile; or one kernel with a program for each tile; or one kernel with just as many programs as there are multiprocessors, each of which goes on to the next tile. PyTorch has no switch for the last: one writes such kernels in Triton or CUDA. What there is to count is counted here with a grid that runs programs one after the other in Python. It knows no time.
+# For repetitive work, one article recommends persistent kernels. A kernel consists of many *programs* (thread blocks), which are distributed over the multiprocessors, 132 on an H100. To scale an array tile by tile, you can launch one kernel per tile; or one kernel with one program per tile; or one kernel with as many programs as there are multiprocessors, each of which processes one tile after the other. PyTorch has no switch for the last variant: you write such kernels in Triton or CUDA. The next cell counts launches and loads on a simulated grid that runs the programs one after the other in Python. It measures no times.
 
 # %% tags=["predict"]
 L.predict("loop")
 
 # %% [markdown]
-# **Make.** Write the program that stays: it is number `program.place` of `program.programs`, does every tile that falls to it, and fetches the table as rarely as it can.
+# **Exercise.** Write the persistent program. It is number `program.place` of `program.programs`, processes every tile assigned to it, and loads the table as rarely as possible.
 
 # %% tags=["exercise"]
 TILES, PROGRAMS = 1056, launches.MULTIPROCESSORS
@@ -407,14 +407,14 @@ samples = np.arange(TILES * 64, dtype=np.float32).reshape(TILES, 64)
 
 
 def one_tile(program, out, tile=None):
-    """Scale one tile by the table: the tile given, or the one of this program's number."""
+    """Scale one tile by the table: the given tile, or the tile with this program's number."""
     tile = program.place if tile is None else tile
-    out[tile] = samples[tile] * program.load()  # the table, from the GPU's memory
+    out[tile] = samples[tile] * program.load()  # the table, from GPU memory
 
 
-def staying(program, out):
-    """Scale all tiles that fall to this program."""
-    # <blank> a loop over tiles: which are this program's, and what is fetched before the loop?
+def persistent(program, out):
+    """Scale all tiles that are assigned to this program."""
+    # <blank> a loop over tiles: which tiles belong to this program, and what is loaded before the loop?
     # was: one_tile(program, out)
     gains = program.load()
     for tile in range(program.place, TILES, program.programs):
@@ -422,38 +422,38 @@ def staying(program, out):
     # </blank>
 
 
-outs = {name: np.zeros_like(samples) for name in ("launch a tile", "program a tile", "staying")}
-grids = {name: launches.Grid(np.linspace(1, 2, 64, dtype=np.float32)) for name in outs}
+outputs = {name: np.zeros_like(samples) for name in ("launch per tile", "program per tile", "persistent")}
+grids = {name: launches.Grid(np.linspace(1, 2, 64, dtype=np.float32)) for name in outputs}
 for tile in range(TILES):
-    grids["launch a tile"].launch(one_tile, 1, outs["launch a tile"], tile)
-grids["program a tile"].launch(one_tile, TILES, outs["program a tile"])
-grids["staying"].launch(staying, PROGRAMS, outs["staying"])
-right = np.array_equal(outs["launch a tile"], outs["staying"])
-counts = [(name, each.launches, each.programs, each.loads) for name, each in grids.items()]
+    grids["launch per tile"].launch(one_tile, 1, outputs["launch per tile"], tile)
+grids["program per tile"].launch(one_tile, TILES, outputs["program per tile"])
+grids["persistent"].launch(persistent, PROGRAMS, outputs["persistent"])
+right = np.array_equal(outputs["launch per tile"], outputs["persistent"])
+counts = [(name, grid.launches, grid.programs, grid.loads) for name, grid in grids.items()]
 display(tables.rows(("", "launches", "programs", "loads of the table"), counts))
-L.score("loads", grids["staying"].loads if right else None)
+L.score("loads", grids["persistent"].loads if right else None)
 
 # %% tags=["claim"]
-display(L.reveal("loop"), L.same(outs["launch a tile"], outs["staying"]))
-stays = grids["staying"]
+display(L.reveal("loop"), L.same(outputs["launch per tile"], outputs["persistent"]))
+persistent_grid = grids["persistent"]
 L.claim(
-    "1,056 launches become one in both other ways; only the 132 programs that stay fetch the table an eighth as often, "
-    "with the same result",
-    right and [each.launches for each in grids.values()] == [TILES, 1, 1] and 8 * stays.loads == TILES,
-    before=grids["program a tile"].loads,
-    after=stays.loads,
+    "both other variants need 1 launch instead of 1,056; only the 132 persistent programs also need just an eighth of "
+    "the loads, with the same result",
+    right and [grid.launches for grid in grids.values()] == [TILES, 1, 1] and 8 * persistent_grid.loads == TILES,
+    before=grids["program per tile"].loads,
+    after=persistent_grid.loads,
     unit="loads",
     source=SIMULATED,
 )
 
 # %% [markdown]
-# So one launch is no merit of persistence: any grid gives that. What staying adds is what a program keeps: a table, weights, a counter of work to fetch next. Its price: tiles are dealt out in advance, and if they differ in work, some programs end early.
+# So a single launch is not an advantage of persistent kernels: any grid has it. Their advantage is the state that a program keeps: a table, weights, or a counter for the next work item. Their cost: the tiles are assigned in advance, and if some take longer than others, some programs finish early.
 #
 # ## When none of this helps
 #
-# ### 12.7 Large products
+# ### 12.7 Large matrix products
 #
-# A public course (NERSC, 2023) trained a weather model on an A100: 42.6 samples a second before a fused Adam and 42.6 with it, 42.8 with a compiler on top. Here is a model of that kind, four large products, in bfloat16.
+# A public course (NERSC, 2023) trained a weather model on an A100: 42.6 samples per second without a fused Adam, 42.6 with it, and 42.8 with a compiler as well. Here is a similar model, with four large matrix products in bfloat16.
 
 # %% tags=["predict"]
 L.predict("null")
@@ -465,12 +465,13 @@ WIDTH, ROWS = 4096, 131072
 # </fix>
 
 
-def products(**way):
+def train_large_layers(**adam_options):
     """Train four large layers for some steps."""
-    there = {"device": "cuda", "dtype": torch.bfloat16}
-    net = nn.Sequential(*[nn.Linear(WIDTH, WIDTH, bias=False, **there) for _ in range(4)], nn.Linear(WIDTH, 1, **there))
-    optimizer = torch.optim.AdamW(net.parameters(), **way)
-    inputs = torch.randn(ROWS, WIDTH, **there)
+    options = {"device": "cuda", "dtype": torch.bfloat16}
+    layers = [nn.Linear(WIDTH, WIDTH, bias=False, **options) for _ in range(4)]
+    net = nn.Sequential(*layers, nn.Linear(WIDTH, 1, **options))
+    optimizer = torch.optim.AdamW(net.parameters(), **adam_options)
+    inputs = torch.randn(ROWS, WIDTH, **options)
     for _ in range(8):
         net(inputs).mean().backward()
         optimizer.step()
@@ -478,33 +479,34 @@ def products(**way):
 
 
 with L.gpu("products"):
-    products()
+    train_large_layers()
 with L.gpu("products, fused"):
-    products(fused=True)
-plain, fused = (launches.signature(runs[name]) for name in ("products", "products, fused"))
-gains = {"a fused Adam": plain.step_ms / fused.step_ms}
+    train_large_layers(fused=True)
+default, fused = (launches.signature(runs[name]) for name in ("products", "products, fused"))
+gains = {"fused Adam": default.step_ms / fused.step_ms}
 for change in ("optimizer=fused", "compile", "cuda_graphs"):
-    gains[f"forecast for {change}"] = runs["products"].whatif(change).prediction.speedup
-display(launches.beside({"products": plain, "products, fused": fused}, below=f"{runs['products'].source}."))
-tables.rows(("a change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
+    gains[f"predicted for {change}"] = runs["products"].whatif(change).prediction.speedup
+display(launches.beside({"products": default, "products, fused": fused}, below=f"{runs['products'].source}."))
+tables.rows(("change", "times as fast"), [(name, f"{gain:.3f}") for name, gain in gains.items()])
 
 # %% tags=["claim"]
-display(L.reveal("null", gains["a fused Adam"], "times as fast"))
+display(L.reveal("null", gains["fused Adam"], "times as fast"))
 L.claim(
-    "on four large products neither a fused Adam nor, by forecast, torch.compile or a CUDA graph gains 2 %",
+    "with four large matrix products, a fused Adam gains less than 2 %, and so do, by prediction, torch.compile and a "
+    "CUDA graph",
     max(gains.values()) < 1.02,
-    before=plain.step_ms,
+    before=default.step_ms,
     after=fused.step_ms,
     unit="ms",
     source=runs["products, fused"],
 )
 
 # %% [markdown]
-# The calls of this step happen while the GPU works: they are free already. Look at the signature first, and spare yourself the afternoon.
+# The launches of this step overlap with GPU work, so they already cost nothing. Check the signature first, before you spend an afternoon on it.
 #
-# ## Another symptom
+# ## Transfer
 #
-# Somebody sends you four readings of another run.
+# Someone sends you four counters of another run.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -514,9 +516,9 @@ answer = "b"
 L.check("transfer", answer)
 
 # %% [markdown]
-# ## What you take with you
+# ## Summary
 #
-# Short kernels with gaps: give each call more to do. In this order: more samples at once; operators and optimizers that do more in one; torch.compile, without anything in the middle that needs Python; a CUDA graph, where sizes stay. Long kernels: leave it. The report of [00](00_start_here.ipynb) tells which it is, and the order of fixes on a whole program is told in [03](03_parallel_work_and_batch.ipynb) and [08](08_mixed_precision.ipynb).
+# If kernels are short with gaps between them, give each launch more work, in this order: larger batches; fused operators and optimizers; torch.compile, with nothing in the middle that needs Python; a CUDA graph, if sizes do not change. If kernels are long, none of this helps. The report (see [00](00_start_here.ipynb)) tells you which case you have. For the order of fixes in a whole program, see [03](03_parallel_work_and_batch.ipynb) and [08](08_mixed_precision.ipynb).
 
 # %% tags=["card"]
 L.card()

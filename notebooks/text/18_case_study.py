@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 18 Case study: the path to 90 %
 #
-# A service finds a page of a book by a photograph of it. The team that trains its model looked at a monitor, and saw a GPU that is often idle. You mend the training one change at a time, each chosen from the evidence of the last, and keep what each was worth. Thirty-five minutes. The data pipeline is real and runs on your cores; the GPU is yours, or a virtual H100 that says so.
+# A service finds a page of a book from a photo of it. The team that trains its model looked at a monitor, and saw that the GPU is often idle. You speed up the training one change at a time, choose each change from the evidence of the last run, and record its gain. This takes 35 minutes. The data pipeline is real and runs on your cores; the GPU is your own or a virtual H100, and the results say which.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -13,7 +13,7 @@ L
 # %% [markdown]
 # ## The symptom
 #
-# The program, as it was written on the first day. A step takes 64 photographs. Each is a JPEG file, which is opened, decoded, made smaller, cropped to 64 x 64 pixels, flipped and brightened when the loop asks for it; all that is in the data set `Snapshots`. The model has six convolutions. The loss is fetched in every step, to be printed.
+# Here is the program in its first version. A step uses 64 photos. Each is a JPEG file, which is opened, decoded, downsized, cropped to 64 x 64 pixels, flipped and brightened when the loop asks for it; the dataset `Snapshots` does all of this. The model has six convolutions. The loop reads the loss in every step to print it.
 
 # %% tags=["setup"]
 import torch
@@ -33,7 +33,7 @@ files = synthetic.images(64, 256)
 
 # %% tags=["given"]
 def train(batches, change=None, precision=None, fetch_every=1, layout=torch.contiguous_format):
-    """The loop: every argument is one of the changes to come."""
+    """Train; each argument is one of the changes that you will make."""
     model = network().to("cuda", memory_format=layout)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step, (images, labels) in enumerate(batches):
@@ -56,9 +56,9 @@ L.predict("busy")
 # %% [markdown]
 # ## Measure
 #
-# ### 18.1 An image search that starves
+# ### 18.1 An image search that waits for data
 #
-# `--virtual auto` takes the GPU that is here, or plays an H100 where there is none. The loader and its decoding run for real either way.
+# `--virtual auto` uses your GPU, or a virtual H100 if there is none. The DataLoader and the decoding run for real in both cases.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto before
@@ -66,16 +66,16 @@ train(DataLoader(Snapshots(files, 64 * steps), batch_size=64))
 
 
 # %% tags=["reveal"]
-def computing(run):
-    """The share of the steps in which the GPU computes or copies, by the ledger of a run."""
+def gpu_busy_share(run):
+    """Return the share of the steps in which the GPU computes or copies, from the ledger of a run."""
     return gpulab.diagnose(run).ledger.busy_frac
 
 
 before = gpulab.runs["before"]
-L.reveal("busy", computing(before), "%")
+L.reveal("busy", gpu_busy_share(before), "%")
 
 # %% [markdown]
-# What to change first is a question to the report above. Run the next cell to see it put, then write a letter in place of `None` and run it again.
+# Use the report above to decide what to change first. Run the next cell to see the question, replace `None` with a letter, and run it again.
 
 # %% tags=["check"]
 # <blank> "a", "b", "c" or "d"
@@ -87,7 +87,7 @@ L.check("first", answer)
 # %% [markdown]
 # ### 18.2 The order of changes
 #
-# Many guides name the same four changes: data, batch, precision, waits. Does the order matter? Try precision first, because it is one line. Nothing has to be run for it: `gpulab.whatif` replays the recorded run with that change.
+# Many guides name the same four changes: data loading, batch size, precision, synchronisation. Does the order matter? Try precision first, because it is one line. You need not even run it: `gpulab.whatif` replays the recorded run with this change.
 
 # %% tags=["predict"]
 L.predict("precision")
@@ -104,7 +104,7 @@ L.reveal("precision", early, "times as fast")
 
 # %% tags=["claim"]
 L.claim(
-    "mixed precision, applied first, is predicted to make the starving loop less than 15 % faster",
+    "applied first, to the loop that waits for data, mixed precision is predicted to gain less than 15 %",
     early < 1.15,
     before=early,
     unit="times as fast",
@@ -112,33 +112,33 @@ L.claim(
 )
 
 # %% [markdown]
-# So the data comes first, and there are two ways. Workers decode while the GPU computes, as far as there are cores. Or the work itself goes away: decode every photograph once and keep its bytes (80 x 80 pixels in three colours, 19 kB), send bytes instead of floats, and crop, flip and brighten a whole batch at once on the GPU, which has time. The team of the case did the second, with a library for it; here `decoded` keeps the bytes, `drawn` makes batches of them, and `changed` is what the GPU does.
+# So data loading comes first, and there are two ways to improve it. Workers can decode while the GPU computes, as long as there are enough cores. Or you can avoid the work: decode every photo once and keep the pixels (80 x 80 pixels in three colours, 19 kB), send these bytes to the GPU instead of floats, and crop, flip and brighten a whole batch at once on the GPU, which has time for it. The team in this case did the second, with a library. Here `decoded` stores the pixels, `drawn` makes batches of them, and `changed` is the augmentation on the GPU.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto workers
 train(DataLoader(Snapshots(files, 64 * steps), batch_size=64, num_workers=2))
 
 # %% [markdown]
-# Two workers help, and the loop still waits. Read the advice on the number of workers with one question: do they wait, or compute? These compute, so each needs a core of its own. The card at the top says how many cores there are here; more workers than that share them, and give nothing.
+# Two workers help, but the loop still waits. When you read the recommended number of workers, ask whether the workers wait or compute. These compute, so each of them needs a core of its own. The table at the top shows how many cores you have; more workers than cores have to share them and gain nothing.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto decoded
-kept = decoded(files)
+pixels = decoded(files)
 # <fix>
 # was: train(DataLoader(Snapshots(files, 64 * steps), batch_size=64))
-train(drawn(kept, 64, steps), change=changed)
+train(drawn(pixels, 64, steps), change=changed)
 # </fix>
 
 # %% tags=["measure"]
 # %gpucompare before workers decoded
 
 # %% tags=["claim"]
-sped = gpulab.compare(before, gpulab.runs["decoded"])
+comparison = gpulab.compare(before, gpulab.runs["decoded"])
 L.claim(
-    "decoding once makes a step at least 2.5 times as fast",
-    sped.ratio >= 2.5,
-    before=sped.before_ns / 1e6,
-    after=sped.after_ns / 1e6,
+    "with photos decoded only once, a step is at least 2.5 times as fast",
+    comparison.ratio >= 2.5,
+    before=comparison.before_ns / 1e6,
+    after=comparison.after_ns / 1e6,
     unit="ms",
     source=gpulab.runs["decoded"],
 )
@@ -151,16 +151,16 @@ answer = "b"
 L.check("next", answer)
 
 # %% [markdown]
-# It is the change that was worth next to nothing a moment ago.
+# This is the change that would have gained almost nothing before.
 
 # %% tags=["measure"]
 # %%gpuprofile --virtual auto precise
-train(drawn(kept, 64, steps), change=changed, precision=torch.bfloat16)
+train(drawn(pixels, 64, steps), change=changed, precision=torch.bfloat16)
 
 # %% tags=["claim"]
 late = gpulab.whatif(gpulab.runs["decoded"], "amp=bf16").prediction.speedup
 L.claim(
-    "the same change, after that of the data, is predicted to make a step more than 15 % faster",
+    "after the fix of data loading, the same change is predicted to gain more than 15 %",
     late > 1.15,
     before=early,
     after=late,
@@ -169,86 +169,86 @@ L.claim(
 )
 
 # %% [markdown]
-# The report of `precise` names the layout of the images next: convolutions want the colours of a pixel side by side, and turn every image around to have that. Before you mend it, look at the ledger of `decoded` once more, and at the share of a step in which the GPU is busy.
+# Next, the report of `precise` names the memory layout of the images: convolutions need the channels of a pixel next to each other (channels last), and convert every image to get that. Before you fix it, look at the ledger of `decoded` once more, and at the share of a step in which the GPU is busy.
 
 # %% tags=["predict"]
 L.predict("share")
 
 # %% tags=["reveal"]
-mending = Mending(L, train, kept, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]})
-both = computing(mending.run("precision", "layout")) - computing(gpulab.runs["decoded"])
-L.reveal("share", both, "%")
+optimisation = Mending(L, train, pixels, steps, {(): gpulab.runs["decoded"], ("precision",): gpulab.runs["precise"]})
+change_of_share = gpu_busy_share(optimisation.run("precision", "layout")) - gpu_busy_share(gpulab.runs["decoded"])
+L.reveal("share", change_of_share, "%")
 
 # %% [markdown]
-# ## Make: the shortest way to twice as fast
+# ## Exercise: twice as fast with the fewest changes
 #
-# From here on you choose. `decoded` is where you start, and there are five changes:
+# From here on, you choose. You start from `decoded`, and there are five changes:
 #
-# | name | what it does |
+# | name | change |
 # |---|---|
-# | `"batch"` | 512 photographs in a step in place of 64 |
-# | `"fetch"` | the loss is fetched in every hundredth step |
-# | `"layout"` | model and images with the channels last |
-# | `"pin"` | each batch is pinned by hand before it is copied |
+# | `"batch"` | batches of 512 photos instead of 64 |
+# | `"fetch"` | the loss is read every hundred steps |
+# | `"layout"` | model and images in channels-last layout |
+# | `"pin"` | the loop pins each batch before it copies it |
 # | `"precision"` | autocast to bfloat16, as above |
 #
-# Write the names into `order`, and run the next cell: it trains with each change added to those before it, and says what the report names then. Begin with `("precision", "layout")`, read what is named after it, and add to them. The aim is a photograph in half the time it takes with `decoded`, with as few changes as you can; par is four, and three may do. Then try an order of your own, such as one with the batch first.
+# Write the names into `order`, and run the next cell. It applies your changes one after the other, trains after each, and shows what the report names then. Start with `("precision", "layout")`, read what is named next, and add changes. The goal is to halve the time per photo of `decoded` with as few changes as possible; the target is four, and three may be enough. Then try an order of your own, for example with the batch first.
 
 # %% tags=["exercise"]
-# <blank> the changes in your order, such as ("precision",)
+# <blank> the changes in your order, for example ("precision",)
 # was: order = ()
 order = ("precision", "layout", "fetch", "batch")
 # </blank>
 
 # %% tags=["measure"]
-mending.path(order)
+optimisation.path(order)
 
 # %% tags=["score"]
-L.score("changes", mending.needed(order, target=2))
+L.score("changes", optimisation.needed(order, target=2))
 
 # %% [markdown]
-# ### What each change was worth, for 18.2
+# ### 18.2 continued: the gain of each change
 #
-# All five in one order, and beside it what the same change gives when it is the first one after `decoded`.
+# The table shows all five changes in one order, and next to each of them the gain that it has as the first change after `decoded`.
 
 # %% tags=["measure"]
-everything = ("precision", "layout", "fetch", "batch", "pin")
-mending.early_and_late(everything)
+all_changes = ("precision", "layout", "fetch", "batch", "pin")
+optimisation.early_and_late(all_changes)
 
 # %% tags=["claim"]
 # <fix>
 # was: after = before
-after = mending.run("precision", "layout", "fetch", "batch")
+after = optimisation.run("precision", "layout", "fetch", "batch")
 # </fix>
 L.claim(
-    "the GPU computes for less than a quarter of a step before, and for more than three quarters after",
-    computing(before) < 0.25 and computing(after) > 0.75,
-    before=computing(before),
-    after=computing(after),
+    "the GPU is busy for less than a quarter of a step before the changes, and for more than three quarters after them",
+    gpu_busy_share(before) < 0.25 and gpu_busy_share(after) > 0.75,
+    before=gpu_busy_share(before),
+    after=gpu_busy_share(after),
     unit="%",
     source=after,
 )
 
 # %% tags=["claim"]
-of_data = photo_us(before) / photo_us(gpulab.runs["decoded"])
+loading_gain = photo_us(before) / photo_us(gpulab.runs["decoded"])
 # <fix>
-# was: of_rest = of_data
-of_rest = mending.gain("precision", "layout", "fetch", "batch")
+# was: other_gain = loading_gain
+other_gain = optimisation.gain("precision", "layout", "fetch", "batch")
 # </fix>
 L.claim(
-    "decoding once gives more than the four later changes together",
-    of_data > of_rest,
-    before=of_data,
-    unit="times as fast by the data alone",
+    "decoding once gains more than the four later changes together",
+    loading_gain > other_gain,
+    before=loading_gain,
+    unit="times as fast by data loading alone",
     source=after,
 )
 
 # %% [markdown]
-# Nearly every change gives more in its place than it would have given first. With the data mended the GPU was full already, so a larger batch, or a fetch less, had little to free. Each change that makes the GPU faster leaves the host less time to hide in, and what was hidden comes up: the fetch, then the calls, then the copy. A list of tips cannot know that; the ledger after each change does. How much each gives depends on the host as well: on a faster one the batch gives less.
+# Almost every change gains more in its place than it would have gained first. After the fix of data loading, the GPU was the bottleneck, so a larger batch or fewer reads of the loss could save little. Each change that makes the GPU faster leaves less GPU work for the host's work to overlap with, and what was hidden becomes visible: first the reads of the loss, then the launches, then the copy. A list of tips cannot know that; the ledger after each change does. The gain of each change also depends on the host: on a faster one, the larger batch gains less.
 #
-# ### A popular change, too early
+# ### A popular change, made too early
 #
-# Pinned memory is on every list, and in the very first report the fix had it along. Right after `decoded` it has little to gain: a batch of bytes is 1.2 MB, which takes 0.2 ms at the 6 GB/s of ordinary memory.
+# Pinned memory is on every list of tips, and it was part of the fix in the very first report. Directly after `decoded`, it can gain little: a batch has 1.2 MB, which takes 0.2 ms at the 6 GB/s of pageable memory.
 
 # %% tags=["claim"]
 # <fix>
@@ -256,7 +256,7 @@ L.claim(
 pinned = gpulab.whatif(gpulab.runs["decoded"], "pin_memory").prediction.speedup
 # </fix>
 L.claim(
-    "pinned memory, right after decoding once, is predicted to gain less than a tenth",
+    "directly after decoding once, pinned memory is predicted to gain less than 10 %",
     pinned < 1.1,
     before=pinned,
     unit="times as fast",
@@ -264,53 +264,57 @@ L.claim(
 )
 
 # %% [markdown]
-# And pinned by hand, as the table above has it, it gives even less: the host needs about as long to pin a batch as the copy took. At the end of the path the same change is what the report names first, and it gives its few percent: there the step is short, and the host has time. It pays more where a buffer is used again, or where the loader's own thread pins: [07 Host to device](07_host_to_device.ipynb).
+# If the loop itself pins each batch, as in the table above, the gain is even smaller: pinning takes the host about as long as the copy took. At the end of the path, the report names this same change first, and it gains a few percent: by then the step is short, and the host has time. Pinning gains more if a buffer is reused, or if the DataLoader's own thread pins: see [07 Host to device](07_host_to_device.ipynb).
 #
 # ## Rules of thumb
 #
 # ### 18.3 Four rules on eight machines
 #
-# One guide reads a monitor, and derives what to do. Its four rules, of which the first that fits is taken (low is under a half, high four fifths or more):
+# One guide derives recommendations from a monitor. It has four rules, and the first one that matches is used (low means under a half, high means four fifths or more):
 #
-# | the monitor reads | the rule says |
+# | the monitor shows | the rule recommends |
 # |---|---|
 # | GPU low, CPU high | make batches cheaper |
 # | RAM of the host low | more workers |
 # | GPU low, CPU low | better code |
 # | memory of the GPU low | larger batch |
 #
-# Here are eight machines, each with one cause, as a model: a step takes as long as its slowest side, which is the GPU, the host that launches its work, or whoever makes the batches. So it can be worked out which change helps most.
+# The next cells model eight machines, each with one cause. In this model, a step takes as long as the slowest part of the pipeline: the GPU, the host that launches its work, or the processes that load the batches. So the most effective change can be calculated.
 
 # %% tags=["predict"]
 L.predict("rules")
 
 # %% tags=["reveal"]
-by_rule = sum(monitor_readings.advice(at.readings) == monitor_readings.best(at) for at in monitor_readings.STATIONS)
-L.reveal("rules", by_rule, "of 8")
+machines = monitor_readings.STATIONS
+right_by_rule = sum(monitor_readings.advice(machine.readings) == monitor_readings.best(machine) for machine in machines)
+L.reveal("rules", right_by_rule, "of 8")
 
 # %% tags=["given"]
 monitor_readings.shown()
 
 # %% tags=["claim"]
 # <fix>
-# was: by_side = by_rule
-by_side = sum(monitor_readings.advice_by_side(at) == monitor_readings.best(at) for at in monitor_readings.STATIONS)
+# was: right_by_slowest = right_by_rule
+right_by_slowest = sum(
+    monitor_readings.advice_by_side(machine) == monitor_readings.best(machine) for machine in machines
+)
 # </fix>
 L.claim(
-    "the rules are right on at most half of the machines, and the slowest side names the best change on all eight",
-    by_rule <= 4 and by_side == len(monitor_readings.STATIONS),
-    before=by_rule,
-    after=by_side,
+    "the rules are right on at most half of the machines; the slowest part of the pipeline names the best change on "
+    "all 8",
+    right_by_rule <= 4 and right_by_slowest == len(machines),
+    before=right_by_rule,
+    after=right_by_slowest,
     unit="of 8",
     source=gpulab.lessons.SIMULATED,
 )
 
 # %% [markdown]
-# That the slowest side is right on all eight is no wonder, for the machines are made that way. What matters is that none of the four readings tells which side that is. Free memory of the host says that workers would fit, not that they are missing; a low GPU is a symptom with several causes. The ledger of a run tells.
+# It is no surprise that the slowest part is right on all eight, because the model is built that way. The point is that none of the four numbers shows which part is the slowest. Free host memory says that more workers would fit, not that they are needed; low GPU utilisation is a symptom with several causes. The ledger of a run shows the cause.
 #
 # ### 18.4 A checklist with evidence
 #
-# A checklist is ticked from memory. This one is judged by what a run showed, and its items come up one after the other: *nothing now* does not mean that all is well with an item, but that mending it would give nothing worth a change today.
+# Most checklists are ticked from memory. This one is filled in from recorded runs, and its items become relevant one after the other: *nothing now* does not mean that an item is perfect, but that improving it today would gain almost nothing.
 
 # %% tags=["measure"]
 checklist(before, gpulab.runs["decoded"], after, names=("before", "decoded", "after"))
@@ -320,17 +324,24 @@ checklist(gpulab.runs["decoded"])
 
 # %% tags=["claim"]
 # <fix>
-# was: first, then = items(before), items(before)
-first, then = items(before), items(gpulab.runs["decoded"])
+# was: items_before, items_decoded = items(before), items(before)
+items_before, items_decoded = items(before), items(gpulab.runs["decoded"])
 # </fix>
 L.claim(
-    "of the checklist, batches are to do before and no longer once decoded; precision is to do only then",
-    (first[0].state, then[0].state == OPEN, first[6].state == OPEN, then[6].state) == (OPEN, False, False, OPEN),
+    "in the checklist, data loading is to do before, but no longer once photos are decoded; precision is to do only "
+    "then",
+    (
+        items_before[0].state,
+        items_decoded[0].state == OPEN,
+        items_before[6].state == OPEN,
+        items_decoded[6].state,
+    )
+    == (OPEN, False, False, OPEN),
     source=gpulab.runs["decoded"],
 )
 
 # %% [markdown]
-# On a script of your own, `train.py`, it takes four lines; on a machine without a GPU the virtual one is used.
+# For a script of your own, `train.py`, it takes four lines; on a machine without a GPU, the virtual one is used.
 #
 # ```python
 # import runpy
@@ -342,7 +353,7 @@ L.claim(
 #
 # ## Transfer
 #
-# Another team, other counters. Run the cell to see them.
+# Here are the counters of another team. Run the cell to see them.
 
 # %% tags=["check"]
 # <blank> "a", "b", "c" or "d"

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # 20 Diagnosis drills: can you name the cause before anybody tells you?
+# # 20 Diagnosis drills: can you find the cause on your own?
 #
-# Twelve runs from twelve colleagues, without a word on what is wrong with them. You look at the evidence, name the cause, the first thing to do, and the counter that excludes the explanation you might have fallen for. Then the report says what it thinks.
+# Here are twelve runs from twelve colleagues, without any hint about their problems. You look at the evidence, and name the cause, the first action, and the counter that excludes the most tempting wrong explanation. Then you see the verdict of the report.
 #
-# It takes 55 minutes on any laptop, and three sittings do as well: each of the three rounds of four cases stands alone. All runs were recorded, or computed for a virtual GPU, and each says which.
+# This takes 55 minutes on any laptop. You can also do it in three sessions: each of the three rounds has four independent cases. All runs were recorded on a real machine or computed for a virtual GPU; each run says which.
 
 # %% tags=["device"]
 # %load_ext gpulab
@@ -15,7 +15,7 @@ L
 # %% [markdown]
 # ## The symptom
 #
-# "My job is slow." That is all the owners say, and each has given the job a name. A name is no evidence: two of them mislead.
+# "My job is slow." That is all the owners say, and each has given the job a name. A name is not evidence: two of them are misleading.
 
 # %% tags=["setup"]
 from IPython.display import display
@@ -30,11 +30,11 @@ evidence.catalogue()
 
 
 # %% [markdown]
-# A colleague has a program for such cases. It reads what a monitor shows, the share of time in which the device computes, and advises. Utilisation is one number, so its advice has two forms.
+# A colleague has a program for such cases. It reads the number that a monitor shows, the share of time in which the device computes, and gives advice. Utilisation is a single number, so the program has only two answers.
 
 # %% tags=["given"]
-def by_utilisation(number):
-    """What to do first, from utilisation alone."""
+def advice_by_utilisation(number):
+    """Recommend a first action from utilisation alone."""
     # <fix>
     # was: return drills.CASES[number - 1].action
     busy = drills.reads(number)["busy"]
@@ -42,23 +42,23 @@ def by_utilisation(number):
     # </fix>
 
 
-advice = {each.number: by_utilisation(each.number) for each in drills.CASES}
+advice = {case.number: advice_by_utilisation(case.number) for case in drills.CASES}
 
 # %% [markdown]
-# ### 20.1 What a rule of thumb is worth
+# ### 20.1 How good is a rule of thumb?
 #
-# Each of the twelve was made with one planted cause, so it is known what helps. Predict how often the program finds it.
+# Each of the twelve runs contains one planted cause, so the right first action is known. Predict how often the program finds it.
 
 # %% tags=["predict"]
 L.predict("thumb")
 
 # %% tags=["reveal"]
-right = sum(advice[each.number] == each.action for each in drills.CASES)
+right = sum(advice[case.number] == case.action for case in drills.CASES)
 L.reveal("thumb", right, "of 12")
 
 # %% tags=["claim"]
 L.claim(
-    "advice from utilisation alone is right for at most three of the twelve runs",
+    "advice from utilisation alone is right for at most 3 of the 12 runs",
     right <= 3,
     before=right,
     unit="of 12",
@@ -66,29 +66,29 @@ L.claim(
 )
 
 # %% [markdown]
-# Six of the runs are idle half of the time or more, and for one of those six the advice is right. So a low figure says that something is wrong, and not what. What comes instead of the rule is a habit with three steps:
+# In six of the runs, the device is idle for at least half of the time, and for one of these six the advice is right. So low utilisation says that something is wrong, but not what. Replace the rule of thumb with three steps:
 #
-# 1. **Cause.** Where does a step go? The ledger splits it without a remainder.
+# 1. **Cause.** Where does the time of a step go? The ledger accounts for all of it.
 # 2. **Rival.** Which other cause would look the same so far?
-# 3. **Exclusion.** Which counter would read differently if the rival were true? If there is none, you do not know yet.
+# 3. **Exclusion.** Which counter would read differently if the rival were true? If there is none, you do not know the cause yet.
 #
-# The words for all three stand below. Do not learn them: keep them in sight. In JupyterLab, a click on the list with the right mouse button and *Create New View for Output* puts it beside the notebook. Under it is one example, which is no case of the twelve.
+# The next cell lists the words for all three. You need not memorise them: in JupyterLab, right-click the list and choose *Create New View for Output* to keep it open next to the notebook. Below the list is a worked example, which is not one of the twelve cases.
 
 # %% tags=["measure"]
 display(evidence.words(), evidence.evidence("worked_example"))
 
 # %% [markdown]
-# Read aloud:
+# The worked example, step by step:
 #
-# **Cause.** Three quarters of a step go to waiting for data, and there is one worker: `too_few_workers`. **Action.** `more workers`. **Rival.** `cpu_bound_loading`, where the workers are late because they have too much to compute; more of them would then fight for the same cores. **Exclusion.** `worker_cpu` reads 6 %: a worker that computed would read near 100 %. The answer is `("too_few_workers", "more workers", "worker_cpu")`.
+# **Cause.** Three quarters of a step are spent waiting for data, and there is one worker: `too_few_workers`. **Action.** `more workers`. **Rival.** `cpu_bound_loading`, where the workers are too slow because they compute too much; more workers would then compete for the same cores. **Exclusion.** `worker_cpu` is 6 %: a worker that computes would be near 100 %. The answer is `("too_few_workers", "more workers", "worker_cpu")`.
 #
-# Two traps in the evidence. In the ledger *GPU busy* includes copies that nothing hides; the counter `busy` does not, because a copy keeps no multiprocessor busy. And *absent* is not zero: a CPU has no tensor cores to count.
+# Two details of the evidence are easy to misread. In the ledger, *GPU busy* includes exposed copies; the counter `busy` does not, because a copy occupies no multiprocessor. And *absent* is not zero: a CPU has no tensor cores to count.
 #
-# ### Round one of 20.1: cases 1 to 4
+# ### 20.1, round one: cases 1 to 4
 #
-# Run a cell to see its case, with the question under the evidence. Put your three words in place of `None` and run it again: you are told which of them does not fit, and which reading says so. Decide before you open a hint. Once all three are right, the report's verdict comes. Ask of each of its lines: would it be false if the rival were true?
+# Run a cell to see its case; the question is below the evidence. Replace `None` with your three words, and run the cell again: it says which of them is wrong, and which counter contradicts it. Decide before you open a hint. Once all three are right, you see the verdict of the report. For each line of it, ask: would it be false if the rival were true?
 #
-# Other views are yours as well, such as `gpulab.charts.idle_flame(drills.case(3))` or `gpulab.charts.kernels(drills.case(4))`.
+# You can also use other views, such as `gpulab.charts.idle_flame(drills.case(3))` or `gpulab.charts.kernels(drills.case(4))`.
 
 # %% tags=["exercise"]
 # <blank> case 1 in three words: ("cause", "first action", "counter")
@@ -121,10 +121,10 @@ display(*evidence.drill(L, "case4", answers["case4"]))
 # %% [markdown]
 # ### 20.2 Three questions from memory
 #
-# Everybody asks these seven questions, and usually gets them answered in general. Here each answer has to stand up to a run. They come between the rounds and not all at once: what is recalled after some other work is kept longer than what is read twice in a row. Run the cell to see them.
+# These are three of seven common questions, which usually get a general answer. Here, a run has to support each answer. The questions come between the rounds and not all at once, because you remember longer what you recall after some other work than what you read twice in a row. Run the cell to see them.
 
 # %% tags=["check"]
-# <blank> a letter for each
+# <blank> a letter for each question
 # was: recalled = {"faq1": None, "faq2": None, "faq3": None}
 recalled = {"faq1": "b", "faq2": "c", "faq3": "a"}
 # </blank>
@@ -132,7 +132,7 @@ for key, answer in recalled.items():
     display(L.check(key, answer))
 
 # %% [markdown]
-# ### Round two of 20.1: cases 5 to 8
+# ### 20.1, round two: cases 5 to 8
 
 # %% tags=["exercise"]
 # <blank> case 5 in three words: ("cause", "first action", "counter")
@@ -163,23 +163,24 @@ answers["case8"] = ("unfused_optimizer", "fused optimizer", "optimizer")
 display(*evidence.drill(L, "case8", answers["case8"]))
 
 # %% [markdown]
-# ### A better rule than the first, in 20.1, and where it fails
+# ### 20.1 continued: a better rule of thumb, and where it fails
 #
-# "Low GPU, slow loader: add workers" is a better rule, because it looks at what the loop does. Three of the runs so far look made for it. Each can be replayed with four workers: `gpulab.whatif` says what a step would then take.
+# "Low GPU utilisation, slow loader: add workers" is a better rule, because it looks at what the loop does. It seems to fit three of the runs so far. You can replay each of them with four workers: `gpulab.whatif` predicts the new step time.
 
 # %% tags=["predict"]
 L.predict("workers")
 
 # %% tags=["measure"]
 # <fix>
-# was: asked = {1: drills.case(1), 6: drills.case(1), 3: drills.case(1)}
-asked = {1: drills.case(1), 3: drills.case(3), 6: drills.case(6)}
+# was: replayed = {1: drills.case(1), 6: drills.case(1), 3: drills.case(1)}
+replayed = {1: drills.case(1), 3: drills.case(3), 6: drills.case(6)}
 # </fix>
-times_as_fast = {}
-for number, run in asked.items():
-    told = gpulab.whatif(run, "workers=4").prediction
-    times_as_fast[number] = told.step_ns / told.likely_ns
-    print(f"case {number}: {told.step_ns / 1e6:.1f} -> {told.best_ns / 1e6:.1f}-{told.worst_ns / 1e6:.1f} ms")
+speedup = {}
+for number, run in replayed.items():
+    prediction = gpulab.whatif(run, "workers=4").prediction
+    speedup[number] = prediction.step_ns / prediction.likely_ns
+    before_ms, best_ms, worst_ms = (ns / 1e6 for ns in (prediction.step_ns, prediction.best_ns, prediction.worst_ns))
+    print(f"case {number}: {before_ms:.1f} -> {best_ms:.1f}-{worst_ms:.1f} ms")
 
 # %% tags=["reveal"]
 L.reveal("workers")
@@ -187,18 +188,18 @@ L.reveal("workers")
 # %% tags=["claim"]
 L.claim(
     "four workers are predicted to make case 1 at least three times as fast, and cases 3 and 6 less than 1.2 times",
-    times_as_fast[1] >= 3 and times_as_fast[3] < 1.2 and times_as_fast[6] < 1.2,
-    before=times_as_fast[1],
+    speedup[1] >= 3 and speedup[3] < 1.2 and speedup[6] < 1.2,
+    before=speedup[1],
     unit="times as fast in case 1",
     source=drills.case(1),
 )
 
 # %% [markdown]
-# The remedy that is recommended most often does nothing in two of three runs that look made for it.
+# The most popular fix has no effect in two of the three runs that it seems to fit.
 #
-# ### Round three of 20.1: cases 9 to 12
+# ### 20.1, round three: cases 9 to 12
 #
-# In these four the device is busy nearly all the time, and a monitor shows nothing to do. In at least one of them there is indeed nothing to do.
+# In these four cases, the device is busy almost all the time, and a monitor shows no problem. In at least one of them, there is indeed nothing to fix.
 
 # %% tags=["exercise"]
 # <blank> case 9 in three words: ("cause", "first action", "counter")
@@ -232,26 +233,27 @@ display(*evidence.drill(L, "case12", answers["case12"]))
 L.score("words", drills.right_picks(answers))
 
 # %% [markdown]
-# ### What the first action gave, in 20.1
+# ### 20.1 continued: the gain of the first action
 #
-# Each case has a twin, the same loop with one thing changed. Two of the twins take more samples in a step, so samples per second are compared. For cases 1, 3, 6, 8 and 10 both times were recorded on the CPU that their reports name; the others are virtual, so they say what a model of the GPU expects.
+# For each case there is a fixed version: the same loop with one change. Two of the fixed versions use more samples per step, so the comparison uses samples per second. For cases 1, 3, 6, 8 and 10, both times were recorded on the CPU named in their reports. The other cases are virtual, so their times are estimates from a model of the GPU.
 
 # %% tags=["claim"]
 gains = {}
-for each in drills.CASES:
-    if each.cause == "device_bound":
-        continue  # it has no twin: there is nothing to take out
+for case in drills.CASES:
+    if case.cause == "device_bound":
+        continue  # there is nothing to fix, so there is no fixed version
+    run = drills.case(case.number)
     # <fix>
-    # was: was, now = throughput.step_ms(drills.case(each.number)), throughput.step_ms(drills.case(each.number))
-    was, now = throughput.step_ms(drills.case(each.number)), throughput.step_ms(drills.mended(each.number))
+    # was: before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(run)
+    before_ms, after_ms = throughput.step_ms(run), throughput.step_ms(drills.mended(case.number))
     # </fix>
-    gains[each.number] = each.more_samples * was / now
-    more = f", {each.more_samples:,} times the samples in a step" if each.more_samples > 1 else ""
-    gain = f"{gains[each.number]:8,.1f} times{more}"
-    print(f"case {each.number:2}, {each.action:15} {was:5.1f} -> {now:5.1f} ms a step, {gain}")
+    gains[case.number] = case.more_samples * before_ms / after_ms
+    note = f", with {case.more_samples:,} times the samples per step" if case.more_samples > 1 else ""
+    gain = f"{gains[case.number]:8,.1f} times as fast{note}"
+    print(f"case {case.number:2}, {case.action:15} {before_ms:5.1f} -> {after_ms:5.1f} ms per step, {gain}")
 faster = sum(gain >= 1.5 for gain in gains.values())
 L.claim(
-    "ten of the eleven remedies give at least half as many samples per second again; mending the leak gives no speed",
+    "10 of the 11 first actions raise the samples per second by at least 50 %; fixing the leak changes no speed",
     faster == 10 and 0.9 < gains[10] < 1.1,
     before=faster,
     unit="of 11",
@@ -259,25 +261,25 @@ L.claim(
 )
 
 # %% [markdown]
-# Two lines need a word. The figure of case 5 is no misprint, and no job of yours will see one like it: its step had a single row, and takes no longer with 262,144 of them, because it costs the calls and nothing else. And the leak of case 10 is the honest exception: its step is as fast before as after. It would have ended the job some 16,000 steps later all the same, which no measurement of speed can show.
+# Two lines need an explanation. The number of case 5 is not an error, but you will not see one like it in your own jobs: its step has a single row, and takes no longer with 262,144 rows, because all of its time goes into launches. The leak of case 10 is the exception: its step time does not change. But the leak would have ended the job about 16,000 steps later, and no measurement of speed shows that.
 #
-# Last the third word, the one that people leave out. For each case there is a run with the rival cause. A counter that excludes the rival has to read differently there: twice as much, or half.
+# Finally, look at the third word, which people often leave out. For each case there is a run with the rival cause. A counter that excludes the rival has to read differently in that run: at least twice as much, or at most half.
 
 # %% tags=["claim"]
-apart = {}
-for each in drills.CASES:
+differs = {}
+for case in drills.CASES:
     # <fix>
     # was: counter = "busy"
-    counter = each.excluded_by[0]
+    counter = case.excluded_by[0]
     # </fix>
-    here, there = drills.reads(each.number)[counter], drills.reads(each.rival_file)[counter]
-    apart[each.number] = drills.told_apart(here, there)
-    shown = drills.COUNTERS[counter].told
-    print(f"case {each.number:2}: {counter} reads {shown(here)}; under {each.rival} it reads {shown(there)}")
+    in_case, in_rival = drills.reads(case.number)[counter], drills.reads(case.rival_file)[counter]
+    differs[case.number] = drills.told_apart(in_case, in_rival)
+    formatted = drills.COUNTERS[counter].told
+    print(f"case {case.number:2}: {counter} is {formatted(in_case)}; with {case.rival} it is {formatted(in_rival)}")
 L.claim(
-    "in all twelve cases the excluding counter reads at least twice as much in one of the two runs as in the other",
-    sum(apart.values()) == 12,
-    before=sum(apart.values()),
+    "in all 12 cases the excluding counter differs by at least a factor of two between the case and its rival",
+    sum(differs.values()) == 12,
+    before=sum(differs.values()),
     unit="of 12",
     source=COUNTED,
 )
@@ -285,24 +287,25 @@ L.claim(
 # %% [markdown]
 # ### 20.2 The other four from memory
 #
-# Answers fade. What is recalled after a growing gap stays: tomorrow, then after 3, 7 and 21 days. Nothing will remind you; the last line gives the days to put in your calendar, and the two cells of questions are all there is to run again.
+# People forget answers. You remember them if you recall them after growing intervals: tomorrow, then after 3, 7 and 21 days. gpulab does not remind you; the last line lists the days to put in your calendar. On these days, you only have to run the two cells with questions.
 
 # %% tags=["check"]
-# <blank> a letter for each
+# <blank> a letter for each question
 # was: recalled = {"faq4": None, "faq5": None, "faq6": None, "faq7": None}
 recalled = {"faq4": "c", "faq5": "b", "faq6": "a", "faq7": "b"}
 # </blank>
 for key, answer in recalled.items():
     display(L.check(key, answer))
-print("ask yourself again on days", ", ".join(map(str, days_asked(40)[1:])), "from today; what you missed, tomorrow")
+days = ", ".join(map(str, days_asked(40)[1:]))
+print(f"ask yourself again in {days} days; repeat the questions that you missed tomorrow")
 
 # %% [markdown]
-# ### 20.3 Walk the tree of memory
+# ### 20.3 A decision tree for out-of-memory errors
 #
-# "Out of memory: make the batch smaller" is one remedy for everything. A decision tree asks two things first: when did it fail, and what held the memory? Three runs failed on a virtual T4, and case 10 is on its way there. One of the three, memory 2, is put to you before the tree answers.
+# "Out of memory: reduce the batch size" is one fix for everything. A decision tree first asks two questions: when did the run fail, and what used the memory? Three runs failed on a virtual T4, and case 10 would fail later. Diagnose one of the three, the run memory2, before the tree does.
 
 # %% tags=["exercise"]
-# <blank> "a", "b" or "c"; run it once to see the question
+# <blank> "a", "b" or "c"; run the cell once to see the question
 # was: answer = None
 answer = "b"
 # </blank>
@@ -311,24 +314,25 @@ L.check("oom", answer)
 # %% tags=["claim"]
 failing = {name: drills.beside(name) for name in ("memory1", "memory2", "memory3")} | {"case 10": drills.case(10)}
 # <fix>
-# was: walks = {name: trees.walk(trees.OUT_OF_MEMORY.yes, {"others": False, "states": False}) for name in failing}
-walks = {name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, decision_trees.memory_facts(run)) for name, run in failing.items()}
+# was: facts = {name: decision_trees.memory_facts(drills.case(10)) for name in failing}
+facts = {name: decision_trees.memory_facts(run) for name, run in failing.items()}
 # </fix>
-for name, walked in walks.items():
-    print(f"{name}\n{walked}\n")
-reached = [walked.leaf.name for walked in walks.values()]
+paths = {name: decision_trees.walk(decision_trees.OUT_OF_MEMORY, facts[name]) for name in failing}
+for name, path in paths.items():
+    print(f"{name}\n{path}\n")
+reached = [path.leaf.name for path in paths.values()]
 L.claim(
-    "four runs short of memory lead to four leaves, and a smaller batch stands at one of them",
+    "the tree leads four runs with memory problems to 4 different causes; a smaller batch fixes only one of them",
     reached == ["activations", "states", "long_sample", "leak"],
     before=len(set(reached)),
-    unit="leaves",
+    unit="causes",
     source=COUNTED,
 )
 
 # %% [markdown]
-# ### 20.3 Walk the tree of utilisation
+# ### 20.3 continued: a decision tree for utilisation
 #
-# The same for what you did in your head twelve times: a tree that asks for one counter after the other. Here it is asked about case 8, then about all twelve. Be warned: whoever writes such a tree with the twelve at hand, as we did, has it right for the twelve. So it is also asked about a run that it was not made for, the one that was read aloud above.
+# The second tree does what you did in your head twelve times: it reads one counter after the other. The next cell applies it to case 8, then to all twelve cases. Be careful: we wrote this tree with the twelve cases at hand, so it is no surprise that it is right for them. That is why the cell also applies it to a run that it was not made for: the worked example above.
 
 # %% tags=["claim"]
 tree = decision_trees.UTILISATION
@@ -336,33 +340,33 @@ tree = decision_trees.UTILISATION
 # was: tree = tree.no
 # </fix>
 print(decision_trees.walk(tree, drills.reads(8)))
-leaves = [decision_trees.walk(tree, drills.reads(each.number)).leaf.name for each in drills.CASES]
-found = sum(leaf == each.cause for leaf, each in zip(leaves, drills.CASES, strict=True))
+causes = [decision_trees.walk(tree, drills.reads(case.number)).leaf.name for case in drills.CASES]
+right = sum(cause == case.cause for cause, case in zip(causes, drills.CASES, strict=True))
 L.claim(
-    "the tree names all twelve causes, and that of a thirteenth run",
-    found == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "too_few_workers",
-    before=found,
+    "the decision tree finds the cause of all 12 cases, and of a thirteenth run",
+    right == 12 and decision_trees.walk(tree, drills.reads("worked_example")).leaf.name == "too_few_workers",
+    before=right,
     unit="of 12",
     source=COUNTED,
 )
 
 # %% [markdown]
-# ## Make a tree of your own
+# ## Exercise: a decision tree of your own
 #
-# Write it as a function. It asks for counters one by one, with `read("busy")` and the like, and returns a cause. It is given shares as parts of one, bytes as bytes, and 0.0 for what is absent. First get all twelve right, in any way; then spare counters. The tree above reads 52 for the twelve, and reading all of them every time would be 156. What you have to go by is one table:
+# Write your tree as a function. It reads counters one by one, for example with `read("busy")`, and returns a cause. `read` returns a share as a fraction (0 to 1), a size in bytes, and 0.0 for an absent counter. First get all twelve cases right; then reduce the number of counters that it reads. The tree above reads 52 counters for the twelve cases; reading all of them every time would be 156. This table shows all counters:
 
 # %% tags=["given"]
 evidence.table()
 
 
 # %% tags=["exercise"]
-# <blank> def triage(read): ... return a cause; begin with the counter that divides the twelve best
+# <blank> def triage(read): ... return a cause; start with the counter that divides the twelve cases best
 # was: triage = None
 def triage(read):
     if read("busy") < 0.5:
         if read("loader") > 0.25:
-            computing = read("worker_cpu")
-            return "cpu_bound_loading" if computing > 0.5 else "too_few_workers" if computing else "no_workers"
+            worker_cpu = read("worker_cpu")
+            return "cpu_bound_loading" if worker_cpu > 0.5 else "too_few_workers" if worker_cpu else "no_workers"
         if read("copies") > 0.25:
             return "host_syncs" if read("to_host") else "pageable_copies"
         return "dispatch_bound" if read("calls") > 0.5 else "host_python"
@@ -378,14 +382,14 @@ def triage(read):
 
 
 # </blank>
-done = drills.triaged(triage)
-print(done or "no triage yet")
-L.score("reads", done.counters_read if done and done.right == 12 else None)
+result = drills.triaged(triage)
+print(result or "triage is not written yet")
+L.score("reads", result.counters_read if result and result.right == 12 else None)
 
 # %% [markdown]
 # ## Transfer
 #
-# Another kind of job, with the same three steps. Run the cell to see it.
+# Apply the same three steps to another kind of job. Run the cell to see it.
 
 # %% tags=["check"]
 # <blank> "a", "b" or "c"
@@ -395,11 +399,11 @@ answer = "c"
 L.check("transfer", answer)
 
 # %% [markdown]
-# ## What next
+# ## Next steps
 #
-# - Put `%%gpuprofile` on a slow loop of your own. Before you read the first sentence of the report, look at the bar under it, and say cause, action and excluding counter aloud.
-# - `%gpuwhy NAME` tells for each cause what it is confused with: `%gpuwhy cpu_bound_loading`, `%gpuwhy small_batch`.
-# - What was missed above: [05 Data loading](05_data_loading.ipynb), [07 Host to device](07_host_to_device.ipynb), [08 Mixed precision](08_mixed_precision.ipynb), [09 Memory](09_memory_anatomy_and_oom.ipynb).
+# - Put `%%gpuprofile` on a slow loop of your own. Before you read the first sentence of the report, look at the bar below it, and say the cause, the action and the excluding counter aloud.
+# - `%gpuwhy NAME` explains how gpulab proves a cause, and which other causes look similar: `%gpuwhy cpu_bound_loading`, `%gpuwhy small_batch`.
+# - If you missed something above, see [05 Data loading](05_data_loading.ipynb), [07 Host to device](07_host_to_device.ipynb), [08 Mixed precision](08_mixed_precision.ipynb), [09 Memory](09_memory_anatomy_and_oom.ipynb).
 
 # %% tags=["card"]
 L.card()

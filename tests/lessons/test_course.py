@@ -1,4 +1,4 @@
-"""The course: every notebook is as its rules say, the rules notice what they are for, and it can be copied."""
+"""The course: every notebook obeys the rules, the rules detect defects, and the course can be copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools import nblint
 from tools import notebooks as built
 
 FOLDER = ROOT / "notebooks"
-IDS = [one.id for one in lessons()]
+IDS = [item.id for item in lessons()]
 
 
 def notebook(id="00_start_here"):
@@ -25,20 +25,20 @@ def notebook(id="00_start_here"):
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_a_notebook_is_as_the_rules_say(id):
+def test_a_notebook_obeys_the_rules(id):
     assert nblint.problems(FOLDER / f"{id}.ipynb") == []
 
 
 @pytest.mark.parametrize("id", [*IDS, "index"])
-def test_a_notebook_is_the_one_its_text_makes(id):
-    made = built.from_text(FOLDER / "text" / f"{id}.py")
-    kept = notebook(id)
-    assert [(cell.id, cell.source) for cell in made.cells] == [(cell.id, cell.source) for cell in kept.cells]
-    assert [cell.metadata for cell in made.cells] == [cell.metadata for cell in kept.cells]
+def test_a_notebook_is_built_from_its_text(id):
+    rebuilt = built.from_text(FOLDER / "text" / f"{id}.py")
+    stored = notebook(id)
+    assert [(cell.id, cell.source) for cell in rebuilt.cells] == [(cell.id, cell.source) for cell in stored.cells]
+    assert [cell.metadata for cell in rebuilt.cells] == [cell.metadata for cell in stored.cells]
 
 
 @pytest.mark.parametrize("id", [*IDS, "index"])
-def test_a_text_survives_the_way_to_a_notebook_and_back(id):
+def test_a_text_is_unchanged_after_conversion_to_a_notebook_and_back(id):
     text = (FOLDER / "text" / f"{id}.py").read_text(encoding="utf-8")
     assert built.to_text(built.from_text(FOLDER / "text" / f"{id}.py")).strip() == text.strip()
 
@@ -49,12 +49,12 @@ def test_every_notebook_has_a_lesson_and_every_lesson_a_notebook():
 
 
 @pytest.mark.parametrize("one", lessons(), ids=lambda one: one.id)
-def test_a_lesson_asks_nothing_it_cannot_answer(one):
+def test_every_question_of_a_lesson_has_an_answer(one):
     for question in one.questions:
         assert question.ask.endswith(("?", ".", ".)")), question.ask
         assert question.hints is None or all(question.hints)
         if question.judge is not None:
-            assert question.judge(object()), f"{question.key} takes anything for right"
+            assert question.judge(object()), f"{question.key} accepts any answer"
             continue
         keys = [choice.key for choice in question.choices]
         assert keys == list("abcdefghijkl"[: len(keys)])
@@ -65,36 +65,35 @@ def test_a_lesson_asks_nothing_it_cannot_answer(one):
             assert bounds[:-1] == sorted(bounds[:-1])
         else:
             assert question.right in keys
-            assert question.because, f"{question.key} gives no reason"
-    assert set(one.before) <= set(IDS), "after a lesson that there is not"
+            assert question.because, f"{question.key} has no explanation"
+    assert set(one.before) <= set(IDS), "requires a lesson that does not exist"
 
 
-def test_paths_lead_through_lessons_that_there_are_and_each_begins_early():
+def test_paths_contain_only_lessons_that_exist():
     for numbers in PATHS.values():
         assert [lesson(number).number for number in numbers] == list(numbers)
 
 
 def test_the_right_answers_are_not_all_the_same_letter():
-    rights = [one.right for each in lessons() for one in each.questions if one.right]
-    assert max(rights.count(letter) for letter in "abcd") < 0.6 * len(rights)
+    letters = [question.right for item in lessons() for question in item.questions if question.right]
+    assert max(letters.count(letter) for letter in "abcd") < 0.6 * len(letters)
 
 
-def test_the_index_and_the_readme_are_what_the_lessons_say():
+def test_the_index_and_the_readme_agree_with_the_lessons():
     for path, links, before in ((FOLDER / "text" / "index.py", "", "# "), (ROOT / "README.md", "notebooks/", "")):
         text = path.read_text(encoding="utf-8")
         assert built.with_course(text, links, before) == text, "run tools/notebooks.py index"
     assert all(f"{id}.ipynb" in contents.table() for id in IDS)
 
 
-# The rules notice what they are for.
+# The rules detect defects.
 
 
 def changed(change):
-    """What the rules say of lesson 00 with one thing changed."""
-    one = copy.deepcopy(notebook())
-    change(one)
-    told = lesson("00")
-    return [problem for rule in nblint.RULES for problem in rule(one, told)]
+    """Return the problems that the rules find in lesson 00 after one change."""
+    edited = copy.deepcopy(notebook())
+    change(edited)
+    return [problem for rule in nblint.RULES for problem in rule(edited, lesson("00"))]
 
 
 def code(one, role):
@@ -119,7 +118,7 @@ DEFECTS = {
     "a comment above a magic": (lambda one: code(one, "setup").update(source="# x\n%%time\n1"), "above its cell magic"),
     "a semicolon": (lambda one: code(one, "setup").update(source="plot();"), "semicolon"),
     "a comment for nbval": (lambda one: code(one, "setup").update(source="# NBVAL_SKIP\n1"), "NBVAL"),
-    "a mark left open": (lambda one: code(one, "setup").update(source="# <fix>\n1"), "does not end"),
+    "a mark left open": (lambda one: code(one, "setup").update(source="# <fix>\n1"), "has no end"),
     "a path in an output": (
         lambda one: code(one, "check").outputs.append(nbformat.v4.new_output("stream", text="/home/me")),
         "names a path",
@@ -144,40 +143,40 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_is_noticed(name):
-    change, said = DEFECTS[name]
+def test_a_defect_is_detected(name):
+    change, keyword = DEFECTS[name]
     if name == "a question never asked":
-        told = changed(lambda one: [cell.update(source="pass") for cell in one.cells if '"time"' in cell.source])
+        problems = changed(lambda one: [cell.update(source="pass") for cell in one.cells if '"time"' in cell.source])
     else:
-        told = changed(change)
-    assert any(said in problem for problem in told), told
+        problems = changed(change)
+    assert any(keyword in problem for problem in problems), problems
 
 
-def test_lesson_00_as_it_is_has_none_of_these_defects():
+def test_lesson_00_has_none_of_these_defects():
     assert changed(lambda one: None) == []
 
 
-def test_a_notebook_too_large_or_written_otherwise_is_noticed(tmp_path, monkeypatch):
+def test_a_notebook_that_is_too_large_or_not_canonical_is_detected(tmp_path, monkeypatch):
     path = tmp_path / "00_start_here.ipynb"
     path.write_text(json.dumps(notebook()), encoding="utf-8")
     monkeypatch.setattr(nblint, "MOST_BYTES", 1000)
-    told = nblint.problems(path)
-    assert any("bytes" in problem for problem in told)
-    assert any("canonical" in problem for problem in told)
+    problems = nblint.problems(path)
+    assert any("bytes" in problem for problem in problems)
+    assert any("canonical" in problem for problem in problems)
 
 
-def test_a_claim_that_raises_or_says_nothing_is_told_as_such():
-    one = notebook()
-    claims = [cell for cell in one.cells if cell.cell_type == "code" and cell.metadata.tags[0] == "claim"]
+def test_a_claim_that_raises_or_has_no_output_is_reported():
+    edited = notebook()
+    claims = [cell for cell in edited.cells if cell.cell_type == "code" and cell.metadata.tags[0] == "claim"]
     claims[0].outputs = [nbformat.v4.new_output("error", ename="ValueError", evalue="no", traceback=[])]
     claims[1].outputs = []
-    told = list(built.verdicts(one))
-    assert told[0] == "ValueError: no"
-    assert told[1].startswith("says nothing")
-    assert told[2].startswith("HOLDS")
+    verdicts = list(built.verdicts(edited))
+    assert verdicts[0] == "ValueError: no"
+    assert verdicts[1].startswith("says nothing")
+    assert verdicts[2].startswith("HOLDS")
 
 
-# Copied to a learner's folder.
+# Copies in a learner's folder.
 
 
 def test_the_course_is_copied_with_solutions_and_without_outputs(tmp_path, capsys):
@@ -185,18 +184,18 @@ def test_the_course_is_copied_with_solutions_and_without_outputs(tmp_path, capsy
     assert "jupyter lab" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "course").glob("*.ipynb")}
     assert names == {f"{id}.ipynb" for id in [*IDS, "index"]}
-    mine = nbformat.read(tmp_path / "course" / "00_start_here.ipynb", as_version=4)
-    theirs = nbformat.read(tmp_path / "course" / "solutions" / "00_start_here.ipynb", as_version=4)
-    for one in (mine, theirs):
-        nbformat.validate(one)
-        cells = [cell for cell in one.cells if cell.cell_type == "code"]
+    starter = nbformat.read(tmp_path / "course" / "00_start_here.ipynb", as_version=4)
+    solution = nbformat.read(tmp_path / "course" / "solutions" / "00_start_here.ipynb", as_version=4)
+    for version in (starter, solution):
+        nbformat.validate(version)
+        cells = [cell for cell in version.cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in cells)
         assert not any("# <" in cell.source or "# was:" in cell.source for cell in cells)
-    texts = ["\n".join(cell.source for cell in one.cells) for one in (mine, theirs)]
+    texts = ["\n".join(cell.source for cell in version.cells) for version in (starter, solution)]
     assert ["# your turn" in text for text in texts] == [True, False]
 
 
-def test_what_a_learner_wrote_stays(tmp_path, capsys):
+def test_an_existing_notebook_is_not_overwritten(tmp_path, capsys):
     main(["lessons", str(tmp_path)])
     (tmp_path / "00_start_here.ipynb").write_text("mine", encoding="utf-8")
     capsys.readouterr()
@@ -205,19 +204,19 @@ def test_what_a_learner_wrote_stays(tmp_path, capsys):
     assert "0 notebooks written" in capsys.readouterr().out
 
 
-def test_a_folder_that_cannot_be_written_is_said_in_a_sentence(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["lessons", str(tmp_path / "file" / "course")]) == 1
     assert "cannot be copied" in capsys.readouterr().err
 
 
-def test_an_installation_without_notebooks_says_what_to_do(monkeypatch, tmp_path):
+def test_an_installation_without_notebooks_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setattr(handout, "__file__", str(tmp_path / "a" / "b" / "handout.py"))
-    with pytest.raises(GpulabError, match="packed without them"):
+    with pytest.raises(GpulabError, match="does not contain the notebooks"):
         handout.notebooks()
 
 
-def test_the_file_for_nbval_is_where_it_says(capsys):
+def test_the_nbval_command_prints_the_path_of_its_configuration(capsys):
     assert main(["nbval"]) == 0
     assert capsys.readouterr().out.strip() == str(SANITIZER)
     assert SANITIZER.is_file()

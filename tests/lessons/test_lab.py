@@ -1,4 +1,4 @@
-"""A lesson as it is done: predict, reveal, check, same, claim, score, hint, card; its text is the same everywhere."""
+"""An open lesson: predict, reveal, check, same, claim, score, hint, card; its text is the same on every machine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from gpulab.views.sheet import palette
 from gpulab.views.sheet.sheet import Verdict
 from tests.support.runs.made_runs import run_of
 
+PREDICTION = "You predicted"
 HINTS = ("the report", "the wait share", "the line with num_workers")
 LESSON = Lesson(
     id="99_made",
     title="Made",
     question="is it?",
     minutes=5,
-    outcomes=("tell one from the other",),
+    outcomes=("distinguish two causes",),
     symptom="slow",
     signature="a counter",
-    fix="mend it",
+    fix="repair it",
     not_when="it is not broken",
     experiments=(Experiment(number="99.1", shows="all"),),
     questions=(
@@ -67,28 +68,28 @@ def lab():
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path, monkeypatch):
+def progress_file(tmp_path, monkeypatch):
     monkeypatch.setenv(course_progress.VARIABLE, str(tmp_path / "deep" / "progress.json"))
 
 
 def test_the_device_card_says_what_the_notebook_runs_on(lab):
-    told = repr(lab)
-    assert "99 Made: is it?" in told
-    assert "Some CPU" in told
-    assert "2 may be used" in told
-    assert "virtual H100" in told
-    assert "tell one from the other" in lab._repr_mimebundle_()["text/html"]
-    assert "all of it live" in repr(laboratory.Lab(LESSON, Machine(), "full", "cuda"))
+    text = repr(lab)
+    assert "99 Made: is it?" in text
+    assert "Some CPU" in text
+    assert "2 available" in text
+    assert "virtual H100" in text
+    assert "distinguish two causes" in lab._repr_mimebundle_()["text/html"]
+    assert "virtual" not in repr(laboratory.Lab(LESSON, Machine(), "full", "cuda"))
 
 
 @pytest.mark.parametrize(("size", "expected"), [("tiny", 1), ("lab", 2), ("full", 2)])
-def test_a_size_picks_its_value_and_full_is_as_lab_where_nothing_else_is_said(lab, size, expected):
+def test_a_size_selects_its_value_and_full_defaults_to_the_value_of_lab(lab, size, expected):
     lab.size = size
     assert lab.pick(1, 2) == expected
     assert lab.pick(1, 2, 3) == {"tiny": 1, "lab": 2, "full": 3}[size]
 
 
-def test_the_size_is_asked_for_said_by_the_environment_or_fits_the_device(monkeypatch):
+def test_the_size_comes_from_the_argument_the_environment_or_the_device(monkeypatch):
     monkeypatch.setenv("GPULAB_SIZE", "tiny")
     assert gpulab.lab("00").size == "tiny"
     assert gpulab.lab("00_start_here", size="full").size == "full"
@@ -99,53 +100,54 @@ def test_the_size_is_asked_for_said_by_the_environment_or_fits_the_device(monkey
         gpulab.lab("00")
 
 
-def test_a_lesson_that_there_is_not_is_an_error_that_names_those_there_are():
+def test_an_unknown_lesson_is_an_error_that_lists_the_lessons():
     with pytest.raises(GpulabError, match="00_start_here"):
         gpulab.lab("77_nothing")
 
 
-def test_a_question_is_put_with_its_choices_and_folded_hints(lab):
-    put = lab.predict("share")
-    assert repr(put).splitlines() == ["share: How much?", "a: little", "b: much"]
-    html = put._repr_html_()
+def test_a_question_is_shown_with_its_choices_and_collapsed_hints(lab):
+    view = lab.predict("share")
+    assert repr(view).splitlines() == ["share: How much?", "a: little", "b: much"]
+    html = view._repr_html_()
     assert html.count("<details") == 3
     assert "the line with num_workers" in html
     assert 'L.answer("share", "a")' in html.replace("&quot;", '"')
 
 
-def test_what_is_measured_decides_and_the_prediction_stands_beside_it(lab):
+def test_the_measured_value_decides_and_the_html_also_shows_the_prediction(lab):
     lab.answer("share", "B ")
-    told = lab.reveal("share", 0.12, "%")
-    assert repr(told).splitlines() == ["share: a) little", "It waits."]
-    html = told._repr_html_()
+    solution = lab.reveal("share", 0.12, "%")
+    assert repr(solution).splitlines() == ["share: a) little", "It waits."]
+    html = solution._repr_html_()
     assert "b) much" in html
     assert "12 %" in html
     assert "Look again." in html
     assert repr(lab.reveal("share", 0.9)).startswith("share: b) much")
 
 
-def test_a_question_is_resolved_without_a_prediction_too_and_not_before_anything_is_measured(lab):
-    assert "nothing" in lab.reveal("cause")._repr_html_()
+def test_a_question_is_resolved_without_a_prediction_but_not_before_the_measurement(lab):
+    assert PREDICTION not in lab.reveal("cause")._repr_html_()
     assert repr(lab.reveal("cause")).startswith("cause: a) data")
-    assert "nothing was measured yet" in repr(lab.reveal("share"))
+    assert "share: a)" not in repr(lab.reveal("share"))
+    assert "share: b)" not in repr(lab.reveal("share"))
 
 
-def test_text_is_the_same_whatever_was_predicted_and_measured(lab):
+def test_the_text_does_not_depend_on_the_prediction_and_the_measured_value(lab):
     before = repr(lab.reveal("share", 0.1))
     lab.answer("share", "b")
     assert repr(lab.reveal("share", 0.2, "%")) == before
 
 
-def test_a_letter_that_there_is_not_is_an_error_that_names_the_letters(lab):
+def test_an_unknown_letter_or_question_is_an_error_that_lists_the_known_ones(lab):
     with pytest.raises(GpulabError, match="a, b"):
         lab.answer("share", "c")
     with pytest.raises(GpulabError, match="share, cause, number"):
         lab.predict("nothing")
 
 
-def test_a_check_gives_the_reason_either_way(lab):
+def test_a_check_gives_the_reason_for_right_and_wrong_answers(lab):
     assert "not answered yet" in repr(lab.check("cause", None))
-    assert "cause: not yet: Count them." in repr(lab.check("cause", "b"))
+    assert "cause: not right yet: Count them." in repr(lab.check("cause", "b"))
     right = repr(lab.check("cause", "a"))
     assert "cause: right. Yes, data." in right
     assert "The loader is late." in right
@@ -153,34 +155,33 @@ def test_a_check_gives_the_reason_either_way(lab):
     assert "number: right." in repr(lab.check("number", 3))
 
 
-def test_hints_tell_more_each_time_and_then_the_last_again(lab):
-    told = [repr(lab.hint("cause")) for _ in range(4)]
-    assert [hint in line for hint, line in zip((*HINTS, HINTS[2]), told, strict=True)] == [True] * 4
+def test_hints_come_one_by_one_and_the_last_one_repeats(lab):
+    lines = [repr(lab.hint("cause")) for _ in range(4)]
+    assert [hint in line for hint, line in zip((*HINTS, HINTS[2]), lines, strict=True)] == [True] * 4
     assert HINTS[0] in repr(lab.hint("opens"))
     assert "no hint" in repr(lab.hint("number"))
 
 
-def test_a_claim_is_one_line_however_long_and_its_figures_are_in_the_html_alone(lab):
+def test_a_claim_is_one_line_however_long_and_its_values_appear_only_in_the_html(lab):
     sentence = "two workers cut the share of time that the loop waits for data " * 3
-    told = lab.claim(sentence.strip(), True, before=0.67, after=0.24, unit="%")
-    assert repr(told) == f"HOLDS  {sentence.strip()}  [measured here]"
-    assert "67 % -&gt; 24 %" in told._repr_html_()
+    claim = lab.claim(sentence.strip(), True, before=0.67, after=0.24, unit="%")
+    assert repr(claim) == f"HOLDS  {sentence.strip()}  [measured here]"
+    assert "67 % -&gt; 24 %" in claim._repr_html_()
     assert "51 % -&gt; 0.4 %" in lab.claim("it does", True, before=0.51, after=0.004, unit="%")._repr_html_()
     assert "51 % -&gt; 0 %" in lab.claim("it does", True, before=0.51, after=0.0, unit="%")._repr_html_()
     assert repr(lab.claim("it does", False, source=COUNTED)) == "FAILS  it does  [counted here]"
 
 
-def test_how_it_turned_out_stands_out_and_what_failed_says_what_to_do(lab):
-    held, failed = (lab.claim("twice as fast", holds)._repr_html_() for holds in (True, False))
-    assert f'background:{palette.GOOD}">HOLDS</span>  twice as fast' in held
-    assert f'background:{palette.BAD}">FAILS</span>  twice as fast' in failed
-    assert "write that first" in failed
-    assert "write that first" not in held
+def test_verdicts_are_highlighted_and_a_failed_claim_says_what_to_do(lab):
+    holding, failing = (lab.claim("twice as fast", holds)._repr_html_() for holds in (True, False))
+    assert f'background:{palette.GOOD}">HOLDS</span>  twice as fast' in holding
+    assert f'background:{palette.BAD}">FAILS</span>  twice as fast' in failing
+    assert failing.count("<") > holding.count("<")  # one more line: what to do
     assert ">right</span>. Yes" in lab.check("cause", "a")._repr_html_()
-    assert ">not yet</span>: Count them." in lab.check("cause", "b")._repr_html_()
+    assert ">not right yet</span>: Count them." in lab.check("cause", "b")._repr_html_()
     assert f'{palette.OPEN}">not answered yet</span>' in lab.check("cause", None)._repr_html_()
     assert ">reached</span>" in lab.score("opens", 3)._repr_html_()
-    assert ">not yet</span>" in lab.score("opens", 4)._repr_html_()
+    assert ">not reached yet</span>" in lab.score("opens", 4)._repr_html_()
 
 
 @pytest.mark.parametrize(
@@ -191,11 +192,11 @@ def test_how_it_turned_out_stands_out_and_what_failed_says_what_to_do(lab):
         ("a: 4 opens, par is 3: not yet", "not yet", ("a: 4 opens, par is 3: ", "")),
     ],
 )
-def test_the_word_that_says_so_is_found_at_the_beginning_or_after_a_colon(text, word, around):
+def test_the_verdict_word_is_at_the_beginning_or_after_a_colon(text, word, around):
     assert Verdict(text, word=word).around == around
 
 
-def test_a_claim_names_the_run_its_figures_were_read_from(lab):
+def test_a_claim_names_the_source_of_its_values(lab):
     run = run_of([])
     virtual = replace(run, source=replace(run.source, how="virtual", device="H100 SXM"))
     assert repr(lab.claim("it does", True, source=virtual)).endswith("[virtual H100 SXM, estimated]")
@@ -203,38 +204,38 @@ def test_a_claim_names_the_run_its_figures_were_read_from(lab):
     assert repr(lab.claim("it does", True, source=measured)).endswith("[measured here]")
 
 
-def test_no_claim_holds_on_results_that_differ(lab):
-    assert repr(lab.same([1.0, 2.0], [1.0, 2.0])) == "SAME  both give the same result"
+def test_the_claim_after_different_results_fails(lab):
+    assert repr(lab.same([1.0, 2.0], [1.0, 2.0])).startswith("SAME")
     assert repr(lab.claim("it is faster", True)).startswith("HOLDS")
     assert repr(lab.same([1.0, 2.0], [1.0, 3.0])).startswith("DIFFERENT")
-    assert repr(lab.claim("it is faster", True)).startswith("FAILS  it is faster: the two do not give the same result")
-    assert repr(lab.claim("another thing", True)).startswith("HOLDS"), "said of the next claim alone"
+    assert repr(lab.claim("it is faster", True)).startswith("FAILS  it is faster: ")
+    assert repr(lab.claim("another thing", True)).startswith("HOLDS"), "only the next claim fails"
     assert repr(lab.same([1.0, 2.0], [1.0, 2.1], equal=0.2)).startswith("SAME")
 
 
-def test_a_score_is_a_count_beside_par(lab):
-    assert repr(lab.score("opens", None)) == "opens: not done yet; par is 3 file opens"
-    assert repr(lab.score("opens", 2000)) == "opens: 2,000 file opens, par is 3: not yet"
-    assert repr(lab.score("opens", 3)) == "opens: 3 file opens, par is 3: reached"
-    assert "not yet" in repr(lab.score("kept", 9))
-    assert "reached" in repr(lab.score("kept", 11))
+def test_a_score_is_a_count_compared_with_its_target(lab):
+    assert repr(lab.score("opens", None)) == "opens: not done yet; the target is 3 file opens"
+    assert repr(lab.score("opens", 2000)) == "opens: 2,000 file opens, target 3: not reached yet"
+    assert repr(lab.score("opens", 3)) == "opens: 3 file opens, target 3: reached"
+    assert repr(lab.score("kept", 9)).endswith(": not reached yet")
+    assert repr(lab.score("kept", 11)).endswith(": reached")
 
 
-def test_the_card_sums_up_and_can_be_kept(lab, tmp_path):
+def test_the_card_sums_up_the_lesson_and_can_be_saved(lab, tmp_path):
     lab.answer("share", "a")
     lab.reveal("share", 0.1, "%")
     lab.check("cause", "a")
     lab.claim("it is so", True, before=2.0, after=1.0, unit="ms")
     lab.claim("it is not", False)
-    told = repr(lab.card())
-    assert "1 of 2 claims held here" in told
-    assert "2 -> 1 ms" in told
-    assert "when it does not help: it is not broken" in told
-    assert "How much?" in told
+    text = repr(lab.card())
+    assert "1 of 2 claims held here" in text
+    assert "2 -> 1 ms" in text
+    assert "it is not broken" in text
+    assert "How much?" in text
     assert "it is so" in lab.card().save(tmp_path / "card.html").read_text(encoding="utf-8")
 
 
-def test_a_claim_that_is_made_again_replaces_the_one_before(lab):
+def test_a_repeated_claim_replaces_the_earlier_one(lab):
     lab.claim("it is so", False)
     lab.claim("it is so", True)
     lab.claim("4 files are opened, not 3,000", True)
@@ -246,7 +247,7 @@ def test_a_claim_that_is_made_again_replaces_the_one_before(lab):
     assert "2 of 2 claims held here" in repr(lab.card())
 
 
-def test_predictions_outlive_the_kernel_and_can_be_changed(lab):
+def test_predictions_survive_a_kernel_restart_and_can_be_changed(lab):
     lab.answer("share", "a")
     lab.answer("cause", "b")
     again = laboratory.Lab(LESSON, Machine(), "tiny", "cpu")
@@ -254,12 +255,12 @@ def test_predictions_outlive_the_kernel_and_can_be_changed(lab):
     again.answer("cause", "a")
     assert course_progress.predicted("99_made") == {"share": "a", "cause": "a"}
     fewer = replace(LESSON, questions=LESSON.questions[1:])
-    assert "nothing" not in laboratory.Lab(fewer, Machine(), "tiny", "cpu").reveal("cause")._repr_html_()
+    assert PREDICTION in laboratory.Lab(fewer, Machine(), "tiny", "cpu").reveal("cause")._repr_html_()
     course_progress.predict("99_made", {"share": "z"})
-    assert "nothing" in laboratory.Lab(LESSON, Machine(), "tiny", "cpu").reveal("share", 0.1)._repr_html_()
+    assert PREDICTION not in laboratory.Lab(LESSON, Machine(), "tiny", "cpu").reveal("share", 0.1)._repr_html_()
 
 
-def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
+def test_results_and_predictions_are_stored_side_by_side(lab):
     lab.answer("share", "a")
     lab.card()
     lab.answer("share", "b")
@@ -267,16 +268,17 @@ def test_what_is_done_and_what_is_predicted_are_kept_beside_each_other(lab):
     assert course_progress.predicted("99_made") == {"share": "b"}
 
 
-def test_a_card_says_where_to_go_on():
-    told = " ".join(repr(gpulab.lab("01").card()).split())
-    assert f"05 Data loading ({lesson('05').minutes} minutes; path" in told
-    assert "is the GPU slow, or is it waiting?" in told
-    assert '"one evening", "training is slow"' in told
-    assert "09 Memory" in told
-    assert 'This was the last lesson of "one evening".' in repr(gpulab.lab("08").card())
+def test_a_card_lists_the_next_lessons():
+    text = " ".join(repr(gpulab.lab("01").card()).split())
+    following = lesson("05")
+    assert f"05 {following.title} ({following.minutes} minutes; path" in text
+    assert following.question in text
+    assert '"one evening", "training is slow"' in text
+    assert "09 Memory" in text
+    assert "one evening" in repr(gpulab.lab("08").card())
 
 
-def test_progress_is_kept_here_and_only_as_counts(lab):
+def test_progress_is_stored_only_as_counts(lab):
     lab.answer("share", "a")
     lab.reveal("share", 0.1)
     lab.check("cause", "b")
@@ -287,7 +289,7 @@ def test_progress_is_kept_here_and_only_as_counts(lab):
     assert "secret" not in course_progress.path().read_text(encoding="utf-8")
 
 
-def test_progress_can_be_turned_off_and_survives_what_is_none_of_ours(lab, monkeypatch, tmp_path):
+def test_progress_can_be_disabled_and_ignores_invalid_files(lab, monkeypatch, tmp_path):
     file = tmp_path / "odd.json"
     monkeypatch.setenv(course_progress.VARIABLE, str(file))
     for text in ("{", "[1]", json.dumps({"done": {"00_start_here": {"date": "x"}, "other": 3}, "predicted": 4})):
@@ -302,19 +304,19 @@ def test_progress_can_be_turned_off_and_survives_what_is_none_of_ours(lab, monke
     lab.card()
 
 
-def test_what_is_shown_of_progress_counts_lessons_and_minutes(monkeypatch):
+def test_the_progress_view_counts_lessons(monkeypatch):
     from gpulab.lessons import progress
     from gpulab.lessons.course import lessons
 
     assert f"0 of {len(lessons())} lesson" in repr(progress())
     done = course_progress.Done(date="2026-11-22", device="CPU", predicted=3, foreseen=2, right=1, held=4, claims=4)
     course_progress.remember("00_start_here", done)
-    told = repr(progress())
-    assert f"1 of {len(lessons())} lesson" in told
-    assert "2 of 3" in told
+    text = repr(progress())
+    assert f"1 of {len(lessons())} lesson" in text
+    assert "2 of 3" in text
 
 
-def test_a_block_is_recorded_on_a_gpu_that_is_here_or_played(lab):
+def test_a_block_is_recorded_on_a_real_or_a_virtual_gpu(lab):
     with lab.gpu("block"):
         model = torch.nn.Linear(64, 64).cuda()
         for _ in range(4):
@@ -325,7 +327,7 @@ def test_a_block_is_recorded_on_a_gpu_that_is_here_or_played(lab):
     assert len(run.event_rows)
 
 
-def test_so_many_steps_of_a_block_are_recorded_as_were_asked_for(lab):
+def test_the_number_of_recorded_steps_of_a_block_can_be_set(lab):
     with lab.gpu("few", steps=3):
         model = torch.nn.Linear(64, 64).cuda()
         for _ in range(12):

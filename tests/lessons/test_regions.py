@@ -26,35 +26,35 @@ def test_the_solution_is_the_cell_without_marks():
     )
 
 
-def test_the_starter_keeps_fixes_and_asks_for_blanks():
+def test_the_starter_contains_the_fixes_and_the_task_of_each_blank():
     assert starter(CELL) == (
         "def loaders():\n    first = make(workers=2)\n    # your turn: choose a prefetch factor\n"
         "    if slow:\n        second = None\n    return first, second"
     )
 
 
-def test_the_sabotaged_cell_has_neither():
+def test_the_sabotaged_cell_contains_the_old_code():
     assert sabotaged(CELL) == (
         "def loaders():\n    first = make(workers=0)\n    if slow:\n        second = None\n    return first, second"
     )
 
 
 def test_a_cell_without_regions_is_the_same_in_every_form():
-    plain = "%%gpuprofile before\nx = 1  # was: 2\n\n"
-    assert solution(plain) == starter(plain) == sabotaged(plain) == plain
-    assert marked(plain) == ()
+    cell = "%%gpuprofile before\nx = 1  # was: 2\n\n"
+    assert solution(cell) == starter(cell) == sabotaged(cell) == cell
+    assert marked(cell) == ()
 
 
-def test_the_regions_of_a_cell_are_told():
+def test_the_kinds_of_the_regions_of_a_cell_are_listed():
     assert marked(CELL) == ("fix", "blank")
 
 
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        ("# <fix>\nx = 1", "does not end"),
-        ("x = 1\n# </fix>", "did not begin"),
-        ("# <fix>\nx = 1\n# </blank>", "did not begin"),
+        ("# <fix>\nx = 1", "has no end"),
+        ("x = 1\n# </fix>", "has no start"),
+        ("# <fix>\nx = 1\n# </blank>", "has no start"),
         ("# <fix>\n# <blank> y\n# </blank>\n# </fix>", "inside another"),
     ],
 )

@@ -245,15 +245,15 @@ def test_cards_beside_one_another_have_their_seconds_as_rows():
     assert shown["b"]["reason"].tolist() == ["-", "power"]
 
 
-def test_an_interval_is_right_within_two_seconds_and_else_told_which_end_is_wrong():
+def test_an_interval_is_right_within_two_seconds_and_the_feedback_names_the_wrong_end():
     card = watched_card(name="dusty", warms_c_per_w=hot_card.DUSTY_C_PER_W)
     begun, ended = hot_card.held_down(card, HEAT)
     assert wrong_interval((begun, ended)) is None
     assert wrong_interval([begun - 2, ended + 2]) is None
-    assert "still at its highest" in wrong_interval((10, ended))
-    assert "before that" in wrong_interval((begun + 3, ended))
-    assert "after that too" in wrong_interval((begun, ended - 3))
-    assert "free by then" in wrong_interval((begun, ended + 3))
+    assert "start at second 10:" in wrong_interval((10, ended))
+    assert f"start at second {begun + 3:g}:" in wrong_interval((begun + 3, ended))
+    assert f"end at second {ended - 3:g}:" in wrong_interval((begun, ended - 3))
+    assert f"end at second {ended + 3:g}:" in wrong_interval((begun, ended + 3))
     for other in (42, (1, 2, 3), "ab", ("a", "b"), (None, 3)):
         assert "two numbers" in wrong_interval(other)
 

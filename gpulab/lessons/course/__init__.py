@@ -1,6 +1,6 @@
-"""The course: one module for each notebook, with its title, questions, hints and card.
+"""The course: one module for each notebook, with its title, questions, hints and summary card.
 
-A lesson is added as a module here that holds `LESSON`, and a notebook of the same name.
+To add a lesson, add a module that defines `LESSON`, and a notebook with the same name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from gpulab.errors import GpulabError
 from gpulab.lessons.lesson import Lesson
 
-# From where a learner stands to the lessons that help, in order.
+# Learning paths: the numbers of their lessons, in order.
 PATHS: dict[str, tuple[str, ...]] = {
     "one evening": ("00", "01", "05", "08"),
     "training is slow": ("01", "05", "07", "03", "08", "12", "18", "20"),
@@ -22,18 +22,18 @@ PATHS: dict[str, tuple[str, ...]] = {
 
 @cache
 def lessons() -> tuple[Lesson, ...]:
-    """All of them, in the order of their numbers."""
-    names = sorted(each.name for each in pkgutil.iter_modules(__path__) if each.name.startswith("n"))
+    """Return all lessons, in the order of their numbers."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("n"))
     return tuple(importlib.import_module(f"{__name__}.{name}").LESSON for name in names)
 
 
 def lesson(id: str) -> Lesson:
-    """The lesson of this name, or of this number ("05"). Raises GpulabError where there is none."""
-    for one in lessons():
-        if id in (one.id, one.number):
-            return one
+    """Return the lesson with this name or number ("05"). Raises GpulabError if there is none."""
+    for candidate in lessons():
+        if id in (candidate.id, candidate.number):
+            return candidate
     raise GpulabError(
         f"There is no lesson {id!r}.",
-        why=f"the lessons are {', '.join(one.id for one in lessons())}",
+        why=f"the lessons are {', '.join(item.id for item in lessons())}",
         fix="use one of these names",
     )

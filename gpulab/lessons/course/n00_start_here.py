@@ -1,4 +1,4 @@
-"""Lesson 00: one loop from profile to fix, and how to take a time that means something."""
+"""Lesson 00: one training loop from profile to fix, and how to time it correctly."""
 
 from __future__ import annotations
 
@@ -10,117 +10,127 @@ LESSON = Lesson(
     question="why is the GPU idle?",
     minutes=20,
     budget_s=40,
-    without_gpu="everything runs; the CPU is the device",
+    without_gpu="everything runs; the model trains on the CPU",
     outcomes=(
         "profile any training cell by putting %%gpuprofile on top of it",
-        "read a diagnosis: cause, evidence, fix, and what the fix can give at most",
-        "put before and after side by side, and tell a difference from noise",
-        "take a time that means something: warm, to the end of the work, more than once",
+        "read a diagnosis: the cause, the evidence, the fix, and the largest speed-up the fix can give",
+        "compare two runs and tell a difference from noise",
+        "time code correctly: after a warm-up, until the device has finished, and more than once",
     ),
-    symptom="Training is slow, and whatever computes is mostly idle.",
+    symptom="Training is slow, and the GPU (or the CPU that trains the model) is mostly idle.",
     signature="The share of each step in which the loop waits for its next batch.",
-    fix="What the report names: here, workers that fetch the next batches while the model trains.",
-    not_when="The loop does not wait for data; then the report names something else, and so does the course.",
+    fix="Apply the fix in the report: here, DataLoader workers that load the next batches while the model trains.",
+    not_when="The loop does not wait for data. Then the report names another cause, and another lesson covers it.",
     experiments=(
-        Experiment(number="00.1", shows="a clock stopped too early against one that waits for the work"),
-        Experiment(number="00.2", shows="an unknown machine against one whose limits are known"),
-        Experiment(number="00.3", shows="a loop that fetches its own data against one whose workers do"),
+        Experiment(number="00.1", shows="a timer that is stopped too early, and one that waits for the work to finish"),
+        Experiment(number="00.2", shows="how many CPU cores this process may use"),
+        Experiment(number="00.3", shows="a loop that loads its own data, and one with DataLoader workers"),
     ),
     questions=(
         Question(
             key="time",
-            ask="A call hands its work, 20 ms of it, to a queue. A clock is started before the call and stopped when "
-            "the call returns. How much of the 20 ms does it see?",
+            ask="A call puts 20 ms of work on a queue. You start a timer before the call and stop it when the call "
+            "returns. How much of the 20 ms does the timer measure?",
             choices=(
-                Choice(
-                    key="a", text="all of it", below=None, told="The call does not wait for the work it hands over."
-                ),
-                Choice(key="b", text="about half", told="None of the work need be done when the call returns."),
-                Choice(key="c", text="next to nothing", told="Nobody has waited for the work."),
+                Choice(key="a", text="all of it", below=None, told="The call does not wait for the work to finish."),
+                Choice(key="b", text="about half", told="The work may not even have started when the call returns."),
+                Choice(key="c", text="almost nothing", told="Nothing waited for the work to finish."),
             ),
             right="c",
-            because="Only the handing over is timed, and every CUDA kernel is handed over so. Before you stop a clock, "
-            "wait until the queue is empty; on a GPU, torch.cuda.synchronize() does that.",
+            because="The timer measures only how long it takes to put the work on the queue. Every CUDA kernel is "
+            "launched in this way. Before you stop a timer, wait until the queue is empty; on a GPU, call "
+            "torch.cuda.synchronize().",
             hints=(
-                "Look at when the call returns, and when the work is done.",
+                "When does the call return, and when is the work done?",
                 "Compare the time of the call with the time until the queue is empty.",
-                "The line that waits, future.result() here, comes after the clock was stopped.",
+                "The line that waits (here future.result()) runs after the timer has stopped.",
             ),
         ),
         Question(
             key="wait",
-            ask="The photos come from DataLoader(dataset, batch_size=16). How much of each training step does the "
-            "model spend waiting for its next batch?",
+            ask="The photos come from DataLoader(dataset, batch_size=16). What share of each training step does the "
+            "loop spend waiting for its next batch?",
             choices=(
                 Choice(
                     key="a",
-                    text="next to nothing: the DataLoader reads ahead",
+                    text="almost nothing: the DataLoader reads ahead",
                     below=0.1,
-                    told="It reads ahead only with workers, and has none unless you ask for them.",
+                    told="It reads ahead only with workers, and by default it has none.",
                 ),
-                Choice(key="b", text="about a third", below=0.5, told="Sixteen reads in turn outlast a small step."),
+                Choice(
+                    key="b",
+                    text="about a third",
+                    below=0.5,
+                    told="Sixteen reads, one after the other, take longer than a small step.",
+                ),
                 Choice(key="c", text="more than half", told="You added up the sixteen reads."),
             ),
-            because="Without workers the loop itself reads the 16 photos, one after the other, 8 ms each before they "
-            "are decoded: 128 ms at least, for a model that needs a fraction of that.",
+            because="Without workers, the training loop itself reads the 16 photos one after the other. Each read "
+            "takes 8 ms before the photo is decoded, so a batch takes at least 128 ms. The model needs a fraction of "
+            "that.",
             hints=(
-                "How many photos does a batch have, how long does one take, and who reads them?",
-                "Compare 16 x 8 ms with what a small model needs for a step.",
-                "The line time.sleep(self.wait_s) stands in the dataset, and without workers the loop itself runs it.",
+                "How many photos are in a batch, how long does one take, and which process reads them?",
+                "Compare 16 x 8 ms with the time that a small model needs for a step.",
+                "time.sleep(self.wait_s) is in the dataset, and without workers the training loop itself runs it.",
             ),
         ),
         Question(
             key="gain",
-            ask="Two workers fetch batches while the model trains. How many times as fast is a step?",
+            ask="Two workers load batches while the model trains. How many times as fast is a step?",
             choices=(
                 Choice(
                     key="a",
-                    text="about once: as many photos have to be read as before",
+                    text="about as fast as before: the number of photos to read is the same",
                     below=1.2,
-                    told="As many, but two reads can wait at the same time.",
+                    told="The number is the same, but the two workers read at the same time.",
                 ),
                 Choice(
                     key="b",
-                    text="about two times, or a little more",
+                    text="about two times as fast, or a little more",
                     below=3.5,
-                    told="Two batches are fetched at once.",
+                    told="Two batches are loaded at the same time.",
                 ),
                 Choice(
                     key="c",
-                    text="five times or more: the model no longer waits",
-                    told="It waits less, but two workers fetch only twice as much at once.",
+                    text="at least five times as fast: the loop no longer waits",
+                    told="It waits less, but two workers load only twice as many batches per second.",
                 ),
             ),
-            because="Two batches are fetched at once, which halves the wait, and the model computes meanwhile instead "
-            "of afterwards, which gives a little more. Few cores, and other programs on them, take from that.",
+            because="Two batches are loaded at the same time, which halves the wait. The model also trains during "
+            "loading instead of after it, which gives a little more. Few cores, or other programs on them, reduce the "
+            "gain.",
             hints=(
-                "How many batches are fetched at once, before and after?",
-                "Compare 16 reads in turn by one process with 16 reads by each of two.",
-                "The line num_workers=2 says how many processes read.",
+                "How many batches are loaded at the same time, before and after?",
+                "Compare one process that reads 16 photos in turn with two processes that each do.",
+                "num_workers=2 sets how many processes load data.",
             ),
         ),
         Question(
             key="parts",
-            ask="Which sentence does the report bear out? Look at where a step goes.",
+            ask="Which statement does the report support? Look at 'Where the step time goes'.",
             choices=(
                 Choice(
                     key="a",
                     text="A faster processor for the model would help most.",
-                    told="It shortens computing alone.",
+                    told="It shortens only the computation.",
                 ),
-                Choice(key="b", text="Work on the data can give more than work on the model.", told="Waiting is most."),
+                Choice(
+                    key="b",
+                    text="Faster data loading can gain more than a faster model.",
+                    told="Waiting for data is the largest part.",
+                ),
                 Choice(
                     key="c",
-                    text="The step has parts that nobody can account for.",
-                    told="They are named, and sum to it.",
+                    text="Some parts of the step are unexplained.",
+                    told="All parts are named, and they add up to the step time.",
                 ),
             ),
             right="b",
-            because="No work on a part can give more than that part takes.",
+            because="Optimising a part of the step can never save more time than this part takes.",
             hints=(
-                "Look at the bar under 'Where a step goes'.",
+                "Look at the bar under 'Where the step time goes'.",
                 "Compare waiting for data with computing, in ms per step.",
-                "The line 'waiting for data' is the longest part of the bar.",
+                "'waiting for data' is the longest part of the bar.",
             ),
         ),
     ),

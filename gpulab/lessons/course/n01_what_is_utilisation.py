@@ -1,4 +1,4 @@
-"""Lesson 01: what the number called utilisation counts, what it does not, and which numbers tell the rest."""
+"""Lesson 01: what GPU utilisation measures, what it does not measure, and which counters fill the gap."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from gpulab.lessons.labs.machine import hot_card
 from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
-# Of each number its definition (a choice of the question "cards"), and what sets it apart from its neighbours.
+# For each metric: its definition (a choice of the question "cards"), and how it differs from similar metrics.
 CARDS: dict[str, tuple[str, str]] = {
-    "utilisation": ("c", "it asks whether anything runs, not how much of the GPU runs it"),
-    "memory used": ("f", "it is a number of bytes that are held, whether or not anyone reads them"),
-    "memory controller": ("a", "it is a share of time, and says nothing of how much memory is held"),
-    "SM activity": ("h", "it is averaged over the multiprocessors, so one busy one of 132 gives 1 %"),
-    "occupancy": ("d", "it counts warps that are resident, not whether they get anything done"),
-    "cache hit rate": ("g", "it is a share of requests, and says nothing of how many there were"),
-    "PCIe throughput": ("b", "it is what travels between host and GPU, not inside the GPU"),
-    "MFU": ("e", "it sets the model's arithmetic against the peak, and is the only one that counts work done"),
+    "utilisation": ("c", "it says whether any kernel runs, not how much of the GPU the kernel uses"),
+    "memory used": ("f", "it is the number of allocated bytes, whether or not anything reads them"),
+    "memory controller": ("a", "it is a share of time, and does not depend on how much memory is allocated"),
+    "SM activity": ("h", "it is averaged over the multiprocessors, so one busy SM out of 132 gives 1 %"),
+    "occupancy": ("d", "it counts resident warps, whether or not they make progress"),
+    "cache hit rate": ("g", "it is a share of requests, and does not depend on how many requests there were"),
+    "PCIe throughput": ("b", "it measures transfers between host and GPU, not inside the GPU"),
+    "MFU": ("e", "it divides the model's arithmetic by the peak, and is the only metric that counts useful work"),
 }
 
 
 def wrong_cards(answer: Any) -> str | None:
-    """What is still wrong with these matches, or None."""
+    """Return the problem with these matches of metrics and definitions; None if all are right."""
     if not isinstance(answer, Mapping):
         return f"give a letter for each of {', '.join(CARDS)}"
     if missing := [name for name in CARDS if not str(answer.get(name) or "").strip()]:
@@ -30,241 +30,295 @@ def wrong_cards(answer: Any) -> str | None:
     wrong = [name for name, (letter, _) in CARDS.items() if str(answer[name]).strip().lower() != letter]
     if not wrong:
         return None
-    return f"{len(CARDS) - len(wrong)} of {len(CARDS)} match. Look again at {wrong[0]}: {CARDS[wrong[0]][1]}"
+    return f"{len(CARDS) - len(wrong)} of {len(CARDS)} are right. Check {wrong[0]} again: {CARDS[wrong[0]][1]}"
 
 
-HELD_WITHIN_S = 2  # how near to each end of the interval is near enough
+TOLERANCE_S = 2  # how far each end of the interval may be off
 
 
 def wrong_interval(answer: Any) -> str | None:
-    """What is still wrong with this interval, in seconds, in which heat held the dusty card down; or None."""
+    """Return the problem with this interval (seconds) of thermal throttling of the dusty card; None if it is right."""
     try:
-        begun_s, ended_s = (float(each) for each in answer)
+        start_s, end_s = (float(second) for second in answer)
     except (TypeError, ValueError):
-        return "give two numbers, the first and the last second, as (5, 8)"
+        return "give two numbers, the first and the last second, for example (5, 8)"
     card = hot_card.watched_card(name="dusty fans", warms_c_per_w=hot_card.DUSTY_C_PER_W)
     first_s, last_s = hot_card.held_down(card, hot_card.HEAT) or (0.0, 0.0)
-    if abs(begun_s - first_s) > HELD_WITHIN_S:
-        where = "the clock is still at its highest then" if begun_s < first_s else "the clock was held down before that"
-        return f"it does not begin at second {begun_s:g}: {where}"
-    if abs(ended_s - last_s) > HELD_WITHIN_S:
-        where = "the clock is free by then" if ended_s > last_s else "the clock is held down after that too"
-        return f"it does not end at second {ended_s:g}: {where}"
+    if abs(start_s - first_s) > TOLERANCE_S:
+        why = "the clock is still at its maximum then" if start_s < first_s else "throttling started earlier"
+        return f"thermal throttling does not start at second {start_s:g}: {why}"
+    if abs(end_s - last_s) > TOLERANCE_S:
+        why = "throttling ended earlier" if end_s > last_s else "the clock is still throttled after that"
+        return f"thermal throttling does not end at second {end_s:g}: {why}"
     return None
 
 
 LESSON = Lesson(
     id="01_what_is_utilisation",
     title="What is utilisation?",
-    question="if the GPU is 100 % used, is it working hard?",
+    question="does a GPU at 100 % utilisation work hard?",
     minutes=45,
     budget_s=60,
-    without_gpu="what needs a GPU is computed for a virtual H100; ranking by work done is measured on the CPU",
+    without_gpu="what needs a GPU runs on a virtual H100; the ranking by useful work is measured on the CPU",
     before=("00_start_here",),
     outcomes=(
-        "say what GPU utilisation counts, and name a counter that tells a full GPU from one that is merely occupied",
-        "say how wrong a reading once a second can be, and when it is good enough",
-        "tell memory that is held from memory that is read, and heat from a power limit",
+        "say what GPU utilisation measures, and name a counter that tells a full GPU from an almost empty one",
+        "estimate the error of one utilisation reading per second, and decide when it is good enough",
+        "tell allocated memory from memory traffic, and thermal throttling from a power limit",
         "rank jobs by the work they do (MFU) instead of by how busy they keep the GPU",
     ),
-    symptom="The monitor says 100 %, and nobody can say whether that is good.",
-    signature="Blocks per kernel against multiprocessors, and arithmetic against the peak: both low at a high reading.",
-    fix="Judge by work done: steps per second, MFU. Use utilisation for one thing only, to notice a GPU that waits.",
-    not_when="The reading is low: then the GPU waits, utilisation has told you so, and the report names for what.",
+    symptom="The monitor shows 100 % utilisation, and nobody knows whether that is good.",
+    signature="Few blocks per kernel compared with the number of multiprocessors, and arithmetic far below the peak, "
+    "at a high utilisation.",
+    fix="Judge a job by useful work: steps per second, MFU. Use utilisation only to detect a GPU that waits.",
+    not_when="Utilisation is low: then the GPU does wait, and the report says for what.",
     experiments=(
-        Experiment(number="01.1", shows="one multiprocessor at work against all of them: the same reading"),
-        Experiment(number="01.2", shows="a job watched once a second, twenty times a second, and traced"),
-        Experiment(number="01.3", shows="memory that is full against a memory controller that is busy"),
-        Experiment(number="01.4", shows="a card that gets hot, and one whose power is capped, at an even load"),
-        Experiment(number="01.5", shows="jobs ranked by utilisation against jobs ranked by the work they do"),
-        Experiment(number="01.6", shows="eight numbers of a monitor, matched with what they count"),
+        Experiment(number="01.1", shows="one busy multiprocessor and all of them: the same utilisation"),
+        Experiment(number="01.2", shows="a job sampled once per second, sampled 20 times per second, and traced"),
+        Experiment(number="01.3", shows="memory that is full, and a memory controller that is busy"),
+        Experiment(
+            number="01.4", shows="a GPU that overheats and a GPU with a lowered power limit, under the same load"
+        ),
+        Experiment(number="01.5", shows="jobs ranked by utilisation, and ranked by the work they do"),
+        Experiment(number="01.6", shows="eight metrics of a GPU monitor and their definitions"),
     ),
     questions=(
         Question(
             key="busy",
-            ask="A kernel runs on 1 of the 132 multiprocessors of an H100, and another follows as soon as it is done. "
-            "What does GPU utilisation read?",
+            ask="A kernel runs on 1 of the 132 multiprocessors of an H100. As soon as it finishes, the next one "
+            "starts. What does GPU utilisation show?",
             choices=(
-                Choice(key="a", text="about 1 %", below=0.2, told="That would be a mean over the multiprocessors."),
+                Choice(key="a", text="about 1 %", below=0.2, told="That would be an average over the multiprocessors."),
                 Choice(key="b", text="about 50 %", below=0.8, told="Neither the time nor the GPU is half used."),
-                Choice(key="c", text="about 100 %", told="At every moment some kernel runs."),
+                Choice(key="c", text="about 100 %", told="At any time, some kernel is running."),
             ),
-            because="The driver counts the share of time in which one or more kernels ran. One is as good as all.",
+            because="The driver measures the share of time in which at least one kernel ran. One kernel on one "
+            "multiprocessor counts as much as a kernel on all of them.",
             hints=(
-                "Take the two meanings in the text above: what would each of them read?",
-                "Compare the share of the time with work, and the share of the multiprocessors with work.",
-                "The line that runs one kernel after the other leaves no time without work.",
+                "Take the two meanings in the text above: what would each of them show?",
+                "Compare the share of time with work, and the share of multiprocessors with work.",
+                "The loop starts one kernel after the other, so at any time some kernel is running.",
             ),
         ),
         Question(
             key="tell",
-            ask="Utilisation reads about the same for both variants. Which counter tells, from a run of the slow one "
-            "alone, that the GPU is nearly empty?",
+            ask="Utilisation is about the same in both variants. Which counter shows, from the slow run alone, that "
+            "the GPU is almost empty?",
             choices=(
-                Choice(key="a", text="kernels a step", told="There are many here, but many could each be large too."),
-                Choice(key="b", text="blocks per kernel against multiprocessors", told="One block cannot be shared."),
-                Choice(key="c", text="idle time between kernels", told="There is next to none in either variant."),
+                Choice(key="a", text="kernels per step", told="There are many kernels, but each could still be large."),
+                Choice(
+                    key="b",
+                    text="blocks per kernel compared with multiprocessors",
+                    told="A block cannot be split between multiprocessors.",
+                ),
+                Choice(key="c", text="idle time between kernels", told="There is almost none in either variant."),
             ),
             right="b",
-            because="A block runs on one multiprocessor. A kernel of 1 block leaves 131 of 132 without work; were the "
-            "GPU waiting for the host, blocks would be many and the gaps long.",
+            because="A block runs on one multiprocessor. A kernel with 1 block leaves 131 of 132 multiprocessors "
+            "without work. If the GPU were waiting for the host, there would be many blocks and long gaps.",
             hints=(
-                "Look at the column that differs most between the first two rows.",
-                "Compare 'filled' of the two, and ask what it is made from.",
-                "The line torch.softmax(row, 0) starts a kernel of one block.",
+                "Which column differs most between the first two rows?",
+                "Compare the share of multiprocessors with work in both rows. How is it calculated?",
+                "torch.softmax(row, 0) launches a kernel with one block.",
             ),
         ),
         Question(
             key="sampled",
-            ask="A job waits a quarter of a second for its data, then computes for three quarters, again and again. "
-            "You look once a second; each reading covers the sixth of a second before it. How far from 75 % can the "
-            "mean of your readings be?",
+            ask="A job waits for data for a quarter of a second, then computes for three quarters, and repeats this. "
+            "You take one reading per second; each reading covers the sixth of a second before it. How far from 75 % "
+            "can the mean of your readings be?",
             choices=(
-                Choice(key="a", text="a few points", below=0.1, told="It would be, if the looks were spread out."),
+                Choice(key="a", text="a few points", below=0.1, told="Only if the readings fell on different parts."),
                 Choice(
-                    key="b", text="ten to twenty points", below=0.2, told="Think of where in the job each look falls."
+                    key="b",
+                    text="ten to twenty points",
+                    below=0.2,
+                    told="Think about which part of the job each reading covers.",
                 ),
-                Choice(key="c", text="more than twenty points", told="Each look falls on the same part of the job."),
+                Choice(
+                    key="c",
+                    text="more than twenty points",
+                    told="All readings cover the same part of the job.",
+                ),
             ),
-            because="The job and the looks keep step, so that every look sees the same part of the job: all of them "
-            "the computing, or all of them the waiting.",
+            because="The job and the readings have the same period, so every reading covers the same part of the job: "
+            "all of them the computation, or all of them the waiting (aliasing).",
             hints=(
-                "Draw one second of the job, and mark the sixth that is seen.",
-                "Compare the readings of two watchers who begin half a second apart.",
-                "The line batch_size=None hands over one item each second, always in the same rhythm.",
+                "Draw one second of the job, and mark the sixth of a second that a reading covers.",
+                "Compare two monitors that start half a second apart.",
+                "With batch_size=None the loader returns one item per second, always with the same period.",
             ),
         ),
         Question(
             key="memory",
-            ask="A job holds three quarters of the GPU's memory and multiplies large matrices. How busy is the memory "
-            "controller?",
+            ask="A job allocates three quarters of the GPU's memory and multiplies large matrices. How busy is the "
+            "memory controller?",
             choices=(
-                Choice(key="a", text="less than a quarter", below=0.25, told="Held is not read."),
                 Choice(
-                    key="b", text="about half", below=0.6, told="Each number of a large product is used many times."
+                    key="a",
+                    text="less than a quarter of the time",
+                    below=0.25,
+                    told="Allocated memory is not necessarily read.",
                 ),
                 Choice(
-                    key="c", text="about three quarters", told="Held is not read: most of this memory is not touched."
+                    key="b",
+                    text="about half of the time",
+                    below=0.6,
+                    told="A large matrix product uses each number many times after it is read once.",
+                ),
+                Choice(
+                    key="c",
+                    text="about three quarters of the time",
+                    told="Most of the allocated memory is never read.",
                 ),
             ),
-            because="Memory used counts bytes that are held. The controller is busy when bytes travel, and a large "
-            "matrix product uses every number that travels thousands of times.",
+            because="'Memory used' counts allocated bytes. The memory controller is busy when bytes are read or "
+            "written, and a large matrix product uses every number that it reads thousands of times.",
             hints=(
-                "Ask of each byte that is held whether anyone reads it in a step.",
+                "Which of the allocated bytes are read in a step?",
                 "Compare memory used with memory traffic.",
-                "The line torch.empty holds memory that no other line reads.",
+                "torch.empty allocates memory that nothing else reads.",
             ),
         ),
         Question(
             key="batch",
-            ask="A small image network is trained with batch 8, then with batch 512. What does the busy share of the "
-            "memory controller do?",
+            ask="A small image network is trained with batch size 8, then with 512. How does the memory controller's "
+            "busy share change?",
             choices=(
                 Choice(
-                    key="a", text="it falls", below=0.8, told="Fewer, larger fetches: but many more of them a second."
+                    key="a",
+                    text="it falls",
+                    below=0.8,
+                    told="Each read is larger, but there are also many more of them per second.",
                 ),
-                Choice(key="b", text="it stays", below=1.5, told="More kernels a second means more traffic a second."),
-                Choice(key="c", text="it rises", told="The GPU waited; now it works, and work moves data."),
+                Choice(
+                    key="b", text="it stays about the same", below=1.5, told="More kernels per second move more data."
+                ),
+                Choice(key="c", text="it rises", told="The GPU waited before; now it works, and work moves data."),
             ),
-            because="With batch 8 the GPU mostly waits, and a GPU that waits moves nothing. The direction is the "
-            "job's own: with a few very large layers, whose weights are read once a batch, it is the other way.",
+            because="With batch size 8 the GPU waits most of the time, and a GPU that waits moves no data. The "
+            "direction depends on the model: in a model with a few very large layers, whose weights are read once per "
+            "batch, the traffic falls instead.",
             hints=(
-                "First ask how much of the time anything runs at all.",
-                "Compare busy and memory traffic of the two batches.",
-                "The lines of the first network have batch 8 and 512.",
+                "First ask for how much of the time any kernel runs.",
+                "Compare busy and traffic for the two batch sizes.",
+                "The rows of the first network have batch sizes 8 and 512.",
             ),
         ),
         Question(
             key="heat",
-            ask="A card with dust in its fans works under full load until it is too hot. Which number of the monitor "
-            "does not change?",
+            ask="A GPU with dusty fans runs under full load until it overheats. Which metric of the monitor does not "
+            "change?",
             choices=(
-                Choice(key="a", text="the clock", told="It is lowered until the heat can get away."),
-                Choice(key="b", text="power", told="A lower clock takes less power; that is what it is lowered for."),
+                Choice(key="a", text="the clock", told="The driver lowers it until the GPU no longer overheats."),
+                Choice(key="b", text="power", told="A lower clock needs less power; that is why it is lowered."),
                 Choice(
-                    key="c", text="utilisation", told="Kernels run all the time; that each takes longer is not in it."
+                    key="c",
+                    text="utilisation",
+                    told="A kernel is always running; that each kernel takes longer does not count.",
                 ),
             ),
             right="c",
-            because="Kernels run all the time, only more slowly. Utilisation reads 100 % before, during and after.",
+            because="Kernels run all the time, only more slowly. Utilisation shows 100 % before, during and after the "
+            "throttling.",
             hints=(
-                "Ask of each number whether it would notice that a kernel takes longer.",
-                "Compare what the clock and power do when the card must get cooler.",
-                "The line that the driver counts by asks whether a kernel runs, not how fast.",
+                "For each metric: would it change if every kernel took longer?",
+                "What happens to clock and power when the GPU must cool down?",
+                "Utilisation measures whether a kernel runs, not how fast it runs.",
             ),
         ),
         Question(
             key="held",
-            ask="From which second to which did heat hold the clock of the first card down? Give both to within 2 s.",
+            ask="From which second to which second was the first GPU's clock throttled because of heat? Give both to "
+            "within 2 s.",
             judge=wrong_interval,
-            because="It takes nine seconds of full load to get too hot. Heat still holds the clock down when the load "
-            "has gone: the card has to cool down first.",
+            because="It takes nine seconds of full load to overheat. Throttling continues after the load ends, because "
+            "the GPU has to cool down first.",
             hints=(
                 "Look at the lowest curve of the chart, and at its triangles.",
-                "Compare the clock with its highest, 1980 MHz; heat holds it down from the first to the last triangle.",
-                'The line dusty.gpu_samples.query("throttle_bits == 32") has one row for each triangle.',
+                "Compare the clock with its maximum, 1980 MHz; heat lowers it from the first to the last triangle.",
+                'dusty.gpu_samples.query("throttle_bits == 32") has one row for each triangle.',
             ),
         ),
         Question(
             key="rank",
-            ask="Three jobs: matrix products without a pause; the same products with data that come late; an addition "
-            "to each number of a long list, without a pause. Utilisation puts the one with late data last. Which does "
-            "least arithmetic a second?",
+            ask="Three jobs: matrix products without pauses; the same products, but the data arrive late; an addition "
+            "to every element of a long vector, without pauses. Utilisation ranks the job with late data last. Which "
+            "job does the least arithmetic per second?",
             choices=(
                 Choice(
-                    key="a", text="the one with late data", below=1.0, told="It computes little of the time, but fast."
+                    key="a",
+                    text="the one with late data",
+                    below=1.0,
+                    told="It computes for only a part of the time, but fast.",
                 ),
-                Choice(key="b", text="the one with the long list", told="It is busy with memory, not with arithmetic."),
+                Choice(
+                    key="b",
+                    text="the one with the long vector",
+                    told="It keeps the memory busy, not the arithmetic units.",
+                ),
             ),
-            because="One operation for each number fetched leaves the arithmetic units idle while memory is busy. "
-            "Utilisation calls both busy.",
+            because="One operation per element leaves the arithmetic units idle while the memory is busy. Utilisation "
+            "counts both kinds of work as busy.",
             hints=(
-                "Count the operations for each number that comes from memory.",
-                "Compare FLOP/s of the two, not their busy shares.",
-                "The line that counts 2 x n x n x n is that of the products.",
+                "How many operations does each job do per number that it reads from memory?",
+                "Compare FLOP/s, not busy shares.",
+                "The matrix product needs 2 x n x n x n operations.",
             ),
         ),
         Question(
             key="cards",
-            ask="Match each number of a monitor with what it counts: " + ", ".join(CARDS) + ".",
+            ask="Match each metric with its definition: " + ", ".join(CARDS) + ".",
             choices=(
-                Choice(key="a", text="share of the time in which device memory was being read or written"),
-                Choice(key="b", text="bytes a second between host and GPU"),
-                Choice(key="c", text="share of the time in which at least one kernel ran"),
-                Choice(key="d", text="warps resident on a multiprocessor, of the most it can hold"),
-                Choice(key="e", text="arithmetic the model needs, of what the GPU could have done in that time"),
-                Choice(key="f", text="bytes of device memory that are held"),
-                Choice(key="g", text="share of memory requests that were answered without going to device memory"),
+                Choice(key="a", text="share of time in which device memory was being read or written"),
+                Choice(key="b", text="bytes per second between host and GPU"),
+                Choice(key="c", text="share of time in which at least one kernel ran"),
+                Choice(key="d", text="resident warps on a multiprocessor, divided by the maximum"),
+                Choice(key="e", text="arithmetic that the model needs, divided by what the GPU could do in that time"),
+                Choice(key="f", text="bytes of device memory that are allocated"),
+                Choice(key="g", text="share of memory requests that were answered without accessing device memory"),
                 Choice(
-                    key="h", text="share of the time with at least one warp on it, as a mean over all multiprocessors"
+                    key="h",
+                    text="share of time with at least one warp resident, averaged over all multiprocessors",
                 ),
             ),
             judge=wrong_cards,
-            because="Eight of eight. Only one of them counts work that was done; the others count time, bytes or room.",
+            because="Eight of eight. Only one of these metrics counts useful work; the others count time, bytes or "
+            "capacity.",
             hints=(
-                "Sort the definitions first: shares of time, bytes, and shares of something else.",
-                "Three sentences ask 'did anything run'; ask of what: the GPU, a multiprocessor, the memory.",
-                "The line of 01.1 that read 99 % busy and 3 % filled tells utilisation from SM activity.",
+                "Sort the definitions first: shares of time, bytes, and other shares.",
+                "Three definitions are about 'did anything happen': on the GPU, on a multiprocessor, in the memory.",
+                "The row of 01.1 with 99 % busy and 3 % filled shows how utilisation differs from SM activity.",
             ),
         ),
         Question(
             key="anonymous",
-            ask="Somebody else's job, from its counters alone. What keeps it from being fast?",
+            ask="This is an unknown job, and you have only its counters. What limits its speed?",
             choices=(
                 Choice(key="a", text="it waits for data", told="Then busy would be low, and idle time long."),
                 Choice(
-                    key="b", text="its kernels are too small for the GPU", told="Then fewer multiprocessors had work."
+                    key="b",
+                    text="its kernels are too small for the GPU",
+                    told="Then fewer multiprocessors would have work.",
                 ),
-                Choice(key="c", text="the memory carries all it can", told="Then memory traffic would be near 100 %."),
-                Choice(key="d", text="its arithmetic is done in a slow number format", told="What is left is how."),
+                Choice(
+                    key="c",
+                    text="memory bandwidth",
+                    told="Then memory traffic would be near 100 %.",
+                ),
+                Choice(
+                    key="d",
+                    text="its arithmetic uses a slow number format",
+                    told="The other three explanations contradict the counters.",
+                ),
             ),
             right="d",
-            because="Busy, filled, and no traffic to speak of: the arithmetic itself is slow. It is done in 32 bits, "
-            "without tensor cores. First action: try bfloat16, lesson 08.",
+            because="The GPU is busy and full, and there is almost no memory traffic: the arithmetic itself is slow. "
+            "It runs in FP32, without tensor cores. First action: try bfloat16 (lesson 08).",
             hints=(
-                "Go through the four answers, and ask what each would do to the table.",
+                "Go through the four answers. How would each of them change the table?",
                 "Compare MFU with the other three shares.",
-                "The kernel's name in gpulab.analysis.kernel_table says f32 or sgemm: 32-bit arithmetic.",
+                "The kernel name in gpulab.analysis.kernel_table contains f32 or sgemm, which means FP32 arithmetic.",
             ),
         ),
     ),
@@ -274,9 +328,9 @@ LESSON = Lesson(
             what="readings",
             par=3,
             hints=(
-                "A pause of a second keeps step with the job; look for one that does not.",
-                "Compare where in the job's second the readings fall: they should fall on different thirds of it.",
-                "The line plan_ms = 1333 moves each reading by a third of the job's period.",
+                "An interval of one second has the same period as the job; find an interval that has not.",
+                "Where in the job's period do the readings fall? They should fall on different thirds of it.",
+                "With plan_ms = 1333, each reading falls a third of the period later than the one before.",
             ),
         ),
     ),

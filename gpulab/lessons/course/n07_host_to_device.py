@@ -1,4 +1,4 @@
-"""Lesson 07: the way of a batch from the host's memory to the GPU, and what it makes the loop wait for."""
+"""Lesson 07: copies from host memory to the GPU, and what makes the host wait for the GPU."""
 
 from __future__ import annotations
 
@@ -7,200 +7,261 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 LESSON = Lesson(
     id="07_host_to_device",
     title="Host to device",
-    question="is the GPU computing, or being copied to?",
+    question="is the GPU computing, or waiting for copies?",
     minutes=45,
     budget_s=60,
     level=2,
-    without_gpu="copies are priced for a virtual H100; counts, orders and sums are the same everywhere",
+    without_gpu="a virtual H100 estimates copy times; counts, orders and sums are the same on every machine",
     before=("01_what_is_utilisation",),
     outcomes=(
-        "say from a report whether copies cost a loop time, and from which memory they come",
-        "choose where a batch is pinned, and predict what a copy takes from its bytes",
-        "hide copies behind compute, and say beforehand what is left: the longer of the two",
-        "find the lines of a loop that make the host wait, and read values once where once is enough",
-        "fetch results without waiting, and know when they may be read",
+        "read from a report whether copies slow a loop down, and whether they come from pageable or pinned memory",
+        "choose where to pin a batch, and predict the time of a copy from its size",
+        "overlap copies with compute, and predict the step time: the longer of the two",
+        "find the lines of a loop that make the host wait, and read values only as often as necessary",
+        "fetch results without blocking, and know when it is safe to read them",
     ),
-    symptom="The GPU computes for a small part of each step; copies to it, or waits for it, fill the rest.",
-    signature="Copies with no kernel beside them, their GB/s, and Pageable or Pinned in their names; for waits, the "
-    "number of cudaStreamSynchronize calls in a step.",
-    fix="Pin in the loader, copy ahead on a stream of its own, send few large pieces, and read values seldom.",
-    not_when="The copies are hidden or short: then pinning gains nothing. Where copying outlasts computing, only fewer "
-    "bytes help.",
+    symptom="The GPU computes for a small part of each step; H2D copies, or waits for the GPU, fill the rest.",
+    signature="Copies that overlap with no kernel, their GB/s, and Pageable or Pinned in their names; for waits, the "
+    "number of cudaStreamSynchronize calls per step.",
+    fix="Pin memory in the DataLoader, prefetch batches on a separate stream, send a few large copies, and read values "
+    "rarely.",
+    not_when="The copies are hidden or short: then pinning gains nothing. If copying takes longer than computing, only "
+    "fewer bytes help.",
     experiments=(
-        Experiment(number="07.1", shows="pageable against pinned memory, from 4 KB to 1 GB"),
-        Experiment(number="07.2", shows="a batch pinned in the loop against one pinned by the loader"),
-        Experiment(number="07.3", shows="copying and computing in turn against copying ahead"),
-        Experiment(number="07.4", shows="a value read in every step against one read in every hundredth"),
-        Experiment(number="07.5", shows="a thousand small copies against a few packed ones"),
-        Experiment(number="07.6", shows="results read too early against results read after a wait"),
-        Experiment(number="07.7", shows="a link with a quarter of its lanes, and a process on the wrong socket"),
+        Experiment(number="07.1", shows="copies from pageable and from pinned memory, from 4 KB to 1 GB"),
+        Experiment(number="07.2", shows="a batch pinned in the loop, and one pinned by the loader"),
+        Experiment(number="07.3", shows="copy and compute one after the other, and overlapped"),
+        Experiment(number="07.4", shows="a value read in every step, and in every hundredth step"),
+        Experiment(number="07.5", shows="a thousand small copies, and two packed ones"),
+        Experiment(number="07.6", shows="results read too early, and after a synchronisation"),
+        Experiment(number="07.7", shows="a PCIe link with a quarter of its lanes, and a process on the wrong socket"),
     ),
     questions=(
         Question(
             key="share",
-            ask="A batch of 134 MB goes to the GPU in each step. The GPU multiplies it by an 8192 x 8192 matrix, and "
-            "goes back through that for the gradients. Which share of a step is the copy?",
+            ask="In each step, a batch of 134 MB is copied to the GPU. The GPU multiplies it by an 8192 x 8192 matrix "
+            "and computes the gradients. What share of a step does the copy take?",
             choices=(
-                Choice(key="a", text="under a fifth", below=0.2, told="A big matrix feels like the most work."),
-                Choice(key="b", text="about half", below=0.6, told="It is more: the link is far slower than the GPU."),
-                Choice(key="c", text="most of it", told="A GPU multiplies faster than a link brings numbers."),
+                Choice(
+                    key="a",
+                    text="less than a fifth",
+                    below=0.2,
+                    told="The matrix product is large, but the GPU is very fast at it.",
+                ),
+                Choice(
+                    key="b",
+                    text="about half",
+                    below=0.6,
+                    told="It takes more: the link is far slower than the GPU.",
+                ),
+                Choice(key="c", text="most of it", told="A GPU computes much faster than the link delivers numbers."),
             ),
-            because="While one number comes over the link from such memory, the GPU could multiply about a hundred "
-            "thousand times; here each number is multiplied 16,384 times.",
+            because="In the time the link needs for one number from pageable memory, the GPU could do about a hundred "
+            "thousand multiplications; here it does 16,384 per number.",
             hints=(
-                "Compare two times: bytes over bytes a second, and operations over operations a second.",
-                "The report's line 'exposed copies', in the table of where a step goes, will tell.",
-                "134 MB over 6 GB/s are 22 ms; 2.2 million million operations at half of a peak of 990 are 4.4 ms.",
+                "Compare two times: bytes divided by bytes per second, and operations divided by operations per "
+                "second.",
+                "See 'exposed copies' under 'Where the step time goes' in the report.",
+                "134 MB at 6 GB/s take 22 ms; 2.2 TFLOP at half of a peak of 990 TFLOP/s take 4.4 ms.",
             ),
         ),
         Question(
             key="knee",
-            ask="A copy costs a fixed time to start, and then time for each byte. From pinned memory, which is the "
-            "smallest copy that reaches half of the link's best rate?",
+            ask="A copy has a fixed start-up time, plus a time per byte. What is the smallest copy from pinned memory "
+            "that reaches half of the link's best rate?",
             choices=(
-                Choice(key="a", text="one of 4 KB", below=20e3, told="4 KB need less than 0.1 us of the link's time."),
-                Choice(key="b", text="one of 64 KB to 16 MB", below=20e6, told="There starting and moving balance."),
-                Choice(key="c", text="one of 64 MB or more", told="64 MB take over 1 ms, and starting a few us."),
+                Choice(key="a", text="4 KB", below=20e3, told="4 KB take the link less than 0.1 us."),
+                Choice(
+                    key="b",
+                    text="64 KB to 16 MB",
+                    below=20e6,
+                    told="In this range, the start-up takes as long as the transfer.",
+                ),
+                Choice(
+                    key="c",
+                    text="64 MB or more",
+                    told="64 MB take more than 1 ms to transfer, and a few us to start.",
+                ),
             ),
-            because="Half of the best rate is where starting takes as long as moving. A start takes ten to twenty us, "
-            "in which 50 GB/s move 0.5 to 1 MB; the steps of this table are a factor of four apart.",
+            because="A copy reaches half of the best rate when the start-up takes as long as the transfer. The "
+            "start-up takes 10 to 20 us, in which a link of 50 GB/s transfers 0.5 to 1 MB. The sizes in this table "
+            "differ by factors of four.",
             hints=(
-                "Where does starting a copy take as long as moving its bytes?",
+                "For which size does the start-up of a copy take as long as the transfer?",
                 "Multiply the time of the smallest copy by the rate of the largest.",
-                "In the table: the first line whose pinned column is at least half of its last.",
+                "In the table: the first row whose pinned rate is at least half of the last one.",
             ),
         ),
         Question(
             key="pin",
-            ask="Batches come from a DataLoader with a worker. Which way brings them to the GPU fastest, as the loop "
-            "sees it?",
+            ask="Batches come from a DataLoader with one worker. Which code brings them to the GPU fastest, as "
+            "measured in the training loop?",
             choices=(
-                Choice(key="a", text='x.to("cuda")', told="The driver copies it through its own buffer meanwhile."),
-                Choice(key="b", text='x.pin_memory().to("cuda", non_blocking=True)', told="The loop pins, and waits."),
-                Choice(key="c", text="the loader with pin_memory=True, then x.to(..., non_blocking=True)"),
+                Choice(
+                    key="a",
+                    text='x.to("cuda")',
+                    told="The driver copies the batch through its own pinned buffer, and the loop waits for it.",
+                ),
+                Choice(
+                    key="b",
+                    text='x.pin_memory().to("cuda", non_blocking=True)',
+                    told="The loop itself pins the batch, and waits for that.",
+                ),
+                Choice(
+                    key="c", text="pin_memory=True in the DataLoader, then x.to(..., non_blocking=True) in the loop"
+                ),
             ),
             right="c",
-            because="Pinning is itself a copy in the host's memory. Somebody must make it: best a thread beside the "
-            "loop, before the loop asks.",
+            because="Pinning is itself a copy, within host memory. It is best made by a thread next to the loop, "
+            "before the loop asks for the batch.",
             hints=(
                 "Who makes the copy into pinned memory, and who waits for it?",
-                "Compare the columns 'pinning' and 'held': both are the main thread's time.",
-                "The line x = x.pin_memory() runs in the loop, between two steps.",
+                "Compare the two columns of main-thread time: pinning, and the copy call itself.",
+                "inputs = inputs.pin_memory() runs in the loop, between two steps.",
             ),
         ),
         Question(
             key="turns",
-            ask="A pinned copy takes 2.7 ms and the compute of a step 3.5 ms. With the next batch copied on a stream "
-            "of its own, how long is a step?",
+            ask="A pinned copy takes 2.7 ms, and the compute of a step takes 3.5 ms. How long is a step if the next "
+            "batch is copied on a separate stream?",
             choices=(
-                Choice(key="a", text="6.2 ms: the sum", told="That is taking turns, as on one stream."),
-                Choice(key="b", text="3.5 ms: the longer of the two", told="The shorter hides behind the longer."),
-                Choice(key="c", text="0.8 ms: the difference", told="Both must still be done."),
+                Choice(key="a", text="6.2 ms: the sum", told="That is a loop on one stream, without overlap."),
+                Choice(
+                    key="b", text="3.5 ms: the longer of the two", told="The shorter one overlaps with the longer one."
+                ),
+                Choice(key="c", text="0.8 ms: the difference", told="Both still have to be done."),
             ),
             right="b",
-            because="Two that work at the same time take as long as the slower. Only the very first copy is waited "
-            "for, as nothing was there to hide it.",
+            because="Two operations that overlap completely take as long as the longer one. The loop waits only for "
+            "the very first copy, because there is no compute yet to overlap with.",
             hints=(
-                "Draw two lanes, one for copies and one for kernels.",
-                "Compare the step with the copy, and with the step of a batch that lies on the GPU already.",
-                "The line batch, following = following, copied() calls for the next copy before this compute.",
+                "Draw two lanes: one for copies, one for kernels.",
+                "Compare the step time with the copy time, and with the step time for a batch that is already on the "
+                "GPU.",
+                "batch, next_batch = next_batch, copy_next() starts the next copy before the compute of this batch.",
             ),
         ),
         Question(
             key="waits",
-            ask="The tensor loss lies on the GPU. Which of these lines makes the host wait: print(loss), if loss > 10, "
+            ask="The tensor loss is on the GPU. Which of these lines make the host wait: print(loss), if loss > 10, "
             "losses.append(loss.detach())?",
             choices=(
                 Choice(key="a", text="none of them: only .item() waits", told="print and if read the value too."),
-                Choice(key="b", text="print and if", told="Both need the number now."),
-                Choice(key="c", text="all three", told="detach() gives another name to what is there already."),
+                Choice(key="b", text="print and if", told="Both need the value immediately."),
+                Choice(key="c", text="all three", told="detach() only creates another reference to the tensor."),
             ),
             right="b",
-            because="What needs the number waits until it is computed. What hands on the tensor does not.",
+            because="Code that needs the value waits until it is computed. Code that only passes the tensor on does "
+            "not.",
             hints=(
-                "Which of these needs to know the number?",
+                "Which of these lines need the value?",
                 "Count the synchronisations inside each line's range.",
-                "The line losses.append(loss.detach()) keeps a tensor, not a number.",
+                "losses.append(loss.detach()) stores a tensor, not a number.",
             ),
         ),
         Question(
             key="cost",
-            ask="The loss is read in each step, instead of once in a hundred. Which loop takes over a tenth longer?",
+            ask="A loop reads the loss in every step instead of every hundredth step. In which case does it become "
+            "more than 10 % slower?",
             choices=(
-                Choice(key="a", text="both: each step now waits", told="A wait for work that goes on is not lost."),
+                Choice(
+                    key="a",
+                    text="always: every step now waits",
+                    told="A wait costs nothing while the GPU keeps working.",
+                ),
                 Choice(
                     key="b",
-                    text="neither: the GPU does the same work",
-                    told="It stands still while the host does its own, if that comes after the wait.",
+                    text="never: the GPU does the same work",
+                    told="The GPU is idle while the host does its own work after the wait.",
                 ),
-                Choice(key="c", text="the one whose host has 2 ms of work of its own", told="These come on top now."),
+                Choice(
+                    key="c",
+                    text="if the host has 2 ms of its own work per step",
+                    told="These 2 ms no longer overlap with the GPU.",
+                ),
             ),
             right="c",
-            because="A wait is short where nothing else is to be done: the next work is there a few dozen us later. "
-            "But what the host did beside the GPU, it now does while the GPU waits.",
+            because="If the host has nothing else to do, it launches the next kernels a few dozen us after the wait. "
+            "But work that the host did while the GPU was busy now runs while the GPU is idle.",
             hints=(
                 "What did the host do while the GPU was computing, before it had to wait?",
-                "Compare the time of a step with and without reads, for each host.",
-                "The line loss.item() stands before the two milliseconds: the GPU has nothing to do in them.",
+                "Compare the step times with and without reads, for each host.",
+                "loss.item() comes before the 2 ms of host work: during these, the GPU has nothing to do.",
             ),
         ),
         Question(
             key="race",
-            ask="results.to('cpu', non_blocking=True) returns at once; the copy is made when its turn comes. What does "
-            "the next line find in the tensor?",
+            ask="results.to('cpu', non_blocking=True) returns immediately; the copy runs later, in stream order. What "
+            "does the next line read from the CPU tensor?",
             choices=(
-                Choice(key="a", text="an error, as the copy is not done", told="Nothing looks whether it is done."),
-                Choice(key="b", text="the right values: reading waits", told="The CPU does not know of the copy."),
-                Choice(key="c", text="what was there before, in whole or in part, and no error"),
+                Choice(key="a", text="an error, because the copy has not finished", told="Nothing checks for that."),
+                Choice(
+                    key="b",
+                    text="the right values: reading waits for the copy",
+                    told="The CPU does not know about the copy.",
+                ),
+                Choice(key="c", text="old values, all or some of them, and no error"),
             ),
             right="c",
-            because="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a wait tells "
-            "it when.",
+            because="The GPU writes to host memory on its own, and the CPU reads whatever is there. Only a "
+            "synchronisation tells the CPU that the copy has finished.",
             hints=(
-                "Who writes the buffer, and who knows when that is done?",
-                "Count the wrong values at several lengths of the queue in front of the copy.",
-                "The line after gpu.fetch(...) reads at once.",
+                "Who writes to the buffer, and who knows when that is finished?",
+                "Count the wrong values for several queue lengths before the copy.",
+                "The line after gpu.fetch(...) reads immediately.",
             ),
         ),
         Question(
             key="slot",
             ask="On which machine would it help to bind the process to other cores?",
             choices=(
-                Choice(key="a", text="machine a", told="It runs on cores 0-15, and GPU 0 has 0-31 on its side."),
+                Choice(
+                    key="a", text="machine a", told="It runs on cores 0-15, and cores 0-31 are on the side of GPU 0."
+                ),
                 Choice(
                     key="b",
                     text="machine b",
-                    told="Its cores are right. It has 4 lanes of 16, a quarter of the rate, which another slot or a "
-                    "card seated anew can mend, and no line of code.",
+                    told="Its cores are right. Its link has 4 lanes of 16, which gives a quarter of the rate. Another "
+                    "slot or reseating the card may fix that; code cannot.",
                 ),
-                Choice(key="c", text="machine c", told="It runs on cores 32-47, and GPU 0 has 0-31 on its side."),
+                Choice(
+                    key="c", text="machine c", told="It runs on cores 32-47, and cores 0-31 are on the side of GPU 0."
+                ),
             ),
             right="c",
-            because="Each byte goes through the link between the sockets first. Machine b has another fault: 4 lanes "
-            "of 16, a quarter of the rate. That is mended by another slot or a card seated anew, not by code.",
+            because="Every byte first crosses the link between the sockets. Machine b has a different fault: 4 lanes "
+            "of 16, a quarter of the rate. Another slot or reseating the card fixes that, not code.",
             hints=(
-                "Two things can be wrong: how wide the link is, and on which side the process runs.",
+                "Two things can be wrong: the width of the link, and the socket on which the process runs.",
                 "Compare the cores of the process with the CPU Affinity of GPU 0.",
-                "The last line of a machine's print names the cores of its process.",
+                "The last line printed for a machine lists the cores of its process.",
             ),
         ),
         Question(
             key="transfer",
-            ask="What keeps this run's copy from hiding behind its kernels, and what would you do first?",
+            ask="Why do this run's copies not overlap with its kernels, and what would you fix first?",
             choices=(
-                Choice(key="a", text="pageable memory: pin in the loader", told="The copies' name says Pinned."),
-                Choice(key="b", text="a slow link: look at its lanes", told="49 GB/s is what sixteen lanes give."),
-                Choice(key="c", text="reads hold the host back: read the metrics once in many steps"),
-                Choice(key="d", text="the copies lack a stream of their own", told="They are on stream 13, alone."),
+                Choice(
+                    key="a",
+                    text="pageable memory: pin in the DataLoader",
+                    told="The name of the copies says Pinned.",
+                ),
+                Choice(key="b", text="a slow link: check its lanes", told="49 GB/s is the rate of sixteen lanes."),
+                Choice(key="c", text="reads that block the host: read the metrics only every hundred steps"),
+                Choice(
+                    key="d",
+                    text="no separate stream for the copies",
+                    told="They have stream 13 to themselves.",
+                ),
             ),
             right="c",
-            because="The host stands in .item() until the GPU is done, and only then calls for the next copy: nothing "
-            "is left for it to hide behind. Were it the link, GB/s would be low; were it the memory, the name would "
-            "say Pageable.",
+            because="The host is blocked in .item() until the GPU has finished, and only then starts the next copy: "
+            "there are no kernels left to overlap with. If the link were slow, the GB/s would be low; if the memory "
+            "were pageable, the name would say Pageable.",
             hints=(
-                "Ask of each explanation which of these counters would read differently.",
-                "Compare the 5 synchronisations with the one copy of a step.",
-                "The line 'cudaStreamSynchronize, inside aten::item' tells who waits.",
+                "For each explanation: which of these counters would read differently?",
+                "Compare the 5 synchronisations with the one copy per step.",
+                "'cudaStreamSynchronize, inside aten::item' shows who waits.",
             ),
         ),
     ),
@@ -210,9 +271,9 @@ LESSON = Lesson(
             what="copies to the GPU",
             par=2,
             hints=(
-                "How many types of number are there? One copy for each is enough.",
+                "How many data types are there? One copy for each is enough.",
                 "Each call of .to(device) is a copy: call it on one long tensor.",
-                "torch.cat makes one tensor of many; .split(sizes) gives them back on the GPU, without a copy.",
+                "torch.cat joins many tensors; .split(sizes) separates them again on the GPU, without a copy.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Lesson 09: what lies in a GPU's memory, when most of it does, and the cheapest way out where it runs out."""
+"""Lesson 09: what is in a GPU's memory, when it peaks, and the cheapest fix for an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 _ANATOMY = (
     Question(
         key="guess",
-        ask="Adam, float32, weights of 512 MiB, 4,096 samples, 64 MiB for one layer's output: how much is in use when "
-        "most is?",
+        ask="Adam, float32, weights of 512 MiB, 4,096 samples, 64 MiB for the output of one layer: how much memory is "
+        "allocated at the peak?",
         choices=(
-            Choice(key="a", text="less than 1 GiB", below=1.0, told="The weights have company."),
-            Choice(key="b", text="1 to 2 GiB", below=2.0, told="Adam's numbers alone are twice the weights."),
+            Choice(key="a", text="less than 1 GiB", below=1.0, told="The weights are not the only part."),
+            Choice(key="b", text="1 to 2 GiB", below=2.0, told="Adam's state alone is twice as large as the weights."),
             Choice(key="c", text="2 to 4 GiB", below=4.0),
-            Choice(key="d", text="more than 4 GiB", told="Not everything is there at the same time."),
+            Choice(key="d", text="more than 4 GiB", told="Not everything is in memory at the same time."),
         ),
-        because="Weights and Adam's numbers are there always, 1.5 GiB. Activations come on top, 17 tensors of 64 MiB, "
-        "and one for what backward hands on. Gradients come as activations go.",
+        because="Weights and Adam's state are always there, 1.5 GiB. Activations come on top, 17 tensors of 64 MiB, "
+        "and one more for the gradient that backward passes on. Gradients appear as activations are freed.",
         hints=(
-            "List what a step keeps, and until when.",
-            "Compare what there is for each weight with what there is for each sample.",
-            "Three numbers for each weight are always there; forward leaves two tensors for each layer.",
+            "List what a step stores, and until when.",
+            "Compare what is stored per weight with what is stored per sample.",
+            "Three numbers per weight are always there; the forward pass saves two tensors per layer.",
         ),
     ),
     Question(
         key="amp",
-        ask="Autocast to sixteen bits, at this batch of 4,096: how much is left of the peak of 2.6 GiB?",
+        ask="With autocast to 16 bits and this batch of 4,096: what share of the peak of 2.6 GiB remains?",
         choices=(
-            Choice(key="a", text="about half", below=0.6, told="Only some of the activations take half the bytes."),
-            Choice(key="b", text="two thirds to nine tenths", below=0.9, told="Look at who holds the peak here."),
-            Choice(key="c", text="nine tenths or more", told="Most of what lies there is not activations."),
+            Choice(key="a", text="about half", below=0.6, told="Only some of the activations shrink to half."),
+            Choice(key="b", text="two thirds to 90 %", below=0.9, told="Which part of the memory is largest here?"),
+            Choice(key="c", text="90 % or more", told="Most of this memory is not activations."),
         ),
-        because="Weights, gradients and Adam's numbers stay in float32; activations fall, and copies of the weights "
-        "in bfloat16 come on top. How much the whole falls depends on how much of it was activations.",
+        because="Weights, gradients and Adam's state stay in float32. Activations shrink, but bfloat16 copies of the "
+        "weights are added. The total falls only by as much as activations contribute to it.",
         hints=(
-            "Which of the four parts can autocast make smaller?",
+            "Which of the four parts can autocast reduce?",
             "Compare activations with weights and optimizer state.",
-            "parameters and optimizer, 1.5 of 2.6 GiB, stay as they are.",
+            "Parameters and optimizer state, 1.5 of 2.6 GiB, do not change.",
         ),
     ),
 )
@@ -44,112 +44,113 @@ _ANATOMY = (
 _OOM = (
     Question(
         key="later",
-        ask="What in this loop makes memory grow from step to step?",
+        ask="What makes the memory grow from step to step in this loop?",
         choices=(
-            Choice(key="a", text="losses: a loss is appended in every step", told="What is appended is detached."),
-            Choice(key="b", text="history: a loss is appended in every step"),
-            Choice(key="c", text="tokens: new ones are made in every step", told="The old ones are let go for them."),
-            Choice(key="d", text="the optimizer", told="It has all its numbers after the first step."),
+            Choice(key="a", text="losses: it gets one more loss per step", told="These losses are detached."),
+            Choice(key="b", text="history: it gets one more loss per step"),
+            Choice(key="c", text="tokens: a new tensor per step", told="The new tensor replaces the old one."),
+            Choice(key="d", text="the optimizer", told="Its state is complete after the first step."),
         ),
         right="b",
-        because="What history holds was never asked for a backward(). So each entry keeps its graph, and the graph "
-        "keeps the activations it was computed from.",
+        because="backward() is never called on the losses in history. So each of them keeps its autograd graph, and "
+        "the graph keeps the activations.",
         hints=(
-            "What is still needed of a step when the next one has begun?",
-            "Which of the names grows: which is appended to?",
-            "total adds up loss.detach(); seen has its graph.",
+            "What does the loop still need from a step when the next one has started?",
+            "Which list grows: to which one does the loop append?",
+            "losses holds sums of loss.detach(); the validation loss still has its graph.",
         ),
     ),
 )
 
-_HELD = (
+_ALLOCATOR = (
     Question(
         key="pieces",
-        ask="240 features of 72 MiB, 17 GiB in all, on a card of 22 GiB; computing each needs 128 MiB for a moment. "
-        "How does it end?",
+        ask="240 features of 72 MiB (17 GiB in total) on a GPU with 22 GiB; computing each one needs 128 MiB for a "
+        "moment. How does the program end?",
         choices=(
-            Choice(key="a", text="it runs: 5 GiB are to spare", told="They are there, but in pieces."),
+            Choice(key="a", text="it completes: 5 GiB remain free", told="They are free, but not contiguous."),
             Choice(
-                key="b", text="it runs out near the end, when hardly anything is free", told="Much was free, in pieces."
+                key="b",
+                text="it runs out near the end, when almost nothing is free",
+                told="Much memory is free, but fragmented.",
             ),
-            Choice(key="c", text="it runs out half way or a little later, with many GiB free"),
+            Choice(key="c", text="it runs out about half way or a little later, with many GiB free"),
         ),
         right="c",
-        because="A tensor needs one piece. Here each free piece is 56 MiB, between two that are in use, and the driver "
-        "has less than 128 MiB left.",
+        because="A tensor needs one contiguous block. Here every free block has 56 MiB, between two blocks in use, "
+        "and the driver has less than 128 MiB left.",
         hints=(
-            "Where does the next feature go, once the 128 MiB before it are free again?",
-            "The largest free piece, not the sum of all.",
-            "128 MiB were there, 72 of them are kept: 56 are left, and nothing fits there.",
+            "Where does the allocator put the next feature, once the 128 MiB before it are free again?",
+            "The size of the largest free block matters, not the total.",
+            "Of a free block of 128 MiB, 72 are used for a feature: 56 remain, too few for anything that follows.",
         ),
     ),
     Question(
         key="pool",
-        ask="A step makes two new tensors of 64 MiB and drops them. Once warm, how often a step does PyTorch ask the "
-        "driver for memory?",
+        ask="A step creates two new tensors of 64 MiB and frees them. After warm-up, how often per step does PyTorch "
+        "call cudaMalloc?",
         choices=(
             Choice(key="a", text="never", below=0.5),
-            Choice(
-                key="b", text="once or twice", below=2.5, told="PyTorch keeps what is dropped, and gives it out again."
-            ),
-            Choice(key="c", text="four times or more", told="PyTorch keeps what is dropped, and gives it out again."),
+            Choice(key="b", text="once or twice", below=2.5, told="PyTorch caches freed memory and reuses it."),
+            Choice(key="c", text="four times or more", told="PyTorch caches freed memory and reuses it."),
         ),
-        because="PyTorch's allocator is a memory pool already. It asks the driver only for what no free piece fits.",
+        because="PyTorch's caching allocator already is a memory pool. It calls the driver only if no free block fits.",
         hints=(
-            "What happens to memory that a tensor gives back?",
-            "num_device_alloc in torch.cuda.memory_stats() counts calls to the driver.",
-            "torch.cuda.empty_cache() is the line that throws the pool away.",
+            "What happens to the memory of a tensor that is freed?",
+            "num_device_alloc in torch.cuda.memory_stats() counts the calls to the driver.",
+            "torch.cuda.empty_cache() discards the pool.",
         ),
     ),
     Question(
         key="inplace",
-        ask="Four layers of Linear and ReLU. How much less is kept for backward with nn.ReLU(inplace=True)?",
+        ask="Four layers of Linear and ReLU. How much less memory do they save for backward with "
+        "nn.ReLU(inplace=True)?",
         choices=(
-            Choice(key="a", text="nothing less", below=0.05),
-            Choice(key="b", text="about a fifth", below=0.35, told="Count who keeps what between two layers."),
-            Choice(key="c", text="about half", told="Count who keeps what between two layers."),
+            Choice(key="a", text="no less", below=0.05),
+            Choice(key="b", text="about a fifth less", below=0.35, told="Count the tensors saved between two layers."),
+            Choice(key="c", text="about half", told="Count the tensors saved between two layers."),
         ),
-        because="Between two layers one tensor is kept in both cases: what ReLU gives out, which is also what the next "
-        "Linear takes in.",
+        because="In both cases one tensor is saved between two layers: the output of ReLU, which is also the input of "
+        "the next Linear.",
         hints=(
-            "What do Linear and ReLU keep for backward?",
-            "Bytes kept for backward; not bytes asked for.",
-            "ReLU keeps its output, and the next Linear its input: they are one tensor.",
+            "What do Linear and ReLU save for backward?",
+            "Count the bytes saved for backward, not the bytes allocated.",
+            "ReLU saves its output, and the next Linear saves its input: this is the same tensor.",
         ),
     ),
 )
 
-_KEPT = (
+_SAVED = (
     Question(
         key="lists",
-        ask="You append the training loss itself to a list, without detach(), after backward(). By how much does "
-        "memory grow in each step?",
+        ask="After backward(), you append the training loss itself to a list, without detach(). By how much does the "
+        "memory grow per step?",
         choices=(
-            Choice(key="a", text="by nothing", below=1, told="The number itself has to lie somewhere."),
-            Choice(key="b", text="by one number, 512 bytes as memory is given out", below=10_000),
-            Choice(key="c", text="by all activations of the step", told="backward() has let go of them."),
+            Choice(key="a", text="not at all", below=1, told="The number itself needs memory."),
+            Choice(key="b", text="by one number, 512 bytes (the smallest allocation)", below=10_000),
+            Choice(key="c", text="by all activations of the step", told="backward() has freed them."),
         ),
-        because="A graph keeps its activations until backward() has used them. After that only the number is left. A "
-        "validation loss, of which nobody asks a backward(), keeps them as long as the list lives.",
+        because="A graph keeps its activations until backward() has used them. After that, only the number remains. A "
+        "validation loss, on which nobody calls backward(), keeps them for as long as the list exists.",
         hints=(
-            "What lets go of activations?",
-            "By how many bytes memory in use rises from step to step.",
-            "backward() was called on this loss; on the history of the last program it was not.",
+            "What frees the activations?",
+            "Look at the growth of allocated memory per step, in bytes.",
+            "The loop called backward() on this loss, but not on the losses in history in the previous program.",
         ),
     ),
     Question(
         key="eval",
-        ask="Before validation you call model.eval(). How much of what training keeps for backward is still kept?",
+        ask="You call model.eval() before validation. How much of what training saves for backward is still saved?",
         choices=(
-            Choice(key="a", text="nothing", below=0.05, told="eval() is about dropout and batch normalisation."),
-            Choice(key="b", text="half", below=0.95, told="eval() is about dropout and batch normalisation."),
+            Choice(key="a", text="nothing", below=0.05, told="eval() only affects dropout and batch normalisation."),
+            Choice(key="b", text="half", below=0.95, told="eval() only affects dropout and batch normalisation."),
             Choice(key="c", text="all of it"),
         ),
-        because="eval() changes what dropout and batch normalisation do. Only no_grad() and inference_mode() say that "
-        "no backward() will come.",
+        because="eval() changes the behaviour of dropout and batch normalisation. Only no_grad() and inference_mode() "
+        "tell PyTorch that there will be no backward().",
         hints=(
-            "Who could still call backward() after eval()?",
-            "Bytes kept for backward, with and without.",
+            "Could anyone still call backward() after eval()?",
+            "Compare the bytes saved for backward, with eval() and without.",
             "with torch.inference_mode(): around the validation.",
         ),
     ),
@@ -158,59 +159,63 @@ _KEPT = (
 _READ = (
     Question(
         key="three",
-        ask="What does torch.cuda.empty_cache() change of the three?",
+        ask="Which of the three numbers does torch.cuda.empty_cache() change?",
         choices=(
-            Choice(key="a", text="all three fall", told="No tensor is given up."),
-            Choice(key="b", text="used and reserved fall, allocated stays"),
-            Choice(key="c", text="reserved falls, used stays", told="The driver has the memory back."),
+            Choice(key="a", text="all three fall", told="No tensor is freed."),
+            Choice(key="b", text="used and reserved fall, allocated does not change"),
+            Choice(key="c", text="reserved falls, used does not change", told="The memory is returned to the driver."),
         ),
         right="b",
-        because="What tensors gave up stays with PyTorch, and nvidia-smi counts it as used. empty_cache() hands it to "
-        "the driver. The next step has to ask for it again.",
+        because="PyTorch caches the memory of freed tensors, and nvidia-smi counts it as used. empty_cache() returns "
+        "it to the driver. The next step has to allocate it again.",
         hints=(
-            "Who holds memory that no tensor uses any more?",
-            "torch.cuda.memory_reserved() less memory_allocated().",
-            "empty_cache() touches only what is reserved and not allocated.",
+            "Who holds the memory that no tensor uses any more?",
+            "torch.cuda.memory_reserved() minus torch.cuda.memory_allocated().",
+            "empty_cache() only affects memory that is reserved and not allocated.",
         ),
     ),
     Question(
         key="stage",
-        ask="256 samples instead of 4,096: in which part of the step is most in use now?",
+        ask="With 256 samples instead of 4,096: in which phase of the step is the peak now?",
         choices=(
-            Choice(key="a", text="forward", told="Activations are few with a small batch."),
-            Choice(key="b", text="backward", told="Activations are few with a small batch."),
-            Choice(key="c", text="the optimizer's update"),
+            Choice(key="a", text="forward", told="With a small batch, activations are small."),
+            Choice(key="b", text="backward", told="With a small batch, activations are small."),
+            Choice(key="c", text="the optimizer step"),
         ),
         right="c",
-        because="A layer now gives back 8 MiB of activations and makes 64 MiB of gradient, so memory rises through "
-        "backward. Then the update has all gradients there, and Adam's usual form makes copies as large as the "
-        "weights.",
+        because="In backward, each layer now frees 8 MiB of activations and allocates 64 MiB of gradients, so the "
+        "memory rises. In the optimizer step all gradients are there, and Adam's default implementation makes copies "
+        "as large as the weights.",
         hints=(
-            "Which part has all gradients in memory?",
-            "Compare what a layer gives back in backward with the gradient that it makes.",
-            "2 x 4 MiB given back, 64 MiB made.",
+            "In which phase are all gradients in memory?",
+            "Compare what a layer frees in backward with the gradient that it allocates.",
+            "2 x 4 MiB freed, 64 MiB allocated.",
         ),
     ),
     Question(
         key="transfer",
-        ask="Another job fails after some hours, never in the same step. Where each step begins, 6 GiB are allocated, "
-        "always. 21 of 22 GiB are reserved. Its texts have many lengths. Which is it, and what is tried first?",
+        ask="Another job fails after some hours, each time in a different step. At the start of every step, 6 GiB are "
+        "allocated. 21 of 22 GiB are reserved. Its texts differ in length. What is the cause, and what do you try "
+        "first?",
         choices=(
-            Choice(key="a", text="a leak: detach what is collected", told="A leak would rise in allocated."),
+            Choice(
+                key="a", text="a leak: detach what is collected in lists", told="A leak would raise allocated memory."
+            ),
             Choice(
                 key="b",
-                text="fragments: lengths rounded up to a few sizes, or expandable segments; and a look at the "
+                text="fragmentation: round lengths up to a few sizes, or use expandable segments; also check the "
                 "longest text",
             ),
-            Choice(key="c", text="too many weights: another optimizer", told="Then the first step would fail."),
-            Choice(key="d", text="another process: find it", told="Reserved is this process's own."),
+            Choice(key="c", text="too many weights: use another optimizer", told="Then the first step would fail."),
+            Choice(key="d", text="another process: find it", told="Reserved memory belongs to this process."),
         ),
         right="b",
-        because="No slope, and much that is reserved without being allocated: pieces of the wrong sizes, left by many "
-        "different lengths. One very long text can do it too: then the peak of allocated is high in that step.",
+        because="Allocated memory does not grow, and much is reserved but not allocated: free blocks of the wrong "
+        "sizes, left by many different lengths. A single very long text can cause this too; then allocated memory "
+        "peaks in that step.",
         hints=(
-            "Start at the top of the tree: does the first step fail?",
-            "Slope of allocated; reserved less allocated.",
+            "Start at the top of the decision tree: does the first step fail?",
+            "Look at the growth of allocated memory, and at reserved minus allocated.",
             "6 GiB allocated, 21 GiB reserved.",
         ),
     ),
@@ -219,58 +224,58 @@ _READ = (
 LESSON = Lesson(
     id="09_memory_anatomy_and_oom",
     title="Memory: anatomy and running out",
-    question="what fills the GPU's memory, and what is the cheapest way out?",
+    question="what fills the GPU's memory, and what is the cheapest fix when it runs out?",
     minutes=55,
     budget_s=60,
     level=2,
-    without_gpu="everything runs; cards are played, and bytes are counted on sizes",
+    without_gpu="everything runs; GPUs are simulated, and bytes are counted from tensor sizes",
     before=("01_what_is_utilisation",),
     outcomes=(
-        "work out the peak of a training step by hand, within 2 %",
-        "walk from an out-of-memory error to the cheapest remedy, and say which counter led there",
-        "tell a leak, fragments and a step that is too large apart by three numbers",
-        "say what nvidia-smi counts that no tensor uses",
+        "calculate the peak memory of a training step by hand, to within 2 %",
+        "get from an out-of-memory error to the cheapest fix, and name the counter that led there",
+        "use three numbers to tell apart a leak, fragmentation and a step that is too large",
+        "explain which memory nvidia-smi counts although no tensor uses it",
     ),
     symptom="torch.OutOfMemoryError, in the first step or after hours.",
-    signature="The slope of memory in use from step to step; weights, gradients and optimizer state against the card; "
-    "reserved less allocated.",
-    fix="The first of these that fits: detach what is collected, half precision, fused attention, the batch in parts, "
-    "activations computed again, fewer optimizer numbers.",
-    not_when="Weights, gradients and optimizer state alone are more than the card: then nothing about the batch helps.",
+    signature="The growth of allocated memory from step to step; weights, gradients and optimizer state compared with "
+    "the GPU's memory; reserved minus allocated.",
+    fix="The first of these that is enough: detach collected tensors, half precision, fused attention, micro-batches, "
+    "activation checkpointing, smaller optimizer state.",
+    not_when="Weights, gradients and optimizer state alone exceed the GPU's memory: then no batch is small enough.",
     experiments=(
-        Experiment(number="09.1", shows="memory guessed against memory taken apart by hand"),
-        Experiment(number="09.2", shows="five programs that run out, and the cheapest remedy of each"),
-        Experiment(number="09.3", shows="memory in pieces against room made first, and segments that grow"),
-        Experiment(number="09.4", shows="memory asked for in every step against memory kept"),
-        Experiment(number="09.5", shows="a new tensor for each operator against one that is written over"),
-        Experiment(number="09.6", shows="losses kept with their graphs against losses kept as numbers"),
-        Experiment(number="09.7", shows="memory against the side of images and the length of sequences"),
-        Experiment(number="09.8", shows="validation that keeps activations against one that keeps none"),
-        Experiment(number="09.9", shows="used, reserved and allocated, and what lies between them"),
-        Experiment(number="09.10", shows="the peak of each part of a step, and which part has the highest"),
+        Experiment(number="09.1", shows="peak memory guessed, and calculated by hand"),
+        Experiment(number="09.2", shows="five programs that run out of memory, and the cheapest fix for each"),
+        Experiment(number="09.3", shows="fragmented memory, preallocated memory, and expandable segments"),
+        Experiment(number="09.4", shows="cudaMalloc in every step, and memory that is reused"),
+        Experiment(number="09.5", shows="a new tensor for each operator, and in-place operators"),
+        Experiment(number="09.6", shows="losses stored with their graphs, and losses stored as numbers"),
+        Experiment(number="09.7", shows="memory by image size and by sequence length"),
+        Experiment(number="09.8", shows="validation that saves activations, and validation that does not"),
+        Experiment(number="09.9", shows="used, reserved and allocated memory, and the differences between them"),
+        Experiment(number="09.10", shows="the peak in each phase of a step"),
     ),
-    questions=(*_ANATOMY, *_OOM, *_HELD, *_KEPT, *_READ),
+    questions=(*_ANATOMY, *_OOM, *_ALLOCATOR, *_SAVED, *_READ),
     pars=(
         Par(
             key="cheapest",
-            what="programs that run with their cheapest remedy",
+            what="programs that run with their cheapest fix",
             par=4,
             lower_is_better=False,
             hints=(
-                "Walk the tree for each, with the table above: questions 2 and 3.",
-                "The first two rows first; then the order of the remedies, leaving out what is in place already.",
-                "Written out, the scores of one sample of 16,384 tokens are 16 GiB, and autocast has softmax in "
-                "float32.",
+                "Use the decision tree for each program, with the table above: questions 2 and 3.",
+                "Check the first two rows first; then try the fixes in order of cost, without those already in place.",
+                "Without fused attention, the scores of one sample of 16,384 tokens take 16 GiB, and autocast runs "
+                "softmax in float32.",
             ),
         ),
         Par(
             key="fewest",
-            what="remedies",
+            what="fixes",
             par=2,
             hints=(
-                "Is there one reason, or are there two?",
-                "The three parts that do not depend on the batch are more than the card.",
-                'Begin with ["state"] and see what the error says then.',
+                "Is there one cause, or are there two?",
+                "The three parts that do not depend on the batch exceed the GPU's memory.",
+                'Start with ["state"], and read the next error.',
             ),
         ),
     ),

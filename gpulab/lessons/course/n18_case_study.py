@@ -1,4 +1,4 @@
-"""Lesson 18: one slow training, mended step by step, and what each step was worth."""
+"""Lesson 18: a slow training run, fixed step by step, and the gain of each step."""
 
 from __future__ import annotations
 
@@ -7,94 +7,99 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 LESSON = Lesson(
     id="18_case_study",
     title="Case study: the path to 90 %",
-    question="in which order is a slow training mended?",
+    question="in which order should you fix a slow training run?",
     minutes=35,
     budget_s=60,
     level=3,
     without_gpu="the GPU is a virtual H100; the data pipeline runs for real on your cores",
     before=("05_data_loading", "07_host_to_device", "08_mixed_precision"),
     outcomes=(
-        "mend a training one change at a time, each chosen from the evidence of the last",
-        "say why the same change is worth nothing early and much late",
-        "tell where rules of thumb from utilisation misfire",
-        "go through a checklist in which every item has evidence",
+        "speed up a training run one change at a time, and choose each change from the evidence of the last run",
+        "explain why the same change gains nothing early and much later",
+        "recognise where rules of thumb based on utilisation go wrong",
+        "work through a checklist in which every item has evidence",
     ),
     symptom="The GPU is idle for most of each step, and a list of tips names a dozen things to try.",
-    signature="The part of the step that is largest now, in the ledger of the run after the last change.",
-    fix="What the report of the last run names first, alone; then a new run: the next cause is another one.",
-    not_when="No change that the ledger names is worth a twentieth: then only less work, or another GPU, helps.",
+    signature="The largest part of the step in the ledger of the latest run.",
+    fix="Apply only the change that the report of the latest run names first, then record again: the next cause is "
+    "another one.",
+    not_when="No change that the ledger suggests would gain 5 %: then only less work or a faster GPU helps.",
     experiments=(
-        Experiment(number="18.1", shows="an image search that starves, against the same one fed from decoded bytes"),
-        Experiment(number="18.2", shows="precision first against precision last; the waterfall of all changes"),
-        Experiment(number="18.3", shows="four rules of thumb on eight machines, against the slowest side"),
-        Experiment(number="18.4", shows="items that are ticked against items that have evidence"),
+        Experiment(number="18.1", shows="an image search that waits for data, and the same one with decoded images"),
+        Experiment(number="18.2", shows="precision first and precision last; the gain of all changes in order"),
+        Experiment(number="18.3", shows="four rules of thumb on eight machines, and the slowest part of the pipeline"),
+        Experiment(number="18.4", shows="a checklist in which every item has evidence"),
     ),
     questions=(
         Question(
             key="busy",
-            ask="The loop decodes each photograph when it is asked for, in the main process. For which share of a step "
-            "does the GPU compute?",
+            ask="The loop decodes each photo when it needs it, in the main process. For what share of a step is the "
+            "GPU busy?",
             choices=(
-                Choice(key="a", text="less than a quarter", below=0.25, told="64 photographs are decoded in turn."),
-                Choice(key="b", text="about half", below=0.7, told="64 photographs are decoded before each step."),
-                Choice(key="c", text="nearly all of it", told="The GPU waits until 64 photographs are decoded."),
+                Choice(key="a", text="less than a quarter", below=0.25, told="64 photos are decoded one by one."),
+                Choice(key="b", text="about half", below=0.7, told="64 photos are decoded before each step."),
+                Choice(key="c", text="almost all of it", told="The GPU waits until 64 photos are decoded."),
             ),
-            because="A GPU of this kind needs some ms for what one core decodes in tens of them.",
+            because="Such a GPU needs a few ms to train on photos that one core needs tens of ms to decode.",
             hints=(
-                "How many photographs does a step need, and who decodes them?",
+                "How many photos does a step need, and which process decodes them?",
                 "Compare waiting for data with computing in the ledger.",
-                "The line DataLoader(..., num_workers=0) decodes in the loop itself.",
+                "With DataLoader(..., num_workers=0), the training loop itself decodes.",
             ),
         ),
         Question(
             key="precision",
             ask="Mixed precision makes this model's matrix products several times as fast. You apply it first, before "
-            "anything else. How much faster is a step?",
+            "any other change. How much faster is a step?",
             choices=(
-                Choice(key="a", text="by less than a tenth", below=1.1, told="Only the GPU's part can shrink."),
-                Choice(key="b", text="by a third or so", below=1.6, told="The GPU's part is smaller than that."),
+                Choice(
+                    key="a", text="less than 10 % faster", below=1.1, told="Only the GPU's part can become shorter."
+                ),
+                Choice(key="b", text="about a third faster", below=1.6, told="The GPU's part is smaller than that."),
                 Choice(key="c", text="about twice as fast", told="The GPU computes for a small part of the step."),
             ),
-            because="It can only shorten the GPU's part, and that is small while the GPU starves.",
+            because="It can only shorten the GPU's part of the step, which is small while the GPU waits for data.",
             hints=(
-                "Which part of the step does it shorten?",
-                "Compare the share of computing with what remains of the step without it.",
-                "The line gpulab.whatif(..., 'amp=bf16') predicts it from the run.",
+                "Which part of the step becomes shorter?",
+                "Compare the share of computing with the rest of the step.",
+                "gpulab.whatif(..., 'amp=bf16') predicts the effect from the run.",
             ),
         ),
         Question(
             key="first",
-            ask="Which evidence says that data comes first?",
+            ask="Which evidence shows that data loading should be fixed first?",
             choices=(
-                Choice(key="a", text="the GPU is hardly busy", told="So it would be with any cause of waiting."),
-                Choice(key="b", text="memory of the GPU is free", told="Free memory costs no time."),
+                Choice(key="a", text="the GPU is hardly busy", told="That is true for every cause of waiting."),
+                Choice(key="b", text="GPU memory is free", told="Free memory costs no time."),
                 Choice(
                     key="c",
-                    text="the loop spends most of each step in the loader's __next__",
-                    told="That names who is waited for.",
+                    text="the loop spends most of each step in DataLoader.__next__",
+                    told="This shows what the loop waits for.",
                 ),
                 Choice(
-                    key="d", text="the model runs in float32", told="It does; but for how much of a step does it run?"
+                    key="d", text="the model runs in float32", told="It does, but for how much of a step does it run?"
                 ),
             ),
             right="c",
-            because="A low GPU share has many causes; the ledger says which of them takes the time.",
+            because="A low GPU share has many possible causes; the ledger shows which of them takes the time.",
             hints=(
                 "Which of these would read differently if launches were the cause?",
-                "Compare what each number would be with a slow host instead of slow data.",
-                "The line 'waiting for data' in the ledger.",
+                "What would each number be if the host were slow instead of the data?",
+                "'waiting for data' in the ledger.",
             ),
         ),
         Question(
             key="next",
-            ask="Data is decoded once now, and the GPU computes for most of the step. What does the report name next?",
+            ask="The photos are now decoded only once, and the GPU is busy for most of the step. What does the report "
+            "name next?",
             choices=(
-                Choice(key="a", text="more workers", told="Nobody waits for data any more."),
-                Choice(key="b", text="the precision of the matrix products", told="The GPU's own work is largest."),
-                Choice(key="c", text="a second GPU", told="The first one is not used well yet."),
+                Choice(key="a", text="more workers", told="The loop no longer waits for data."),
+                Choice(key="b", text="the precision of the matrix products", told="GPU work is now the largest part."),
+                Choice(key="c", text="a second GPU", told="The first one is not well used yet."),
             ),
             right="b",
-            because="Once the GPU is what the step waits for, its own work is the largest part, and precision pays.",
+            because="Once the GPU is the bottleneck, its own work is the largest part of the step, and a lower "
+            "precision pays off.",
             hints=(
                 "Which part is the largest in the second ledger?",
                 "Compare the shares of matrix products and of copies.",
@@ -103,67 +108,78 @@ LESSON = Lesson(
         ),
         Question(
             key="share",
-            ask="Precision and layout together make a photograph well over 1.5 times as fast as with decoded. What "
-            "becomes of the share of a step in which the GPU is busy?",
+            ask="Precision and layout together make the training more than 1.5 times as fast as the run `decoded`. "
+            "How does the share of a step in which the GPU is busy change?",
             choices=(
-                Choice(key="a", text="it falls", below=-0.01, told="The host works as long as before."),
-                Choice(key="b", text="it stays as it is", below=0.01, told="Only the GPU's part of the step shrinks."),
-                Choice(key="c", text="it rises", told="A faster GPU is done sooner, and waits for as long as before."),
+                Choice(key="a", text="it falls", below=-0.01, told="The host needs as much time as before."),
+                Choice(
+                    key="b",
+                    text="it does not change",
+                    below=0.01,
+                    told="Only the GPU's part of the step becomes shorter.",
+                ),
+                Choice(key="c", text="it rises", told="A faster GPU finishes sooner, and waits as long as before."),
             ),
-            because="The GPU does its work in less time and the host's part stays, so the share falls while the "
-            "training gains. The share shows where to look; what counts is the time of a photograph.",
+            because="The GPU does its work in less time and the host's part stays the same, so the share falls "
+            "although the training is faster. The share shows where to look; the time per photo is what counts.",
             hints=(
-                "Which part of the step gets shorter, and which does not?",
-                "GPU busy over step: what happens to each of the two?",
-                "The lines GPU busy and GPU idle of the ledger: which of them do the two changes touch?",
+                "Which part of the step becomes shorter, and which does not?",
+                "The share is the busy time divided by the step time: how does each of them change?",
+                "GPU busy and GPU idle in the ledger: which of them do the two changes affect?",
             ),
         ),
         Question(
             key="rules",
-            ask="Four rules of thumb look at utilisation and memory alone. On how many of eight machines do they name "
-            "the change that helps most?",
+            ask="Four rules of thumb use only utilisation and memory. On how many of eight machines do they name the "
+            "most effective change?",
             choices=(
                 Choice(
-                    key="a", text="two or fewer", below=2.5, told="Free memory is no evidence of a lack of workers."
+                    key="a",
+                    text="two or fewer",
+                    below=2.5,
+                    told="Free memory does not prove that there are too few workers.",
                 ),
-                Choice(key="b", text="three to five", below=5.5, told="One of the four rules fires nearly everywhere."),
-                Choice(key="c", text="six or more", told="Two of the four readings are not about time at all."),
+                Choice(
+                    key="b", text="three to five", below=5.5, told="One of the four rules applies almost everywhere."
+                ),
+                Choice(key="c", text="six or more", told="Two of the four numbers have nothing to do with time."),
             ),
-            because="Free memory of the host says what is allowed, not what is needed; a low GPU has several causes.",
+            because="Free host memory shows what is possible, not what is necessary; low GPU utilisation has several "
+            "causes.",
             hints=(
                 "Which of the rules looks at something that costs time?",
                 "Compare what the rule reads with what the step waits for.",
-                "The line of the RAM: on how many machines is less than half of it in use?",
+                "Host memory: on how many machines is less than half of it in use?",
             ),
         ),
         Question(
             key="transfer",
-            ask="Another team: the GPU computes for 35 % of each step, waits for data 2 %, and runs 9,000 kernels of "
-            "4 us a step. What comes first?",
+            ask="Another team: the GPU is busy for 35 % of each step, the loop waits for data for 2 %, and a step "
+            "runs 9,000 kernels of 4 us. What do you fix first?",
             choices=(
-                Choice(key="a", text="more workers", told="Data costs 2 % of the step; that is all they could give."),
+                Choice(key="a", text="more workers", told="Data loading takes 2 % of the step; you can gain no more."),
                 Choice(key="b", text="fewer, larger kernels", told="The host cannot launch them fast enough."),
-                Choice(key="c", text="pinned memory", told="Nothing says that copies take any time."),
+                Choice(key="c", text="pinned memory", told="Nothing shows that copies take time."),
                 Choice(key="d", text="a faster GPU", told="It would wait for launches even longer."),
             ),
             right="b",
-            because="9,000 launches take the host longer than the kernels take the GPU: notebook 12 is about that.",
+            because="The host needs longer for 9,000 launches than the GPU needs for the kernels: see notebook 12.",
             hints=(
                 "What does the GPU wait for, if not for data?",
-                "Compare the length of a kernel with what a launch costs the host.",
-                "9,000 kernels of 4 us are 36 ms; launching them takes at least as long again.",
+                "Compare the duration of a kernel with the time of a launch.",
+                "9,000 kernels of 4 us take 36 ms; launching them takes at least as long.",
             ),
         ),
     ),
     pars=(
         Par(
             key="changes",
-            what="changes that together make a photograph twice as fast as decoding once did",
+            what="changes that together make the run `decoded` twice as fast",
             par=4,
             hints=(
-                "What does the report name after each change? The table says it.",
+                "What does the report name after each change? The table shows it.",
                 "Compare the gain of a change made first with its gain after precision.",
-                "Precision, then the layout that its report names; then what the report of both names.",
+                "Precision, then the layout that its report names; then what the next report names.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Lesson 20, the capstone: twelve anonymous runs, seven questions that everybody asks, and two trees to walk."""
+"""Lesson 20, the capstone: twelve anonymous runs to diagnose, seven common questions, and two decision trees."""
 
 from __future__ import annotations
 
@@ -9,141 +9,160 @@ from gpulab.lessons.lesson import Choice, Experiment, Lesson, Par, Question
 
 
 def _drill(case: Case) -> Question:
-    """The question about a case: three words, of which the third excludes the rival."""
-    words = ", ".join(f'"{word}"' for word in case.excluded_by[:1])
+    """The question about a case: cause, first action, and the counter that excludes the rival cause."""
+    counter = f'"{case.excluded_by[0]}"'
     return Question(
         key=case.key,
-        ask=f"Case {case.number}: which cause, which first action, and which counter excludes {case.rival}?",
+        ask=f"Case {case.number}: what is the cause, which first action, and which counter excludes {case.rival}?",
         because=case.because,
-        judge=lambda pick: _problem(case, pick),
+        judge=lambda answer: _problem(case, answer),
         hints=(
             case.look,
-            f"Ask of each counter: would it read differently if the cause were {case.rival}?",
-            f"The line of the evidence to hold against {case.rival} is {words}.",
+            f"For each counter, ask: would it read differently if the cause were {case.rival}?",
+            f"The counter that excludes {case.rival} is {counter}.",
         ),
     )
 
 
-def _problem(case: Case, pick: Any) -> str | None:
-    from gpulab.lessons.labs.drills.verdicts import problem  # reads runs: not before an answer is judged
+def _problem(case: Case, answer: Any) -> str | None:
+    from gpulab.lessons.labs.drills.verdicts import problem  # reads runs: only when an answer is judged
 
-    return problem(case, pick)
+    return problem(case, answer)
 
 
 _FAQ = (
     Question(
         key="faq1",
-        ask="A monitor shows 98 % GPU utilisation. What was measured?",
+        ask="A monitor shows 98 % GPU utilisation. What does this number measure?",
         choices=(
-            Choice(key="a", text="the share of the arithmetic units that worked", told="One small kernel is enough."),
+            Choice(
+                key="a",
+                text="the share of arithmetic units that were busy",
+                told="One small kernel is enough to raise it.",
+            ),
             Choice(key="b", text="the share of time in which at least one kernel ran"),
-            Choice(key="c", text="the share of the GPU's peak rate", told="No operation was counted."),
+            Choice(key="c", text="the share of the GPU's peak rate", told="It does not count operations."),
         ),
         right="b",
-        because="It tells that something ran, and not how much or how well. It matters because an idle GPU costs as "
-        "much as a busy one; a busy one may still waste most of it, as in case 4.",
+        because="It says that something ran, but not how much or how efficiently. It is useful, because an idle GPU "
+        "costs as much as a busy one; but a busy GPU may still waste most of its capacity, as in case 4.",
         hints=(
             "Compare cases 4 and 11.",
-            "Hold busy against tensor_cores and filled.",
-            "The line busy reads 100 % in both cases.",
+            "Compare busy with tensor_cores and filled.",
+            "busy is 100 % in both cases.",
         ),
     ),
     Question(
         key="faq2",
         ask="Two jobs show about 35 % in nvidia-smi. How do you find out why?",
         choices=(
-            Choice(key="a", text="watch them with a better monitor", told="A monitor shows the same one number."),
-            Choice(key="b", text="raise the batch size of both", told="That treats what nobody has diagnosed."),
-            Choice(key="c", text="record a few steps of each, and split a step into what device and host did"),
+            Choice(key="a", text="watch them with a better monitor", told="A monitor shows the same single number."),
+            Choice(key="b", text="increase the batch size of both", told="That is a fix without a diagnosis."),
+            Choice(key="c", text="record a few steps of each, and see what device and host do in each part of a step"),
         ),
         right="c",
-        because="A monitor tells that there is a problem and for how long; the cause needs what host and device did "
-        "at the same moment. Cases 2, 3 and 6 differ by a few percent of utilisation and in everything else.",
-        hints=("Compare cases 2 and 6.", "Their busy is alike.", "The lines copies and loader are not."),
+        because="A monitor shows that there is a problem and how long it lasts. To find the cause, you need to know "
+        "what host and device did at the same time. Cases 2, 3 and 6 differ by a few percent of utilisation, but in "
+        "everything else.",
+        hints=("Compare cases 2 and 6.", "busy is similar in both.", "copies and loader are not."),
     ),
     Question(
         key="faq3",
         ask="When does mixed precision make a step several times as fast?",
         choices=(
-            Choice(key="a", text="where matrix products take most of it, and not on tensor cores yet"),
-            Choice(key="b", text="always: 16 bits are half of 32", told="Half of a part that is small is smaller."),
-            Choice(key="c", text="where the GPU waits for data", told="It would wait for longer."),
+            Choice(key="a", text="if matrix products take most of it, and do not use tensor cores yet"),
+            Choice(
+                key="b", text="always: 16 bits are half of 32", told="Halving a small part of the step saves little."
+            ),
+            Choice(key="c", text="if the GPU waits for data", told="It would wait even longer."),
         ),
         right="a",
-        because="It shortens matrix products much, passes over memory by half at best, and waiting not at all. "
-        "Where the device computes a fifth of a step, no format can save more than that fifth.",
+        because="It speeds up matrix products a lot, memory-bound kernels by a factor of two at best, and waiting not "
+        "at all. If the device computes for a fifth of a step, no number format can save more than that fifth.",
         hints=(
-            "Which part of a step does it shorten?",
-            "busy, matrix and tensor_cores.",
-            "The line tensor_cores of case 4 reads 0 %.",
+            "Which part of a step does it make shorter?",
+            "Look at busy, matrix and tensor_cores.",
+            "tensor_cores is 0 % in case 4.",
         ),
     ),
     Question(
         key="faq4",
-        ask="You double the batch. Which number tells whether the GPU is used better?",
+        ask="You double the batch size. Which number shows whether the GPU is used better?",
         choices=(
-            Choice(key="a", text="utilisation", told="It may already read 100 %, or rise without any gain."),
-            Choice(key="b", text="memory in use", told="Full memory is no work done."),
+            Choice(key="a", text="utilisation", told="It may already be 100 %, or rise without any gain."),
+            Choice(key="b", text="used memory", told="Full memory does not mean more work."),
             Choice(key="c", text="samples per second"),
         ),
         right="c",
-        because="More samples in the same time is what a larger batch is for; it stops paying where kernels fill the "
-        "GPU. What it does to the loss is a question of its own.",
-        hints=("What do you pay for?", "Compare step time with samples in it.", "The line filled tells when it ends."),
+        because="The purpose of a larger batch is more samples in the same time; the gain ends when the kernels fill "
+        "the GPU. The effect on the loss is a separate question.",
+        hints=(
+            "What do you want more of?",
+            "Compare the step time with the number of samples per step.",
+            "filled shows when the gain ends.",
+        ),
     ),
     Question(
         key="faq5",
-        ask="Which cause of low utilisation is so common that its remedy may be tried without looking?",
+        ask="Which cause of low utilisation is so common that you may try its fix without measuring?",
         choices=(
-            Choice(key="a", text="data loading", told="Among the six here that are idle, it is two, of two kinds."),
-            Choice(key="b", text="none: look first"),
-            Choice(key="c", text="a small batch", told="Its GPU here is nearly always busy."),
+            Choice(
+                key="a",
+                text="data loading",
+                told="Of the six idle runs here, only two wait for data, for different reasons.",
+            ),
+            Choice(key="b", text="none: measure first"),
+            Choice(key="c", text="a small batch", told="In the small-batch case here, the GPU is almost always busy."),
         ),
         right="b",
-        because="The six idle runs here have six causes: loading, the CPU, copies, fetches and calls look the same on "
-        "a monitor. A recording of ten steps costs less than the first wrong guess.",
+        because="The six idle runs here have six different causes: data loading, CPU time, copies, synchronisations "
+        "and launches look the same on a monitor. A recording of ten steps costs less than the first wrong guess.",
         hints=(
             "Count the causes among the idle cases.",
             "Which counters differ between them?",
-            "The line busy is under 50 % in cases 1, 2, 3, 5, 6 and 7.",
+            "busy is below 50 % in cases 1, 2, 3, 5, 6 and 7.",
         ),
     ),
     Question(
         key="faq6",
         ask="Training runs out of memory. What do you ask first?",
         choices=(
-            Choice(key="a", text="whether it fails in the first step, or later"),
-            Choice(key="b", text="how much smaller the batch must be", told="Against a leak no batch is small enough."),
-            Choice(key="c", text="whether there is a larger GPU", told="A leak fills that one as well."),
+            Choice(key="a", text="whether it fails in the first step or later"),
+            Choice(
+                key="b",
+                text="by how much to reduce the batch size",
+                told="If memory leaks, no batch is small enough.",
+            ),
+            Choice(key="c", text="whether there is a larger GPU", told="A leak fills that one too."),
         ),
         right="a",
-        because="What fails at once does not fit; what fails later grows, or met one large sample. The remedies have "
-        "nothing in common.",
+        because="If the first step fails, the program does not fit. If a later step fails, memory grows, or one "
+        "sample is too large. The fixes have nothing in common.",
         hints=(
             "When does a leak fail, and when a model that is too large?",
-            "The number of complete steps.",
-            "The first line of the tree below asks for it.",
+            "Look at the number of complete steps.",
+            "The first question of the decision tree below asks for it.",
         ),
     ),
     Question(
         key="faq7",
-        ask="Parameters, gradients and optimizer states exceed one GPU. Which parallelism helps?",
+        ask="Parameters, gradients and optimizer state exceed the memory of one GPU. Which kind of parallelism helps?",
         choices=(
             Choice(
                 key="a",
-                text="data parallelism: each GPU takes a part of the batch",
-                told="Each would still hold all of the states.",
+                text="data parallelism: each GPU processes a part of the batch",
+                told="Each GPU would still hold all parameters, gradients and optimizer state.",
             ),
-            Choice(key="b", text="splitting the model, or its states, among GPUs"),
-            Choice(key="c", text="either of the two", told="Only one of them makes what a GPU holds smaller."),
+            Choice(key="b", text="splitting the model, or its optimizer state, across GPUs"),
+            Choice(key="c", text="either of the two", told="Only one of them reduces the memory per GPU."),
         ),
         right="b",
-        because="Plain data parallelism copies the whole model to every GPU and divides the batch alone; it makes "
-        "training faster, not smaller.",
+        because="Plain data parallelism copies the whole model to every GPU and splits only the batch; it makes "
+        "training faster, but does not reduce the memory per GPU.",
         hints=(
             "What does each GPU hold?",
-            "Bytes of states for each GPU, before and after.",
-            "The line states of the memory facts.",
+            "Compare the bytes of model and optimizer state per GPU, before and after.",
+            "See states in the memory facts.",
         ),
     ),
 )
@@ -151,11 +170,11 @@ _FAQ = (
 LESSON = Lesson(
     id="20_diagnosis_drills",
     title="Diagnosis drills",
-    question="can you name the cause before anybody tells you?",
+    question="can you find the cause on your own?",
     minutes=55,
     budget_s=40,
     level=3,
-    without_gpu="nothing is different: all runs are recorded or virtual",
+    without_gpu="no difference: all runs are recorded or virtual",
     before=(
         "01_what_is_utilisation",
         "05_data_loading",
@@ -164,94 +183,112 @@ LESSON = Lesson(
         "09_memory_anatomy_and_oom",
     ),
     outcomes=(
-        "name the cause of a slow run from its ledger and its counters, before reading a verdict",
+        "find the cause of a slow run from its ledger and its counters, before you read a verdict",
         "name the rival cause, and the counter that excludes it",
         "say which rules of thumb fail, and how often, among twelve runs",
-        "walk from a failure to its remedy by questions that each have a measured answer",
+        "get from an out-of-memory error to its fix with questions that a measurement can answer",
     ),
-    symptom="A job is slow, or fails, and everybody has an opinion.",
-    signature="Not one number: a counter that would read differently if the rival explanation were true.",
-    fix="The first action that belongs to the cause, and then a new recording.",
-    not_when="The device is busy, filled and computes the fast way: then nothing needs a remedy.",
+    symptom="A job is slow, or fails, and everyone has an opinion.",
+    signature="Not a single number, but a counter that would read differently if the rival explanation were true.",
+    fix="The first action for this cause, and then a new recording.",
+    not_when="The device is busy and full, and uses its fast units: then there is nothing to fix.",
     experiments=(
-        Experiment(number="20.1", shows="twelve anonymous runs: guesses by utilisation against causes by counters"),
-        Experiment(number="20.2", shows="seven questions that everybody asks: answers by heart, each held to a run"),
-        Experiment(number="20.3", shows="two trees: one remedy for everything against the leaf that facts lead to"),
+        Experiment(number="20.1", shows="twelve anonymous runs: guesses from utilisation, and causes from counters"),
+        Experiment(number="20.2", shows="seven common questions, each answered from a run"),
+        Experiment(number="20.3", shows="two decision trees instead of one fix for everything"),
     ),
     questions=(
         Question(
             key="thumb",
-            ask="The program above reads utilisation alone. For how many of the twelve is its advice right?",
+            ask="The program above uses only utilisation. For how many of the twelve runs is its advice right?",
             choices=(
-                Choice(key="a", text="two or three", below=3.5, told="It gives two answers to twelve questions."),
-                Choice(key="b", text="about half", below=8.5, told="It gives two answers to twelve questions."),
-                Choice(key="c", text="nearly all", told="Utilisation tells that a device idles, not why."),
+                Choice(key="a", text="two or three", below=3.5, told="It has two answers for twelve runs."),
+                Choice(key="b", text="about half", below=8.5, told="It has only two answers for twelve runs."),
+                Choice(key="c", text="almost all", told="Utilisation shows that a device is idle, but not why."),
             ),
-            because="It has two answers, and the twelve need twelve. The same number stands for six different causes "
-            "below one half, and for six more above it.",
+            because="It has two answers, but the twelve runs need twelve. Below 50 %, the same number stands for six "
+            "different causes, and above 50 % for six more.",
             hints=(
                 "How many different answers can the program give?",
-                "Each of the twelve has another cause, and needs another first action.",
-                'The line return "start workers" is all it knows of an idle device.',
+                "Each of the twelve runs has another cause, and needs another first action.",
+                'For an idle device, return "start workers" is its only answer.',
             ),
         ),
         Question(
             key="workers",
-            ask="Four workers in place of what there is: which of cases 1, 3 and 6 does that make much faster?",
+            ask="Which of cases 1, 3 and 6 become much faster with four workers?",
             choices=(
+                Choice(key="a", text="all three", told="In case 3, the DataLoader takes 1 % of a step."),
                 Choice(
-                    key="a", text="all three", told="In case 3 the DataLoader takes one part in a hundred of a step."
+                    key="b",
+                    text="cases 1 and 6, which wait for data",
+                    told="The workers of case 6 already keep both cores busy.",
                 ),
-                Choice(
-                    key="b", text="cases 1 and 6, which wait for data", told="The workers of case 6 fill both cores."
-                ),
-                Choice(key="c", text="case 1 alone"),
+                Choice(key="c", text="only case 1"),
             ),
             right="c",
-            because="Waiting for storage needs no core, so four can wait at once. Computing needs one, and case 6 has "
-            "used both. In case 3 nothing waits for the DataLoader.",
+            because="Waiting for storage does not occupy a core, so four workers can wait at the same time. Computing "
+            "occupies a core, and case 6 already uses both. In case 3, nothing waits for the DataLoader.",
             hints=(
-                "What do those who make the batches do while the loop waits?",
-                "Hold loader of each case against its worker_cpu, and that against the number of cores.",
-                "The lines loader of case 3 and worker_cpu of case 6.",
+                "What do the processes that load the batches do while the loop waits?",
+                "Compare loader in each case with worker_cpu, and worker_cpu with the number of cores.",
+                "Look at loader in case 3 and worker_cpu in case 6.",
             ),
         ),
         *(_drill(case) for case in CASES),
         *_FAQ,
         Question(
             key="oom",
-            ask="memory 2 failed in its first step, in the optimizer, on a virtual T4 of 14.8 GiB: 4.5 GiB of "
-            "parameters in float32, trained with Adam. What filled the card, and so what helps?",
+            ask="The run memory2 failed in its first step, in the optimizer, on a virtual T4 with 14.8 GiB. It has "
+            "4.5 GiB of parameters in float32 and uses Adam. What filled the memory, and so what helps?",
             choices=(
-                Choice(key="a", text="activations: a smaller batch", told="Even a batch of one needs all the states."),
-                Choice(key="b", text="states: smaller, sharded or offloaded"),
-                Choice(key="c", text="leak: something keeps tensors", told="There was no step before to leak in."),
+                Choice(
+                    key="a",
+                    text="activations: a smaller batch",
+                    told="Even a batch of one needs all parameters, gradients and optimizer state.",
+                ),
+                Choice(
+                    key="b", text="states (weights, gradients, optimizer): make them smaller, shard or offload them"
+                ),
+                Choice(
+                    key="c",
+                    text="leak: something keeps tensors alive",
+                    told="There was no earlier step in which memory could leak.",
+                ),
             ),
             right="b",
-            because="With gradients and Adam's two averages there are four times as many bytes as parameters: 18 GiB, "
-            "before a single sample is computed.",
+            because="With gradients and Adam's two moments, there are four times as many bytes as parameters: 18 GiB, "
+            "before the first sample is processed.",
             hints=(
                 "In which phase did it fail?",
-                "Bytes of parameters times four, against the card.",
-                'The line states of memory_facts(drills.beside("memory2")).',
+                "Compare the bytes of the parameters times four with the memory of the GPU.",
+                'The entry states of decision_trees.memory_facts(drills.beside("memory2")).',
             ),
         ),
         Question(
             key="transfer",
-            ask="A service answers one request at a time on its GPU. The monitor reads 97 %, a kernel has 12 blocks, "
-            "the GPU 132 multiprocessors, and the queue of requests grows. What first?",
+            ask="A service processes one request at a time on its GPU. The monitor shows 97 %, a kernel has 12 "
+            "blocks, the GPU has 132 multiprocessors, and the queue of requests grows. What do you do first?",
             choices=(
-                Choice(key="a", text="a second GPU: this one is full", told="120 of its multiprocessors have no work."),
-                Choice(key="b", text="a quicker tokenizer: requests wait", told="They wait for the GPU, busy at 97 %."),
-                Choice(key="c", text="several requests at a time"),
+                Choice(
+                    key="a",
+                    text="a second GPU: this one is full",
+                    told="120 of its multiprocessors have no work.",
+                ),
+                Choice(
+                    key="b",
+                    text="a faster tokenizer: requests wait",
+                    told="They wait for the GPU, which is busy at 97 %.",
+                ),
+                Choice(key="c", text="process several requests at a time"),
             ),
             right="c",
-            because="It is case 9 without training: busy all the time, and filled to a tenth. The counter filled "
-            "excludes the full GPU.",
+            because="This is case 9 without training: busy all the time, but only a tenth of the GPU is filled. The "
+            "counter filled excludes a full GPU.",
             hints=(
-                "Which case is busy and mostly empty?",
+                "Which case is busy, but mostly empty?",
                 "12 blocks on 132 multiprocessors.",
-                "The line filled of case 9.",
+                "Look at filled in case 9.",
             ),
         ),
     ),
@@ -262,19 +299,20 @@ LESSON = Lesson(
             par=30,
             lower_is_better=False,
             hints=(
-                "Each case has three words, and can be answered again; the figure counts what stands there now.",
-                "Look for the counter in which case and rival differ by a factor of two at least.",
+                "Each case needs three words, and you can change them; the score counts your current answers.",
+                "Look for the counter that differs by at least a factor of two between the case and its rival.",
                 "The hints of each case name it.",
             ),
         ),
         Par(
             key="reads",
-            what="counters read to name all twelve causes",
+            what="counter readings to find all twelve causes",
             par=52,
             hints=(
-                "Ask first what divides the twelve into halves.",
-                "busy divides them six to six; loader, copies and growth divide what is left.",
-                "print(trees.walk(trees.UTILISATION, drills.reads(1))) shows the way of the tree, which needs 52.",
+                "Which counter divides the twelve runs into halves?",
+                "busy divides them six to six; loader, copies and growth divide the remaining ones.",
+                "print(decision_trees.walk(decision_trees.UTILISATION, drills.reads(1))) shows the path of the tree, "
+                "which needs 52.",
             ),
         ),
     ),
