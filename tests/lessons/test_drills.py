@@ -199,10 +199,10 @@ def test_the_tree_of_memory_ends_where_each_run_belongs():
 @pytest.mark.parametrize(
     ("facts", "leaf"),
     [
-        ({"slow_first_step": True, "others": True}, "neighbour"),
-        ({"slow_first_step": False, "grows": True, "evaluating": True}, "evaluation"),
-        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
-        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
+        ({"first_step": True, "others": True}, "neighbour"),
+        ({"first_step": False, "grows": True, "evaluating": True}, "evaluation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
     ],
 )
 def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
