@@ -21,7 +21,7 @@ LEAST_SAVED = 0.3  # what is sure to go: the calls no longer hold the host, thou
 PINNED_BYTES_PER_S = 25e9  # PCIe 4 x16, where the link is not known
 
 
-def pageable_copies(seen: Evidence) -> Finding | None:
+def pageable_copies(evidence: Evidence) -> Finding | None:
     """Batches are copied to the GPU from ordinary memory, which the driver must first copy to memory of its own.
 
     Proof: `Memcpy HtoD (Pageable -> Device)` with no kernel beside it, the main thread held inside the call, and the
@@ -30,109 +30,109 @@ def pageable_copies(seen: Evidence) -> Finding | None:
     (`cpu_tensor_creation`); a call that is long because the GPU works meanwhile, which is no loss and is not counted.
     What to do: pin_memory and non_blocking; either alone changes little.
     """
-    found = seen.once(transfers)
+    found = evidence.once(transfers)
     copies = found.pageable if found else None
     if copies is None:
         return None
     cost_ns = copies.exposed_ns + copies.refill_ns
-    share = seen.step_share(cost_ns)
+    share = evidence.step_share(cost_ns)
     if share < PAGEABLE_WORTH_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(evidence)} "
         "while batches are copied to it from memory that is not pinned.",
         evidence=(
             f"{_how_many(copies)}, all from pageable memory; they hold the main thread for {duration(copies.call_ns)}.",
-            f"{duration_in_step(seen, copies.exposed_ns)} in copies and their calls with no kernel beside them"
+            f"{duration_in_step(evidence, copies.exposed_ns)} in copies and their calls with no kernel beside them"
             + (f", and {duration(copies.refill_ns)} until new work arrived." if copies.refill_ns else "."),
         ),
         numbers=_numbers(copies, cost_ns, share),
-        fix=_pinned(seen),
-        advice=_pin_advice(seen),
-        gain=_pinning_gain(seen, copies, cost_ns),
-        rewrites=seen.typed("pin_memory"),
+        fix=_pinned(evidence),
+        advice=_pin_advice(evidence),
+        gain=_pinning_gain(evidence, copies, cost_ns),
+        rewrites=evidence.typed("pin_memory"),
         confidence=CERTAIN,
         shown_by=copies.spans,
         caveats=("Pinned memory cannot be swapped out: where host memory is short, keep batches small.",),
     )
 
 
-def unoverlapped_copies(seen: Evidence) -> Finding | None:
+def unoverlapped_copies(evidence: Evidence) -> Finding | None:
     """Batches are copied from pinned memory, but compute waits for each copy, as both use one stream.
 
     Proof: `Memcpy HtoD (Pinned -> Device)` in each step with no kernel beside it. Confused with: pageable memory
     (`pageable_copies`), where pinning comes first; a slow link (`slow_pcie_link`), which makes any copy long; and
     copies that kernels hide. What to do: copy the next batch on a stream of its own while this one computes.
     """
-    found = seen.once(transfers)
+    found = evidence.once(transfers)
     copies = found.pinned if found else None
     if copies is None:
         return None
-    working_ns = seen.ledger.median_ns("matmul", "kernels")
+    working_ns = evidence.ledger.median_ns("matmul", "kernels")
     hidable_ns = min(copies.exposed_ns, working_ns)  # a copy hides behind kernels: no more than there are
-    share = seen.step_share(hidable_ns)
+    share = evidence.step_share(hidable_ns)
     if share < IN_TURN_WORTH_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
         claim=f"Copies of batches and computing take turns: the GPU computes nothing {percent(share)} "
-        f"{of_each_step(seen)} while it is copied to.",
+        f"{of_each_step(evidence)} while it is copied to.",
         evidence=(
             f"{_how_many(copies)}, all from pinned memory, as they should be.",
-            f"{duration_in_step(seen, copies.exposed_ns)} of copying with no kernel beside it: "
+            f"{duration_in_step(evidence, copies.exposed_ns)} of copying with no kernel beside it: "
             f"{percent(1 - copies.hidden_frac)} of all copying.",
         ),
         numbers=_numbers(copies, hidable_ns, share),
-        fix=_prefetched(seen),
-        gain=seen.predicted(
+        fix=_prefetched(evidence),
+        gain=evidence.predicted(
             "prefetch",
-            seen.bounded(
-                seen.plain_ns(hidable_ns),
+            evidence.bounded(
+                evidence.plain_ns(hidable_ns),
                 "the copies, hidden behind the kernels by 30 to 100 %",
                 "even copying that is hidden wholly",
                 (0.3, 1.0),
                 copies.spans,
             ),
         ),
-        rewrites=seen.typed("prefetch"),
+        rewrites=evidence.typed("prefetch"),
         confidence=CERTAIN,
         shown_by=copies.spans,
         caveats=("The copies made ahead need memory on the GPU for one more batch.",),
     )
 
 
-def cpu_tensor_creation(seen: Evidence) -> Finding | None:
+def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
     """The loop fills tensors on the CPU (noise, zeros, masks) and copies them to the GPU, which could fill them itself.
 
     Proof: an operator that fills a tensor (randn, zeros, full) with no kernel, followed by a copy to the GPU of as
     many elements, and the device idle meanwhile. Confused with: batches of a DataLoader, whose making lies inside
     the loader and is not counted; tensors of a few numbers. What to do: device="cuda" where the tensor is made.
     """
-    if seen.ledger.share(*FILLING, "copies") < BUILT_WORTH_FRAC:
+    if evidence.ledger.share(*FILLING, "copies") < BUILT_WORTH_FRAC:
         return None
-    built = seen.once(built_tensors)
+    built = evidence.once(built_tensors)
     if built is None:
         return None
-    share = seen.step_share(built.exposed_ns)
+    share = evidence.step_share(built.exposed_ns)
     if share < BUILT_WORTH_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(evidence)} while the CPU fills tensors (torch."
         f"{built.call}) that are then copied to it.",
         evidence=(
             f"{count(built.count, 'tensor')} in each step{_of_size(built.bytes)}: "
             f"{duration(built.filling_ns)} to fill on the CPU, then a copy.",
-            f"{duration_in_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
+            f"{duration_in_step(evidence, built.exposed_ns)} of it with nothing else on the GPU.",
         ),
         numbers=figures(
             exposed_frac=share, exposed_ns=built.exposed_ns, filling_ns=built.filling_ns, per_step=built.count
         ),
         fix=_made_there(built),
         advice="The GPU draws other random numbers than the CPU does from the same seed.",
-        gain=seen.bounded(
-            seen.plain_ns(built.exposed_ns),
+        gain=evidence.bounded(
+            evidence.plain_ns(built.exposed_ns),
             "the filling and copying, removed by 80 to 100 %",
             "even no filling",
             (0.8, 1.0),
@@ -164,24 +164,24 @@ def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
     )
 
 
-def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:
+def _pinning_gain(evidence: Evidence, copies: Copies, cost_ns: int) -> Gain:
     """A pinned copy still takes its turn, at the pace of the link; the host is held no more."""
-    quick = practical_bytes_per_s(seen.run) or PINNED_BYTES_PER_S
+    quick = practical_bytes_per_s(evidence.run) or PINNED_BYTES_PER_S
     left = min(1.0, (copies.rate_bytes_per_s or quick / 2) / quick)
     saved_ns = cost_ns - left * copies.copying_ns
     best = min(1.0, max(LEAST_SAVED, saved_ns / max(1, cost_ns)))
-    plain = seen.bounded(
-        seen.plain_ns(cost_ns),
+    plain = evidence.bounded(
+        evidence.plain_ns(cost_ns),
         "calls that no longer wait, and copies at the pace of pinned memory",
         "even free copying",
         (LEAST_SAVED * best, best),
         copies.spans,
     )
-    return seen.predicted("pin_memory", plain)
+    return evidence.predicted("pin_memory", plain)
 
 
-def _pinned(seen: Evidence) -> str:
-    setup = next(iter(seen.run.loaders), None)
+def _pinned(evidence: Evidence) -> str:
+    setup = next(iter(evidence.run.loaders), None)
     loop = (
         "# in the loop, at each copy to the GPU; without pinned memory it changes nothing\n"
         'inputs, targets = inputs.to("cuda", non_blocking=True), targets.to("cuda", non_blocking=True)'
@@ -191,20 +191,20 @@ def _pinned(seen: Evidence) -> str:
             "# what the loop makes of a batch is not pinned any more: pin it, then copy it\n"
             'inputs = inputs.pin_memory().to("cuda", non_blocking=True)'
         )
-    if setup is None and seen.run.source.how in ("measured", "virtual"):  # such a run knows every loader there was
+    if setup is None and evidence.run.source.how in ("measured", "virtual"):  # such a run knows every loader there was
         return "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data are made\n\n" + loop
     return f"{rebuilt(seen, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
 
 
-def _pin_advice(seen: Evidence) -> str:
-    setup = next(iter(seen.run.loaders), None)
+def _pin_advice(evidence: Evidence) -> str:
+    setup = next(iter(evidence.run.loaders), None)
     if setup is not None and setup.pin_memory:
         return "The DataLoader pins already. Batches of a class of your own are pinned if it has a method pin_memory()."
     return "Do both: pinned memory is what lets a copy go on while the main thread does."
 
 
-def _prefetched(seen: Evidence) -> str:
-    loader = seen.names.loader
+def _prefetched(evidence: Evidence) -> str:
+    loader = evidence.names.loader
     return (
         'def prefetched(batches, device="cuda"):\n'
         '    """Copies the next batch on a stream of its own while this one computes."""\n'

@@ -41,57 +41,57 @@ class Cause(Enum):
     FEW = "there are too few workers"
 
 
-def why_late(seen: Evidence) -> Cause | None:
+def why_late(evidence: Evidence) -> Cause | None:
     """The one cause of late batches, rivals excluded in turn; None where they are not late, or nobody waits.
 
     Storage first: who waits needs no core, whatever else is busy. Then threads, which fill cores without making more.
     """
-    feeding = seen.feeding
-    late = seen.ledger.share("loader")
+    feeding = evidence.feeding
+    late = evidence.ledger.share("loader")
     if feeding is None or late < (LATE_WORTH_FRAC if feeding.workers != 0 else WORTH_TELLING_FRAC):
         return None
     if feeding.workers == 0:
-        return _why_main_is_late(seen, feeding)
+        return _why_main_is_late(evidence, feeding)
     if feeding.fetch_cpu_ns is not None and feeding.fetch_ns <= HANDOVER * feeding.fetch_cpu_ns:
         return None
-    later_ns = seen.once(later_wait_ns)
+    later_ns = evidence.once(later_wait_ns)
     if later_ns is not None and later_ns < LATE_WORTH_FRAC * feeding.step_ns:
         return Cause.START
-    if _workers_wait_for_storage(seen, feeding):
+    if _workers_wait_for_storage(evidence, feeding):
         return Cause.STORAGE
-    if not cores_are_full(seen, feeding):
+    if not cores_are_full(evidence, feeding):
         return Cause.FEW
-    crowd = seen.once(contention)
+    crowd = evidence.once(contention)
     threaded = (crowd.worker_threads or 1) if crowd else 1
-    return Cause.THREADS if threaded >= THREADED and _too_many(seen, feeding, threaded) else Cause.ITEMS
+    return Cause.THREADS if threaded >= THREADED and _too_many(evidence, feeding, threaded) else Cause.ITEMS
 
 
-def _why_main_is_late(seen: Evidence, feeding: Feeding) -> Cause:
-    if _main_waits_for_storage(seen, feeding):
+def _why_main_is_late(evidence: Evidence, feeding: Feeding) -> Cause:
+    if _main_waits_for_storage(evidence, feeding):
         return Cause.STORAGE
-    cores = seen.run.machine.cores_allowed
+    cores = evidence.run.machine.cores_allowed
     with_help = with_workers(feeding, worth_having(feeding, cores), cores)
     helps = feeding.step_ns / with_help.best_ns >= HARDLY
     return Cause.MAIN if helps or with_help.limit != "the cores" else Cause.ITEMS
 
 
-def _workers_wait_for_storage(seen: Evidence, feeding: Feeding) -> bool:
+def _workers_wait_for_storage(evidence: Evidence, feeding: Feeding) -> bool:
     if (feeding.blocked_frac or 0) > BLOCKED_FRAC:
         return True
-    workers = seen.once(crew)
+    workers = evidence.once(crew)
     if workers is None or workers.busy_frac >= WAITING_FRAC:
         return False
     return _far(feeding) or (workers.read_bytes_per_s or 0) >= READING_BYTES_PER_S
 
 
-def _main_waits_for_storage(seen: Evidence, feeding: Feeding) -> bool:
+def _main_waits_for_storage(evidence: Evidence, feeding: Feeding) -> bool:
     """It waits in a good part of the fetch, and reads meanwhile: by what it reads, or by cores idle for a read.
 
     Neither is enough alone: a core that others keep busy is not idle, and small reads of a slow disk are few bytes.
     """
     if feeding.cpu_frac is None or feeding.cpu_frac > 1 - BLOCKED_FRAC:
         return False
-    crowd = seen.once(contention)
+    crowd = evidence.once(contention)
     if crowd is not None:
         waiting_cores = (1 - feeding.cpu_frac) * feeding.fetch_ns / feeding.step_ns
         idle_for_reads = (crowd.iowait_cores or 0) >= BLOCKED_FRAC * waiting_cores
@@ -105,9 +105,9 @@ def _far(feeding: Feeding) -> bool:
     return kind is not None and kind.split(".")[0] in NETWORKS
 
 
-def cores_are_full(seen: Evidence, feeding: Feeding) -> bool:
+def cores_are_full(evidence: Evidence, feeding: Feeding) -> bool:
     """Whether more workers would only take cores from those there are: they compute, and no core is left."""
-    cores, demand_ns = seen.run.machine.cores_allowed, demanded_ns(feeding)
+    cores, demand_ns = evidence.run.machine.cores_allowed, demanded_ns(feeding)
     if demand_ns is None or feeding.worker_cpu_ns is None:
         return False
     if cores is not None and demand_ns > SATURATED_FRAC * cores * feeding.step_ns:
@@ -118,6 +118,6 @@ def cores_are_full(seen: Evidence, feeding: Feeding) -> bool:
     return computing and (feeding.cores_frac or 0) >= FULL_FRAC
 
 
-def _too_many(seen: Evidence, feeding: Feeding, threaded: int) -> bool:
-    cores = seen.run.machine.cores_allowed
+def _too_many(evidence: Evidence, feeding: Feeding, threaded: int) -> bool:
+    cores = evidence.run.machine.cores_allowed
     return cores is not None and (feeding.workers or 1) * threaded > THREADS_PER_CORE * cores

@@ -22,7 +22,7 @@ FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
 FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
 
 
-def too_few_workers(seen: Evidence) -> Finding | None:
+def too_few_workers(evidence: Evidence) -> Finding | None:
     """There are workers, and the main process still waits for them: more of them would keep up.
 
     Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
@@ -32,42 +32,42 @@ def too_few_workers(seen: Evidence) -> Finding | None:
     them: one that computes needs a core, several that wait share one. What more would be needed, cheaper items must
     give: made once and kept, smaller, or decoded on the GPU.
     """
-    feeding = seen.feeding
-    if feeding is None or why_late(seen) is not Cause.FEW:
+    feeding = evidence.feeding
+    if feeding is None or why_late(evidence) is not Cause.FEW:
         return None
-    share = seen.ledger.share("loader")
+    share = evidence.ledger.share("loader")
     if not feeding.workers:
-        return _unknown_number(seen, feeding, share)
-    cores = seen.run.machine.cores_allowed
-    wanted = min(needed(feeding), _carried(seen, cores))
+        return _unknown_number(evidence, feeding, share)
+    cores = evidence.run.machine.cores_allowed
+    wanted = min(needed(feeding), _carried(evidence, cores))
     more = wanted > feeding.workers
-    prediction = with_workers(feeding, max(wanted, feeding.workers), cores, model_threads(seen))
+    prediction = with_workers(feeding, max(wanted, feeding.workers), cores, model_threads(evidence))
     rewrites = f"workers={wanted}" if more else ""
     many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
     none_left = "" if more else ", and the cores carry no more"
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: {many}{none_left}; a batch takes one of them "
+        claim=f"{idle_share(evidence, share)}: {many}{none_left}; a batch takes one of them "
         f"{duration(batch_ns(feeding))}, and the model could take one every {duration(feeding.rest_ns)}.",
         evidence=(
-            time_in_loader(seen, feeding),
+            time_in_loader(evidence, feeding),
             *_worker_cost(feeding),
-            _against_cores(seen, feeding, cores, wanted),
+            _against_cores(evidence, feeding, cores, wanted),
         ),
         numbers=loader_numbers(feeding, share) | figures(proposed_workers=wanted if more else None),
-        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
+        fix=rebuilt(evidence, feeding.setup, worker_arguments(wanted, evidence.on_gpu))
         if more
-        else kept_in_memory(seen, feeding),
+        else kept_in_memory(evidence, feeding),
         advice=CHEAPER if wanted < needed(feeding) else "",
-        gain=predicted_for(seen, rewrites, feeding, prediction) if more else cheaper(seen, feeding),
-        rewrites=seen.typed(rewrites),
+        gain=predicted_for(evidence, rewrites, feeding, prediction) if more else cheaper(evidence, feeding),
+        rewrites=evidence.typed(rewrites),
         confidence=LIKELY,
-        shown_by=seen.ledger.spans["loader"],
+        shown_by=evidence.ledger.spans["loader"],
         caveats=() if more else memory_caveat(feeding),
     )
 
 
-def too_many_workers(seen: Evidence) -> Finding | None:
+def too_many_workers(evidence: Evidence) -> Finding | None:
     """There are more workers than help: each costs memory, and time to start.
 
     Proof: batches are not late, and fewer workers would do: even the slowest batch seen, start of the workers
@@ -76,11 +76,11 @@ def too_many_workers(seen: Evidence) -> Finding | None:
     a network, which are needed; and an epoch that begins slowly because the files are cold. What to do: fewer workers,
     kept alive from one epoch to the next.
     """
-    feeding = seen.feeding
-    if feeding is None or not feeding.workers or why_late(seen) not in (None, Cause.START):
+    feeding = evidence.feeding
+    if feeding is None or not feeding.workers or why_late(evidence) not in (None, Cause.START):
         return None
-    enough = _enough(seen, feeding)
-    again = _restarts(seen, feeding)
+    enough = _enough(evidence, feeding)
+    again = _restarts(evidence, feeding)
     idle = feeding.workers > FEW_ENOUGH and enough is not None and feeding.workers >= FAR_TOO_MANY * enough
     if again is None and not idle:
         return None
@@ -88,61 +88,61 @@ def too_many_workers(seen: Evidence) -> Finding | None:
     return Finding(
         parts=("loader",),
         claim=_costs(feeding, again) if again else _too_many(feeding, wanted),
-        evidence=_why_too_many(seen, feeding, enough, again),
-        numbers=loader_numbers(feeding, seen.ledger.share("loader")),
-        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
+        evidence=_why_too_many(evidence, feeding, enough, again),
+        numbers=loader_numbers(feeding, evidence.ledger.share("loader")),
+        fix=rebuilt(evidence, feeding.setup, worker_arguments(wanted, evidence.on_gpu)),
         advice=""
         if again
         else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
         gain=_without_starts(again, feeding) if again else None,
         confidence=LIKELY,
-        shown_by=again.spans if again else seen.ledger.spans["loader"],
+        shown_by=again.spans if again else evidence.ledger.spans["loader"],
         aside=again is None,
     )
 
 
-def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
+def _unknown_number(evidence: Evidence, feeding: Feeding, share: float) -> Finding:
     """A trace tells that there are workers and not how many, nor what they do."""
-    exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
+    exposed_ns = evidence.plain_ns(evidence.ledger.median_ns("loader"))
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: the DataLoader's workers are late; too few, or held up.",
-        evidence=(time_in_loader(seen, feeding),),
+        claim=f"{idle_share(evidence, share)}: the DataLoader's workers are late; too few, or held up.",
+        evidence=(time_in_loader(evidence, feeding),),
         numbers=loader_numbers(feeding, share),
         advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
         "up.",
-        gain=seen.bounded(
+        gain=evidence.bounded(
             exposed_ns,
             "the exposed wait, removed by 70 to 100 %",
             "even free data",
-            spans=seen.ledger.spans["loader"],
+            spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
-        shown_by=seen.ledger.spans["loader"],
+        shown_by=evidence.ledger.spans["loader"],
     )
 
 
-def _computing(seen: Evidence, feeding: Feeding) -> float | None:
+def _computing(evidence: Evidence, feeding: Feeding) -> float | None:
     """Which part of its time a worker computes."""
-    workers = seen.once(crew)
+    workers = evidence.once(crew)
     if workers is not None:
         return workers.busy_frac
     return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
 
 
-def _carried(seen: Evidence, cores: float | None) -> int:
+def _carried(evidence: Evidence, cores: float | None) -> int:
     """How many workers the cores carry: one each where they compute, more where they wait, but never a crowd."""
     if cores is None:
         return MOST_WORKERS
-    mine, computing = max(1, int(cores)), _computing(seen, seen.feeding) if seen.feeding else None
+    mine, computing = max(1, int(cores)), _computing(evidence, evidence.feeding) if evidence.feeding else None
     if computing is None or computing >= WAITING_FRAC:
         return mine
     return max(mine, min(MOST_WORKERS, int(cores / max(computing, FREE_WAIT_FRAC))))
 
 
-def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
+def _against_cores(evidence: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
     each, needs = f"{duration(batch_ns(feeding))} / {duration(feeding.rest_ns)}", needed(feeding)
-    computing = _computing(seen, feeding)
+    computing = _computing(evidence, feeding)
     here = "" if cores is None else f"the {count(cores, 'core')} here"
     if cores is None:
         why = f"how many cores there are is not known, and {wanted} can do no harm"
@@ -164,17 +164,17 @@ def _worker_cost(feeding: Feeding) -> tuple[str, ...]:
     return (f"Of that, {duration(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
 
 
-def _enough(seen: Evidence, feeding: Feeding) -> int | None:
+def _enough(evidence: Evidence, feeding: Feeding) -> int | None:
     """As many workers as would keep up if every batch took as long as the slowest first one; None: not told."""
-    first_ns = seen.once(slowest_first)
+    first_ns = evidence.once(slowest_first)
     return None if first_ns is None else ceil(first_ns / feeding.step_ns) + 1
 
 
-def _restarts(seen: Evidence, feeding: Feeding) -> Begun | None:
+def _restarts(evidence: Evidence, feeding: Feeding) -> Begun | None:
     """The beginnings of epochs, where workers are started anew in each and that is a good part of the loop."""
     if feeding.setup is None or feeding.setup.persistent_workers:
         return None
-    found = seen.once(begun)
+    found = evidence.once(begun)
     return found if found is not None and found.frac >= START_WORTH_FRAC else None
 
 
@@ -204,9 +204,9 @@ def _too_many(feeding: Feeding, wanted: int) -> str:
     return f"{feeding.workers} workers are more than help: {wanted} would keep up as well."
 
 
-def _why_too_many(seen: Evidence, feeding: Feeding, enough: int | None, again: Begun | None) -> tuple[str, ...]:
+def _why_too_many(evidence: Evidence, feeding: Feeding, enough: int | None, again: Begun | None) -> tuple[str, ...]:
     told = []
-    first_ns, workers = seen.once(slowest_first), seen.once(crew)
+    first_ns, workers = evidence.once(slowest_first), evidence.once(crew)
     if first_ns is not None and enough is not None:
         told.append(
             f"The slowest first batch of an epoch came after {duration(first_ns)}, start of the workers included; "

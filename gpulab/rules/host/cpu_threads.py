@@ -23,7 +23,7 @@ REALISED = (0.4, 1.15)
 MOST_TIMES = 8  # as many threads for each core as that was measured for
 
 
-def cpu_oversubscription(seen: Evidence) -> Finding | None:
+def cpu_oversubscription(evidence: Evidence) -> Finding | None:
     """More threads want to run than there are cores: they take turns, and wait for one another at every operator.
 
     Proof: PyTorch computes on more threads than this process may use cores, and they are taken off their cores many
@@ -32,65 +32,65 @@ def cpu_oversubscription(seen: Evidence) -> Finding | None:
     busy neighbour, where the number of threads is right. What to do: as many threads as cores in the main process,
     one in each worker.
     """
-    crowd = seen.once(contention)
+    crowd = evidence.once(contention)
     if crowd is None:
         return None
-    if why_late(seen) is Cause.THREADS:
-        return _in_workers(seen, crowd)
+    if why_late(evidence) is Cause.THREADS:
+        return _in_workers(evidence, crowd)
     if crowd.threads is None or crowd.threads <= crowd.cores:
         return None
     if not _preempted(crowd) and (crowd.throttled_frac or 0) < THROTTLED_FRAC:
         return None
-    return _in_the_model(seen, crowd, crowd.threads)
+    return _in_the_model(evidence, crowd, crowd.threads)
 
 
 def _preempted(crowd: Contention) -> bool:
     return (crowd.preempted_per_cpu_s or 0) >= PREEMPTED_PER_CPU_S
 
 
-def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
+def _in_the_model(evidence: Evidence, crowd: Contention, threads: int) -> Finding:
     count = max(1, int(crowd.cores))
     preempted = _preempted(crowd)
-    crowded = None if seen.on_gpu else seen.once(crowded_ns)
+    crowded = None if evidence.on_gpu else evidence.once(crowded_ns)
     return Finding(
         parts=("compute",) if crowded else (),
         claim=f"PyTorch computes on {threads} threads where there {_cores(crowd.cores)}: they take turns.",
-        evidence=_crowding(seen, crowd, crowded),
+        evidence=_crowding(evidence, crowd, crowded),
         numbers=_numbers(crowd),
         fix=f"import torch\n\ntorch.set_num_threads({count})  # once, before training",
         advice=f"Where the number comes from the environment, set OMP_NUM_THREADS={count} before Python starts.",
         # What a quota takes from bursts of threads was not measured: nothing is predicted for it.
-        gain=_gain(seen, crowd, threads, crowded) if crowded and preempted else None,
+        gain=_gain(evidence, crowd, threads, crowded) if crowded and preempted else None,
         confidence=CERTAIN if preempted else LIKELY,
     )
 
 
-def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
-    feeding = seen.feeding
+def _in_workers(evidence: Evidence, crowd: Contention) -> Finding | None:
+    feeding = evidence.feeding
     if feeding is None:
         return None
-    share = seen.ledger.share("loader")
+    share = evidence.ledger.share("loader")
     workers, each = feeding.workers or 1, crowd.worker_threads or 1
     alone = replace(feeding.setup, workers=None) if feeding.setup else None
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: {workers} workers may compute on {each} threads each where there "
+        claim=f"{idle_share(evidence, share)}: {workers} workers may compute on {each} threads each where there "
         f"{_cores(crowd.cores)}: they take turns.",
-        evidence=(time_in_loader(seen, feeding), *_crowding(seen, crowd, None)),
+        evidence=(time_in_loader(evidence, feeding), *_crowding(evidence, crowd, None)),
         numbers={**loader_numbers(feeding, share), **_numbers(crowd)},
-        fix=_one_thread_each(rebuilt(seen, alone, _same_workers(workers))),
+        fix=_one_thread_each(rebuilt(evidence, alone, _same_workers(workers))),
         advice="Libraries that a worker uses have threads of their own: pip install threadpoolctl for NumPy's; for "
         "OpenCV call cv2.setNumThreads(0) in one_thread.",
-        gain=seen.bounded(
-            seen.plain_ns(seen.ledger.median_ns("loader")),
+        gain=evidence.bounded(
+            evidence.plain_ns(evidence.ledger.median_ns("loader")),
             "the exposed wait, removed by 10 to 70 %",
             "even free data",
             (0.1, 0.7),
-            seen.ledger.spans["loader"],
+            evidence.ledger.spans["loader"],
         ),
         confidence=SUSPECT,
         why_confidence="how many of its threads compute at a time is not seen",
-        shown_by=seen.ledger.spans["loader"],
+        shown_by=evidence.ledger.spans["loader"],
     )
 
 
@@ -111,14 +111,14 @@ def _one_thread_each(code: str) -> str:
     )
 
 
-def _gain(seen: Evidence, crowd: Contention, threads: int, crowded: int) -> Gain:
+def _gain(evidence: Evidence, crowd: Contention, threads: int, crowded: int) -> Gain:
     """Operators on n threads on c cores take up to n / c times as long; what of it comes back was measured."""
-    computing_ns = min(seen.plain_ns(crowded), seen.step_ns - 1)
+    computing_ns = min(evidence.plain_ns(crowded), evidence.step_ns - 1)
     excess_ns = computing_ns * (1 - max(crowd.cores / threads, 1 / MOST_TIMES))
-    floor_ns = max(1, seen.step_ns - computing_ns)
-    worst_ns, best_ns = (max(floor_ns, round(seen.step_ns - part * excess_ns)) for part in REALISED)
+    floor_ns = max(1, evidence.step_ns - computing_ns)
+    worst_ns, best_ns = (max(floor_ns, round(evidence.step_ns - part * excess_ns)) for part in REALISED)
     return Gain(
-        step_ns=seen.step_ns,
+        step_ns=evidence.step_ns,
         best_ns=best_ns,
         worst_ns=worst_ns,
         floor_ns=floor_ns,
@@ -131,11 +131,11 @@ def _cores(cores: float) -> str:
     return plural(cores, "is", "are") + " " + count(cores, "core")
 
 
-def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[str, ...]:
+def _crowding(evidence: Evidence, crowd: Contention, crowded: int | None) -> tuple[str, ...]:
     told = []
     if crowded:
         told.append(
-            f"{percent(seen.step_share(crowded))} {of_each_step(seen)} ({duration(crowded)}) is in operators "
+            f"{percent(evidence.step_share(crowded))} {of_each_step(evidence)} ({duration(crowded)}) is in operators "
             "that use all of these threads."
         )
     if crowd.preempted_per_cpu_s is not None:

@@ -12,7 +12,7 @@ GC_WORTH_FRAC = 0.05  # as for the rest of the loop's Python: a twentieth of a s
 ASKED = "gc.collect()"
 
 
-def garbage_collection(seen: Evidence) -> Finding | None:
+def garbage_collection(evidence: Evidence) -> Finding | None:
     """Python searches its objects for garbage in the midst of the loop, and nothing else runs meanwhile.
 
     Proof: the interpreter itself tells when a collection begins and ends, and whether the code asked for it. What of
@@ -21,7 +21,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
     do: where the loop calls gc.collect(), take that out; where Python decides, have it leave alone what was made
     before the loop (gc.freeze) and collect when it suits.
     """
-    told = seen.once(collecting)
+    told = evidence.once(collecting)
     if told is None:
         return None
     exposed = 1.0 if told.exposed_frac is None else told.exposed_frac
@@ -34,7 +34,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
     who = f"the loop calls gc.collect(){f' ({where})' if where else ''}" if asked else "Python collects garbage"
     return Finding(
         parts=("python",),
-        claim=f"{percent(share)} {of_what(seen, told)} is lost because {who}.",
+        claim=f"{percent(share)} {of_what(evidence, told)} is lost because {who}.",
         evidence=(
             f"{told.count} collections in {told.hit} of {told.steps} steps, {duration(told.mean_ns)} of an average "
             f"step of {duration(told.step_mean_ns)}; the longest takes {duration(told.longest_ns)}.",
@@ -47,7 +47,7 @@ def garbage_collection(seen: Evidence) -> Finding | None:
         if asked
         else "Call collect_sometimes(step) in the loop. A collection takes the longer the more objects "
         "there are: fewer small ones (tuples, dicts, lists of lists) help as well.",
-        gain=per_step_gain(seen, told, "the collections, removed by 80 to 100 %", "even none", (0.8, 1.0), exposed),
+        gain=per_step_gain(evidence, told, "the collections, removed by 80 to 100 %", "even none", (0.8, 1.0), exposed),
         confidence=CERTAIN,
         shown_by=told.spans,
     )
@@ -58,19 +58,24 @@ def share_of(told: Stalling) -> float:
     return min(1.0, told.mean_ns / max(1, told.step_mean_ns))
 
 
-def of_what(seen: Evidence, told: Stalling) -> str:
+def of_what(evidence: Evidence, told: Stalling) -> str:
     """What the share is a share of: what comes now and then is in few steps, and in those more than that."""
-    return of_each_step(seen) if told.in_most else "of the time"
+    return of_each_step(evidence) if told.in_most else "of the time"
 
 
 def per_step_gain(
-    seen: Evidence, told: Stalling, basis: str, floor_means: str, realised: tuple[float, float], exposed: float = 1.0
+    evidence: Evidence,
+    told: Stalling,
+    basis: str,
+    floor_means: str,
+    realised: tuple[float, float],
+    exposed: float = 1.0,
 ) -> Gain | None:
     """What a step without these stalls takes: the median one where most steps have one, else the average one."""
     if not told.in_most:
         return averaged(told.step_mean_ns, round(told.mean_ns * exposed), basis, floor_means, realised)
-    lost_ns = min(seen.step_ns - 1, round(told.typical_ns * exposed))
-    return undisturbed(seen.step_ns, lost_ns, basis, floor_means, realised[0])
+    lost_ns = min(evidence.step_ns - 1, round(told.typical_ns * exposed))
+    return undisturbed(evidence.step_ns, lost_ns, basis, floor_means, realised[0])
 
 
 def undisturbed(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst: float) -> Gain:

@@ -21,7 +21,7 @@ KNOWN_SAMPLES = 5  # a sample is taken where the thread lets go of the GIL: a fe
 FEW_CORES = 4  # with fewer, work that moves to a worker takes a core from a model that computes on the CPU
 
 
-def host_python(seen: Evidence) -> Finding | Unjudged | None:
+def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     """The loop's own Python code runs while the device has nothing to do.
 
     Proof: stretches of 0.2 ms and more in which the main thread is inside no PyTorch call and no DataLoader, with
@@ -31,44 +31,44 @@ def host_python(seen: Evidence) -> Finding | Unjudged | None:
     GIL, and plain waiting, which are taken off first where they were recorded. What to do: move the work into the
     Dataset, so that workers do it, or do it once before.
     """
-    told = seen.once(outside)
-    share = seen.step_share(told.own_ns)
+    told = evidence.once(outside)
+    share = evidence.step_share(told.own_ns)
     if share < PYTHON_WORTH_FRAC:
         return None
-    frame = seen.python_frame
+    frame = evidence.python_frame
     named = _is_known(frame)
-    if (doubt := _doubt(seen, told, share, named)) is not None:
+    if (doubt := _doubt(evidence, told, share, named)) is not None:
         return doubt
-    confidence, why = _confidence(seen, told, share, frame)
+    confidence, why = _confidence(evidence, told, share, frame)
     where = f": {frame.name}" if frame is not None and named else " outside PyTorch"
-    crowded = not seen.on_gpu and (seen.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
+    crowded = not evidence.on_gpu and (evidence.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
     return Finding(
         parts=("python",),
-        claim=f"{idle_share(seen, share)} for Python code of the loop{where}.",
+        claim=f"{idle_share(evidence, share)} for Python code of the loop{where}.",
         evidence=(
-            f"{duration_in_step(seen, told.own_ns)} outside PyTorch and "
-            f"DataLoader with the {'GPU' if seen.on_gpu else 'model'} idle{_spread(seen, told)}.",
+            f"{duration_in_step(evidence, told.own_ns)} outside PyTorch and "
+            f"DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_spread(evidence, told)}.",
             *_who(frame),
             *_computing(told),
         ),
         numbers=figures(exposed_frac=share, exposed_ns=told.own_ns),
-        fix=_into_the_dataset(seen, frame if named else None),
+        fix=_into_the_dataset(evidence, frame if named else None),
         advice="Work that depends only on the sample belongs in the Dataset, where workers do it beside the model. "
         "What cannot move: do it with NumPy or torch on the whole batch at once, or once before training.",
-        gain=seen.bounded(
-            seen.plain_ns(told.own_ns),
+        gain=evidence.bounded(
+            evidence.plain_ns(told.own_ns),
             f"the exposed Python time, removed by {'35' if crowded else '70'} to 100 %",
             "even no such code",
             (0.35 if crowded else 0.7, 1.0),
-            seen.ledger.spans["python"],
+            evidence.ledger.spans["python"],
         ),
         confidence=confidence,
         why_confidence=why,
-        shown_by=seen.ledger.spans["python"],
+        shown_by=evidence.ledger.spans["python"],
     )
 
 
-def gil_contention(seen: Evidence) -> Finding | None:
+def gil_contention(evidence: Evidence) -> Finding | None:
     """Another Python thread of this process runs, and the loop waits for its turn.
 
     Python code of one process runs one thread at a time: who wants to run waits for the lock of the interpreter (the
@@ -78,9 +78,9 @@ def gil_contention(seen: Evidence) -> Finding | None:
     (`host_python`); threads of PyTorch's operators, which are no Python threads; want of a core; plain waiting with
     nobody computing (`unexplained_idle`). What to do: give the other work a process of its own, or less to do.
     """
-    told = seen.once(outside)
+    told = evidence.once(outside)
     lost_ns = told.gil_ns + told.other_gil_ns
-    share = seen.step_share(lost_ns)
+    share = evidence.step_share(lost_ns)
     if told.threads is None or share < GIL_WORTH_FRAC:
         return None
     who = told.threads
@@ -90,12 +90,12 @@ def gil_contention(seen: Evidence) -> Finding | None:
     named = f": {who.others_at}" if who.others_at else ""
     return Finding(
         parts=("python",),
-        claim=f"{idle_share(seen, share)} while another Python thread runs{named}.",
+        claim=f"{idle_share(evidence, share)} while another Python thread runs{named}.",
         evidence=(
             f"Python lets one thread run at a time. Other Python threads of this process used "
             f"{percent(who.others_frac)} of a core while the loop ran; the loop's own used "
             f"{percent(who.main_frac)}.",
-            f"For {duration_in_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
+            f"For {duration_in_step(evidence, lost_ns)} the loop neither computed nor waited for data or device.",
         ),
         numbers=figures(
             exposed_frac=share, exposed_ns=lost_ns, others_frac=who.others_frac or 0.0, main_frac=who.main_frac
@@ -103,14 +103,14 @@ def gil_contention(seen: Evidence) -> Finding | None:
         fix=_in_a_process(_function(who.others_at or "")),
         advice="A process has a lock of its own; what it shall work on goes through a multiprocessing.Queue. On macOS "
         "and Windows its function must be in a .py file. What must stay in a thread: let it sleep between rounds.",
-        gain=_undisturbed(seen, lost_ns),
+        gain=_undisturbed(evidence, lost_ns),
         confidence=confidence,
         why_confidence=why,
-        shown_by=_held_up(seen, told),
+        shown_by=_held_up(evidence, told),
     )
 
 
-def unexplained_idle(seen: Evidence) -> Finding | None:
+def unexplained_idle(evidence: Evidence) -> Finding | None:
     """The device is idle and so is the CPU: the loop waits for something that nothing here records.
 
     Proof: in the time outside PyTorch and DataLoader the recorded thread uses hardly any CPU, no other Python thread
@@ -120,21 +120,21 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
     (`gil_contention`), want of a core. What to do: have it asked for beforehand, in a thread, so that the answer is
     there when the loop needs it; or not in every step.
     """
-    told = seen.once(outside)
-    share = seen.step_share(told.absent_ns)
+    told = evidence.once(outside)
+    share = evidence.step_share(told.absent_ns)
     if told.threads is None or share < IDLE_WORTH_FRAC:
         return None
-    spans = seen.ledger.spans["python"]
-    frame, asked = seen.python_frame, library_call(seen.run, spans)
+    spans = evidence.ledger.spans["python"]
+    frame, asked = evidence.python_frame, library_call(evidence.run, spans)
     named = frame is not None and frame.frac >= KNOWN_FRAC  # who waits has let go of the GIL: samples find it there
     confidence, why = (LIKELY, "") if named else (SUSPECT, "what it waited for was not recorded")
-    device = "GPU and CPU idle" if seen.on_gpu else "The CPU is idle"
+    device = "GPU and CPU idle" if evidence.on_gpu else "The CPU is idle"
     where = f", waiting in {frame.name}" if frame is not None and named else ": the loop waits for something"
     return Finding(
         parts=("python",),
         claim=f"{device} {percent(share)} of each step{where}.",
         evidence=(
-            f"For {duration_in_step(seen, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. "
+            f"For {duration_in_step(evidence, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. "
             f"The loop's thread used the CPU {percent(told.threads.main_frac)} of the time.",
             *_who(frame),
             *((f"There it calls {asked}.",) if asked else ()),
@@ -143,21 +143,21 @@ def unexplained_idle(seen: Evidence) -> Finding | None:
         fix=_ahead((_function(frame.name) if frame is not None and named else None) or "ask"),
         advice="It waits for a lock, the network, a file or another program. Take the wait out of the loop, or ask for "
         "the next answer while the model works on this one.",
-        gain=_hidden(seen, seen.plain_ns(told.absent_ns)),
+        gain=_hidden(evidence, evidence.plain_ns(told.absent_ns)),
         confidence=confidence,
         why_confidence=why,
         shown_by=spans,
     )
 
 
-def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged | None:
+def _doubt(evidence: Evidence, told: Outside, share: float, named: bool) -> Unjudged | None:
     """Why the time outside PyTorch may have another cause than the loop's Python code, if it may."""
     if named:
         return None
-    if _cores_were_full(seen, told, share):
+    if _cores_were_full(evidence, told, share):
         why = FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
-    elif seen.steps.few:
+    elif evidence.steps.few:
         why = "there are too few steps to tell a loop from its surroundings, and which Python code ran is not recorded"
         fix = "record more steps, or Python frames too: --level deep"
     else:
@@ -169,10 +169,10 @@ def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged
     )
 
 
-def _confidence(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
+def _confidence(evidence: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
     if frame is None:
         return SUSPECT, "what ran there was not recorded"
-    if _cores_were_full(seen, told, share):
+    if _cores_were_full(evidence, told, share):
         return LIKELY, FULL
     return CERTAIN if _is_known(frame) else LIKELY, ""
 
@@ -182,11 +182,11 @@ def _is_known(frame: Frame | None) -> bool:
     return frame is not None and frame.frac >= KNOWN_FRAC and (frame.samples or KNOWN_SAMPLES) >= KNOWN_SAMPLES
 
 
-def _cores_were_full(seen: Evidence, told: Outside, share: float) -> bool:
+def _cores_were_full(evidence: Evidence, told: Outside, share: float) -> bool:
     """All cores were busy, and nothing tells that the recorded thread had one of them for most of that time."""
     who = told.threads
     if who is None:
-        return seen.feeding is not None and (seen.feeding.cores_frac or 0) >= FULL_FRAC
+        return evidence.feeding is not None and (evidence.feeding.cores_frac or 0) >= FULL_FRAC
     return who.may_lack_a_core(share)
 
 
@@ -197,9 +197,9 @@ def _who(frame: Frame | None) -> tuple[str, ...]:
     return (f"{percent(frame.frac)} of that time is in {frame.name} ({how}).",)
 
 
-def _spread(seen: Evidence, told: Outside) -> str:
+def _spread(evidence: Evidence, told: Outside) -> str:
     """How it varies over the steps; where something was taken off, that is not known of single steps."""
-    return f" ({range_over_steps(seen, 'python')})" if told.own_ns == told.python_ns else ""
+    return f" ({range_over_steps(evidence, 'python')})" if told.own_ns == told.python_ns else ""
 
 
 def _computing(told: Outside) -> tuple[str, ...]:
@@ -217,22 +217,22 @@ def _computing(told: Outside) -> tuple[str, ...]:
     return (f"Not counted in it: {', '.join(off)}.",) if off else ()
 
 
-def _held_up(seen: Evidence, told: Outside) -> Spans:
+def _held_up(evidence: Evidence, told: Outside) -> Spans:
     """When it happened, as well as is known: where the loop was outside PyTorch, or built a batch."""
-    spans = seen.ledger.spans
+    spans = evidence.ledger.spans
     return merged(spans["python"], spans["loader"]) if told.other_gil_ns else spans["python"]
 
 
-def _undisturbed(seen: Evidence, lost_ns: int) -> Gain:
+def _undisturbed(evidence: Evidence, lost_ns: int) -> Gain:
     basis = "the time lost to the other threads, removed by 70 to 100 %"
-    return undisturbed(seen.step_ns, seen.plain_ns(lost_ns), basis, "even no other thread", 0.7)
+    return undisturbed(evidence.step_ns, evidence.plain_ns(lost_ns), basis, "even no other thread", 0.7)
 
 
-def _hidden(seen: Evidence, waits_ns: int) -> Gain:
+def _hidden(evidence: Evidence, waits_ns: int) -> Gain:
     """Asked for beforehand, a wait is hidden behind the rest of the step, at most as much as that is long."""
-    step_ns = seen.step_ns
+    step_ns = evidence.step_ns
     left_ns = max(1, step_ns - waits_ns)
-    floor_ns = left_ns if seen.on_gpu else warmed_ns(left_ns, step_ns)
+    floor_ns = left_ns if evidence.on_gpu else warmed_ns(left_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=min(step_ns, max(floor_ns, waits_ns)),
@@ -243,10 +243,10 @@ def _hidden(seen: Evidence, waits_ns: int) -> Gain:
     )
 
 
-def _into_the_dataset(seen: Evidence, frame: Frame | None) -> str:
+def _into_the_dataset(evidence: Evidence, frame: Frame | None) -> str:
     name = _function(frame.name) if frame else None
-    loader = next(iter(seen.run.loaders), None)
-    workers = max(1, min(4, int(seen.run.machine.cores_allowed or 2) - 1))
+    loader = next(iter(evidence.run.loaders), None)
+    workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
     batch = loader.batch_size if loader and loader.batch_size else 32
     made = f"batch_size={batch}, shuffle=True, num_workers={workers}, persistent_workers=True)"
     return (
@@ -259,7 +259,7 @@ def _into_the_dataset(seen: Evidence, frame: Frame | None) -> str:
         "        sample, *rest = self.data[index]\n"
         f"        return {name or 'preprocess'}(sample), *rest  # one sample instead of a batch\n\n"
         + (
-            f"{seen.names.loader} = DataLoader(Prepared({seen.names.dataset}),\n    {made}"
+            f"{evidence.names.loader} = DataLoader(Prepared({evidence.names.dataset}),\n    {made}"
             if loader
             else f"def batches(samples):  # samples: what the loop goes over now\n"
             f"    return DataLoader(Prepared(samples), {made}"

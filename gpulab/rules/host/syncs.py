@@ -17,7 +17,7 @@ WHAT = {
 CALLS = "the end of the GPU's work (torch.cuda.synchronize())"
 
 
-def host_syncs(seen: Evidence) -> Finding | None:
+def host_syncs(evidence: Evidence) -> Finding | None:
     """The loop asks the GPU for a value, waits for it, and the GPU then waits for new work.
 
     Proof: a synchronising call, or a copy to the host that returns only when the data are there, and the device idle
@@ -27,44 +27,44 @@ def host_syncs(seen: Evidence) -> Finding | None:
     here; and the profiler's own synchronisation at its edges. What to do: keep values on the GPU and look at them
     every fifty steps.
     """
-    if seen.ledger.share(*FILLING, "copies") < SYNC_WORTH_FRAC:
+    if evidence.ledger.share(*FILLING, "copies") < SYNC_WORTH_FRAC:
         return None
-    waits = seen.once(host_waits)
+    waits = evidence.once(host_waits)
     if waits is None:
         return None
-    share = seen.step_share(waits.idle_ns)
+    share = evidence.step_share(waits.idle_ns)
     if share < SYNC_WORTH_FRAC:
         return None
     what = _what(waits)
     return Finding(
         parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} because the loop waits for {what}.",
-        evidence=_evidence(seen, waits),
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(evidence)} because the loop waits for {what}.",
+        evidence=_evidence(evidence, waits),
         numbers=figures(
             exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
         ),
         fix=_fix(waits.by_op[0][0]),
         advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
-        gain=seen.predicted(
+        gain=evidence.predicted(
             "no_syncs",
-            seen.bounded(
-                seen.plain_ns(waits.idle_ns),
+            evidence.bounded(
+                evidence.plain_ns(waits.idle_ns),
                 "the time in and after the waits, removed by 30 to 100 %",
                 "even no waiting",
                 (0.3, 1.0),
                 waits.spans,
             ),
         ),
-        rewrites=seen.typed("no_syncs"),
+        rewrites=evidence.typed("no_syncs"),
         confidence=CERTAIN if waits.by_op[0][0] in WHAT else LIKELY,
         shown_by=waits.spans,
     )
 
 
-def _evidence(seen: Evidence, waits: Syncs) -> tuple[str, ...]:
+def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that copying to the host" if waits.copying_ns else ""
     return (
-        f"{_named(waits)}: the main thread is held for {duration_in_step(seen, waits.blocked_ns)}; meanwhile the GPU "
+        f"{_named(waits)}: the main thread is held for {duration_in_step(evidence, waits.blocked_ns)}; meanwhile the GPU "
         "mostly works, which is no loss.",
         f"In them and right after them, until new work arrives, the GPU computes nothing for {duration(waits.idle_ns)}"
         f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",

@@ -18,7 +18,7 @@ NEAR_PEAK_FRAC = 0.6  # of the arithmetic peak; the best products of real librar
 _PRECISIONS = {Precision.FLOAT32: "float32", Precision.TF32: "TF32", Precision.HALF: "half precision"}
 
 
-def device_bound(seen: Evidence) -> Finding | None:
+def device_bound(evidence: Evidence) -> Finding | None:
     """The device works nearly all the time: nothing is wrong with feeding it.
 
     It informs and predicts nothing: only faster work (precision, fusion, a better algorithm) makes this shorter.
@@ -28,41 +28,45 @@ def device_bound(seen: Evidence) -> Finding | None:
     What to do: the findings beside this one tell what would make the work itself faster; without any, it is as fast
     as this device is.
     """
-    busy, talking = seen.ledger.share(*WORKING), seen.ledger.share("communication")
+    busy, talking = evidence.ledger.share(*WORKING), evidence.ledger.share("communication")
     if busy < BUSY_FRAC:
         return None
-    device = "GPU" if seen.on_gpu else "CPU"
-    what = f"The {device} computes {percent(busy)} {of_each_step(seen)}"
+    device = "GPU" if evidence.on_gpu else "CPU"
+    what = f"The {device} computes {percent(busy)} {of_each_step(evidence)}"
     if talking >= TALKING_FRAC:
-        what = f"The {device} works {percent(busy)} {of_each_step(seen)} ({percent(talking)} is exposed communication)"
-    used = _used(seen)
+        what = (
+            f"The {device} works {percent(busy)} {of_each_step(evidence)} ({percent(talking)} is exposed communication)"
+        )
+    used = _used(evidence)
     return Finding(
         claim=f"{what}: feeding it is not the limit.",
-        evidence=(f"{range_over_steps(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
+        evidence=(f"{range_over_steps(evidence, *WORKING)} of work.", *_made_of(evidence), *_arithmetic(used)),
         numbers=figures(
             busy_frac=busy,
             communication_frac=talking,
             mfu_frac=used.step_frac if used else None,
             kernel_frac=used.kernel_frac if used else None,
         ),
-        advice=_faster_compute(seen, used),
+        advice=_faster_compute(evidence, used),
         confidence=CERTAIN,
     )
 
 
-def _made_of(seen: Evidence) -> tuple[str, ...]:
-    if not seen.on_gpu:
+def _made_of(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.on_gpu:
         return ()
     parts = (("matmul", "matrix products and attention"), ("kernels", "other kernels"))
-    told = [f"{percent(seen.ledger.share(key))} {words}" for key, words in parts if seen.ledger.share(key) >= 0.005]
+    told = [
+        f"{percent(evidence.ledger.share(key))} {words}" for key, words in parts if evidence.ledger.share(key) >= 0.005
+    ]
     return (f"Of each step: {', '.join(told)}.",) if told else ()
 
 
-def _used(seen: Evidence) -> Utilisation | None:
-    kernels = seen.once(interior)
+def _used(evidence: Evidence) -> Utilisation | None:
+    kernels = evidence.once(interior)
     if kernels is None:
         return None
-    used = utilisation(kernels, seen.step_ns, seen.once(sized))
+    used = utilisation(kernels, evidence.step_ns, evidence.once(sized))
     return used if used is not None and used.told_frac >= TOLD_FRAC else None
 
 
@@ -76,8 +80,8 @@ def _arithmetic(used: Utilisation | None) -> tuple[str, ...]:
     )
 
 
-def _faster_compute(seen: Evidence, used: Utilisation | None) -> str:
-    if not seen.on_gpu:
+def _faster_compute(evidence: Evidence, used: Utilisation | None) -> str:
+    if not evidence.on_gpu:
         return "To make it faster: bfloat16 where this CPU has it, torch.compile, a smaller model; or a GPU."
     if used is not None and used.step_frac >= NEAR_PEAK_FRAC:
         return (

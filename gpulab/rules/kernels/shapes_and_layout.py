@@ -29,7 +29,7 @@ LAYOUT_WORTH_FRAC = 0.03  # the fix is one line
 CHANNELS_LAST_CAPABILITY = 7  # tensor cores want channels last; before them it may be slower
 
 
-def misaligned_shapes(seen: Evidence) -> Finding | None:
+def misaligned_shapes(evidence: Evidence) -> Finding | None:
     """Matrix dimensions that are no multiple of 8 make tensor cores read their numbers one by one.
 
     Proof: the names of the kernels end in `_align1` or `_align2`: so many elements are read at once, where 8 of half
@@ -37,24 +37,24 @@ def misaligned_shapes(seen: Evidence) -> Finding | None:
     with: libraries that pad such sizes themselves (their kernels bear no such name). What to do: pad the dimension:
     a vocabulary, a class count, a sequence length.
     """
-    group = kernel_group(seen, _reads_singly, MISALIGNED_WORTH_FRAC)
+    group = kernel_group(evidence, _reads_singly, MISALIGNED_WORTH_FRAC)
     if group is None or (group.kernels.gpu is not None and is_amd(group.kernels.gpu.name)):
         return None
     kernels, poor, cost_ns, share, largest = group
     worst, best, utmost = MISALIGNED_RATIOS
     basis = f"these products made {number(worst, 2)} to {number(best, 2)} times as fast"
     means = f"even {number(utmost, 2)} times as fast products"
-    gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
+    gain = faster_work(evidence, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
     if gain is None:
         return None
-    odd = _odd(seen, poor)
+    odd = _odd(evidence, poor)
     multiple = WANTED_MULTIPLE.get(maths(largest).precision, 8)
     return Finding(
         parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products with a dimension that is no multiple "
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to matrix products with a dimension that is no multiple "
         f"of {multiple}" + (f" ({odd[1]})" if odd else "") + ": tensor cores must read them piece by piece.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
+            f"{duration_in_step(evidence, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
             f"{short(largest)}.",
             *((f"{odd[0].op} multiplies {_sizes(odd[0])}.",) if odd else ()),
         ),
@@ -75,9 +75,9 @@ def _reads_singly(name: str) -> bool:
     return reads is not None and found.cores is Cores.TENSOR and reads <= POOR_ALIGNMENT.get(found.precision, 0)
 
 
-def _odd(seen: Evidence, poor: Mask) -> tuple[Work, int] | None:
+def _odd(evidence: Evidence, poor: Mask) -> tuple[Work, int] | None:
     """The product behind these kernels that takes most time, and its dimension that is no multiple; None: not told."""
-    for work in seen.once(sized):
+    for work in evidence.once(sized):
         matrix = work.product
         if matrix is None or not poor[work.kernels].any():
             continue
@@ -105,22 +105,22 @@ def _padding(multiple: int) -> str:
     )
 
 
-def layout_conversions(seen: Evidence) -> Finding | None:
+def layout_conversions(evidence: Evidence) -> Finding | None:
     """Convolutions turn every batch of images around, because tensor cores want the channels last.
 
     Proof: kernels nchwToNhwc and nhwcToNchw (batched_transpose on AMD) inside convolutions. Confused with: a layout
     change that the program itself asks for, once. What to do: keep model and images in channels_last from the start.
     On GPUs without tensor cores, and in float32 there, it may be slower: compare.
     """
-    group = kernel_group(seen, is_layout, LAYOUT_WORTH_FRAC)
+    group = kernel_group(evidence, is_layout, LAYOUT_WORTH_FRAC)
     if group is None:
         return None
     kernels, turning, cost_ns, share, largest = group
     # What is left of them: the batch itself, once; at the most nothing.
     basis = "the conversions, lessened by 40 to 100 %"
     spans = kernels.spans(turning)
-    gain = faster_work(seen, cost_ns, (0.6, 0.0, 0.0), basis, "even no conversions", spans=spans)
-    gain = worth_having(seen.predicted("channels_last", gain)) if gain is not None else None
+    gain = faster_work(evidence, cost_ns, (0.6, 0.0, 0.0), basis, "even no conversions", spans=spans)
+    gain = worth_having(evidence.predicted("channels_last", gain)) if gain is not None else None
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
@@ -129,17 +129,17 @@ def layout_conversions(seen: Evidence) -> Finding | None:
     many = round(kernels.per_step(turning))
     return Finding(
         parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to turning images around inside convolutions: "
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to turning images around inside convolutions: "
         "the GPU wants the channels last.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in {count(many, 'layout conversion')} a step; the largest is "
+            f"{duration_in_step(evidence, cost_ns)} in {count(many, 'layout conversion')} a step; the largest is "
             f"{short(largest)}.",
         ),
         numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=many),
-        fix=_channels_last(seen, amd),
+        fix=_channels_last(evidence, amd),
         advice="Convert the batch too, where it is made or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,
-        rewrites=seen.typed("channels_last"),
+        rewrites=evidence.typed("channels_last"),
         confidence=LIKELY if amd or _old(kernels) else CERTAIN,
         shown_by=kernels.spans(turning),
         caveats=("On this GPU float32 convolutions may be slower with channels last: compare.",)
@@ -153,8 +153,10 @@ def _old(kernels: Interior) -> bool:
     return capability is not None and capability[0] <= CHANNELS_LAST_CAPABILITY
 
 
-def _channels_last(seen: Evidence, amd: bool) -> str:
+def _channels_last(evidence: Evidence, amd: bool) -> str:
     asked = (
         'import os\n\nos.environ["PYTORCH_MIOPEN_SUGGEST_NHWC"] = "1"  # before the first convolution\n' if amd else ""
     )
-    return f"{asked}import torch\n\n{seen.names.model} = {seen.names.model}.to(memory_format=torch.channels_last)"
+    return (
+        f"{asked}import torch\n\n{evidence.names.model} = {evidence.names.model}.to(memory_format=torch.channels_last)"
+    )

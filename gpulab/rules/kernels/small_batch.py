@@ -19,7 +19,7 @@ ALIKE_FRAC = 0.5  # of the time of small kernels: so much in calls of one kernel
 FREE_FRAC = 0.5  # at least so much of the memory must be free for a larger batch to be the advice
 
 
-def small_batch(seen: Evidence) -> Finding | None:
+def small_batch(evidence: Evidence) -> Finding | None:
     """The GPU is busy, but most of its multiprocessors have nothing to do: each kernel is too small for it.
 
     Proof: kernels with fewer thread blocks than the GPU has multiprocessors, a tenth less on average, take most of the
@@ -27,24 +27,24 @@ def small_batch(seen: Evidence) -> Finding | None:
     too slowly (`dispatch_bound`, `no_workers`), which comes first; inference that must answer one request at a time;
     memory that is full. What to do: a larger batch, as long as the samples per second still rise; or several at once.
     """
-    kernels = seen.once(interior)
+    kernels = evidence.once(interior)
     told = filling(kernels) if kernels is not None else None
     if told is None or told.told_frac < SMALL_FRAC or told.small_frac < SMALL_FRAC:
         return None
     if told.filled_frac > FILLED_FRAC:
         return None
-    if seen.ledger.share(*WORKING) < WORKING_FRAC:
+    if evidence.ledger.share(*WORKING) < WORKING_FRAC:
         return None
-    used = _used_frac(seen)
+    used = _used_frac(evidence)
     if used is not None and used > 1 - FREE_FRAC:
         return None
-    share = seen.step_share(told.small_ns)
+    share = evidence.step_share(told.small_ns)
     return Finding(
         parts=("matmul", "kernels"),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to kernels that fill {percent(told.filled_frac)} of the "
         "GPU: the batch is too small for it.",
         evidence=(
-            f"{duration_in_step(seen, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
+            f"{duration_in_step(evidence, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
             f"{told.multiprocessors} multiprocessors.",
             *((f"At most {percent(used)} of the GPU's memory is in use.",) if used is not None else ()),
             *_alike(told),
@@ -53,7 +53,7 @@ def small_batch(seen: Evidence) -> Finding | None:
         numbers=figures(
             small_frac=told.small_frac, filled_frac=told.filled_frac, cost_ns=told.small_ns, memory_frac=used
         ),
-        fix=_twice(seen),
+        fix=_twice(evidence),
         advice="Go on doubling while the samples per second rise; then raise the learning rate in step, or keep it "
         "and watch the loss. How much a larger batch gains, only trying tells.",
         confidence=SUSPECT if used is None else LIKELY,
@@ -78,9 +78,9 @@ def _tail(told: Filling) -> tuple[str, ...]:
     return (f"Of the other kernels' room {percent(told.tail_frac)} stays empty in the last wave of their blocks.",)
 
 
-def _used_frac(seen: Evidence) -> float | None:
+def _used_frac(evidence: Evidence) -> float | None:
     """The most of the GPU's memory that was in use; None where it was not recorded."""
-    run = seen.run
+    run = evidence.run
     gpu = next(iter(run.machine.gpus), None)
     if gpu is None or not gpu.memory_bytes:
         return None
@@ -93,9 +93,9 @@ def _used_frac(seen: Evidence) -> float | None:
     return min(1.0, max(most) / gpu.memory_bytes) if most else None
 
 
-def _twice(seen: Evidence) -> str:
-    loader = next(iter(seen.run.loaders), None)
-    names = seen.names
+def _twice(evidence: Evidence) -> str:
+    loader = next(iter(evidence.run.loaders), None)
+    names = evidence.names
     if loader is None:
         return ""
     size = 2 * loader.batch_size if loader.batch_size else f"2 * {names.loader}.batch_size"

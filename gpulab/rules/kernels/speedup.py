@@ -29,15 +29,15 @@ class KernelGroup(NamedTuple):
     largest: str  # the full name of the kernel that takes most time
 
 
-def kernel_group(seen: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
+def kernel_group(evidence: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
     """The kernels whose names satisfy this; None where there are none, or they take a smaller share of the step."""
-    kernels = seen.once(interior)
+    kernels = evidence.once(interior)
     if kernels is None:
         return None
     mask = kernels.which(is_member)
     most = kernels.most(mask)
     cost_ns = kernels.cost_ns(mask) if most else 0
-    share = seen.step_share(cost_ns)
+    share = evidence.step_share(cost_ns)
     return KernelGroup(kernels, mask, cost_ns, share, most[0]) if most and share >= least_share else None
 
 
@@ -48,7 +48,7 @@ def largest_kernel(kernels: Interior, mask: Mask) -> str:
 
 
 def faster_work(
-    seen: Evidence,
+    evidence: Evidence,
     cost_ns: int,
     left: tuple[float, float, float],
     basis: str,
@@ -63,11 +63,11 @@ def faster_work(
     it, unless the work is `calls` of the host itself; None where next to nothing is gained. `spans`: when the device
     did it, where the step can be replayed with that shortened.
     """
-    step_ns = seen.step_ns
-    hosts = (0, 0, 0) if calls else _host_ns(seen)
-    shrunk = [round(step_ns - (1 - part) * seen.plain_ns(cost_ns)) for part in left]
+    step_ns = evidence.step_ns
+    hosts = (0, 0, 0) if calls else _host_ns(evidence)
+    shrunk = [round(step_ns - (1 - part) * evidence.plain_ns(cost_ns)) for part in left]
     worst, best, floor = (min(step_ns, max(1, *each)) for each in zip(hosts, shrunk, strict=True))
-    if not seen.on_gpu:
+    if not evidence.on_gpu:
         floor = warmed_ns(floor, step_ns)
         best = max(floor, warmed_ns(best, step_ns))
     best = min(best, worst)
@@ -79,9 +79,9 @@ def faster_work(
         basis=f"{basis}; the host alone needs {duration(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
         floor_means=floor_means,
     )
-    if seen.on_gpu and spans is not None and spans.total_ns:
+    if evidence.on_gpu and spans is not None and spans.total_ns:
         realised = (1 - left[0], 1 - left[1], 1 - left[2])
-        gain = seen.replayed(without("faster", spans, realised, device_only=True), gain)
+        gain = evidence.replayed(without("faster", spans, realised, device_only=True), gain)
     return worth_having(gain)
 
 
@@ -90,11 +90,11 @@ def worth_having(gain: Gain) -> Gain | None:
     return gain if gain.step_ns - gain.best_ns >= WORTH_FRAC * gain.step_ns else None
 
 
-def _host_ns(seen: Evidence) -> tuple[int, int, int]:
+def _host_ns(evidence: Evidence) -> tuple[int, int, int]:
     """What the host needs for an un-profiled step: as measured, and as little as it may be."""
-    told = seen.once(pace)
-    if seen.steps.plain_ns is not None:
-        needed_ns = seen.without_recording(told.needed_ns)
+    told = evidence.once(pace)
+    if evidence.steps.plain_ns is not None:
+        needed_ns = evidence.without_recording(told.needed_ns)
         return needed_ns, needed_ns, needed_ns
     calls_ns = told.needed_ns - told.steady_ns
     return (

@@ -22,20 +22,20 @@ MUCH_FRAC, LITTLE_FRAC = 0.6, 0.1  # of the time: kernels that stream data reach
 AGREE_FRAC = 0.6  # of the kernels' time
 
 GPU_LOAD = Need(
-    lambda seen: bool((seen.run.gpu_rows["util_frac"] >= 0).any()),
+    lambda evidence: bool((evidence.run.gpu_rows["util_frac"] >= 0).any()),
     "the GPU does not tell how busy it is",
     "profile on a whole GPU: a MIG instance has no such sensor",
     real=True,
 )
 OTHERS = Need(
-    lambda seen: sharing(seen.run, seen.steps) is not None,
+    lambda evidence: sharing(evidence.run, evidence.steps) is not None,
     "the driver does not tell from here which processes use the GPU",
     "profile outside a container, or in one started with --pid=host",
     real=True,
 )
 
 
-def clock_throttling(seen: Evidence) -> Finding | None:
+def clock_throttling(evidence: Evidence) -> Finding | None:
     """The GPU's clocks are held down, by heat, by its power supply, or by a power limit that somebody lowered.
 
     Proof: the driver's counters of time held down grew while the loop ran, or its reasons say so in the samples under
@@ -44,11 +44,11 @@ def clock_throttling(seen: Evidence) -> Finding | None:
     load shows. What to do: cooling and airflow for heat; the default power limit where it was lowered; otherwise
     nothing.
     """
-    now = clocks(seen.run, seen.steps)
+    now = clocks(evidence.run, evidence.steps)
     cause = None if now is None else _cause(now)
     if now is None or cause is None:
         return None
-    lost = None if now.lost_frac is None else now.lost_frac * _computing(seen)
+    lost = None if now.lost_frac is None else now.lost_frac * _computing(evidence)
     worth = cause != "limit" and (lost is None or lost >= LOSS_WORTH_FRAC)
     counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= HELD_FRAC
     return Finding(
@@ -57,7 +57,9 @@ def clock_throttling(seen: Evidence) -> Finding | None:
         numbers=_clock_numbers(now),
         fix=_raise_limit(now) if cause == "lowered" else "",
         advice=ADVICE[cause],
-        gain=_gain(seen, lost, "the lower clock, made up for by 30 to 100 %", "even a full clock") if worth else None,
+        gain=_gain(evidence, lost, "the lower clock, made up for by 30 to 100 %", "even a full clock")
+        if worth
+        else None,
         confidence=CERTAIN if counted else LIKELY,
         why_confidence="" if counted else f"by {now.samples} samples; the driver does not count the time",
         from_steps=False,
@@ -141,7 +143,7 @@ def _raise_limit(now: Clocks) -> str:
     )
 
 
-def shared_gpu(seen: Evidence) -> Finding | None:
+def shared_gpu(evidence: Evidence) -> Finding | None:
     """Other processes use the GPU at the same time, and take turns with this one.
 
     Proof: the driver's list of processes, and the share of time in which they had kernels on it. Confused with: this
@@ -149,22 +151,24 @@ def shared_gpu(seen: Evidence) -> Finding | None:
     container the lists may not tell, and then the memory and use that this process does not account for are looked
     at. What to do: another GPU; shut old kernels down; a MIG instance of one's own.
     """
-    found = sharing(seen.run, seen.steps)
+    found = sharing(evidence.run, evidence.steps)
     if found is None:
         return None
     used, held = found.util_frac or 0.0, found.memory_bytes or 0.0
     busy = used >= SHARED_WORTH_FRAC
     if not busy and held < HELD_BYTES:
         return None
-    lost = used * _computing(seen)
+    lost = used * _computing(evidence)
     return Finding(
         claim=_others_do(found, busy),
         evidence=_of_others(found),
         numbers=figures(others_util_frac=used, others_memory_bytes=held),
-        fix=_another_gpu(seen, found),
+        fix=_another_gpu(evidence, found),
         advice="See who it is with nvidia-smi. Notebooks that were left open keep their memory until their kernel is "
         "shut down (jupyter server list; Running Terminals and Kernels).",
-        gain=_gain(seen, lost, "the others' share of the GPU's time, won back by 30 to 100 %", "even a GPU to itself")
+        gain=_gain(
+            evidence, lost, "the others' share of the GPU's time, won back by 30 to 100 %", "even a GPU to itself"
+        )
         if busy
         else None,
         confidence=CERTAIN if found.listed else SUSPECT,
@@ -198,11 +202,11 @@ def _of_others(found: Sharing) -> tuple[str, ...]:
     return (f"By the driver's list of processes, others {doing}.",)
 
 
-def _another_gpu(seen: Evidence, found: Sharing) -> str:
-    other = next((gpu for gpu in seen.run.machine.gpus if gpu.index != found.gpu.index), None)
+def _another_gpu(evidence: Evidence, found: Sharing) -> str:
+    other = next((gpu for gpu in evidence.run.machine.gpus if gpu.index != found.gpu.index), None)
     if other is None:
         return ""
-    number = seen.run.machine.cuda_visible_devices
+    number = evidence.run.machine.cuda_visible_devices
     shown = f'"{other.uuid or other.index}"' if number is None else f'"{other.uuid}"'
     return (
         "import os\n\n"
@@ -210,7 +214,7 @@ def _another_gpu(seen: Evidence, found: Sharing) -> str:
     )
 
 
-def memory_traffic(seen: Evidence) -> Finding | None:
+def memory_traffic(evidence: Evidence) -> Finding | None:
     """What keeps the GPU busy, by its memory controller: moving data, or something else.
 
     Proof: sensors alone: the share of time in which device memory is read or written, beside the share in which
@@ -219,12 +223,12 @@ def memory_traffic(seen: Evidence) -> Finding | None:
     host, where both are low, which is not judged here; and how much is moved, which these shares do not tell. What to
     do: fuse operators and use smaller types where memory is the limit; tensor cores and larger batches where not.
     """
-    rows = loaded(seen.run, seen.steps, sensed_device(seen.run))
+    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
     util, memory = median(rows["util_frac"]), median(rows["memory_util_frac"])
     if util is None or memory is None or util < STEADY_FRAC or LITTLE_FRAC < memory / util < MUCH_FRAC:
         return None
     much = memory / util >= MUCH_FRAC
-    agree = _kernels_agree(seen, much)
+    agree = _kernels_agree(evidence, much)
     return Finding(
         claim=f"The GPU's memory is read or written {percent(memory)} of the time: "
         + ("moving data sets the pace, not arithmetic." if much else "moving data does not set the pace."),
@@ -243,11 +247,11 @@ def memory_traffic(seen: Evidence) -> Finding | None:
     )
 
 
-def _kernels_agree(seen: Evidence, much: bool) -> str | None:
+def _kernels_agree(evidence: Evidence, much: bool) -> str | None:
     """What the recorded kernels say to it, where they say the same."""
-    if seen.accounts is None or not seen.on_gpu:
+    if evidence.accounts is None or not evidence.on_gpu:
         return None
-    matrix, other = seen.ledger.share("matmul"), seen.ledger.share("kernels")
+    matrix, other = evidence.ledger.share("matmul"), evidence.ledger.share("kernels")
     share = (other if much else matrix) / max(1e-9, matrix + other)
     if share < AGREE_FRAC:
         return None
@@ -255,16 +259,16 @@ def _kernels_agree(seen: Evidence, much: bool) -> str | None:
     return f"The kernels agree: {percent(share)} of their time they are {kind}."
 
 
-def _computing(seen: Evidence) -> float:
+def _computing(evidence: Evidence) -> float:
     """The share of a step that follows the GPU's clock, and that others' kernels lengthen."""
-    if seen.accounts is not None and seen.on_gpu:
-        return seen.ledger.share("matmul", "kernels")
-    rows = loaded(seen.run, seen.steps, sensed_device(seen.run))
+    if evidence.accounts is not None and evidence.on_gpu:
+        return evidence.ledger.share("matmul", "kernels")
+    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
     return median(rows["util_frac"]) or 0.0
 
 
-def _gain(seen: Evidence, lost: float | None, basis: str, floor_means: str) -> Gain | None:
-    step_ns = seen.steps.step_ns
+def _gain(evidence: Evidence, lost: float | None, basis: str, floor_means: str) -> Gain | None:
+    step_ns = evidence.steps.step_ns
     if step_ns is None or not lost:
         return None
-    return seen.bounded(round(lost * step_ns), basis, floor_means, (0.3, 1.0))
+    return evidence.bounded(round(lost * step_ns), basis, floor_means, (0.3, 1.0))

@@ -14,15 +14,15 @@ MOST_FRAC = 0.9  # of the samples; a pause between two uses is shorter
 HELD_BYTES = 1 << 30  # the driver and CUDA alone take half a GiB in every process that has touched the GPU
 
 
-def gpu_held_idle(seen: Evidence) -> Finding | None:
+def gpu_held_idle(evidence: Evidence) -> Finding | None:
     """The GPU's memory is held for a long time, and hardly anything runs on it.
 
     Proof: sensors of a run of two minutes and more: memory in use that is not another process's, and no kernel in nine
     samples of ten. Confused with: a loop that starves its GPU (that has kernels in every second), another process's
     memory, a GPU that was never touched. What to do: release the memory while you think, or run such work in a script.
     """
-    samples = seen.run.gpu_rows
-    if seen.run.span_ns < LONG_NS:
+    samples = evidence.run.gpu_rows
+    if evidence.run.span_ns < LONG_NS:
         return None
     for device in np.unique(samples["device"]).tolist():
         mine = samples.where(samples["device"] == device)
@@ -33,19 +33,19 @@ def gpu_held_idle(seen: Evidence) -> Finding | None:
             continue
         idle, held = util[told] < UNUSED_FRAC, float(np.median((used - others)[told]))
         if idle.mean() >= MOST_FRAC and held >= HELD_BYTES:
-            return _held(seen, device, float(idle.mean()), held)
+            return _held(evidence, device, float(idle.mean()), held)
     return None
 
 
-def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> Finding:
-    model = seen.names.model
+def _held(evidence: Evidence, device: int, idle_frac: float, held_bytes: float) -> Finding:
+    model = evidence.names.model
     return Finding(
-        claim=f"GPU {device} was held for {duration(seen.run.span_ns)} "
+        claim=f"GPU {device} was held for {duration(evidence.run.span_ns)} "
         f"and did nothing for {percent(idle_frac)} of that time.",
         evidence=(
             f"{size(held_bytes)} of its memory were in use, and no kernel ran in {percent(idle_frac)} of the samples.",
         ),
-        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=seen.run.span_ns),
+        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=evidence.run.span_ns),
         fix="import gc\n"
         "import torch\n\n"
         f'{model} = {model}.to("cpu")  # bring it back with .to("cuda")\n'

@@ -15,7 +15,7 @@ SLOW_FRAC = 0.7  # of what such links give large pinned copies; cards and boards
 LINK_WORTH_FRAC = 0.03  # of a step, in copies that nothing hides
 
 LINK = Need(
-    lambda seen: practical_bytes_per_s(seen.run) is not None,
+    lambda evidence: practical_bytes_per_s(evidence.run) is not None,
     "its generation and its lanes were not read",
     "profile here on a machine with an NVIDIA GPU: a trace from elsewhere does not tell of it",
     real=True,
@@ -30,7 +30,7 @@ def unpacked(images):  # in the loop
     return images.to("cuda", non_blocking=True).float().div_(255)"""
 
 
-def slow_pcie_link(seen: Evidence) -> Finding | None:
+def slow_pcie_link(evidence: Evidence) -> Finding | None:
     """The PCIe link to the GPU is slower than GPU and slot can be together.
 
     Proof: under load it runs with fewer lanes or in an older mode than it could, and large pinned copies are slow.
@@ -39,8 +39,8 @@ def slow_pcie_link(seen: Evidence) -> Finding | None:
     copies are fast, nothing is wrong. What to do: seat the card anew, use another slot, look at the BIOS; until then
     copy fewer bytes.
     """
-    moved, now = seen.once(transfers), seen.once(link)
-    best = practical_bytes_per_s(seen.run)
+    moved, now = evidence.once(transfers), evidence.once(link)
+    best = practical_bytes_per_s(evidence.run)
     if moved is None or best is None:
         return None
     rate = moved.pinned.large_rate_bytes_per_s if moved.pinned else None
@@ -49,29 +49,29 @@ def slow_pcie_link(seen: Evidence) -> Finding | None:
     if (rate is not None and not slow) or not (slow or reduced):
         return None
     exposed_ns, lost = _lost(moved, rate, now, best)
-    share = seen.step_share(exposed_ns)
+    share = evidence.step_share(exposed_ns)
     worth = slow and share >= LINK_WORTH_FRAC
     return Finding(
         parts=("copies",) if worth else (),
         claim=_claim(now, rate, best),
-        evidence=_evidence(seen, now, rate, best, exposed_ns),
+        evidence=_evidence(evidence, now, rate, best, exposed_ns),
         numbers=figures(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
         fix=_FEWER_BYTES,
         advice="For whoever has the machine in hand: seat the card anew, use the slot next to the CPU, and look at "
         "the slot's width and generation in the BIOS.",
-        gain=seen.bounded(
-            seen.plain_ns(round(exposed_ns * lost)),
+        gain=evidence.bounded(
+            evidence.plain_ns(round(exposed_ns * lost)),
             "copies at the pace such links have, reached by 50 to 100 %",
             "even the best link",
             (0.5, 1.0),
-            moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
+            moved.pinned.spans if moved.pinned else evidence.ledger.spans["copies"],
         )
         if worth
         else None,
         confidence=LIKELY if slow and reduced else SUSPECT,
         why_confidence="" if slow and reduced else _doubt(slow),
         from_steps=False,
-        shown_by=moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
+        shown_by=moved.pinned.spans if moved.pinned else evidence.ledger.spans["copies"],
         aside=not worth,
     )
 
@@ -93,8 +93,10 @@ def _claim(now: Link | None, rate: float | None, best: float) -> str:
     return f"Copies to the GPU reach {metric(rate, 'B/s')}, and such links {metric(best, 'B/s')}."
 
 
-def _evidence(seen: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int) -> tuple[str, ...]:
-    told = [f"{duration_in_step(seen, exposed_ns)} in copies that nothing hides."]
+def _evidence(
+    evidence: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int
+) -> tuple[str, ...]:
+    told = [f"{duration_in_step(evidence, exposed_ns)} in copies that nothing hides."]
     if rate is not None:
         told.append(
             f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of what the full link gives."

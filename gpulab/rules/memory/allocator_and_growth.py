@@ -26,7 +26,7 @@ SIZE_UNKNOWN = Unjudged(
 )
 
 
-def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
+def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     """GPU memory is asked of the driver and given back in every step, instead of being kept and given out again.
 
     Proof: `cudaMalloc` and `cudaFree` calls in the interior steps, with the GPU idle while the host is inside them, and
@@ -35,20 +35,20 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
     stays. What to do: no `torch.cuda.empty_cache()` in the loop; where the cache was emptied because the GPU was full,
     expandable segments, batches of one shape, a smaller batch.
     """
-    found = seen.once(requests)
-    share = seen.ledger.share("alloc")
+    found = evidence.once(requests)
+    share = evidence.ledger.share("alloc")
     if found is None or not found.asked or (share < THRASH_WORTH_FRAC and not found.retries):
         return None
     if not found.freed and not found.retries:
         return None  # asked and never given back: memory grows, which is another cause
-    if (doubt := _who_asks(seen, found)) is not None:
+    if (doubt := _who_asks(evidence, found)) is not None:
         return doubt
-    exposed_ns = seen.ledger.median_ns("alloc")
+    exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
         parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {of_each_step(seen)} while memory is asked of the driver and given back"
+        claim=f"GPU idle {percent(share)} {of_each_step(evidence)} while memory is asked of the driver and given back"
         f"{_although(found)}.",
-        evidence=_requests(seen, found, exposed_ns),
+        evidence=_requests(evidence, found, exposed_ns),
         numbers=figures(
             exposed_frac=share,
             exposed_ns=exposed_ns,
@@ -58,24 +58,24 @@ def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
         ),
         fix=_expandable() if found.retries else "",
         advice=" ".join(_keeping(found)),
-        gain=seen.predicted(
+        gain=evidence.predicted(
             "no_alloc",
-            seen.bounded(
-                seen.plain_ns(exposed_ns),
+            evidence.bounded(
+                evidence.plain_ns(exposed_ns),
                 "the idle time inside these calls, removed by 70 to 100 %",
                 "even memory without asking",
-                spans=seen.ledger.spans["alloc"],
+                spans=evidence.ledger.spans["alloc"],
             ),
         ),
-        rewrites=seen.typed("no_alloc"),
+        rewrites=evidence.typed("no_alloc"),
         confidence=CERTAIN if found.by_pytorch else LIKELY,
-        shown_by=seen.ledger.spans["alloc"],
+        shown_by=evidence.ledger.spans["alloc"],
     )
 
 
-def _who_asks(seen: Evidence, found: Requests) -> Unjudged | None:
+def _who_asks(evidence: Evidence, found: Requests) -> Unjudged | None:
     """Why the requests may be none of PyTorch's in every step, if they may."""
-    if seen.steps.found_by == "whole run" or seen.steps.few:
+    if evidence.steps.found_by == "whole run" or evidence.steps.few:
         why = "the driver is asked for memory, but there are too few steps to tell a loop from the filling of the cache"
         fix = "record more steps"
     elif found.by_pytorch is False:
@@ -105,10 +105,10 @@ def _keeping(found: Requests) -> tuple[str, ...]:
     return (full,) if found.retries else (emptied,)
 
 
-def _requests(seen: Evidence, found: Requests, exposed_ns: int) -> tuple[str, ...]:
+def _requests(evidence: Evidence, found: Requests, exposed_ns: int) -> tuple[str, ...]:
     told = [
         f"{found.asked} requests for memory and {found.freed} returns per step hold the host for "
-        f"{duration(found.blocked_ns)}; the GPU is idle for {duration_in_step(seen, exposed_ns)} meanwhile.",
+        f"{duration(found.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
     if found.retries:
         told.append(f"{count(found.retries, 'time')} the GPU was full, and PyTorch gave back all it kept to ask again.")
@@ -117,7 +117,7 @@ def _requests(seen: Evidence, found: Requests, exposed_ns: int) -> tuple[str, ..
     return tuple(told)
 
 
-def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
+def fragmentation(evidence: Evidence) -> Finding | Unjudged | None:
     """The GPU is nearly full, and much of it is held in pieces that fit nothing.
 
     Proof: PyTorch holds a fifth more than it gave out even when most was given out, free pieces inside blocks that are
@@ -125,7 +125,7 @@ def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
     room beside it, which does no harm; memory that other processes hold. What to do: expandable segments, which let
     blocks grow in place; batches of one shape.
     """
-    for room in rooms(seen.run, seen.steps):
+    for room in rooms(evidence.run, evidence.steps):
         if room.used_frac is None:
             return SIZE_UNKNOWN
         stranded = room.stranded_bytes / max(1, room.reserved_bytes)
@@ -172,7 +172,7 @@ def _expandable() -> str:
     )
 
 
-def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
+def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     """Memory grows from step to step: something is kept that each step adds to.
 
     Proof: what is given out where a step begins, or the resident memory of the process, rises steadily over 20 steps
@@ -182,7 +182,7 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
     tells nothing: there a list tells, whose graphs were counted. What to do: keep numbers instead of losses, as
     `loss.item()`; under `torch.no_grad()` what will not be learnt from.
     """
-    told, names = growths(seen.run, seen.steps), growing(seen.run)
+    told, names = growths(evidence.run, evidence.steps), growing(evidence.run)
     growth = max(told, key=lambda each: each.last_bytes - each.first_bytes, default=None)
     if growth is None or not _grows(growth):
         if names and (names[0].bytes or 0) >= GROWN_BYTES:
@@ -191,7 +191,7 @@ def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
     if not names and (rival := _inputs_grow(growth)) is not None:
         return Unjudged(why=rival, fix=_SAME_INPUTS)
     left = growth.steps_left
-    urgent = left is not None and left < URGENT_RUNS * len(seen.steps)
+    urgent = left is not None and left < URGENT_RUNS * len(evidence.steps)
     vague = growth.device is None and not names  # the heap of a process settles for long, and nobody keeps anything
     end = "" if left is None else f", which is full in about {_rounded(left)} more"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
@@ -298,7 +298,7 @@ def _number(name: str) -> str:
     return f"{name}.append(loss.item())   # a number: the tensor would keep all that it was computed from"
 
 
-def unused_gpu_memory(seen: Evidence) -> Finding | Unjudged | None:
+def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:
     """Most of the GPU's memory is free: there is room for a larger batch.
 
     Proof: at its fullest, all processes together use less than half of it. Confused with: a GPU that starves or waits
@@ -306,17 +306,17 @@ def unused_gpu_memory(seen: Evidence) -> Finding | Unjudged | None:
     fill it already, which gains little. What to do: double the batch while samples per second still rise, and scale
     the learning rate with it.
     """
-    for room in rooms(seen.run, seen.steps):
+    for room in rooms(evidence.run, evidence.steps):
         if room.used_frac is None:
             return SIZE_UNKNOWN
         if room.used_frac < UNUSED_FRAC:
-            return _unused(seen, room)
+            return _unused(evidence, room)
     return None
 
 
-def _unused(seen: Evidence, room: Room) -> Finding:
+def _unused(evidence: Evidence, room: Room) -> Finding:
     used, capacity = room.used_bytes, room.capacity_bytes or 1
-    batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
+    batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
     now = f" from {batch} to {2 * batch}" if batch else ""
     return Finding(
         claim=f"{percent(1 - used / capacity)} of the memory of GPU {room.device} is never used.",

@@ -58,24 +58,24 @@ class _Leak:
     remedy: Remedy
 
 
-def remedies(seen: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]:
+def remedies(evidence: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]:
     """All that apply, cheapest first: free what nobody needs, then settings, then another way to train."""
-    found = _leak(seen, failure, held)
+    found = _leak(evidence, failure, held)
     told = [
         _earlier_values(held),
         _errors(held),
         None if found is None else found.remedy,
         _others(failure),
-        _evaluation(seen, failure, held),
+        _evaluation(evidence, failure, held),
         _fragments(failure, held),
     ]
     if found is None or not found.fills:
         rest = held if found is None else held.but_for(found.who)
         told += [
-            _precision(seen, failure, rest),
-            _micro_batches(seen, failure, rest),
+            _precision(evidence, failure, rest),
+            _micro_batches(evidence, failure, rest),
             _checkpoints(failure, rest),
-            _optimizer_state(seen, rest),
+            _optimizer_state(evidence, rest),
         ]
     return tuple(remedy for remedy in told if remedy is not None)
 
@@ -108,9 +108,9 @@ def _errors(held: Held) -> Remedy | None:
     return Remedy(words=words, code=_FORGET_ERROR)
 
 
-def _leak(seen: Evidence, failure: Failure, held: Held) -> _Leak | None:
+def _leak(evidence: Evidence, failure: Failure, held: Held) -> _Leak | None:
     """Something keeps what each step made: a list of tensors whose graphs are kept, or memory that grew steadily."""
-    grew = None if failure.device is None else kept_by_steps(seen.run, failure.device)
+    grew = None if failure.device is None else kept_by_steps(evidence.run, failure.device)
     if grew is not None and grew.grown_bytes < MUCH_FRAC * max(held.total_bytes, failure.allocated_bytes or 0):
         grew = None
     many = {each.who: each for each in held.of("variable", "output") if each.tensors > 1}
@@ -157,11 +157,11 @@ def _others(failure: Failure) -> Remedy | None:
     )
 
 
-def _evaluation(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
+def _evaluation(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
     graph = held.bytes_of("graph")
     if failure.phase != "evaluation" or graph < WORTH_FRAC * held.total_bytes:
         return None
-    model = seen.names.model
+    model = evidence.names.model
     return Remedy(
         words="evaluation keeps graphs that no backward() will use",
         code=f"with torch.inference_mode():   # around the whole evaluation\n    outputs = {model}(inputs)",
@@ -183,19 +183,19 @@ def _fragments(failure: Failure, held: Held) -> Remedy | None:
     )
 
 
-def _micro_batches(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
+def _micro_batches(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
     """Smaller parts of each batch, whose gradients add up to the same; what a step works on shrinks in proportion."""
     if failure.phase in ("evaluation", "optimizer"):
         return None
     activations = held.bytes_of("graph")
-    batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
+    batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
     if activations < WORTH_FRAC * held.total_bytes or (not activations and failure.phase is None):
         return None  # it is not the batch that takes the memory
     missing = max(0, (failure.needed_bytes or 0) - (failure.free_bytes or 0))
     # What backward() has yet to make: a gradient for each parameter.
     to_come = max(0, held.bytes_of("parameter") - held.bytes_of("gradient"))
     parts = _parts(activations, 2 * missing + to_come, batch)
-    names = seen.names
+    names = evidence.names
     whole = f"{batch} samples in {parts} parts of {max(1, batch // parts)}" if batch else f"each batch in {parts} parts"
     code = (
         f"parts = {parts}\n"
@@ -222,7 +222,7 @@ def _parts(activations: int, wanted: int, batch: int | None) -> int:
     return min(parts, max(2, batch or parts))
 
 
-def _precision(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
+def _precision(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
     graph = held.of("graph")
     if failure.phase in ("optimizer", "evaluation") or held.bytes_of("graph") < WORTH_FRAC * held.total_bytes:
         return None
@@ -230,13 +230,13 @@ def _precision(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
     if not any("float32" in (each.largest or "") for each in graph):
         return None
     device = 0 if failure.device is None else failure.device
-    gpu = next((each for each in seen.run.machine.gpus if each.index == device), None)
+    gpu = next((each for each in evidence.run.machine.gpus if each.index == device), None)
     bfloat16 = has_bfloat16(gpu)
     kind, scaled = ("bfloat16", "") if bfloat16 else ("float16", ", which needs a gradient scaler")
     return Remedy(
         words=f"{kind} autocast around the forward pass{scaled}: activations that matrix products make take half the "
         "bytes",
-        code=autocast(seen, bfloat16=bfloat16).replace("import torch\n\n", "import torch\n"),
+        code=autocast(evidence, bfloat16=bfloat16).replace("import torch\n\n", "import torch\n"),
     )
 
 
@@ -250,12 +250,12 @@ def _checkpoints(failure: Failure, held: Held) -> Remedy | None:
     )
 
 
-def _optimizer_state(seen: Evidence, held: Held) -> Remedy | None:
+def _optimizer_state(evidence: Evidence, held: Held) -> Remedy | None:
     """The state of the optimizer, where it is much of what is held."""
     state, parameters = held.bytes_of("optimizer"), held.bytes_of("parameter")
     if not parameters or state < MUCH_FRAC * held.total_bytes:
         return None
-    share, kind = percent(state / held.total_bytes), seen.names.optimizer_kind
+    share, kind = percent(state / held.total_bytes), evidence.names.optimizer_kind
     return Remedy(
         words=f"the state of {kind} is {share} of what is held ({size(state)}, "
         f"{number(state / parameters, 2)} times the parameters): an optimizer with less of it "

@@ -26,7 +26,7 @@ HELD_AS = {
 }
 
 
-def out_of_memory(seen: Evidence) -> Finding | None:
+def out_of_memory(evidence: Evidence) -> Finding | None:
     """Memory ran out, and ended the recorded code.
 
     Proof: the error that ended it, and a walk over every tensor that was alive: each is counted once, for the first
@@ -35,12 +35,12 @@ def out_of_memory(seen: Evidence) -> Finding | None:
     told apart by its own figure. What to do: in the order of what it costs: free what nobody needs, close what else
     uses the GPU, then compute the batch in parts, with less precision, or twice instead of keeping it.
     """
-    failure = seen.run.failure
+    failure = evidence.run.failure
     if failure is None:
         return None
-    holders = held(seen.run)
-    found = remedies(seen, failure, holders)
-    told = (*_where(failure), *_figures(failure, holders), *_by_phase(seen, failure))
+    holders = held(evidence.run)
+    found = remedies(evidence, failure, holders)
+    told = (*_where(failure), *_figures(failure, holders), *_by_phase(evidence, failure))
     return Finding(
         claim=_claim(failure, holders),
         evidence=told or (f"The error: {failure.message[:200]}",),
@@ -106,8 +106,8 @@ def _figures(failure: Failure, holders: Held) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _by_phase(seen: Evidence, failure: Failure) -> tuple[str, ...]:
-    peaks = {} if failure.device is None else phase_peaks(seen.run, seen.steps, failure.device)
+def _by_phase(evidence: Evidence, failure: Failure) -> tuple[str, ...]:
+    peaks = {} if failure.device is None else phase_peaks(evidence.run, evidence.steps, failure.device)
     if not peaks:
         return ()
     return (f"The most given out by phase: {', '.join(f'{phase} {size(peak)}' for phase, peak in peaks.items())}.",)

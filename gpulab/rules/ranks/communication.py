@@ -30,7 +30,7 @@ _DOES = {
 }
 
 
-def exposed_communication(seen: Evidence) -> Finding | None:
+def exposed_communication(evidence: Evidence) -> Finding | None:
     """The GPU exchanges data with other GPUs, or waits for them, while it computes nothing.
 
     Proof: collectives (NCCL, RCCL and their like) with no kernel beside them. Confused with: communication that runs
@@ -38,43 +38,43 @@ def exposed_communication(seen: Evidence) -> Finding | None:
     rank alone cannot tell from slow communication; many small collectives (`small_buckets`). What to do: start the
     exchange earlier, so that compute runs beside it, and move less.
     """
-    share = seen.ledger.share("communication")
-    told = seen.once(exposed)
+    share = evidence.ledger.share("communication")
+    told = evidence.once(exposed)
     if told is None or share < COMMUNICATION_WORTH_FRAC:
         return None
-    exposed_ns = seen.ledger.median_ns("communication")
+    exposed_ns = evidence.ledger.median_ns("communication")
     kind = told.by_kind[0][0]
-    how = parallel(seen, kind)
-    fix, advice = overlapped(seen, how, half_bytes=told.float32, bucket_mb=_bucket(told))
+    how = parallel(evidence, kind)
+    fix, advice = overlapped(evidence, how, half_bytes=told.float32, bucket_mb=_bucket(told))
     return Finding(
         parts=("communication",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(evidence)} while it {_does(kind, how)}.",
         evidence=(
-            f"{duration_in_step(seen, exposed_ns)} in collectives with no kernel beside them "
-            f"({range_over_steps(seen, 'communication')}).",
+            f"{duration_in_step(evidence, exposed_ns)} in collectives with no kernel beside them "
+            f"({range_over_steps(evidence, 'communication')}).",
             f"Compute hides {percent(told.hidden_frac)} of all communication.",
             *_kinds(told),
-            *_rate(seen, told),
+            *_rate(evidence, told),
             *_tail(told, how),
-            *_waiting(seen),
+            *_waiting(evidence),
         ),
         numbers=figures(
             exposed_frac=share, exposed_ns=exposed_ns, hidden_frac=told.hidden_frac, per_step=told.per_step
         ),
         fix=fix,
         advice=advice,
-        gain=_hidden(seen, told, exposed_ns),
-        rewrites=seen.typed("overlap"),
+        gain=_hidden(evidence, told, exposed_ns),
+        rewrites=evidence.typed("overlap"),
         confidence=CERTAIN,
         shown_by=told.spans,
-        caveats=_caveats(seen),
+        caveats=_caveats(evidence),
     )
 
 
-def _hidden(seen: Evidence, told: Exposed, exposed_ns: int) -> Gain:
+def _hidden(evidence: Evidence, told: Exposed, exposed_ns: int) -> Gain:
     basis = "the exposed communication, hidden or spared by 20 to 80 %"
-    plain = seen.bounded(seen.plain_ns(exposed_ns), basis, "even free communication", (0.2, 0.8), told.spans)
-    return seen.predicted("overlap", plain)
+    plain = evidence.bounded(evidence.plain_ns(exposed_ns), basis, "even free communication", (0.2, 0.8), told.spans)
+    return evidence.predicted("overlap", plain)
 
 
 def _does(kind: str, how: Parallel) -> str:
@@ -95,23 +95,23 @@ def _kinds(told: Exposed) -> tuple[str, ...]:
     return (f"By kind, per step: {', '.join(f'{kind} {duration(dur_ns)}' for kind, dur_ns in worth)}.",)
 
 
-def _rate(seen: Evidence, told: Exposed) -> tuple[str, ...]:
+def _rate(evidence: Evidence, told: Exposed) -> tuple[str, ...]:
     if told.rate_bytes_per_s is None:
         return ()
     kind = told.by_kind[0][0]
     rate = f"Each {kind} moves its data at {metric(told.rate_bytes_per_s, 'B/s')}"
-    ranks = _ranks(seen)
-    inside = ranks is not None and ranks <= len(seen.run.machine.gpus)
+    ranks = _ranks(evidence)
+    inside = ranks is not None and ranks <= len(evidence.run.machine.gpus)
     slow = told.rate_bytes_per_s < (SLOW_BYTES_PER_S if inside else SLOW_NETWORK_BYTES_PER_S)
-    if not slow or seen.arrivals is not None:  # all ranks side by side tell of waiting without a guess
+    if not slow or evidence.arrivals is not None:  # all ranks side by side tell of waiting without a guess
         return (f"{rate}.",)
     if inside:
         return (f"{rate}; links inside a machine carry 12 and more: most of the time is likely waiting.",)
     return (f"{rate}: either the network between the machines is slow, or most of the time is waiting.",)
 
 
-def _ranks(seen: Evidence) -> int | None:
-    told = seen.run.facts.get("world_size", "")
+def _ranks(evidence: Evidence) -> int | None:
+    told = evidence.run.facts.get("world_size", "")
     return int(told) if told.isdecimal() else None
 
 
@@ -125,22 +125,22 @@ def _tail(told: Exposed, how: Parallel) -> tuple[str, ...]:
     )
 
 
-def _waiting(seen: Evidence) -> tuple[str, ...]:
+def _waiting(evidence: Evidence) -> tuple[str, ...]:
     """How much of it is waiting for other ranks, where all of them were recorded."""
-    arrived = seen.arrivals
+    arrived = evidence.arrivals
     if arrived is None:
         return ()
     wait_ns = next(
-        (wait for side, wait in zip(arrived.sides, arrived.waits_ns, strict=True) if side.run is seen.run), 0
+        (wait for side, wait in zip(arrived.sides, arrived.waits_ns, strict=True) if side.run is evidence.run), 0
     )
-    if wait_ns < WAITING_FRAC * seen.ledger.median_ns("communication"):
+    if wait_ns < WAITING_FRAC * evidence.ledger.median_ns("communication"):
         return ("Hardly any of it is waiting for other ranks: it is the exchange itself that takes the time.",)
     ranks = len(arrived.sides)
     return (f"{duration(wait_ns)} of it is waiting for whichever of the {ranks} ranks comes last in a step.",)
 
 
-def _caveats(seen: Evidence) -> tuple[str, ...]:
-    if seen.peers:
+def _caveats(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.peers:
         return ()
     return (
         "One rank alone does not tell moving data from waiting for a late rank; the traces of all ranks, loaded "
@@ -148,55 +148,55 @@ def _caveats(seen: Evidence) -> tuple[str, ...]:
     )
 
 
-def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
+def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
     """Gradients are added up in many small pieces, each of which costs a call and a round among all GPUs.
 
     Proof: eight and more all-reduces of less than a mebibyte in a step, exposed. Confused with: DDP's first bucket,
     which is small on purpose; batch normalisation that is synchronised, whose statistics are small by nature; sharded
     inference, which adds up activations. What to do: larger buckets, or DDP in place of one all-reduce a parameter.
     """
-    how = parallel(seen, "all-reduce")
+    how = parallel(evidence, "all-reduce")
     if not how.training or how.small_by_nature:
         return None
-    told = seen.once(buckets)
+    told = evidence.once(buckets)
     if told is None:
-        return _unknown_sizes(seen)
-    share = seen.step_share(told.small_exposed_ns)
+        return _unknown_sizes(evidence)
+    share = evidence.step_share(told.small_exposed_ns)
     if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
         return None
     return Finding(
         parts=("communication",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
+        claim=f"The GPU computes nothing {percent(share)} {of_each_step(evidence)} while gradients are added up with "
         f"the other GPUs in {round(told.small_per_step)} small pieces.",
-        evidence=_pieces(seen, told),
+        evidence=_pieces(evidence, told),
         numbers=figures(
             exposed_frac=share,
             exposed_ns=told.small_exposed_ns,
             per_step=told.small_per_step,
             median_bytes=told.median_bytes,
         ),
-        fix=rewrapped(seen, bucket_mb=_larger(told), ddp=how.ddp),
+        fix=rewrapped(evidence, bucket_mb=_larger(told), ddp=how.ddp),
         advice=""
         if how.ddp
         else "Leave out the all_reduce of each parameter: DDP does it in buckets, while the backward pass still runs.",
-        gain=seen.predicted(
+        gain=evidence.predicted(
             f"bucket_mb={_larger(told)}",
-            seen.bounded(
-                seen.plain_ns(told.small_exposed_ns),
+            evidence.bounded(
+                evidence.plain_ns(told.small_exposed_ns),
                 "the exposed time of the small all-reduces, lessened by 30 to 90 %",
                 "even free small all-reduces",
                 (0.3, 0.9),
                 told.spans,
             ),
         ),
-        rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
+        rewrites=evidence.typed(f"bucket_mb={_larger(told)}"),
         confidence=LIKELY,
         shown_by=told.spans,
     )
 
 
-def _unknown_sizes(seen: Evidence) -> Unjudged | None:
-    told = seen.once(exposed)
+def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
+    told = evidence.once(exposed)
     if told is None or told.by_kind[0][0] != "all-reduce" or told.per_step < MANY_SMALL:
         return None
     return Unjudged(
@@ -205,12 +205,12 @@ def _unknown_sizes(seen: Evidence) -> Unjudged | None:
     )
 
 
-def _pieces(seen: Evidence, told: Buckets) -> tuple[str, ...]:
+def _pieces(evidence: Evidence, told: Buckets) -> tuple[str, ...]:
     return (
         f"{round(told.small_per_step)} of {round(told.per_step)} all-reduces a step move less than "
         f"{size(SMALL_BYTES)} each (median of all {size(told.median_bytes)}, together "
         f"{size(told.total_bytes)}).",
-        f"{duration_in_step(seen, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
+        f"{duration_in_step(evidence, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
     )
 
 

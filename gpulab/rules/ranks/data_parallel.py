@@ -22,26 +22,28 @@ WELL_FED_FRAC = 0.5  # a GPU that waits more than it works does not need others 
 HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more is somebody's work
 
 OTHER_GPUS = Need(
-    lambda seen: len(seen.run.gpu_rows) > 0 or len(seen.run.machine.gpus) < 2 or len(devices(seen.run)) > 1,
+    lambda evidence: (
+        len(evidence.run.gpu_rows) > 0 or len(evidence.run.machine.gpus) < 2 or len(devices(evidence.run)) > 1
+    ),
     "what the other GPUs did was not read",
     "profile here with %%gpuprofile: a trace tells of one process only",
 )
 
 
-def data_parallel(seen: Evidence) -> Finding | None:
+def data_parallel(evidence: Evidence) -> Finding | None:
     """One process feeds several GPUs with DataParallel: it copies the model to all of them in every step.
 
     Proof: `DataParallel.forward` in the trace, and more than one GPU that worked. Confused with:
     DistributedDataParallel, one process a GPU, which copies nothing but gradients; DataParallel on a single GPU, which
     does nothing. What to do: DistributedDataParallel, started by torchrun.
     """
-    told = seen.once(replicated)
+    told = evidence.once(replicated)
     if told is None:
         return None
-    share = seen.step_share(told.exposed_ns)
+    share = evidence.step_share(told.exposed_ns)
     worth = share >= REPLICAS_WORTH_FRAC
     cost = (
-        f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
+        f"the first one computes nothing {percent(share)} {of_each_step(evidence)} meanwhile"
         if worth
         else "which costs little here"
     )
@@ -49,15 +51,15 @@ def data_parallel(seen: Evidence) -> Finding | None:
         parts=("communication", "copies") if worth else (),
         claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
         evidence=(
-            f"{duration_in_step(seen, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, "
+            f"{duration_in_step(evidence, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, "
             "with no kernel beside it on the GPU that works most.",
             _by_device(told.shares),
         ),
         numbers=figures(exposed_frac=share, exposed_ns=told.exposed_ns, gpus=told.gpus),
-        fix=spread_over(seen, told.gpus, from_one=True),
+        fix=spread_over(evidence, told.gpus, from_one=True),
         advice="DistributedDataParallel needs a script and one process a GPU: it does not run in a notebook cell.",
-        gain=seen.bounded(
-            seen.plain_ns(told.exposed_ns),
+        gain=evidence.bounded(
+            evidence.plain_ns(told.exposed_ns),
             "what DataParallel adds to each step, removed by 50 to 90 %",
             "even free data parallelism",
             (0.5, 0.9),
@@ -75,7 +77,7 @@ def _by_device(shares: Shares) -> str:
     return "Busy: " + ", ".join(f"GPU {device} {percent(share)}" for device, share in shares) + " of the time."
 
 
-def idle_gpus(seen: Evidence) -> Finding | None:
+def idle_gpus(evidence: Evidence) -> Finding | None:
     """Some of the GPUs that this process may use do nothing while another one works.
 
     Proof: the driver's utilisation of each GPU over the run; without sensors, the GPUs that worked in the trace.
@@ -83,14 +85,14 @@ def idle_gpus(seen: Evidence) -> Finding | None:
     (which are busy), and a cell that only tries something out. What to do: one process a GPU with torchrun, or leave
     the others to somebody else: CUDA_VISIBLE_DEVICES.
     """
-    shares = _shares(seen)
+    shares = _shares(evidence)
     busy = [(share, device) for device, share in shares if share >= WORKS_FRAC]
-    free = [device for device, share in shares if share < DOES_NOTHING_FRAC and not _held(seen.run, device)]
+    free = [device for device, share in shares if share < DOES_NOTHING_FRAC and not _held(evidence.run, device)]
     if not busy or not free:
         return None
     most, first = max(busy)
     gpus = len(shares)
-    by_sensors = bool(_sampled(seen.run))
+    by_sensors = bool(_sampled(evidence.run))
     well_fed = most >= WELL_FED_FRAC
     return Finding(
         claim=f"{len(free)} of {gpus} GPUs {plural(len(free), 'does', 'do')} nothing while GPU {first} works.",
@@ -99,7 +101,7 @@ def idle_gpus(seen: Evidence) -> Finding | None:
             "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
         ),
         numbers=figures(idle_gpus=len(free), gpus=gpus, busiest_frac=most),
-        fix=spread_over(seen, len(free) + len(busy), from_one=False),
+        fix=spread_over(evidence, len(free) + len(busy), from_one=False),
         advice="One process a GPU needs a script: it does not run in a notebook cell. "
         + (
             "Where one GPU is enough, set CUDA_VISIBLE_DEVICES before Python starts, and others can use the rest."
@@ -112,12 +114,12 @@ def idle_gpus(seen: Evidence) -> Finding | None:
     )
 
 
-def _shares(seen: Evidence) -> Shares:
+def _shares(evidence: Evidence) -> Shares:
     """Each GPU and the share of time it worked: by sensors, else by the trace; () where neither tells."""
-    sampled = _sampled(seen.run)
+    sampled = _sampled(evidence.run)
     if len(sampled) > 1:
         return sampled
-    return seen.once(worked) if seen.accounts is not None and not sampled else ()
+    return evidence.once(worked) if evidence.accounts is not None and not sampled else ()
 
 
 def _sampled(run: Run) -> Shares:

@@ -19,21 +19,21 @@ class Parallel:
     small_by_nature: bool  # batch normalisation is synchronised
 
 
-def parallel(seen: Evidence, kind: str) -> Parallel:
+def parallel(evidence: Evidence, kind: str) -> Parallel:
     """How this run is spread over GPUs."""
-    words = seen.run.event_rows.words("name").vocabulary
+    words = evidence.run.event_rows.words("name").vocabulary
     old = any(word.startswith("FullyShardedDataParallel") for word in words)
     new = any(word.startswith("FSDP::") for word in words)
     return Parallel(
         kind=kind,
         ddp=any("DistributedDataParallel" in word or "distributed.ddp.reducer" in word for word in words),
         fsdp=1 if old else 2 if new else 0,
-        training=seen.trains,
+        training=evidence.trains,
         small_by_nature=any("SyncBatchNorm" in word for word in words),
     )
 
 
-def overlapped(seen: Evidence, how: Parallel, *, half_bytes: bool, bucket_mb: int | None) -> tuple[str, str]:
+def overlapped(evidence: Evidence, how: Parallel, *, half_bytes: bool, bucket_mb: int | None) -> tuple[str, str]:
     """Code that hides or spares communication, and what to do beside it."""
     if how.kind == "all-to-all":
         return _started_early(), (
@@ -41,24 +41,26 @@ def overlapped(seen: Evidence, how: Parallel, *, half_bytes: bool, bucket_mb: in
             "less than many small ones."
         )
     if how.fsdp == 1:
-        return _prefetching_wrapper(seen), "Where memory allows, ShardingStrategy.SHARD_GRAD_OP gathers once a step."
+        return _prefetching_wrapper(
+            evidence
+        ), "Where memory allows, ShardingStrategy.SHARD_GRAD_OP gathers once a step."
     if how.fsdp == 2 or how.kind in ("all-gather", "reduce-scatter"):
-        return _prefetching(seen), (
+        return _prefetching(evidence), (
             "Where memory allows, fully_shard(..., reshard_after_forward=False) gathers once a step instead of twice."
         )
     if how.ddp or how.training:
-        code = rewrapped(seen, bucket_mb=bucket_mb, ddp=how.ddp, lean=True)
-        return code + (_half_bytes(seen) if half_bytes else ""), (
-            f"Communicate less often: with {seen.names.model}.no_sync() around all but every fourth backward pass "
+        code = rewrapped(evidence, bucket_mb=bucket_mb, ddp=how.ddp, lean=True)
+        return code + (_half_bytes(evidence) if half_bytes else ""), (
+            f"Communicate less often: with {evidence.names.model}.no_sync() around all but every fourth backward pass "
             "(gradient accumulation), or a larger batch for each GPU. static_graph is for models that use the same "
             "parameters in every step."
         )
     return "", "A larger batch for each GPU, or fewer GPUs for one model, gives compute a larger share of each step."
 
 
-def rewrapped(seen: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = False) -> str:
+def rewrapped(evidence: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = False) -> str:
     """The line that wraps the model in DDP, with better arguments."""
-    model = seen.names.model
+    model = evidence.names.model
     arguments = ["device_ids=[torch.cuda.current_device()]", "gradient_as_bucket_view=True"]
     arguments += [f"bucket_cap_mb={bucket_mb}"] if bucket_mb is not None else []
     arguments += ["static_graph=True"] if lean else []
@@ -71,15 +73,15 @@ def rewrapped(seen: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = 
     )
 
 
-def _half_bytes(seen: Evidence) -> str:
+def _half_bytes(evidence: Evidence) -> str:
     return (
         "\n\nfrom torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-        f"{seen.names.model}.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the bytes"
+        f"{evidence.names.model}.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the bytes"
     )
 
 
-def _prefetching(seen: Evidence) -> str:
-    model = seen.names.model
+def _prefetching(evidence: Evidence) -> str:
+    model = evidence.names.model
     return (
         "from torch.distributed.fsdp import FSDPModule\n\n"
         f"layers = [each for each in {model}.modules() if isinstance(each, FSDPModule) and each is not {model}]\n"
@@ -89,8 +91,8 @@ def _prefetching(seen: Evidence) -> str:
     )
 
 
-def _prefetching_wrapper(seen: Evidence) -> str:
-    model = seen.names.model
+def _prefetching_wrapper(evidence: Evidence) -> str:
+    model = evidence.names.model
     return (
         "from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP\n\n"
         f"for layer in FSDP.fsdp_modules({model}):\n"
@@ -113,9 +115,9 @@ def _started_early() -> str:
     )
 
 
-def spread_over(seen: Evidence, gpus: int, *, from_one: bool) -> str:
+def spread_over(evidence: Evidence, gpus: int, *, from_one: bool) -> str:
     """A training script's beginning for one process a GPU; `from_one`: now one process feeds them all."""
-    names, loader = seen.names, next(iter(seen.run.loaders), Loader())
+    names, loader = evidence.names, next(iter(evidence.run.loaders), Loader())
     batch = loader.batch_size
     each = f"batch_size={max(1, batch // gpus) if batch and from_one else batch or f'{names.loader}.batch_size'}, "
     workers = f", num_workers={loader.workers}" if loader.workers else ""

@@ -21,7 +21,7 @@ EXPLAINS_FRAC = 0.3  # a part of the step that is longer by this much of the wai
 SLOWER_FRAC = 0.95  # a clock under this share of the others' is slower; boost clocks of equal cards differ by 1-2 %
 
 
-def straggler(seen: Evidence) -> Finding | Unjudged | None:
+def straggler(evidence: Evidence) -> Finding | Unjudged | None:
     """One rank comes last at the collectives, and all the others wait for it.
 
     Proof: the same collective is shortest on the rank that comes last, and longer on the others by what they wait; the
@@ -30,17 +30,17 @@ def straggler(seen: Evidence) -> Finding | Unjudged | None:
     are not compared. What to do: what that rank's own diagnosis says: mend its loader, its throttling, its share of
     the work.
     """
-    arrived = seen.arrivals
+    arrived = evidence.arrivals
     if arrived is None:
-        return _not_comparable(seen)
-    step_ns = seen.steps.traced_ns or 1
+        return _not_comparable(evidence)
+    step_ns = evidence.steps.traced_ns or 1
     if not _worth(arrived, step_ns):
         return None
-    cause = _cause(seen, arrived)
+    cause = _cause(evidence, arrived)
     name = _rank(arrived)
     others = len(arrived.sides) - 1
     return Finding(
-        parts=cause.parts if arrived.sides[arrived.late].run is seen.run else ("communication",),
+        parts=cause.parts if arrived.sides[arrived.late].run is evidence.run else ("communication",),
         claim=f"{'The other GPU waits' if others == 1 else f'The other {others} GPUs wait'} "
         f"{duration(arrived.wait_ns)} of each {duration(step_ns)} step for that of rank {name}{cause.clause}.",
         evidence=(
@@ -53,22 +53,22 @@ def straggler(seen: Evidence) -> Finding | Unjudged | None:
         ),
         fix=cause.fix,
         advice=cause.advice,
-        gain=_mended(seen, arrived),
+        gain=_mended(evidence, arrived),
         confidence=CERTAIN if arrived.late_frac >= 0.9 else LIKELY,
         shown_by=next(
-            (spans for side, spans in zip(arrived.sides, arrived.spans, strict=True) if side.run is seen.run),
-            seen.ledger.spans["communication"],
+            (spans for side, spans in zip(arrived.sides, arrived.spans, strict=True) if side.run is evidence.run),
+            evidence.ledger.spans["communication"],
         ),
         # On the rank that is late, what it is late for is told with that.
-        explains=cause.told if arrived.sides[arrived.late].run is seen.run else (),
+        explains=cause.told if arrived.sides[arrived.late].run is evidence.run else (),
     )
 
 
-def _mended(seen: Evidence, arrived: Arrivals) -> Gain:
+def _mended(evidence: Evidence, arrived: Arrivals) -> Gain:
     """One rank that is mended comes with the next to last at best; the floor is that all arrive together."""
     mended = min(1.0, arrived.by_mending_ns / arrived.wait_ns)
-    return seen.bounded(
-        seen.plain_ns(arrived.wait_ns),
+    return evidence.bounded(
+        evidence.plain_ns(arrived.wait_ns),
         "the wait for this rank, less that for the next to last, removed by 70 to 100 %",
         "even ranks that arrive together",
         (REALISED_FRAC * mended, mended),
@@ -88,8 +88,8 @@ def _worth(arrived: Arrivals, step_ns: int) -> bool:
     return arrived.wait_ns >= WAIT_WORTH_FRAC * step_ns and arrived.late_frac >= LATE_FRAC
 
 
-def _not_comparable(seen: Evidence) -> Unjudged | None:
-    if not seen.ledger.part_ns["communication"].any():
+def _not_comparable(evidence: Evidence) -> Unjudged | None:
+    if not evidence.ledger.part_ns["communication"].any():
         return None  # these runs are not parts of one job, or do not communicate: nobody waits
     return Unjudged(
         why="the collectives of the ranks cannot be matched: no three steps were recorded by all of them",
@@ -124,7 +124,7 @@ _WHY = {
 _COMPUTES = ("matmul", "kernels")
 
 
-def _cause(seen: Evidence, arrived: Arrivals) -> _Cause:
+def _cause(evidence: Evidence, arrived: Arrivals) -> _Cause:
     """What takes longer there, and what that rank's own diagnosis makes of it."""
     late = arrived.sides[arrived.late]
     longer = excess(arrived)
@@ -141,7 +141,7 @@ def _cause(seen: Evidence, arrived: Arrivals) -> _Cause:
     ]
     clause, advice = _why(arrived, key)
     evidence += _clocks_told(arrived) if key == "compute" else []
-    own = seen.diagnose_alone(late.run).first if seen.diagnose_alone else None
+    own = evidence.diagnose_alone(late.run).first if evidence.diagnose_alone else None
     if own is None or not (set(own.parts) & set(keys) or (key == "compute" and own.rule == "clock_throttling")):
         return _Cause(keys, clause, tuple(evidence), "", advice)
     evidence.append(f"Its own diagnosis: {own.claim}")

@@ -41,7 +41,7 @@ LOGGING = (
 )
 
 
-def periodic_stalls(seen: Evidence) -> Finding | None:
+def periodic_stalls(evidence: Evidence) -> Finding | None:
     """Every so many steps one takes far longer: a checkpoint, a log entry, a picture.
 
     Proof: the marks of all steps, recorded or not. A step counts that is half as long again as the median and stands
@@ -50,22 +50,22 @@ def periodic_stalls(seen: Evidence) -> Finding | None:
     beginning of a pass with its new workers (told as that), the first steps (`slow_first_step`), ordinary spread. What
     to do: do it less often, or in a thread beside the loop.
     """
-    found, begun = pauses(seen.run, seen.steps), passes(seen.run, seen.steps)
+    found, begun = pauses(evidence.run, evidence.steps), passes(evidence.run, evidence.steps)
     if found is not None and found.frac >= PAUSE_WORTH_FRAC and (found.every or _kind(found.called)):
-        return _pausing(seen, found)
-    if begun is not None and begun.frac >= PAUSE_WORTH_FRAC and (loader := _restarts(seen)) is not None:
-        return _restarting(seen, begun, loader)
+        return _pausing(evidence, found)
+    if begun is not None and begun.frac >= PAUSE_WORTH_FRAC and (loader := _restarts(evidence)) is not None:
+        return _restarting(evidence, begun, loader)
     return None
 
 
-def slow_first_step(seen: Evidence) -> Finding | None:
+def slow_first_step(evidence: Evidence) -> Finding | None:
     """The first steps take far longer than the others; they do so once.
 
     Proof: the marks: a first or second step of more than three times the median of the warm ones. Confused with:
     compilations that come back (`recompilation`) and pauses every so many steps (`periodic_stalls`). What to do: mostly
     nothing; leave these steps out of every timing. Where jobs are short and start often, keep what was compiled.
     """
-    steps = seen.steps
+    steps = evidence.steps
     warm = steps.dur_ns[steps.plain | steps.interior]
     if len(warm) < FEW:
         return None
@@ -81,7 +81,7 @@ def slow_first_step(seen: Evidence) -> Finding | None:
     count = int(slow.sum())
     what = "The first step takes" if count == 1 else f"The first {count} steps take"
     return Finding(
-        claim=f"{what} {duration(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
+        claim=f"{what} {duration(extra_ns)} longer than the others, once: {_warming(evidence, spans, extra_ns)}.",
         evidence=(
             f"A typical step takes {duration(typical)}; the warm-up is {percent(share)} of the "
             f"{duration(whole_ns)} of all steps.",
@@ -96,7 +96,7 @@ def slow_first_step(seen: Evidence) -> Finding | None:
     )
 
 
-def _pausing(seen: Evidence, found: Pauses) -> Finding:
+def _pausing(evidence: Evidence, found: Pauses) -> Finding:
     kind = _kind(found.called)
     when = f"Every {found.every} steps" if found.every else f"{count(found.count, 'time')} in {found.steps} steps"
     where = f" ({found.frame})" if found.frame else ""
@@ -111,7 +111,7 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
             *_sampled(found),
         ),
         numbers=figures(frac=found.frac, each_ns=found.each_ns, count=found.count, every=found.every or None),
-        fix=_fix(seen, kind, found),
+        fix=_fix(evidence, kind, found),
         advice=ADVICE.get(kind, "Do it less often, or in a thread beside the loop."),
         gain=averaged(
             found.step_mean_ns,
@@ -127,9 +127,9 @@ def _pausing(seen: Evidence, found: Pauses) -> Finding:
     )
 
 
-def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
-    name, batch = seen.names.loader, loader.batch_size or 32
-    warm = seen.steps.dur_ns[seen.steps.plain | seen.steps.interior]
+def _restarting(evidence: Evidence, begun: Passes, loader: Loader) -> Finding:
+    name, batch = evidence.names.loader, loader.batch_size or 32
+    warm = evidence.steps.dur_ns[evidence.steps.plain | evidence.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
         claim=f"Each pass over the data begins with a wait of {duration(begun.each_ns)} while its {loader.workers} "
@@ -141,7 +141,7 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
         ),
         numbers=figures(frac=begun.frac, each_ns=begun.each_ns, count=begun.count),
         fix="from torch.utils.data import DataLoader\n\n"
-        f"{name} = DataLoader({seen.names.dataset}, batch_size={batch}, shuffle=True,\n"
+        f"{name} = DataLoader({evidence.names.dataset}, batch_size={batch}, shuffle=True,\n"
         f"    num_workers={loader.workers}, persistent_workers=True)  # they stay between passes",
         advice="What a worker prepares once (open files, tables) is then kept as well. With very short passes, let one "
         "pass go over the data several times.",
@@ -154,9 +154,9 @@ def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
     )
 
 
-def _restarts(seen: Evidence) -> Loader | None:
+def _restarts(evidence: Evidence) -> Loader | None:
     """The loader whose workers end with every pass, if there is one."""
-    loader = leading_loader(seen.run)
+    loader = leading_loader(evidence.run)
     restarts = loader is not None and bool(loader.workers) and loader.persistent_workers is False
     return loader if restarts else None
 
@@ -176,28 +176,28 @@ def _sampled(found: Pauses) -> tuple[str, ...]:
     return (f"{found.samples} samples of the main thread in these steps found it at {found.frame}{call}.",)
 
 
-def _warming(seen: Evidence, spans: Spans, extra_ns: int) -> str:
+def _warming(evidence: Evidence, spans: Spans, extra_ns: int) -> str:
     """What took that long, as far as was recorded."""
-    compiled = stalled(seen.run, StallKind.COMPILE)
+    compiled = stalled(evidence.run, StallKind.COMPILE)
     inside = sum(clip(compiled, start, end).total_ns for start, end in zip(*spans, strict=True))
     if inside >= extra_ns / 2:
         return "torch.compile compiles"
-    if any(loader.workers for loader in seen.run.loaders):
+    if any(loader.workers for loader in evidence.run.loaders):
         return "workers start, libraries are loaded, memory is taken"
     return "libraries are loaded, memory is taken, the fastest kernels are looked for"
 
 
-def _fix(seen: Evidence, kind: str, found: Pauses) -> str:
+def _fix(evidence: Evidence, kind: str, found: Pauses) -> str:
     every = RARER * (found.every or max(1, found.steps // found.count))
     if kind == "saving":
-        return _saved_beside(seen, every)
+        return _saved_beside(evidence, every)
     return (
         f"def now_and_then(step, do, every={every}):  # ten times less often\n    if step % every == 0:\n        do()"
     )
 
 
-def _saved_beside(seen: Evidence, every: int) -> str:
-    model, optimizer = seen.names.model, seen.names.optimizer
+def _saved_beside(evidence: Evidence, every: int) -> str:
+    model, optimizer = evidence.names.model, evidence.names.optimizer
     return (
         "import threading\n"
         "import torch\n\n"
