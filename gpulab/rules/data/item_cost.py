@@ -51,8 +51,8 @@ def slow_storage(evidence: Evidence) -> Finding | None:
         evidence=(time_in_loader(evidence, feeding), *_waits(evidence, feeding)),
         numbers=loader_numbers(feeding, share),
         fix=kept_in_memory(evidence, feeding),
-        advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack small "
-        "files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
+        advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
+        "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
         gain=_freed(evidence, feeding, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
         confidence=LIKELY if blocked or not feeding.workers else SUSPECT,
@@ -171,8 +171,8 @@ def memory_caveat(feeding: Feeding) -> tuple[str, ...]:
         return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
     samples = f"all {items:,} samples" if items else "all samples"
     return (
-        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading now, so it pays off "
-        "from the second epoch on. It also freezes random augmentation.",
+        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so it "
+        "pays off from the second epoch on. It also freezes random augmentation.",
     )
 
 

@@ -123,11 +123,11 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
         )
     if prediction.crowded:
         caveats.append(
-            f"The model computes on {threads} threads, and workers compete with them: also try torch.set_num_threads(1)."
+            f"The model computes on {threads} threads, which compete with workers: also try torch.set_num_threads(1)."
         )
     if cores is not None and prediction.workers > cores and not prediction.crowded:
         caveats.append(
-            f"PyTorch warns if there are more workers than {number(cores)} cores; that is harmless for samples that wait."
+            f"PyTorch warns about more workers than {number(cores)} cores; for samples that wait this is harmless."
         )
     return tuple(caveats)
 

@@ -12,6 +12,11 @@ def idle_share(evidence: Evidence, frac: float) -> str:
     return f"{subject} {percent(frac)} {of_each_step(evidence)}"
 
 
+def no_kernel_share(evidence: Evidence, frac: float) -> str:
+    """Return the start of a claim about time without compute: "The GPU runs no kernel during 12 % of each step"."""
+    return f"The GPU runs no kernel during {percent(frac)} {of_each_step(evidence)}"
+
+
 def of_each_step(evidence: Evidence) -> str:
     """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps."""
     return "of the recorded time" if evidence.steps.found_by == "whole run" else "of each step"

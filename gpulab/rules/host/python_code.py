@@ -134,7 +134,8 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         parts=("python",),
         claim=f"{device} {percent(share)} of each step{where}.",
         evidence=(
-            f"For {duration_in_step(evidence, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. "
+            f"For {duration_in_step(evidence, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python "
+            "code. "
             f"The loop's thread used the CPU {percent(told.threads.main_frac)} of the time.",
             *_who(frame),
             *((f"There it calls {asked}.",) if asked else ()),

@@ -52,7 +52,8 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
         claim=f"{percent(share)} {of_each_step(evidence)} goes to {_what(found)}: each {found.unit} reads and writes "
         "the same tensor again.",
         evidence=(
-            f"{duration_in_step(evidence, found.cost_ns)} in {count(found.count, 'chain')} of {number(found.pieces, 2)} "
+            f"{duration_in_step(evidence, found.cost_ns)} in {count(found.count, 'chain')} of "
+            f"{number(found.pieces, 2)} "
             f"elementwise {found.unit}s on average.",
             *(f"{duration(cost)} of it looks like {op.value} written by hand." for op, cost in found.formulas[:3]),
         ),
@@ -165,7 +166,8 @@ def memory_bound(evidence: Evidence) -> Finding | None:
             "By operator: " + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
         ),
         numbers=figures(share_frac=share, cost_ns=found.cost_ns, rate_bytes_per_s=rate),
-        fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over memory",
+        fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "
+        "memory",
         advice="Half the bytes: bfloat16 in place of float32." if found.float32 else "",
         gain=gain,
         confidence=LIKELY,

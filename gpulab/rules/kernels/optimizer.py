@@ -53,7 +53,8 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
     each = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
         parts=("compute", "dispatch", "glue") if not evidence.on_gpu else ("kernels", "launch", "dispatch", "glue"),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_named(found)} updating one parameter after the other: "
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_named(found)} updating one parameter after the "
+        "other: "
         f"{found.pieces:,} {found.unit}s{each}.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in the optimizer's step; {_one(found)} takes "
