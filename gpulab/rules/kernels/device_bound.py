@@ -38,8 +38,8 @@ def device_bound(evidence: Evidence) -> Finding | None:
     device = "GPU" if evidence.on_gpu else "CPU"
     subject = f"The {device} computes {percent(busy)} {of_each_step(evidence)}"
     if communication >= _MIN_COMMUNICATION_FRAC:
-        subject = f"The {device} works {percent(busy)} {of_each_step(evidence)} ({percent(communication)} is exposed "
-        "communication)"
+        exposed = f"{percent(communication)} is exposed communication"
+        subject = f"The {device} works {percent(busy)} {of_each_step(evidence)} ({exposed})"
     utilised = _utilisation(evidence)
     return Finding(
         claim=f"{subject}: data loading and the host are not the limit.",

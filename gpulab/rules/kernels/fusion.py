@@ -155,40 +155,40 @@ def memory_bound(evidence: Evidence) -> Finding | None:
     What to do: move fewer bytes: smaller dtypes, fewer passes, less recomputation.
     """
     kernels = evidence.once(interior)
-    traffic_of_step = traffic(kernels, evidence.once(sized), _NEAR_PEAK_FRAC) if kernels is not None else None
-    if kernels is None or traffic_of_step is None:
+    slow_traffic = traffic(kernels, evidence.once(sized), _NEAR_PEAK_FRAC) if kernels is not None else None
+    if kernels is None or slow_traffic is None:
         return None
-    share = evidence.step_share(traffic_of_step.cost_ns)
+    share = evidence.step_share(slow_traffic.cost_ns)
     if share < _MIN_MEMORY_BOUND_FRAC:
         return None
     # Half the bytes take half the time; for data that is already 16-bit, only fewer passes help.
-    remaining = (0.95, 0.5, 0.45) if traffic_of_step.float32 else (0.95, 0.7, 0.5)
+    remaining = (0.95, 0.5, 0.45) if slow_traffic.float32 else (0.95, 0.7, 0.5)
     basis = "the same work with 5 to 50 % less memory traffic"
     gain = faster_work(
-        evidence, traffic_of_step.cost_ns, remaining, basis, "half the memory traffic", spans=traffic_of_step.spans
+        evidence, slow_traffic.cost_ns, remaining, basis, "half the memory traffic", spans=slow_traffic.spans
     )
     if gain is None:
         return None
-    rate = traffic_of_step.rate_bytes_per_s
+    rate = slow_traffic.rate_bytes_per_s
     return Finding(
         parts=("kernels",),
         claim=f"{percent(share)} {of_each_step(evidence)} goes to memory-bound kernels, at "
-        f"{percent(rate / traffic_of_step.spec.memory_bytes_per_s)} of peak memory bandwidth.",
+        f"{percent(rate / slow_traffic.spec.memory_bytes_per_s)} of peak memory bandwidth.",
         evidence=(
-            f"{duration_in_step(evidence, traffic_of_step.cost_ns)} at {metric(rate, 'B/s')}; the peak of "
-            f"{traffic_of_step.spec.name} is "
-            f"{metric(traffic_of_step.spec.memory_bytes_per_s, 'B/s')} ({traffic_of_step.spec.peaks_source}).",
+            f"{duration_in_step(evidence, slow_traffic.cost_ns)} at {metric(rate, 'B/s')}; the peak of "
+            f"{slow_traffic.spec.name} is "
+            f"{metric(slow_traffic.spec.memory_bytes_per_s, 'B/s')} ({slow_traffic.spec.peaks_source}).",
             "By operator: "
-            + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in traffic_of_step.ops[:3])
+            + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in slow_traffic.ops[:3])
             + " per step.",
         ),
-        numbers=figures(share_frac=share, cost_ns=traffic_of_step.cost_ns, rate_bytes_per_s=rate),
+        numbers=figures(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
         fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "
         "memory",
-        advice="bfloat16 instead of float32 halves the bytes." if traffic_of_step.float32 else "",
+        advice="bfloat16 instead of float32 halves the bytes." if slow_traffic.float32 else "",
         gain=gain,
         confidence=LIKELY,
-        shown_by=traffic_of_step.spans,
+        shown_by=slow_traffic.spans,
     )
 
 

@@ -20,7 +20,7 @@ _WORK_PER_TENSOR = 3.0  # kernels or operators per tensor: SGD needs 1 to 3 (lit
 _SMALL_WORK_NS = 20_000  # or so short that launch overhead dominates
 _MULTI_TENSOR_FRAC = 0.1  # with more multi-tensor kernels, the optimizer is no loop over tensors
 _HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
-# Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and from PyTorch's notes on foreach/fused.
+# Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
 _REMAINING = (0.75, 0.1, 0.03)
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
@@ -56,10 +56,8 @@ def unfused_optimizer(evidence: Evidence) -> Finding | None:
     per_tensor = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
         parts=("compute", "dispatch", "glue") if not evidence.on_gpu else ("kernels", "launch", "dispatch", "glue"),
-        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_optimizer_name(updates)} updating one parameter "
-        "after the "
-        "other: "
-        f"{updates.pieces:,} {updates.unit}s{per_tensor}.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_optimizer_name(updates)}, which updates "
+        f"parameters one by one: {updates.pieces:,} {updates.unit}s{per_tensor}.",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
             f"{duration(updates.median_ns)} there (median).",
@@ -104,7 +102,7 @@ def _updates_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Updating | None:
 
 
 def _cost_ns(evidence: Evidence, updates: Updating) -> int:
-    """Return the cost in a traced step: the device time of the updates, or the host time if the host limits the step."""
+    """Return the cost in a traced step: the device time of the updates, or the host time if the loop is host-bound."""
     needed_ns = evidence.once(pace).needed_ns
     limited = needed_ns >= _HOST_BOUND_FRAC * (evidence.steps.traced_ns or 1)
     return max(updates.cost_ns, updates.host_ns) if limited else updates.cost_ns

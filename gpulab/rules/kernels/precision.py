@@ -204,9 +204,7 @@ def _autocast_code(evidence: Evidence, kernels: Interior) -> str:
 
 
 def autocast(evidence: Evidence, *, bfloat16: bool) -> str:
-    """Return autocast code: bfloat16 if the GPU supports it; float16 with a gradient scaler below compute capability
-    8.0.
-    """
+    """Return autocast code: bfloat16 if the GPU supports it, else float16 with a gradient scaler."""
     model, optimizer = evidence.names.model, evidence.names.optimizer
     dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
