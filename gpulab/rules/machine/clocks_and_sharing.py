@@ -18,10 +18,8 @@ _MIN_SHARED_FRAC = 0.05
 _MIN_OTHERS_BYTES = 512 << 20  # an idle process's CUDA context takes up to 500 MiB
 
 _MIN_UTIL_FRAC = 0.7  # memory traffic is judged only if kernels run most of the time
-_HIGH_TRAFFIC_FRAC, _LOW_TRAFFIC_FRAC = (
-    0.6,
-    0.1,
-)  # of the time: streaming kernels reach 0.7 and more, matrix products 0.1-0.4
+# Of the time: streaming kernels reach 0.7 and more, matrix products 0.1-0.4.
+_HIGH_TRAFFIC_FRAC, _LOW_TRAFFIC_FRAC = 0.6, 0.1
 _MIN_AGREEMENT_FRAC = 0.6  # of the kernels' time
 
 GPU_LOAD = Need(
@@ -86,7 +84,7 @@ _ADVICE = {
 
 
 def _cause(now: Clocks) -> str | None:
-    """Return what reduces the clocks: heat, the power supply, a lowered limit, the default limit; None if nothing does."""
+    """Return what reduces the clocks: heat, the supply, a lowered limit, the default limit; None if nothing does."""
     if _is_throttled(now.held_by_heat, now.heat_frac):
         return "heat"
     if (now.brake_frac or 0.0) >= _MIN_REASON_FRAC:
