@@ -95,7 +95,7 @@ def _operations(kind: str, parallelism: Parallel) -> str:
 
 
 def _smaller_bucket_mb(collectives: Exposed) -> int | None:
-    """Return DDP's default bucket size (in MB) if the last bucket is so large that nothing overlaps with it, else None."""
+    """Return DDP's default bucket size (in MB) if the last bucket is too large to overlap, else None."""
     is_large = collectives.tail_bytes is not None and collectives.tail_bytes > _LARGE_BUCKET_BYTES
     return 25 if is_large and collectives.tail_ns >= _TAIL_FRAC * collectives.exposed_ns else None
 

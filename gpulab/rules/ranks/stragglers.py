@@ -68,9 +68,7 @@ def straggler(evidence: Evidence) -> Finding | Unjudged | None:
 
 
 def _gain(evidence: Evidence, timing: Arrivals) -> Gain:
-    """Return the gain of fixing this rank: at best it arrives with the next to last; the floor is that all arrive
-    together.
-    """
+    """Return the gain of fixing this rank: at best the next slowest then arrives last. The floor: no rank waits."""
     removable_frac = min(1.0, timing.by_mending_ns / timing.wait_ns)
     return evidence.bounded(
         evidence.plain_ns(timing.wait_ns),
