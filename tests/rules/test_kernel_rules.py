@@ -6,7 +6,7 @@ import pytest
 import gpulab
 from gpulab.analysis.kernels.fusion_patterns import Formula
 from gpulab.rules import diagnose
-from gpulab.rules.kernels.fusion import _PIECES
+from gpulab.rules.kernels.fusion import _FUSED_FUNCTIONS
 from gpulab.run import Model, Optimizer
 from gpulab.tables import Kind
 from tests.support.runs.cases import case_module, functions
@@ -185,7 +185,7 @@ def test_the_fix_of_a_formula_gives_what_the_formula_gives():
 
     def piece(formula):
         scope = {"F": torch.nn.functional}
-        exec(_PIECES[formula], scope)
+        exec(_FUSED_FUNCTIONS[formula], scope)
         return next(value for name, value in scope.items() if name not in ("F", "__builtins__"))
 
     centred = x - x.mean(-1, keepdim=True)

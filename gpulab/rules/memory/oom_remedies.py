@@ -141,7 +141,7 @@ def _leak(evidence: Evidence, failure: Failure, held: Held) -> _Leak | None:
         content = "the autograd graph of every step"
         code = f"{name} = {name} + loss.item()   # a number; or loss.detach(), which keeps no graph"
     remedy = Remedy(
-        words=f"{'' if grew is None else f'{_growth_text(growth)}: '}{name} holds {content}",
+        words=f"{'' if growth is None else f'{_growth_text(growth)}: '}{name} holds {content}",
         code=f"{drop}{code}",
         frees_bytes=largest.bytes,
     )
