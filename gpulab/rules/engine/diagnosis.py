@@ -137,5 +137,5 @@ def _next_limit(ledger: Ledger, first: Finding) -> str | None:
     share, label = max(shares)
     work = ledger.frac(*(part.key for part in ledger.parts if part.busy and part.key not in fixed)) / remaining
     if work >= share or share < _MIN_NEXT_FRAC:
-        return f"the compute itself ({percent(work)} of what is left)"
-    return f"{label} ({percent(share)} of what is left)"
+        return f"compute ({percent(work)} of the remaining step)"
+    return f"{label} ({percent(share)} of the remaining step)"
