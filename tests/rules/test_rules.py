@@ -77,9 +77,9 @@ def test_the_deepest_recorded_frame_with_most_of_the_time_is_named():
 @pytest.mark.parametrize(
     ("recorded", "shown"),
     [
-        ("/tmp/ipykernel_77/123456.py(3): <module>", ": cell line 3."),
-        ("<ipython-input-1-7ec42acbbe28>(4): prepare", ": prepare (cell line 4)."),
-        ("photos.py(9): __getitem__", ": photos.py(9): __getitem__."),
+        ("/tmp/ipykernel_77/123456.py(3): <module>", " in cell line 3."),
+        ("<ipython-input-1-7ec42acbbe28>(4): prepare", " in prepare (cell line 4)."),
+        ("photos.py(9): __getitem__", " in photos.py(9): __getitem__."),
     ],
 )
 def test_a_recorded_frame_of_a_cell_is_named_as_the_user_sees_it(recorded, shown):

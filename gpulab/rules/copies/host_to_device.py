@@ -131,7 +131,7 @@ def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
         evidence=(
             f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
             f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
-            f"{duration_in_step(evidence, creation.exposed_ns)} of that with nothing else running on the GPU.",
+            f"{duration_in_step(evidence, creation.exposed_ns)} with nothing else running on the GPU.",
         ),
         numbers=figures(
             exposed_frac=share, exposed_ns=creation.exposed_ns, filling_ns=creation.filling_ns, per_step=creation.count

@@ -77,10 +77,10 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     if feeding is None or why_late(evidence) is not Cause.ITEMS:
         return None
     share, cores = evidence.ledger.share("loader"), evidence.run.machine.cores_allowed
-    full = "all cores are busy" if cores is None else f"all {count(cores, 'core is', 'cores are')} busy"
+    busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {full}.",
+        claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {busy} busy.",
         evidence=(time_in_loader(evidence, feeding), *_cpu_of_a_batch(feeding, cores)),
         numbers=loader_numbers(feeding, share),
         fix=kept_in_memory(evidence, feeding),

@@ -65,7 +65,7 @@ def gain_of(prediction: Prediction, basis: str = "", floor_means: str = "") -> G
 
 def _bound_only(gain: Gain, why: str) -> Gain:
     """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
-    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only, because {why}")
+    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only: {why}")
 
 
 @dataclass(frozen=True, eq=False)

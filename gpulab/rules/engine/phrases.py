@@ -38,4 +38,5 @@ def range_over_steps(evidence: Evidence, *keys: str) -> str:
     steps = len(evidence.ledger.step_ns)
     if steps == 1:
         return "1 interior step"
-    return f"{count(steps, 'interior step')}, spread {duration(low_ns)} to {duration(high_ns)}"
+    low, high = duration(low_ns), duration(high_ns)
+    return f"{count(steps, 'interior step')}, {low if low == high else f'{low} to {high}'} each"

@@ -42,8 +42,7 @@ def dispatch_bound(evidence: Evidence) -> Finding | None:
     traced_ns = evidence.ledger.median_ns(*DISPATCHING)
     return Finding(
         parts=DISPATCHING,
-        claim=f"{_subject(evidence, share)}: the loop is CPU-bound, dispatching {launches.per_step:,} small "
-        f"{launches.unit}s per step (median {duration(launches.median_ns)}).",
+        claim=_claim(evidence, share, launches),
         evidence=(
             f"{duration_in_step(evidence, traced_ns)} goes to dispatching and launching them "
             f"({range_over_steps(evidence, *DISPATCHING)}).",
@@ -103,9 +102,15 @@ def recompilation(evidence: Evidence) -> Finding | None:
     )
 
 
-def _subject(evidence: Evidence, share: float) -> str:
-    whole = of_each_step(evidence)
-    return f"GPU idle {percent(share)} {whole}" if evidence.on_gpu else f"{percent(share)} {whole} is overhead"
+def _claim(evidence: Evidence, share: float, launches: Launching) -> str:
+    work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
+    if evidence.on_gpu:
+        return (
+            f"GPU idle {percent(share)} {of_each_step(evidence)}: the loop is CPU-bound; dispatching {work} per step "
+            "takes "
+            f"longer than running them (median {median})."
+        )
+    return f"{percent(share)} {of_each_step(evidence)} is dispatch overhead: {work} per step (median {median})."
 
 
 def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:

@@ -43,11 +43,11 @@ def host_python(evidence: Evidence) -> Finding | Unjudged | None:
     if (unjudged := _unjudged_reason(evidence, times, share, is_known)) is not None:
         return unjudged
     confidence, why = _confidence(evidence, times, share, frame)
-    location = f": {frame.name}" if frame is not None and is_known else " outside PyTorch"
+    location = f"in {frame.name}" if frame is not None and is_known else "outside PyTorch"
     few_cores = not evidence.on_gpu and (evidence.run.machine.cores_allowed or _FEW_CORES) < _FEW_CORES
     return Finding(
         parts=("python",),
-        claim=f"{idle_share(evidence, share)} for Python code in the loop{location}.",
+        claim=f"{idle_share(evidence, share)}: the loop runs Python code {location}.",
         evidence=(
             f"{duration_in_step(evidence, times.own_ns)} outside PyTorch and "
             f"the DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_range(evidence, times)}.",
@@ -141,16 +141,15 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
         frame is not None and frame.frac >= _KNOWN_FRAC
     )  # a waiting thread has released the GIL, so samples find it
     confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
-    device = "GPU and CPU idle" if evidence.on_gpu else "The CPU is idle"
+    device = "GPU and CPU idle" if evidence.on_gpu else "CPU idle"
     location = (
-        f", waiting in {frame.name}" if frame is not None and is_known else ": the loop waits for an unknown reason"
+        f"the loop waits in {frame.name}" if frame is not None and is_known else "the loop waits for an unknown reason"
     )
     return Finding(
         parts=("python",),
-        claim=f"{device} {percent(share)} of each step{location}.",
+        claim=f"{device} {percent(share)} of each step: {location}.",
         evidence=(
-            f"For {duration_in_step(evidence, times.absent_ns)} nothing ran: no operator, no DataLoader, no Python "
-            "code. "
+            f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
             f"The main thread used the CPU {percent(times.threads.main_frac)} of the time.",
             *_frame_evidence(frame),
             *((f"That line calls {called}.",) if called else ()),

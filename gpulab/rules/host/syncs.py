@@ -6,7 +6,7 @@ from gpulab.analysis.host.syncs import FILLING, MOVES, SHAPES, VALUES, Syncs, ho
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
-from gpulab.wording import count, duration
+from gpulab.wording import count, duration, plural
 
 _MIN_SYNC_FRAC = 0.03  # removing one print is less work than rewriting code, so the threshold is lower
 _OPERAND = {
@@ -67,7 +67,8 @@ def host_syncs(evidence: Evidence) -> Finding | None:
 def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
-        f"{_wait_counts(waits)} block the main thread for {duration_in_step(evidence, waits.blocked_ns)}; the GPU "
+        f"{_wait_counts(waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
+        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU "
         "mostly works "
         "meanwhile, which costs nothing.",
         f"During these waits and until new work arrives, the GPU runs no kernel for {duration(waits.idle_ns)}"

@@ -44,7 +44,7 @@ def device_bound(evidence: Evidence) -> Finding | None:
     return Finding(
         claim=f"{subject}: data loading and the host are not the limit.",
         evidence=(
-            f"{range_over_steps(evidence, *WORKING)} of device work.",
+            f"Device work: {range_over_steps(evidence, *WORKING)}.",
             *_kernel_shares(evidence),
             *_mfu_evidence(utilised),
         ),

@@ -110,7 +110,7 @@ def _clock_claim(now: Clocks, cause: str) -> str:
         "heat": "it is too hot" + (f" ({quantity(now.temperature_c, 'degrees C')})" if now.temperature_c else ""),
         "supply": "its power supply signals a power brake",
         "lowered": f"its power limit was lowered from {quantity(usual, 'W')} to {quantity(limit, 'W')}",
-        "limit": "it runs at its default power limit" + (f" ({quantity(limit, 'W')})" if limit else ""),
+        "limit": "it reached its default power limit" + (f" ({quantity(limit, 'W')})" if limit else ""),
     }[cause]
     return f"The GPU runs at {clock}{normal_clock} because {reason}."
 

@@ -82,7 +82,7 @@ def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
     return Finding(
         claim=f"GPU idle {percent(share)} {of_each_step(evidence)} while layers of the model run on the CPU.",
         evidence=(
-            f"{math.count} matrix products or convolutions per step run on the CPU: "
+            f"Matrix products or convolutions on the CPU ({math.count} per step): "
             f"{duration_in_step(evidence, math.exposed_ns)} with the GPU idle.",
             *placement,
         ),

@@ -51,7 +51,7 @@ def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
     exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
         parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {of_each_step(evidence)} during cudaMalloc/cudaFree in every "
+        claim=f"GPU idle {percent(share)} {of_each_step(evidence)}: cudaMalloc/cudaFree in every "
         f"step{_reason_clause(calls)}.",
         evidence=_call_evidence(evidence, calls, exposed_ns),
         numbers=figures(
@@ -115,11 +115,11 @@ def _cache_advice(calls: Requests) -> tuple[str, ...]:
 
 def _call_evidence(evidence: Evidence, calls: Requests, exposed_ns: int) -> tuple[str, ...]:
     sentences = [
-        f"{calls.asked} cudaMalloc and {calls.freed} cudaFree calls per step block the host for "
+        f"cudaMalloc ({calls.asked} per step) and cudaFree ({calls.freed}) block the host for "
         f"{duration(calls.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
     if calls.retries:
-        sentences.append(f"{count(calls.retries, 'time')} the GPU was full, and PyTorch emptied its cache and retried.")
+        sentences.append(f"The GPU was full {count(calls.retries, 'time')}; PyTorch emptied its cache and retried.")
     elif calls.retries == 0:
         sentences.append("The GPU was never full, so PyTorch had no reason to free memory.")
     return tuple(sentences)
@@ -208,7 +208,7 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     urgent = steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps)
     # The heap of a process grows for a while, and no list was found that grows.
     is_uncertain = growth.device is None and not lists
-    outlook = "" if steps_left is None else f", which is full after about {_rounded_steps(steps_left)} more"
+    outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
         claim=f"Memory leak: each step keeps another {size(growth.per_step.slope)} of {memory}{outlook}"

@@ -82,10 +82,10 @@ def _largest_owner(failure: Failure, holders: Held) -> str:
     first = holders.holdings[0] if holders.holdings else None
     others = failure.others_bytes or 0
     if others > (first.bytes if first else 0) and others >= WORTH_FRAC * (failure.capacity_bytes or others):
-        return f"other processes hold {size(others)}"
+        return f"{size(others)} is used by other processes"
     if first is None:
         return ""
-    return f"the largest owner is {named(first)} ({size(first.bytes)})"
+    return f"{size(first.bytes)} is used by {named(first)}"
 
 
 def _location(failure: Failure) -> tuple[str, ...]:
