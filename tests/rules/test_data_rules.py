@@ -162,7 +162,13 @@ def test_a_loader_is_rebuilt_under_the_name_the_user_gave_it():
 def test_other_arguments_of_the_user_stay_unchanged():
     setup = replace(WORKERS, pin_memory=True, persistent_workers=True, prefetch_factor=8)
     code = rebuilt(evidence_of(from_workers()), setup, {"num_workers": 6})
-    for argument in ("pin_memory=True", "persistent_workers=True", "prefetch_factor=8", "worker_init_fn=", "num_workers=6"):
+    for argument in (
+        "pin_memory=True",
+        "persistent_workers=True",
+        "prefetch_factor=8",
+        "worker_init_fn=",
+        "num_workers=6",
+    ):
         assert argument in code
     without_workers = rebuilt(evidence_of(from_workers()), setup, {"num_workers": 0})
     assert "prefetch_factor" not in without_workers, "PyTorch refuses it without workers"

@@ -213,7 +213,9 @@ def test_random_slow_steps_have_no_period(seed):
 
 def test_a_period_is_found_in_noise():
     generator = np.random.default_rng(3)
-    noisy = [length + (float(generator.uniform(10, 25)) if generator.random() < 0.1 else 0.0) for length in every(10, 200)]
+    noisy = [
+        length + (float(generator.uniform(10, 25)) if generator.random() < 0.1 else 0.0) for length in every(10, 200)
+    ]
     run = marked(noisy)
     assert pauses(run, steps(run)).every == 10
 

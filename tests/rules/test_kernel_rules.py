@@ -199,7 +199,9 @@ def test_the_fused_function_computes_the_formula():
     for formula, expected in by_hand.items():
         torch.testing.assert_close(fused_function(formula)(x), expected, rtol=1e-4, atol=1e-5)
     scores = (x @ x.T / np.sqrt(8)).softmax(-1) @ x
-    torch.testing.assert_close(fused_function(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        fused_function(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_run_without_kernels_or_operators_has_no_findings():

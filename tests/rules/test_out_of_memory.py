@@ -95,7 +95,10 @@ def test_host_out_of_memory_errors_of_torch_and_numpy_are_parsed():
     import numpy as np
 
     requested_bytes = 8 * 10**15
-    for allocate in (lambda: torch.empty(requested_bytes, dtype=torch.uint8), lambda: np.empty(requested_bytes, np.uint8)):
+    for allocate in (
+        lambda: torch.empty(requested_bytes, dtype=torch.uint8),
+        lambda: np.empty(requested_bytes, np.uint8),
+    ):
         try:
             allocate()
         except (RuntimeError, MemoryError) as error:
