@@ -108,7 +108,7 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
 
 
 def _with_unknown_workers(evidence: Evidence, feeding: Feeding, share: float) -> Finding:
-    """Return the finding for an imported trace, which does not show how many workers there are or what they do."""
+    """Return the finding for an imported trace, which holds neither the number of workers nor their activity."""
     exposed_ns = evidence.plain_ns(evidence.ledger.median_ns("loader"))
     return Finding(
         parts=("loader",),

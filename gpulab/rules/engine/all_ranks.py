@@ -37,8 +37,8 @@ def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = (), history: Hist
         )
     if len(ranks) == 1:
         return diagnosis.diagnose(ranks[0], history=history)
-    chosen = awaited(ranks) or ranks[0]
-    return _with_other_ranks(diagnosis.diagnose(chosen, ranks, history), ranks)
+    rank = awaited(ranks) or ranks[0]
+    return _with_other_ranks(diagnosis.diagnose(rank, ranks, history), ranks)
 
 
 def _one_run_per_rank(runs: Iterable[Run]) -> tuple[Run, ...]:

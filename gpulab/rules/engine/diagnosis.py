@@ -125,7 +125,7 @@ def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -
 
 
 def _next_limit(ledger: Ledger, first: Finding) -> str | None:
-    """Return the largest part of the step once the first finding's part is gone, as a share of the rest."""
+    """Return the largest part of the step after the first finding is fixed, as a share of the remaining step."""
     fixed = first.parts
     remaining = 1 - ledger.frac(*fixed)
     if remaining < _MIN_NEXT_FRAC:

@@ -65,7 +65,7 @@ class Finding:
     rule: str = ""  # set by the engine, as is topic
     topic: str = ""  # "data", "host" and so on
     claim: str  # one true sentence
-    evidence: tuple[str, ...]  # what was measured, one sentence each
+    evidence: tuple[str, ...]  # measurements, one sentence each
     parts: tuple[str, ...] = ()  # the parts of the ledger that the fix would shrink
     numbers: Mapping[str, float] = field(default_factory=dict)  # the evidence as data; keys end in the unit
     fix: str = ""  # code to paste; "" if there is none

@@ -136,7 +136,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
     if times.threads is None or share < _MIN_IDLE_FRAC:
         return None
     spans = evidence.ledger.spans["python"]
-    frame, called = evidence.python_frame, library_call(evidence.run, spans)
+    frame, library_function = evidence.python_frame, library_call(evidence.run, spans)
     is_known = (
         frame is not None and frame.frac >= _KNOWN_FRAC
     )  # a waiting thread has released the GIL, so samples find it
@@ -152,7 +152,7 @@ def unexplained_idle(evidence: Evidence) -> Finding | None:
             f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
             f"The main thread used the CPU {percent(times.threads.main_frac)} of the time.",
             *_frame_evidence(frame),
-            *((f"That line calls {called}.",) if called else ()),
+            *((f"That line calls {library_function}.",) if library_function else ()),
         ),
         numbers=figures(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
         fix=_prefetch_code((_function_name(frame.name) if frame is not None and is_known else None) or "request"),

@@ -53,36 +53,36 @@ class Remedy:
 class _Leak:
     """Memory that each step adds to. If it `fills` the memory, memory freed by other fixes fills up again."""
 
-    who: str
+    owner: str
     fills: bool
-    remedy: Remedy
+    fix: Remedy
 
 
-def remedies(evidence: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]:
+def remedies(evidence: Evidence, failure: Failure, owners: Held) -> tuple[Remedy, ...]:
     """Return all fixes that apply, cheapest first: free unused memory, then settings, then changes to the training."""
-    leak = _leak(evidence, failure, held)
+    leak = _leak(evidence, failure, owners)
     fixes = [
-        _earlier_values(held),
-        _errors(held),
-        None if leak is None else leak.remedy,
+        _earlier_values(owners),
+        _errors(owners),
+        None if leak is None else leak.fix,
         _others(failure),
-        _evaluation(evidence, failure, held),
-        _fragmentation(failure, held),
+        _evaluation(evidence, failure, owners),
+        _fragmentation(failure, owners),
     ]
     if leak is None or not leak.fills:
-        rest = held if leak is None else held.but_for(leak.who)
+        rest = owners if leak is None else owners.but_for(leak.owner)
         fixes += [
             _precision(evidence, failure, rest),
             _micro_batches(evidence, failure, rest),
             _checkpoints(failure, rest),
             _optimizer_state(evidence, rest),
         ]
-    return tuple(remedy for remedy in fixes if remedy is not None)
+    return tuple(fix for fix in fixes if fix is not None)
 
 
-def _earlier_values(held: Held) -> Remedy | None:
+def _earlier_values(owners: Held) -> Remedy | None:
     """Return the fix for outputs of earlier cells, which the notebook keeps in Out and _."""
-    holdings = _large_enough(held, tuple(each for each in held.holdings if _KEPT_BY_IPYTHON.match(each.who)))
+    holdings = _large_enough(owners, tuple(each for each in owners.holdings if _KEPT_BY_IPYTHON.match(each.who)))
     if not holdings:
         return None
     freed = sum(each.bytes for each in holdings)
@@ -94,10 +94,10 @@ def _earlier_values(held: Held) -> Remedy | None:
     )
 
 
-def _errors(held: Held) -> Remedy | None:
+def _errors(owners: Held) -> Remedy | None:
     """Return the fix for a traceback, of an earlier cell or of this error, which keeps local variables alive."""
-    earlier = _large_enough(held, held.of("traceback"))
-    holdings = _large_enough(held, (*earlier, *(each for each in held.holdings if _OWNED_BY_STEP.search(each.who))))
+    earlier = _large_enough(owners, owners.of("traceback"))
+    holdings = _large_enough(owners, (*earlier, *(each for each in owners.holdings if _OWNED_BY_STEP.search(each.who))))
     if not holdings:
         return None
     if earlier:
@@ -108,23 +108,23 @@ def _errors(held: Held) -> Remedy | None:
     return Remedy(words=reason, code=_FORGET_ERROR)
 
 
-def _leak(evidence: Evidence, failure: Failure, held: Held) -> _Leak | None:
+def _leak(evidence: Evidence, failure: Failure, owners: Held) -> _Leak | None:
     """Return the leak, if any: a list of tensors that keep their graphs, or memory that grew steadily."""
     growth = None if failure.device is None else kept_by_steps(evidence.run, failure.device)
     if growth is not None and growth.grown_bytes < _MIN_LARGE_FRAC * max(
-        held.total_bytes, failure.allocated_bytes or 0
+        owners.total_bytes, failure.allocated_bytes or 0
     ):
         growth = None
-    lists = {each.who: each for each in held.of("variable", "output") if each.tensors > 1}
-    keepers = [each for each in held.holdings if each.kind == "graph" and each.who in lists]
+    lists = {each.who: each for each in owners.of("variable", "output") if each.tensors > 1}
+    keepers = [each for each in owners.holdings if each.kind == "graph" and each.who in lists]
     if growth is not None:
         keepers = (
-            keepers or [each for each in held.of("graph") if each.who not in _UNNAMED_OWNERS] or list(lists.values())
+            keepers or [each for each in owners.of("graph") if each.who not in _UNNAMED_OWNERS] or list(lists.values())
         )
-    holdings = _large_enough(held, tuple(keepers))
+    holdings = _large_enough(owners, tuple(keepers))
     if not holdings:
         reason = "" if growth is None else f"{_growth_text(growth)}, owner unknown: {_LEAK_HINT}"
-        return _Leak(who="", fills=True, remedy=Remedy(words=reason)) if reason else None
+        return _Leak(owner="", fills=True, fix=Remedy(words=reason)) if reason else None
     largest = holdings[0]
     name, _, function = largest.who.partition(" in ")
     # Local variables of a function cannot be cleared from outside; they are freed with the traceback.
@@ -140,13 +140,13 @@ def _leak(evidence: Evidence, failure: Failure, held: Held) -> _Leak | None:
     else:
         content = "the autograd graph of every step"
         code = f"{name} = {name} + loss.item()   # a number; or loss.detach(), which keeps no graph"
-    remedy = Remedy(
+    fix = Remedy(
         words=f"{'' if growth is None else f'{_growth_text(growth)}: '}{name} holds {content}",
         code=f"{drop}{code}",
         frees_bytes=largest.bytes,
     )
-    fills = growth is not None or largest.bytes >= held.holdings[0].bytes
-    return _Leak(who=largest.who, fills=fills, remedy=remedy)
+    fills = growth is not None or largest.bytes >= owners.holdings[0].bytes
+    return _Leak(owner=largest.who, fills=fills, fix=fix)
 
 
 def _growth_text(growth: Kept) -> str:
@@ -164,9 +164,9 @@ def _others(failure: Failure) -> Remedy | None:
     )
 
 
-def _evaluation(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
-    graph = held.bytes_of("graph")
-    if failure.phase != "evaluation" or graph < WORTH_FRAC * held.total_bytes:
+def _evaluation(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.bytes_of("graph")
+    if failure.phase != "evaluation" or graph < WORTH_FRAC * owners.total_bytes:
         return None
     model = evidence.names.model
     return Remedy(
@@ -176,8 +176,8 @@ def _evaluation(evidence: Evidence, failure: Failure, held: Held) -> Remedy | No
     )
 
 
-def _fragmentation(failure: Failure, held: Held) -> Remedy | None:
-    unused = held.unused_bytes
+def _fragmentation(failure: Failure, owners: Held) -> Remedy | None:
+    unused = owners.unused_bytes
     if failure.simulated or not unused or unused < STRANDED_FRAC * (failure.reserved_bytes or 0):
         return None
     if unused < (failure.needed_bytes or 0):
@@ -189,17 +189,17 @@ def _fragmentation(failure: Failure, held: Held) -> Remedy | None:
     )
 
 
-def _micro_batches(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
+def _micro_batches(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
     """Return the fix that splits each batch; gradients add up to the same, and activations shrink in proportion."""
     if failure.phase in ("evaluation", "optimizer"):
         return None
-    activations = held.bytes_of("graph")
+    activations = owners.bytes_of("graph")
     batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
-    if activations < WORTH_FRAC * held.total_bytes or (not activations and failure.phase is None):
+    if activations < WORTH_FRAC * owners.total_bytes or (not activations and failure.phase is None):
         return None  # it is not the batch that takes the memory
     missing = max(0, (failure.needed_bytes or 0) - (failure.free_bytes or 0))
     # What backward() has yet to make: a gradient for each parameter.
-    to_come = max(0, held.bytes_of("parameter") - held.bytes_of("gradient"))
+    to_come = max(0, owners.bytes_of("parameter") - owners.bytes_of("gradient"))
     parts = _micro_batch_count(activations, 2 * missing + to_come, batch)
     names = evidence.names
     split = (
@@ -232,9 +232,9 @@ def _micro_batch_count(activations: int, needed_bytes: int, batch: int | None) -
     return min(parts, max(2, batch or parts))
 
 
-def _precision(evidence: Evidence, failure: Failure, held: Held) -> Remedy | None:
-    graph = held.of("graph")
-    if failure.phase in ("optimizer", "evaluation") or held.bytes_of("graph") < WORTH_FRAC * held.total_bytes:
+def _precision(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.of("graph")
+    if failure.phase in ("optimizer", "evaluation") or owners.bytes_of("graph") < WORTH_FRAC * owners.total_bytes:
         return None
     # Half precision cannot be halved.
     if not any("float32" in (holding.largest or "") for holding in graph):
@@ -250,9 +250,9 @@ def _precision(evidence: Evidence, failure: Failure, held: Held) -> Remedy | Non
     )
 
 
-def _checkpoints(failure: Failure, held: Held) -> Remedy | None:
-    graph = held.bytes_of("graph")
-    if failure.phase in ("optimizer", "evaluation") or not graph or graph < _MIN_LARGE_FRAC * held.total_bytes:
+def _checkpoints(failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.bytes_of("graph")
+    if failure.phase in ("optimizer", "evaluation") or not graph or graph < _MIN_LARGE_FRAC * owners.total_bytes:
         return None
     return Remedy(
         words="checkpointing recomputes activations instead of storing them, at a cost of a quarter to a third more "
@@ -261,12 +261,12 @@ def _checkpoints(failure: Failure, held: Held) -> Remedy | None:
     )
 
 
-def _optimizer_state(evidence: Evidence, held: Held) -> Remedy | None:
+def _optimizer_state(evidence: Evidence, owners: Held) -> Remedy | None:
     """Return the fix for optimizer state that is a large part of allocated memory."""
-    state, parameters = held.bytes_of("optimizer"), held.bytes_of("parameter")
-    if not parameters or state < _MIN_LARGE_FRAC * held.total_bytes:
+    state, parameters = owners.bytes_of("optimizer"), owners.bytes_of("parameter")
+    if not parameters or state < _MIN_LARGE_FRAC * owners.total_bytes:
         return None
-    share, kind = percent(state / held.total_bytes), evidence.names.optimizer_kind
+    share, kind = percent(state / owners.total_bytes), evidence.names.optimizer_kind
     return Remedy(
         words=f"the state of {kind} is {share} of allocated memory ({size(state)}, "
         f"{number(state / parameters, 2)} times the parameters): use an optimizer with less state "
@@ -274,5 +274,5 @@ def _optimizer_state(evidence: Evidence, held: Held) -> Remedy | None:
     )
 
 
-def _large_enough(held: Held, holdings: tuple[Holding, ...]) -> tuple[Holding, ...]:
-    return holdings if sum(each.bytes for each in holdings) >= max(1, WORTH_FRAC * held.total_bytes) else ()
+def _large_enough(owners: Held, holdings: tuple[Holding, ...]) -> tuple[Holding, ...]:
+    return holdings if sum(each.bytes for each in holdings) >= max(1, WORTH_FRAC * owners.total_bytes) else ()

@@ -13,7 +13,7 @@ from gpulab.run import Failure
 from gpulab.wording import sentence, size
 
 _CODE_WIDTH = 90
-_MAX_CODE_FIXES = 4  # nobody pastes more
+_MAX_CODE_FIXES = 4  # further fixes are given as advice
 _DESCRIPTIONS = {
     "parameter": "the parameters of {}",
     "gradient": "the gradients of {}",

@@ -83,8 +83,8 @@ def awaited(ranks: Sequence[Run]) -> Run | None:
     timing = arrivals(ranks)
     if timing is None:
         return None
-    late = timing.sides[timing.late]
-    return late.run if _is_straggler(timing, late.steps.traced_ns or 1) else None
+    slowest = timing.sides[timing.late]
+    return slowest.run if _is_straggler(timing, slowest.steps.traced_ns or 1) else None
 
 
 def _is_straggler(timing: Arrivals, step_ns: int) -> bool:
@@ -129,7 +129,7 @@ _COMPUTES = ("matmul", "kernels")
 
 def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
     """Return which part of the step is longer on the straggler, and its own diagnosis."""
-    late = timing.sides[timing.late]
+    slowest = timing.sides[timing.late]
     longer = excess(timing)
     longer["compute"] = sum(longer.pop(key) for key in _COMPUTES)
     key, more_ns = max(longer.items(), key=lambda item: item[1])
@@ -138,15 +138,15 @@ def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
             (), "", (), "", f"Compare the report of rank {_rank(timing)} with another one: gpulab.report(ranks[...])."
         )
     keys = _COMPUTES if key == "compute" else (key,)
-    late_ns, others_ns = late.ledger.median_ns(*keys), _median_of_others(timing, keys)
-    label = "compute" if key == "compute" else late.ledger.label(key)
+    late_ns, others_ns = slowest.ledger.median_ns(*keys), _median_of_others(timing, keys)
+    label = "compute" if key == "compute" else slowest.ledger.label(key)
     sentences = [
         f"On rank {_rank(timing)}, {label} takes {duration(late_ns)} per step, "
         f"on the others {duration(others_ns) if others_ns else 'none'}."
     ]
     clause, advice = _clause_and_advice(timing, key)
     sentences += _clock_evidence(timing) if key == "compute" else []
-    finding = evidence.diagnose_alone(late.run).first if evidence.diagnose_alone else None
+    finding = evidence.diagnose_alone(slowest.run).first if evidence.diagnose_alone else None
     if finding is None or not (
         set(finding.parts) & set(keys) or (key == "compute" and finding.rule == "clock_throttling")
     ):
@@ -157,8 +157,8 @@ def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
 
 
 def _median_of_others(timing: Arrivals, keys: tuple[str, ...]) -> int:
-    late = timing.sides[timing.late]
-    return int(np.median([side.ledger.median_ns(*keys) for side in timing.sides if side is not late]))
+    slowest = timing.sides[timing.late]
+    return int(np.median([side.ledger.median_ns(*keys) for side in timing.sides if side is not slowest]))
 
 
 def _clause_and_advice(timing: Arrivals, key: str) -> tuple[str, str]:

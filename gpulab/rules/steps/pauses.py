@@ -179,12 +179,12 @@ def _restarts(evidence: Evidence) -> Loader | None:
     return loader if restarts else None
 
 
-def _kind(called: str | None) -> str:
-    if called is None:
+def _kind(function: str | None) -> str:
+    if function is None:
         return ""
-    if called.startswith(SAVING):
+    if function.startswith(SAVING):
         return "saving"
-    return "logging" if called.startswith(_LOGGING) else ""
+    return "logging" if function.startswith(_LOGGING) else ""
 
 
 def _sample_evidence(stalls: Pauses) -> tuple[str, ...]:
