@@ -31,8 +31,8 @@ def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
     is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `what` is one of them:
     gpulab.diagnose(ranks[2], ranks). Raises RunError if `what` is not a run.
     """
-    runs = what if isinstance(what, Sequence) else (what,)
-    first = next((each for each in runs if isinstance(each, Run)), None)
+    candidates = what if isinstance(what, Sequence) else (what,)
+    first = next((each for each in candidates if isinstance(each, Run)), None)
     return rules.diagnose(what, peers, learned(first))
 
 

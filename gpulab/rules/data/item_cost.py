@@ -37,27 +37,27 @@ def slow_storage(evidence: Evidence) -> Finding | None:
     What to do: keep the samples in memory, or copy the files to a local disk or /dev/shm; read few large files instead
     of many small ones.
     """
-    feeding = evidence.feeding
-    if feeding is None or why_late(evidence) is not Cause.STORAGE:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.STORAGE:
         return None
     share = evidence.ledger.share("loader")
-    waiting = "the DataLoader workers wait" if feeding.workers else "the main process waits"
-    kind = feeding.setup.location if feeding.setup else None
+    waiting = "the DataLoader workers wait" if loading.workers else "the main process waits"
+    kind = loading.setup.location if loading.setup else None
     storage = f"storage ({kind})" if kind else "storage"
-    blocked = (feeding.blocked_frac or 0) > BLOCKED_FRAC
+    blocked = (loading.blocked_frac or 0) > BLOCKED_FRAC
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {waiting} for {storage}.",
-        evidence=(time_in_loader(evidence, feeding), *_waits(evidence, feeding)),
-        numbers=loader_numbers(feeding, share),
-        fix=kept_in_memory(evidence, feeding),
+        evidence=(time_in_loader(evidence, loading), *_waits(evidence, loading)),
+        numbers=loader_numbers(loading, share),
+        fix=kept_in_memory(evidence, loading),
         advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
         "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
         "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
-        gain=_freed(evidence, feeding, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
-        confidence=LIKELY if blocked or not feeding.workers else SUSPECT,
+        gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
+        confidence=LIKELY if blocked or not loading.workers else SUSPECT,
         shown_by=evidence.ledger.spans["loader"],
-        caveats=memory_caveat(feeding),
+        caveats=memory_caveat(loading),
     )
 
 
@@ -73,65 +73,65 @@ def cpu_bound_loading(evidence: Evidence) -> Finding | None:
     What to do: load each sample once and keep it in memory, decode at the size you need, vectorise, or move heavy
     transforms to the GPU.
     """
-    feeding = evidence.feeding
-    if feeding is None or why_late(evidence) is not Cause.ITEMS:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.ITEMS:
         return None
     share, cores = evidence.ledger.share("loader"), evidence.run.machine.cores_allowed
     busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {busy} busy.",
-        evidence=(time_in_loader(evidence, feeding), *_cpu_of_a_batch(feeding, cores)),
-        numbers=loader_numbers(feeding, share),
-        fix=kept_in_memory(evidence, feeding),
+        evidence=(time_in_loader(evidence, loading), *_cpu_of_a_batch(loading, cores)),
+        numbers=loader_numbers(loading, share),
+        fix=kept_in_memory(evidence, loading),
         advice=f"More workers cannot help. {CHEAPER}",
-        gain=cheaper(evidence, feeding),
+        gain=cheaper(evidence, loading),
         confidence=LIKELY,
         shown_by=evidence.ledger.spans["loader"],
-        caveats=memory_caveat(feeding),
+        caveats=memory_caveat(loading),
     )
 
 
-def cheaper(evidence: Evidence, feeding: Feeding) -> Gain:
+def cheaper(evidence: Evidence, loading: Feeding) -> Gain:
     """Return the gain of loading every sample once, before training."""
     return _freed(
         evidence,
-        feeding,
+        loading,
         "samples loaded once before training, which removes 70 to 100 % of the exposed wait for data",
         0.7,
     )
 
 
-def _freed(evidence: Evidence, feeding: Feeding, basis: str, least_removed: float) -> Gain:
+def _freed(evidence: Evidence, loading: Feeding, basis: str, least_removed: float) -> Gain:
     """Return the gain of data loading at no cost; if workers slow down the model's own threads, these speed up too."""
-    rest_ns = feeding.rest_ns
-    best_ns = min(rest_ns, feeding.least_rest_ns or rest_ns)
+    rest_ns = loading.rest_ns
+    best_ns = min(rest_ns, loading.least_rest_ns or rest_ns)
     cores = evidence.run.machine.cores_allowed
-    if not evidence.on_gpu and feeding.workers and cores and feeding.rest_cpu_ns:
-        alone_ns = ceil(feeding.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
+    if not evidence.on_gpu and loading.workers and cores and loading.rest_cpu_ns:
+        alone_ns = ceil(loading.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
         best_ns = max(1, min(best_ns, ceil(_UNCROWDED_FRAC * alone_ns)))
     return Gain(
-        step_ns=feeding.step_ns,
+        step_ns=loading.step_ns,
         best_ns=best_ns,
-        worst_ns=max(best_ns, feeding.step_ns - round(least_removed * (feeding.step_ns - rest_ns))),
+        worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
         floor_means="data loading at no cost",
     )
 
 
-def _waits(evidence: Evidence, feeding: Feeding) -> tuple[str, ...]:
+def _waits(evidence: Evidence, loading: Feeding) -> tuple[str, ...]:
     """Return the evidence that data loading waits for storage, and the read rate."""
     sentences = []
     workers, cpu = evidence.once(crew), evidence.once(contention)
-    if feeding.workers and feeding.blocked_frac is not None:
-        sentences.append(f"Workers were waiting for a read in {percent(feeding.blocked_frac)} of the samples.")
+    if loading.workers and loading.blocked_frac is not None:
+        sentences.append(f"Workers were waiting for a read in {percent(loading.blocked_frac)} of the samples.")
     if workers is not None and workers.read_bytes_per_s:
         sentences.append(f"Together they read {metric(workers.read_bytes_per_s, 'B/s')} from storage.")
     if workers is not None and workers.busy_frac < WAITING_FRAC:
         sentences.append(f"A worker uses the CPU {percent(workers.busy_frac)} of the time.")
-    if not feeding.workers and feeding.cpu_frac is not None:
-        sentences.append(f"The main thread uses the CPU {percent(feeding.cpu_frac)} of that time.")
+    if not loading.workers and loading.cpu_frac is not None:
+        sentences.append(f"The main thread uses the CPU {percent(loading.cpu_frac)} of that time.")
         if cpu is not None and cpu.read_bytes_per_s:
             sentences.append(f"It reads {metric(cpu.read_bytes_per_s, 'B/s')} from storage.")
         if cpu is not None and cpu.iowait_cores:
@@ -139,34 +139,34 @@ def _waits(evidence: Evidence, feeding: Feeding) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _cpu_of_a_batch(feeding: Feeding, cores: float | None) -> tuple[str, ...]:
+def _cpu_of_a_batch(loading: Feeding, cores: float | None) -> tuple[str, ...]:
     sentences = []
-    batch_ns = feeding.worker_cpu_ns if feeding.workers else feeding.fetch_cpu_ns
+    batch_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
     if batch_ns is not None:
         sentences.append(f"One batch takes {duration(batch_ns)} of CPU time, over all threads that build it.")
-    demand_ns = demanded_ns(feeding)
+    demand_ns = demanded_ns(loading)
     if demand_ns is not None and cores is not None:
         sentences.append(
             f"With the rest of the step that is {duration(demand_ns)} of CPU time; "
-            f"{count(cores, 'core provides', 'cores provide')} {duration(cores * feeding.step_ns)} in a step."
+            f"{count(cores, 'core provides', 'cores provide')} {duration(cores * loading.step_ns)} in a step."
         )
     if (
-        feeding.cores_frac is not None and feeding.cores_frac >= FULL_FRAC
+        loading.cores_frac is not None and loading.cores_frac >= FULL_FRAC
     ):  # below it, the CPU times above are the evidence
-        sentences.append(f"The cores were {percent(feeding.cores_frac)} busy.")
+        sentences.append(f"The cores were {percent(loading.cores_frac)} busy.")
     return tuple(sentences)
 
 
-def kept_in_memory(evidence: Evidence, feeding: Feeding) -> str:
+def kept_in_memory(evidence: Evidence, loading: Feeding) -> str:
     """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
-    if (_items(feeding) or 0) > _MAX_CACHED_ITEMS:
+    if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
         return ""
-    return f"import torch\n\n{KEPT}\n{rebuilt(evidence, feeding.setup, {'num_workers': 0}, 'Cached({dataset})')}"
+    return f"import torch\n\n{KEPT}\n{rebuilt(evidence, loading.setup, {'num_workers': 0}, 'Cached({dataset})')}"
 
 
-def memory_caveat(feeding: Feeding) -> tuple[str, ...]:
+def memory_caveat(loading: Feeding) -> tuple[str, ...]:
     """Return the memory cost of keeping the samples in memory."""
-    items = _items(feeding)
+    items = _items(loading)
     if (items or 0) > _MAX_CACHED_ITEMS:
         return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
     samples = f"all {items:,} samples" if items else "all samples"
@@ -176,7 +176,7 @@ def memory_caveat(feeding: Feeding) -> tuple[str, ...]:
     )
 
 
-def _items(feeding: Feeding) -> int | None:
+def _items(loading: Feeding) -> int | None:
     """Return the number of samples in an epoch; None if unknown."""
-    setup = feeding.setup
+    setup = loading.setup
     return setup.batches * setup.batch_size if setup and setup.batches and setup.batch_size else None

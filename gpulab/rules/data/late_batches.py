@@ -47,83 +47,83 @@ def why_late(evidence: Evidence) -> Cause | None:
     Storage is checked first: a worker that waits for storage needs no core, whatever the load. Then threads, which fill
     the cores without getting more work done.
     """
-    feeding = evidence.feeding
+    loading = evidence.feeding
     wait_frac = evidence.ledger.share("loader")
-    if feeding is None or wait_frac < (_MIN_WAIT_FRAC if feeding.workers != 0 else _MIN_LOADER_FRAC):
+    if loading is None or wait_frac < (_MIN_WAIT_FRAC if loading.workers != 0 else _MIN_LOADER_FRAC):
         return None
-    if feeding.workers == 0:
-        return _cause_without_workers(evidence, feeding)
-    if feeding.fetch_cpu_ns is not None and feeding.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * feeding.fetch_cpu_ns:
+    if loading.workers == 0:
+        return _cause_without_workers(evidence, loading)
+    if loading.fetch_cpu_ns is not None and loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns:
         return None
     wait_after_start_ns = evidence.once(later_wait_ns)
-    if wait_after_start_ns is not None and wait_after_start_ns < _MIN_WAIT_FRAC * feeding.step_ns:
+    if wait_after_start_ns is not None and wait_after_start_ns < _MIN_WAIT_FRAC * loading.step_ns:
         return Cause.START
-    if _workers_wait_for_storage(evidence, feeding):
+    if _workers_wait_for_storage(evidence, loading):
         return Cause.STORAGE
-    if not _cores_are_full(evidence, feeding):
+    if not _cores_are_full(evidence, loading):
         return Cause.FEW
     cpu = evidence.once(contention)
     threads_per_worker = (cpu.worker_threads or 1) if cpu else 1
     return (
         Cause.THREADS
-        if threads_per_worker >= _MANY_THREADS and _more_threads_than_cores(evidence, feeding, threads_per_worker)
+        if threads_per_worker >= _MANY_THREADS and _more_threads_than_cores(evidence, loading, threads_per_worker)
         else Cause.ITEMS
     )
 
 
-def _cause_without_workers(evidence: Evidence, feeding: Feeding) -> Cause:
-    if _main_waits_for_storage(evidence, feeding):
+def _cause_without_workers(evidence: Evidence, loading: Feeding) -> Cause:
+    if _main_waits_for_storage(evidence, loading):
         return Cause.STORAGE
     cores = evidence.run.machine.cores_allowed
-    prediction = with_workers(feeding, worth_having(feeding, cores), cores)
-    helps = feeding.step_ns / prediction.best_ns >= _MIN_SPEEDUP
+    prediction = with_workers(loading, worth_having(loading, cores), cores)
+    helps = loading.step_ns / prediction.best_ns >= _MIN_SPEEDUP
     return Cause.MAIN if helps or prediction.limit != "the cores" else Cause.ITEMS
 
 
-def _workers_wait_for_storage(evidence: Evidence, feeding: Feeding) -> bool:
-    if (feeding.blocked_frac or 0) > BLOCKED_FRAC:
+def _workers_wait_for_storage(evidence: Evidence, loading: Feeding) -> bool:
+    if (loading.blocked_frac or 0) > BLOCKED_FRAC:
         return True
     workers = evidence.once(crew)
     if workers is None or workers.busy_frac >= WAITING_FRAC:
         return False
-    return _on_network_file_system(feeding) or (workers.read_bytes_per_s or 0) >= _READING_BYTES_PER_S
+    return _on_network_file_system(loading) or (workers.read_bytes_per_s or 0) >= _READING_BYTES_PER_S
 
 
-def _main_waits_for_storage(evidence: Evidence, feeding: Feeding) -> bool:
+def _main_waits_for_storage(evidence: Evidence, loading: Feeding) -> bool:
     """Whether the main thread waits for much of the fetch and reads meanwhile: by bytes read, or by cores in I/O wait.
 
     Either signal suffices, as neither is always there: a core that others keep busy is not idle, and small reads from a
     slow disk are few bytes.
     """
-    if feeding.cpu_frac is None or feeding.cpu_frac > 1 - BLOCKED_FRAC:
+    if loading.cpu_frac is None or loading.cpu_frac > 1 - BLOCKED_FRAC:
         return False
     cpu = evidence.once(contention)
     if cpu is not None:
-        waiting_cores = (1 - feeding.cpu_frac) * feeding.fetch_ns / feeding.step_ns
+        waiting_cores = (1 - loading.cpu_frac) * loading.fetch_ns / loading.step_ns
         idle_for_reads = (cpu.iowait_cores or 0) >= BLOCKED_FRAC * waiting_cores
         if idle_for_reads or (cpu.read_bytes_per_s or 0) >= _READING_BYTES_PER_S:
             return True
-    return _on_network_file_system(feeding) and feeding.cpu_frac < WAITING_FRAC
+    return _on_network_file_system(loading) and loading.cpu_frac < WAITING_FRAC
 
 
-def _on_network_file_system(feeding: Feeding) -> bool:
-    kind = feeding.setup.location if feeding.setup else None
+def _on_network_file_system(loading: Feeding) -> bool:
+    kind = loading.setup.location if loading.setup else None
     return kind is not None and kind.split(".")[0] in _NETWORK_FILE_SYSTEMS
 
 
-def _cores_are_full(evidence: Evidence, feeding: Feeding) -> bool:
+def _cores_are_full(evidence: Evidence, loading: Feeding) -> bool:
     """Whether more workers would only take cores from the present ones."""
-    cores, demand_ns = evidence.run.machine.cores_allowed, demanded_ns(feeding)
-    if demand_ns is None or feeding.worker_cpu_ns is None:
+    cores, demand_ns = evidence.run.machine.cores_allowed, demanded_ns(loading)
+    if demand_ns is None or loading.worker_cpu_ns is None:
         return False
-    if cores is not None and demand_ns > _SATURATED_FRAC * cores * feeding.step_ns:
+    if cores is not None and demand_ns > _SATURATED_FRAC * cores * loading.step_ns:
         return True
     # The load may come from other processes, too: it slows down workers that compute, not those that wait.
-    workers = feeding.workers or 1
-    computing = feeding.worker_cpu_ns >= _COMPUTING_FRAC * min(workers, cores or workers) * feeding.step_ns
-    return computing and (feeding.cores_frac or 0) >= FULL_FRAC
+    workers = loading.workers or 1
+    computing = loading.worker_cpu_ns >= _COMPUTING_FRAC * min(workers, cores or workers) * loading.step_ns
+    return computing and (loading.cores_frac or 0) >= FULL_FRAC
 
 
-def _more_threads_than_cores(evidence: Evidence, feeding: Feeding, threads_per_worker: int) -> bool:
+def _more_threads_than_cores(evidence: Evidence, loading: Feeding, threads_per_worker: int) -> bool:
     cores = evidence.run.machine.cores_allowed
-    return cores is not None and (feeding.workers or 1) * threads_per_worker > _THREADS_PER_CORE * cores
+    return cores is not None and (loading.workers or 1) * threads_per_worker > _THREADS_PER_CORE * cores

@@ -28,22 +28,22 @@ def no_workers(evidence: Evidence) -> Finding | None:
 
     What to do: use worker processes. Samples that cost CPU time need a core per worker; samples that wait do not.
     """
-    feeding = evidence.feeding
-    if feeding is None or why_late(evidence) is not Cause.MAIN:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.MAIN:
         return None
     share = evidence.ledger.share("loader")
     cores, threads = evidence.run.machine.cores_allowed, model_threads(evidence)
-    workers = worth_having(feeding, cores)
-    prediction = with_workers(feeding, workers, cores, threads)
+    workers = worth_having(loading, cores)
+    prediction = with_workers(loading, workers, cores, threads)
     rewrites = f"workers={workers}"
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: the main process loads the data (num_workers=0).",
-        evidence=(time_in_loader(evidence, feeding), *_fetch_cpu_share(feeding)),
-        numbers=loader_numbers(feeding, share),
-        fix=rebuilt(evidence, feeding.setup, worker_arguments(workers, evidence.on_gpu)),
-        advice=_notebook_advice(feeding),
-        gain=predicted_for(evidence, rewrites, feeding, prediction),
+        evidence=(time_in_loader(evidence, loading), *_fetch_cpu_share(loading)),
+        numbers=loader_numbers(loading, share),
+        fix=rebuilt(evidence, loading.setup, worker_arguments(workers, evidence.on_gpu)),
+        advice=_notebook_advice(loading),
+        gain=predicted_for(evidence, rewrites, loading, prediction),
         rewrites=evidence.typed(rewrites),
         confidence=CERTAIN,
         shown_by=evidence.ledger.spans["loader"],
@@ -57,10 +57,10 @@ def model_threads(evidence: Evidence) -> int | None:
     return int(threads) if threads.isdigit() and not evidence.on_gpu else None
 
 
-def _queue_gain(feeding: Feeding, prediction: WorkersPrediction) -> Gain:
+def _queue_gain(loading: Feeding, prediction: WorkersPrediction) -> Gain:
     """Return the gain that the worker queue model predicts."""
     return Gain(
-        step_ns=feeding.step_ns,
+        step_ns=loading.step_ns,
         best_ns=prediction.best_ns,
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
@@ -69,27 +69,27 @@ def _queue_gain(feeding: Feeding, prediction: WorkersPrediction) -> Gain:
     )
 
 
-def predicted_for(evidence: Evidence, rewrites: str, feeding: Feeding, prediction: WorkersPrediction) -> Gain:
+def predicted_for(evidence: Evidence, rewrites: str, loading: Feeding, prediction: WorkersPrediction) -> Gain:
     """Return the replayed gain of this many workers, or the queue model's bound if the replay is not reliable."""
-    gain = evidence.predicted(rewrites, _queue_gain(feeding, prediction))
+    gain = evidence.predicted(rewrites, _queue_gain(loading, prediction))
     if evidence.scene.quality.refusal is None:
         return gain
     best_ns = min(gain.step_ns, max(gain.best_ns, prediction.best_ns))
     return replace(gain, best_ns=best_ns, worst_ns=max(best_ns, gain.worst_ns))
 
 
-def time_in_loader(evidence: Evidence, feeding: Feeding) -> str:
+def time_in_loader(evidence: Evidence, loading: Feeding) -> str:
     """Return the time of the main thread inside the DataLoader, and how much of it the device waited."""
     exposed_ns, steps = evidence.ledger.median_ns("loader"), range_over_steps(evidence, "loader")
     if not evidence.on_gpu:  # the model waits for all of it
         return f"{duration_in_step(evidence, exposed_ns)} in DataLoader.__next__ ({steps})."
-    inside = duration_in_step(evidence, feeding.traced_fetch_ns)
+    inside = duration_in_step(evidence, loading.traced_fetch_ns)
     return f"{inside} in DataLoader.__next__; {duration(exposed_ns)} of it with the GPU idle ({steps})."
 
 
-def _fetch_cpu_share(feeding: Feeding) -> tuple[str, ...]:
+def _fetch_cpu_share(loading: Feeding) -> tuple[str, ...]:
     """Return whether loading a batch computes or waits, if that was measured."""
-    frac = feeding.cpu_frac
+    frac = loading.cpu_frac
     if frac is None:
         return ()
     if frac >= _CPU_BOUND_FRAC:
@@ -107,8 +107,8 @@ def worker_arguments(workers: int, on_gpu: bool) -> dict[str, object]:
     return {"num_workers": workers, **pinned, "persistent_workers": True}
 
 
-def _notebook_advice(feeding: Feeding) -> str:
-    name = feeding.setup.dataset if feeding.setup and feeding.setup.dataset else "the dataset class"
+def _notebook_advice(loading: Feeding) -> str:
+    name = loading.setup.dataset if loading.setup and loading.setup.dataset else "the dataset class"
     return (
         f"Worker processes must be able to import {name}: on macOS, on Windows, and with Python 3.14 or later, "
         "put it in a .py file, not in the notebook."
@@ -132,15 +132,15 @@ def _caveats(prediction: WorkersPrediction, cores: float | None, threads: int | 
     return tuple(caveats)
 
 
-def loader_numbers(feeding: Feeding, share: float) -> dict[str, float]:
+def loader_numbers(loading: Feeding, share: float) -> dict[str, float]:
     """Return the figures of a finding about data loading."""
     return figures(
         exposed_frac=share,
-        fetch_ns=feeding.fetch_ns,
-        exposed_ns=feeding.exposed_ns,
-        fetch_cpu_ns=feeding.fetch_cpu_ns,
-        worker_cpu_ns=feeding.worker_cpu_ns,
-        workers=feeding.workers,
-        needed_workers=needed(feeding) if feeding.workers else None,
-        blocked_frac=feeding.blocked_frac,
+        fetch_ns=loading.fetch_ns,
+        exposed_ns=loading.exposed_ns,
+        fetch_cpu_ns=loading.fetch_cpu_ns,
+        worker_cpu_ns=loading.worker_cpu_ns,
+        workers=loading.workers,
+        needed_workers=needed(loading) if loading.workers else None,
+        blocked_frac=loading.blocked_frac,
     )

@@ -35,38 +35,38 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     that wait can share one. Beyond that, make the samples cheaper: load them once and keep them, shrink them, or decode
     them on the GPU.
     """
-    feeding = evidence.feeding
-    if feeding is None or why_late(evidence) is not Cause.FEW:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.FEW:
         return None
     share = evidence.ledger.share("loader")
-    if not feeding.workers:
-        return _with_unknown_workers(evidence, feeding, share)
+    if not loading.workers:
+        return _with_unknown_workers(evidence, loading, share)
     cores = evidence.run.machine.cores_allowed
-    proposed = min(needed(feeding), _workers_for_cores(evidence, cores))
-    can_add = proposed > feeding.workers
-    prediction = with_workers(feeding, max(proposed, feeding.workers), cores, model_threads(evidence))
+    proposed = min(needed(loading), _workers_for_cores(evidence, cores))
+    can_add = proposed > loading.workers
+    prediction = with_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
     rewrites = f"workers={proposed}" if can_add else ""
-    too_few = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
+    too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
     no_capacity = "" if can_add else ", but the cores cannot run more"
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs "
-        f"{duration(batch_ns(feeding))} per batch, and the model could take one every {duration(feeding.rest_ns)}.",
+        f"{duration(batch_ns(loading))} per batch, and the model could take one every {duration(loading.rest_ns)}.",
         evidence=(
-            time_in_loader(evidence, feeding),
-            *_worker_cpu_time(feeding),
-            _against_cores(evidence, feeding, cores, proposed),
+            time_in_loader(evidence, loading),
+            *_worker_cpu_time(loading),
+            _against_cores(evidence, loading, cores, proposed),
         ),
-        numbers=loader_numbers(feeding, share) | figures(proposed_workers=proposed if can_add else None),
-        fix=rebuilt(evidence, feeding.setup, worker_arguments(proposed, evidence.on_gpu))
+        numbers=loader_numbers(loading, share) | figures(proposed_workers=proposed if can_add else None),
+        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu))
         if can_add
-        else kept_in_memory(evidence, feeding),
-        advice=CHEAPER if proposed < needed(feeding) else "",
-        gain=predicted_for(evidence, rewrites, feeding, prediction) if can_add else cheaper(evidence, feeding),
+        else kept_in_memory(evidence, loading),
+        advice=CHEAPER if proposed < needed(loading) else "",
+        gain=predicted_for(evidence, rewrites, loading, prediction) if can_add else cheaper(evidence, loading),
         rewrites=evidence.typed(rewrites),
         confidence=LIKELY,
         shown_by=evidence.ledger.spans["loader"],
-        caveats=() if can_add else memory_caveat(feeding),
+        caveats=() if can_add else memory_caveat(loading),
     )
 
 
@@ -82,39 +82,39 @@ def too_many_workers(evidence: Evidence) -> Finding | None:
 
     What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True).
     """
-    feeding = evidence.feeding
-    if feeding is None or not feeding.workers or why_late(evidence) not in (None, Cause.START):
+    loading = evidence.feeding
+    if loading is None or not loading.workers or why_late(evidence) not in (None, Cause.START):
         return None
-    enough = _sufficient_workers(evidence, feeding)
-    restarts = _restarts(evidence, feeding)
-    idle = feeding.workers > _MIN_WORKERS and enough is not None and feeding.workers >= _TOO_MANY_TIMES * enough
+    enough = _sufficient_workers(evidence, loading)
+    restarts = _restarts(evidence, loading)
+    idle = loading.workers > _MIN_WORKERS and enough is not None and loading.workers >= _TOO_MANY_TIMES * enough
     if restarts is None and not idle:
         return None
-    proposed = min(feeding.workers, max(_MIN_WORKERS, enough or feeding.workers))
+    proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
     return Finding(
         parts=("loader",),
-        claim=_restart_claim(feeding, restarts) if restarts else _too_many_claim(feeding, proposed),
-        evidence=_worker_evidence(evidence, feeding, enough, restarts),
-        numbers=loader_numbers(feeding, evidence.ledger.share("loader")),
-        fix=rebuilt(evidence, feeding.setup, worker_arguments(proposed, evidence.on_gpu)),
+        claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
+        evidence=_worker_evidence(evidence, loading, enough, restarts),
+        numbers=loader_numbers(loading, evidence.ledger.share("loader")),
+        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu)),
         advice=""
         if restarts
         else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
-        gain=_gain_without_restarts(restarts, feeding) if restarts else None,
+        gain=_gain_without_restarts(restarts, loading) if restarts else None,
         confidence=LIKELY,
         shown_by=restarts.spans if restarts else evidence.ledger.spans["loader"],
         aside=restarts is None,
     )
 
 
-def _with_unknown_workers(evidence: Evidence, feeding: Feeding, share: float) -> Finding:
+def _with_unknown_workers(evidence: Evidence, loading: Feeding, share: float) -> Finding:
     """Return the finding for an imported trace, which holds neither the number of workers nor their activity."""
     exposed_ns = evidence.plain_ns(evidence.ledger.median_ns("loader"))
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: the DataLoader workers are too slow: too few, or blocked.",
-        evidence=(time_in_loader(evidence, feeding),),
-        numbers=loader_numbers(feeding, share),
+        evidence=(time_in_loader(evidence, loading),),
+        numbers=loader_numbers(loading, share),
         advice="Raise num_workers as long as the wait shrinks; profile the cell with %%gpuprofile to see what blocks "
         "the workers.",
         gain=evidence.bounded(
@@ -128,12 +128,12 @@ def _with_unknown_workers(evidence: Evidence, feeding: Feeding, share: float) ->
     )
 
 
-def _worker_cpu_frac(evidence: Evidence, feeding: Feeding) -> float | None:
+def _worker_cpu_frac(evidence: Evidence, loading: Feeding) -> float | None:
     """Return the fraction of time in which a worker uses the CPU; None if unknown."""
     workers = evidence.once(crew)
     if workers is not None:
         return workers.busy_frac
-    return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
+    return None if loading.worker_cpu_ns is None else loading.worker_cpu_ns / batch_ns(loading)
 
 
 def _workers_for_cores(evidence: Evidence, cores: float | None) -> int:
@@ -146,60 +146,60 @@ def _workers_for_cores(evidence: Evidence, cores: float | None) -> int:
     return max(per_core, min(MOST_WORKERS, int(cores / max(computing, _IDLE_WORKER_FRAC))))
 
 
-def _against_cores(evidence: Evidence, feeding: Feeding, cores: float | None, proposed: int) -> str:
+def _against_cores(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
     """Return how many workers the batches need, and how many of them the cores can run."""
-    required = needed(feeding)
+    required = needed(loading)
     demand = (
-        f"{duration(batch_ns(feeding))} per batch in a worker, {duration(feeding.rest_ns)} for the rest of a step: "
+        f"{duration(batch_ns(loading))} per batch in a worker, {duration(loading.rest_ns)} for the rest of a step: "
         f"{count(required, 'worker')}"
     )
-    reason = _core_limit(evidence, feeding, cores, proposed)
+    reason = _core_limit(evidence, loading, cores, proposed)
     if proposed >= required:
         return f"{demand} would keep up{'' if cores is None else f'; {reason}'}."
     return f"{demand} would be needed to keep up; {reason}."
 
 
-def _core_limit(evidence: Evidence, feeding: Feeding, cores: float | None, proposed: int) -> str:
+def _core_limit(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
     """Return a clause about the number of workers that the cores can run."""
     if cores is None:
         return f"the number of cores is unknown, and {count(proposed, 'worker is', 'workers are')} safe"
-    computing = _worker_cpu_frac(evidence, feeding)
+    computing = _worker_cpu_frac(evidence, loading)
     available = f"the {count(cores, 'core')} here"
     if computing is None:
         return f"{available} can run at most {proposed}"
     if computing < WAITING_FRAC:
-        limit = "are no limit" if proposed >= needed(feeding) else f"can run {proposed}"
+        limit = "are no limit" if proposed >= needed(loading) else f"can run {proposed}"
         return f"workers mostly wait ({percent(computing)} CPU time), so {available} {limit}"
     return f"workers compute, so {available} can run one each"
 
 
-def _worker_cpu_time(feeding: Feeding) -> tuple[str, ...]:
-    if feeding.worker_cpu_ns is None:
+def _worker_cpu_time(loading: Feeding) -> tuple[str, ...]:
+    if loading.worker_cpu_ns is None:
         return ()
-    return (f"One batch takes {duration(feeding.worker_cpu_ns)} of CPU time in a worker, over all its threads.",)
+    return (f"One batch takes {duration(loading.worker_cpu_ns)} of CPU time in a worker, over all its threads.",)
 
 
-def _sufficient_workers(evidence: Evidence, feeding: Feeding) -> int | None:
+def _sufficient_workers(evidence: Evidence, loading: Feeding) -> int | None:
     """Return how many workers would keep up if every batch were as slow as the slowest first one; None if unknown."""
     first_ns = evidence.once(slowest_first)
-    return None if first_ns is None else ceil(first_ns / feeding.step_ns) + 1
+    return None if first_ns is None else ceil(first_ns / loading.step_ns) + 1
 
 
-def _restarts(evidence: Evidence, feeding: Feeding) -> Begun | None:
+def _restarts(evidence: Evidence, loading: Feeding) -> Begun | None:
     """Return the epoch starts if workers restart for each and that takes a good part of the loop, else None."""
-    if feeding.setup is None or feeding.setup.persistent_workers:
+    if loading.setup is None or loading.setup.persistent_workers:
         return None
     starts = evidence.once(begun)
     return starts if starts is not None and starts.frac >= _MIN_START_FRAC else None
 
 
-def _gain_without_restarts(starts: Begun, feeding: Feeding) -> Gain:
+def _gain_without_restarts(starts: Begun, loading: Feeding) -> Gain:
     """Return the gain without restarts.
 
     Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
     """
     rest_ns = max(1, starts.step_ns - round(starts.frac * starts.step_ns))
-    floor_ns = min(rest_ns, feeding.least_rest_ns or warmed_ns(rest_ns, starts.step_ns))
+    floor_ns = min(rest_ns, loading.least_rest_ns or warmed_ns(rest_ns, starts.step_ns))
     return Gain(
         step_ns=starts.step_ns,
         best_ns=floor_ns,
@@ -211,19 +211,19 @@ def _gain_without_restarts(starts: Begun, feeding: Feeding) -> Gain:
     )
 
 
-def _restart_claim(feeding: Feeding, starts: Begun) -> str:
+def _restart_claim(loading: Feeding, starts: Begun) -> str:
     return (
-        f"{percent(starts.frac)} of the loop goes to restarting {feeding.workers} workers for every epoch, "
+        f"{percent(starts.frac)} of the loop goes to restarting {loading.workers} workers for every epoch, "
         f"{duration(starts.each_ns)} each time."
     )
 
 
-def _too_many_claim(feeding: Feeding, enough: int) -> str:
-    return f"{feeding.workers} DataLoader workers are too many; {enough} are enough."
+def _too_many_claim(loading: Feeding, enough: int) -> str:
+    return f"{loading.workers} DataLoader workers are too many; {enough} are enough."
 
 
 def _worker_evidence(
-    evidence: Evidence, feeding: Feeding, enough: int | None, restarts: Begun | None
+    evidence: Evidence, loading: Feeding, enough: int | None, restarts: Begun | None
 ) -> tuple[str, ...]:
     sentences = []
     first_ns, workers = evidence.once(slowest_first), evidence.once(crew)
@@ -231,7 +231,7 @@ def _worker_evidence(
         sentences.append(
             f"The slowest first batch of an epoch took {duration(first_ns)}, including the start of the workers. "
             "With a "
-            f"step of {duration(feeding.step_ns)}, {count(enough, 'worker')} would keep up even with such batches."
+            f"step of {duration(loading.step_ns)}, {count(enough, 'worker')} would keep up even with such batches."
         )
     if workers is not None:
         sentences.append(f"A worker uses the CPU {percent(workers.busy_frac)} of the time.")

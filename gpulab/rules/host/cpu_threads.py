@@ -68,18 +68,18 @@ def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> 
 
 
 def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
-    feeding = evidence.feeding
-    if feeding is None:
+    loading = evidence.feeding
+    if loading is None:
         return None
     share = evidence.ledger.share("loader")
-    workers, threads = feeding.workers or 1, cpu.worker_threads or 1
-    setup = replace(feeding.setup, workers=None) if feeding.setup else None
+    workers, threads = loading.workers or 1, cpu.worker_threads or 1
+    setup = replace(loading.setup, workers=None) if loading.setup else None
     return Finding(
         parts=("loader",),
         claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
         f"{_cores(cpu.cores)}.",
-        evidence=(time_in_loader(evidence, feeding), *_preemption_evidence(evidence, cpu, None)),
-        numbers={**loader_numbers(feeding, share), **_numbers(cpu)},
+        evidence=(time_in_loader(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
+        numbers={**loader_numbers(loading, share), **_numbers(cpu)},
         fix=_with_one_thread_per_worker(rebuilt(evidence, setup, _same_workers(workers))),
         advice="Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
         "cv2.setNumThreads(0) in one_thread.",
