@@ -26,7 +26,7 @@ def too_few_workers(evidence: Evidence) -> Finding | None:
     """There are DataLoader workers, but too few: the main process still waits for batches.
 
     Proof: waits in `_MultiProcessingDataLoaderIter.__next__` while the workers are never idle. A batch takes a worker c
-    seconds, and the model needs a batch every T seconds, so it takes c / T workers.
+    seconds, and the model needs a batch every T seconds, so c / T workers are needed.
 
     Confused with: full cores, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage
     (`slow_storage`); threads that saturate the cores (`cpu_oversubscription`).

@@ -138,8 +138,7 @@ def _preemption_evidence(evidence: Evidence, cpu: Contention, parallel_ns: int |
     if parallel_ns:
         sentences.append(
             f"{percent(evidence.step_share(parallel_ns))} {of_each_step(evidence)} ({duration(parallel_ns)}) is in "
-            "operators "
-            "that use all these threads."
+            "operators that use all these threads."
         )
     if cpu.preempted_per_cpu_s is not None:
         sentences.append(f"Threads were preempted {number(cpu.preempted_per_cpu_s, 2)} times per second of CPU time.")

@@ -92,8 +92,7 @@ def recompilation(evidence: Evidence) -> Finding | None:
         numbers=figures(exposed_frac=share, exposed_ns=compilations.per_step_ns, compilations=compilations.count),
         fix=_dynamic_compile_code(evidence, function, reason),
         advice='TORCH_LOGS="recompiles" in the environment prints the reason for each. After eight versions of a '
-        "function "
-        "PyTorch gives up and runs it in eager mode.",
+        "function PyTorch gives up and runs it in eager mode.",
         gain=per_step_gain(
             evidence, compilations, "removing 80 to 100 % of the recompilations", "no recompilation", (0.8, 1.0)
         ),
@@ -107,8 +106,7 @@ def _claim(evidence: Evidence, share: float, launches: Launching) -> str:
     if evidence.on_gpu:
         return (
             f"GPU idle {percent(share)} {of_each_step(evidence)}: the loop is CPU-bound; dispatching {work} per step "
-            "takes "
-            f"longer than running them (median {median})."
+            f"takes longer than running them (median {median})."
         )
     return f"{percent(share)} {of_each_step(evidence)} is dispatch overhead: {work} per step (median {median})."
 

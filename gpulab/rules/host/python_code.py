@@ -109,8 +109,7 @@ def gil_contention(evidence: Evidence) -> Finding | None:
         ),
         fix=_process_code(_function_name(threads.others_at or "")),
         advice="A separate process has its own GIL; pass work to it through a multiprocessing.Queue. On macOS and "
-        "Windows "
-        "its function must be in a .py file. If the work must stay in a thread, let it sleep between rounds.",
+        "Windows its function must be in a .py file. If the work must stay in a thread, let it sleep between rounds.",
         gain=_gain_without_threads(evidence, lost_ns),
         confidence=confidence,
         why_confidence=why,

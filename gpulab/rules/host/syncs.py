@@ -68,9 +68,7 @@ def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
     copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
         f"{_wait_counts(waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
-        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU "
-        "mostly works "
-        "meanwhile, which costs nothing.",
+        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU mostly works meanwhile, which costs nothing.",
         f"During these waits and until new work arrives, the GPU runs no kernel for {duration(waits.idle_ns)}"
         f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
     )

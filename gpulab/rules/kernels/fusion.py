@@ -56,12 +56,10 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
     return Finding(
         parts=("kernels",) if evidence.on_gpu else ("compute",),
         claim=f"{percent(share)} {of_each_step(evidence)} goes to {_chain_description(chains)}: each {chains.unit} "
-        "reads and writes "
-        "the same tensor again.",
+        "reads and writes the same tensor again.",
         evidence=(
             f"{duration_in_step(evidence, chains.cost_ns)} in {count(chains.count, 'chain')} of "
-            f"{number(chains.pieces, 2)} "
-            f"elementwise {chains.unit}s on average.",
+            f"{number(chains.pieces, 2)} elementwise {chains.unit}s on average.",
             *(f"{duration(cost)} of it looks like {op.value} implemented by hand." for op, cost in chains.formulas[:3]),
         ),
         numbers=figures(share_frac=share, cost_ns=chains.cost_ns, chains=chains.count, pieces=chains.pieces),

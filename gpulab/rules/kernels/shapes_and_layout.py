@@ -67,8 +67,7 @@ def misaligned_shapes(evidence: Evidence) -> Finding | None:
         numbers=figures(share_frac=share, cost_ns=cost_ns, odd_size=odd_dimension[1] if odd_dimension else None),
         fix=_padding_code(multiple),
         advice=f"Round sizes of the model (vocabulary, classes, width) up to a multiple of {multiple} where they are "
-        "defined. "
-        "Pad sequences to such a length and mask the padding.",
+        "defined. Pad sequences to such a length and mask the padding.",
         gain=gain,
         confidence=CERTAIN,
         shown_by=kernels.spans(is_misaligned),
@@ -145,8 +144,7 @@ def layout_conversions(evidence: Evidence) -> Finding | None:
         "GPU computes convolutions in NHWC (channels last).",
         evidence=(
             f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} per step; the "
-            "largest is "
-            f"{short(largest)}.",
+            f"largest is {short(largest)}.",
         ),
         numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=conversions),
         fix=_channels_last_code(evidence, amd),

@@ -48,8 +48,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
         f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
             f"{duration_in_step(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
-            "(median) on "
-            f"{occupancy.multiprocessors} multiprocessors.",
+            f"(median) on {occupancy.multiprocessors} multiprocessors.",
             *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
             *_repeated_kernels(occupancy),
             *_tail_effect(occupancy),
@@ -62,8 +61,7 @@ def small_batch(evidence: Evidence) -> Finding | None:
         ),
         fix=_double_batch_code(evidence),
         advice="Keep doubling the batch while samples per second rise; then scale the learning rate with it, or keep "
-        "it "
-        "and watch the loss. The gain of a larger batch cannot be predicted: try it.",
+        "it and watch the loss. The gain of a larger batch cannot be predicted: try it.",
         confidence=SUSPECT if used_frac is None else LIKELY,
         why_confidence="GPU memory use was not recorded" if used_frac is None else "",
         shown_by=occupancy.spans,
@@ -76,8 +74,7 @@ def _repeated_kernels(occupancy: Filling) -> tuple[str, ...]:
         return ()
     return (
         f"{occupancy.alike:,} of them per step are consecutive launches of the same kernel: if they process slices "
-        "of one "
-        "tensor, a single call on the whole tensor runs them in parallel.",
+        "of one tensor, a single call on the whole tensor runs them in parallel.",
     )
 
 

@@ -78,8 +78,7 @@ _ADVICE = {
     "lowered": "Raising the limit needs administrator rights; on a shared machine, ask why it was lowered. Lower "
     "precision (bfloat16) does more work for the same power.",
     "limit": "Nothing is wrong: dense matrix products reach the power limit on a healthy GPU. Lower precision "
-    "(bfloat16) does "
-    "more work for the same power.",
+    "(bfloat16) does more work for the same power.",
 }
 
 
@@ -179,8 +178,7 @@ def shared_gpu(evidence: Evidence) -> Finding | None:
         numbers=figures(others_util_frac=util_frac, others_memory_bytes=held_bytes),
         fix=_other_gpu_code(evidence, sharing_now),
         advice="List the processes with nvidia-smi. Open notebooks keep their GPU memory until their kernel is shut "
-        "down "
-        "(jupyter server list; Running Terminals and Kernels).",
+        "down (jupyter server list; Running Terminals and Kernels).",
         gain=_gain(
             evidence, lost_frac, "recovering 30 to 100 % of the GPU time of other processes", "exclusive use of the GPU"
         )

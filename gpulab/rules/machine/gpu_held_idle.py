@@ -56,8 +56,7 @@ def _finding(evidence: Evidence, device: int, idle_frac: float, held_bytes: floa
         "gc.collect()\n"
         "torch.cuda.empty_cache()     # returns the memory to the driver",
         advice="Other users could use the GPU meanwhile. Shut the kernel down when you are done, and run long jobs "
-        "as a "
-        "script, which releases the GPU when it ends.",
+        "as a script, which releases the GPU when it ends.",
         confidence=CERTAIN,
         from_steps=False,
         aside=True,

@@ -60,8 +60,7 @@ def slow_pcie_link(evidence: Evidence) -> Finding | None:
         numbers=figures(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
         fix=_FEWER_BYTES,
         advice="Ask the administrator to reseat the card, to use the slot next to the CPU, and to check the slot's "
-        "width "
-        "and PCIe generation in the BIOS.",
+        "width and PCIe generation in the BIOS.",
         gain=evidence.bounded(
             evidence.plain_ns(round(exposed_ns * lost_frac)),
             "copies at the usual speed of such a link, with 50 to 100 % of the saving",

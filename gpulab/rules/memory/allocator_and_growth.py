@@ -102,8 +102,7 @@ def _cache_advice(calls: Requests) -> tuple[str, ...]:
     """Return the advice for a full GPU, for one that is not full, or both if that is unknown."""
     keep_cache = (
         "Remove torch.cuda.empty_cache() from the loop: PyTorch would reuse the memory that it returns, and now each "
-        "step "
-        "waits for the driver."
+        "step waits for the driver."
     )
     free_memory = (
         "Use batches of one shape (pad or bucket them), and a smaller batch, so that some GPU memory stays free."
@@ -157,8 +156,7 @@ def _fragmentation_finding(memory: Room) -> Finding:
         sentences.append(f"PyTorch emptied its cache {count(memory.retries, 'time')} because an allocation failed.")
     return Finding(
         claim=f"GPU memory is fragmented: {size(memory.stranded_bytes)} ({share} of reserved memory) is unusable, "
-        "and the GPU "
-        "is nearly full.",
+        "and the GPU is nearly full.",
         evidence=tuple(sentences),
         numbers=figures(
             stranded_bytes=memory.stranded_bytes,
@@ -346,8 +344,7 @@ def _unused_finding(evidence: Evidence, memory: Room) -> Finding:
         evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}.",),
         numbers=figures(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
         advice=f"Double the batch size{sizes} and check whether samples per second rise. They rise if kernels are "
-        "too small for "
-        "the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",
+        "too small for the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",
         confidence=LIKELY,
         why_confidence="free memory alone is not a fault",
         from_steps=False,

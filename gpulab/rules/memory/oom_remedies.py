@@ -198,7 +198,7 @@ def _micro_batches(evidence: Evidence, failure: Failure, owners: Held) -> Remedy
     if activations < WORTH_FRAC * owners.total_bytes or (not activations and failure.phase is None):
         return None  # it is not the batch that takes the memory
     missing = max(0, (failure.needed_bytes or 0) - (failure.free_bytes or 0))
-    # What backward() has yet to make: a gradient for each parameter.
+    # backward() still has to allocate a gradient for each parameter.
     to_come = max(0, owners.bytes_of("parameter") - owners.bytes_of("gradient"))
     parts = _micro_batch_count(activations, 2 * missing + to_come, batch)
     names = evidence.names
@@ -256,8 +256,7 @@ def _checkpoints(failure: Failure, owners: Held) -> Remedy | None:
         return None
     return Remedy(
         words="checkpointing recomputes activations instead of storing them, at a cost of a quarter to a third more "
-        "time: "
-        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) around each large block"
+        "time: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) around each large block"
     )
 
 

@@ -54,8 +54,7 @@ def exposed_communication(evidence: Evidence) -> Finding | None:
     return Finding(
         parts=("communication",),
         claim=f"Exposed communication takes {percent(share)} {of_each_step(evidence)}: "
-        f"{_operations(kind, parallelism)} do "
-        "not overlap with compute.",
+        f"{_operations(kind, parallelism)} do not overlap with compute.",
         evidence=(
             f"{duration_in_step(evidence, exposed_ns)} in collectives with no concurrent kernel "
             f"({range_over_steps(evidence, 'communication')}).",
@@ -133,8 +132,7 @@ def _last_all_reduce(collectives: Exposed, parallelism: Parallel) -> tuple[str, 
     size_text = f" ({size(collectives.tail_bytes)})" if collectives.tail_bytes else ""
     return (
         f"{duration(collectives.tail_ns)} of that is the last all-reduce of the step{size_text}, which has no "
-        "backward pass left to "
-        "overlap with.",
+        "backward pass left to overlap with.",
     )
 
 

@@ -55,8 +55,7 @@ def data_parallel(evidence: Evidence) -> Finding | None:
         claim=f"DataParallel copies the model to {replication.gpus} GPUs in every step; {cost}.",
         evidence=(
             f"{duration_in_step(evidence, replication.exposed_ns)} goes to replicating the model, scattering, "
-            "gathering and "
-            "reducing, with no concurrent kernel on the busiest GPU.",
+            "gathering and reducing, with no concurrent kernel on the busiest GPU.",
             _by_device(replication.shares),
         ),
         numbers=figures(exposed_frac=share, exposed_ns=replication.exposed_ns, gpus=replication.gpus),

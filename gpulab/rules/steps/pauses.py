@@ -24,8 +24,7 @@ _MOST_OF_RUN_FRAC = 0.5  # a warm-up that takes most of the run is the verdict
 _LESS_OFTEN = 10  # times, in the fix
 _ADVICE = {
     "saving": "Call save_in_background(step, path) instead of torch.save. With a checkpoint every 10 to 30 minutes, "
-    "a job "
-    "that dies loses little work.",
+    "a job that dies loses little work.",
     "logging": "Collect the values on the device and log them every few hundred steps.",
 }
 _LOGGING = (
@@ -157,8 +156,7 @@ def _restart_finding(evidence: Evidence, starts: Passes, loader: Loader) -> Find
         f"{name} = DataLoader({evidence.names.dataset}, batch_size={batch}, shuffle=True,\n"
         f"    num_workers={loader.workers}, persistent_workers=True)  # workers stay alive between epochs",
         advice="Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go "
-        "over "
-        "the data several times.",
+        "over the data several times.",
         gain=averaged(
             step_ns,
             round(starts.frac * step_ns),
