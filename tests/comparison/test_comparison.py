@@ -182,7 +182,7 @@ def test_the_ranks_of_a_job_are_one_side_and_not_repeats():
 
 
 def test_what_is_no_run_is_refused():
-    with pytest.raises(RunError, match="nothing to diagnose"):
+    with pytest.raises(RunError, match="no run to diagnose"):
         compare(recorded(40), [])
     with pytest.raises(RunError, match="fix of one rule lies between two runs"):
         compare(recorded(40), recorded(4), "no_workers", recorded(4))

@@ -107,7 +107,7 @@ def test_a_fix_has_no_placeholders(rule, make):
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "expected"),
     [
         ("model = DataLoader(model, wrokers=2)", "wrokers"),
         ("loader = DataLoader(dataset, num_workers=2", "SyntaxError"),
@@ -120,8 +120,8 @@ def test_a_fix_has_no_placeholders(rule, make):
         ("import os; os._exit(9)", "died"),
     ],
 )
-def test_code_that_does_not_run_is_refused(code, says, notebook):
-    assert says in notebook.paste(code, names={"model": "model", "dataset": "dataset"})
+def test_code_that_does_not_run_is_refused(code, expected, notebook):
+    assert expected in notebook.paste(code, names={"model": "model", "dataset": "dataset"})
 
 
 @pytest.mark.parametrize(

@@ -128,8 +128,8 @@ def test_the_gain_includes_warmer_caches_without_collections():
 
 
 def test_a_recompiled_function_is_named_in_claim_and_fix():
-    what = "train_step (cell line 3), again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
-    stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
+    reason = "train_step (cell line 3), again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
+    stalls = [stall(100 * step + 2, 40, reason, StallKind.COMPILE) for step in range(10)]
     result = finding(collected(*stalls), "recompilation")
     assert result.numbers["exposed_frac"] == pytest.approx(0.4)
     assert "train_step (cell line 3)" in result.claim
@@ -137,8 +137,8 @@ def test_a_recompiled_function_is_named_in_claim_and_fix():
 
 
 def test_a_recompiled_model_is_named_as_the_user_names_it():
-    what = "a module, again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
-    stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
+    reason = "a module, again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
+    stalls = [stall(100 * step + 2, 40, reason, StallKind.COMPILE) for step in range(10)]
     result = finding(collected(*stalls, models=(Model(kind="ResNet", name="net"),)), "recompilation")
     assert "compiling the model" in result.claim
     assert "net = torch.compile(net, dynamic=True)" in result.fix
@@ -314,13 +314,13 @@ def test_a_collection_and_a_compilation_of_a_real_run_are_in_it():
     assert not [callback for callback in gc.callbacks if "Stalls" in repr(callback)]
 
 
-@pytest.mark.parametrize(("main", "others", "held"), [(0.45, 0.5, False), (0.1, 0.6, True)])
-def test_on_full_cores_only_an_unfair_share_indicates_the_gil(main, others, held):
+@pytest.mark.parametrize(("main", "others", "is_found"), [(0.45, 0.5, False), (0.1, 0.6, True)])
+def test_on_full_cores_only_an_unfair_share_indicates_the_gil(main, others, is_found):
     samples = host_samples(600, main=main, others=others, cpu_frac=1.0)
     samples = [{**each, "preempted": 0.15 * each["at_ns"] / 1e6} for each in samples]
-    found = {each.rule: each for each in diagnose(run_of(stepped(half_outside), samples=samples)).findings}
-    assert ("gil_contention" in found) is held
-    assert not held or found["gil_contention"].confidence == "suspect"
+    findings = {each.rule: each for each in diagnose(run_of(stepped(half_outside), samples=samples)).findings}
+    assert ("gil_contention" in findings) is is_found
+    assert not is_found or findings["gil_contention"].confidence == "suspect"
 
 
 def test_the_fix_for_restarted_workers_uses_the_users_loader():

@@ -251,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ask=memory_growth,
-        about="memory leaks",
+        about="memory that grows from step to step",
         stage=Stage.MEMORY,
         needs=(),
         masked_by=("out_of_memory",),

@@ -209,7 +209,8 @@ def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
     outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
-        claim=f"Memory leak: each step keeps another {size(growth.per_step.slope)} of {memory}{outlook}"
+        claim=f"{'Memory leak' if lists else 'Memory grows'}: each step keeps another {size(growth.per_step.slope)} "
+        f"of {memory}{outlook}"
         f"{f': {lists[0].name} keeps autograd graphs' if lists else ''}.",
         evidence=(*_trend_evidence(growth), *map(_list_growth, lists[:3])),
         numbers=figures(
