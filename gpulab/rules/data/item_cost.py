@@ -116,7 +116,7 @@ def _freed(evidence: Evidence, loading: Feeding, basis: str, least_removed: floa
         worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
-        floor_means="data loading at no cost",
+        floor_means="instant data loading",
     )
 
 

@@ -65,7 +65,7 @@ def _queue_gain(loading: Feeding, prediction: WorkersPrediction) -> Gain:
         worst_ns=prediction.worst_ns,
         floor_ns=prediction.floor_ns,
         basis=f"a queue of {prediction.workers} workers; the limit would be {prediction.limit}",
-        floor_means="data loading at no cost",
+        floor_means="instant data loading",
     )
 
 

@@ -120,7 +120,7 @@ def _with_unknown_workers(evidence: Evidence, loading: Feeding, share: float) ->
         gain=evidence.bounded(
             exposed_ns,
             "removing 70 to 100 % of the exposed wait for data",
-            "data loading at no cost",
+            "instant data loading",
             spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
