@@ -65,15 +65,15 @@ def _unchanged(setup: Loader, changed: Mapping[str, object]) -> dict[str, object
 
 def _batching_arguments(setup: Loader, loader: str) -> list[str]:
     """Return the batching arguments that this kind of dataset takes."""
-    known = setup.workers is not None and setup.pin_memory is not None  # recorded here, not read from a trace
-    if known and setup.batch_size is None and setup.batches is None:
+    is_recorded = setup.workers is not None and setup.pin_memory is not None  # recorded here, not read from a trace
+    if is_recorded and setup.batch_size is None and setup.batches is None:
         return ["batch_size=None"]
-    if known and setup.batch_size is None:  # no batching, or the user's own batch sampler
+    if is_recorded and setup.batch_size is None:  # no batching, or the user's own batch sampler
         with_batch_sampler, without_batches = (
             f'{{"batch_sampler": {loader}.batch_sampler}}',
             f'{{"batch_size": None, "sampler": {loader}.sampler}}',
         )
         return [f"**({with_batch_sampler} if {loader}.batch_sampler else {without_batches})"]
-    if known and setup.batches is None:  # an iterable dataset of unknown length takes no sampler
+    if is_recorded and setup.batches is None:  # an iterable dataset of unknown length takes no sampler
         return [f"batch_size={setup.batch_size}", f"drop_last={loader}.drop_last"]
     return [f"batch_sampler={loader}.batch_sampler"]

@@ -74,7 +74,7 @@ def _with_other_ranks(diagnosis_of_rank: Diagnosis, ranks: Sequence[Run]) -> Dia
 
 
 def _rank_names(runs: Sequence[Run]) -> str:
-    known = sorted(run.rank for run in runs if run.rank is not None)
-    if len(known) < len(runs):
+    ranks = sorted(run.rank for run in runs if run.rank is not None)
+    if len(ranks) < len(runs):
         return ", ".join(run.name for run in runs)
-    return f"{plural(len(known), 'rank')} {number_ranges(known)}"
+    return f"{plural(len(ranks), 'rank')} {number_ranges(ranks)}"

@@ -112,7 +112,7 @@ def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | 
 def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
     if evidence.accounts is None:
         return f"Not judged: {without_ledger(evidence)[0]}."
-    uncertain = max(unjudged, key=lambda each: each.open_frac, default=None)
+    uncertain = max(unjudged, key=lambda answer: answer.open_frac, default=None)
     if uncertain is not None and uncertain.open_frac:
         return f"The cause is unknown: {uncertain.why}."
     idle_parts = [part for part in evidence.ledger.parts if not part.busy]

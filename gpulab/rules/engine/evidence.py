@@ -169,7 +169,7 @@ class Evidence:
         """
         left_ns = max(1, self.step_ns - exposed_ns)
         floor_ns = left_ns if self.on_gpu else warmed_ns(left_ns, self.step_ns)
-        plain = Gain(
+        gain = Gain(
             step_ns=self.step_ns,
             best_ns=round(self.step_ns - realised[1] * (self.step_ns - floor_ns)),
             worst_ns=round(self.step_ns - realised[0] * (self.step_ns - left_ns)),
@@ -178,8 +178,8 @@ class Evidence:
             floor_means=floor_means,
         )
         if spans is None or not spans.total_ns:
-            return plain
-        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), plain)
+            return gain
+        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), gain)
 
     def _cut(self, spans: Spans, exposed_ns: int) -> float:
         """Return the share of these spans that is due to the cause, rather than to another cause or to the profiler."""

@@ -42,15 +42,15 @@ def unfused_elementwise(evidence: Evidence) -> Finding | None:
         return None
     share = evidence.step_share(chains.cost_ns)
     known_ns = sum(cost_ns for _, cost_ns in chains.formulas)
-    known = known_ns >= _MIN_FORMULA_FRAC * (evidence.steps.traced_ns or 1)
-    if share < _MIN_CHAIN_FRAC and not (known and share >= _MIN_FORMULA_FRAC):
+    formula_is_known = known_ns >= _MIN_FORMULA_FRAC * (evidence.steps.traced_ns or 1)
+    if share < _MIN_CHAIN_FRAC and not (formula_is_known and share >= _MIN_FORMULA_FRAC):
         return None
     gain = _fusion_gain(evidence, chains)
     if gain is None:
         return None
     guess = (
         ""
-        if chains.sized or known
+        if chains.sized or formula_is_known
         else "sizes were not recorded, so it is a guess that these operators work on the same tensors"
     )
     return Finding(

@@ -64,10 +64,10 @@ def arithmetic(evidence: Evidence) -> Arithmetic | None:
     matrix = codes >= 0
     if not matrix.any():
         return None
-    plain = codes == _precision_code(Maths(Cores.PLAIN, Precision.FLOAT32))
+    float32 = codes == _precision_code(Maths(Cores.PLAIN, Precision.FLOAT32))
     tf32 = codes == _precision_code(Maths(Cores.TENSOR, Precision.TF32))
     half = matrix & (codes % 8 == Precision.HALF)
-    return Arithmetic(kernels, plain, tf32, half, matrix)
+    return Arithmetic(kernels, float32, tf32, half, matrix)
 
 
 def _precision_code(precision_of_kernel: Maths) -> int:

@@ -129,10 +129,10 @@ def _busy_shares(evidence: Evidence) -> Shares:
 
 def _sampled_shares(run: Run) -> Shares:
     samples = run.gpu_rows
-    known = samples.where(~np.isnan(samples["util_frac"]))
+    samples_with_util = samples.where(~np.isnan(samples["util_frac"]))
     return tuple(
-        (device, float(known["util_frac"][known["device"] == device].mean()))
-        for device in np.unique(known["device"]).tolist()
+        (device, float(samples_with_util["util_frac"][samples_with_util["device"] == device].mean()))
+        for device in np.unique(samples_with_util["device"]).tolist()
     )
 
 
@@ -140,7 +140,7 @@ def _is_held(run: Run, device: int) -> bool:
     """Whether another process holds memory on this GPU, or any process if the driver does not report whose it is."""
     samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
     for column in ("others_memory_bytes", "memory_used_bytes"):
-        known = samples[column][~np.isnan(samples[column])]
-        if len(known):
-            return bool(np.median(known) > _MIN_HELD_BYTES)
+        readings = samples[column][~np.isnan(samples[column])]
+        if len(readings):
+            return bool(np.median(readings) > _MIN_HELD_BYTES)
     return False
