@@ -1,7 +1,7 @@
-"""What a person asks of runs, with what earlier predictions on this machine taught: why, what if, and what came of it.
+"""Diagnose, predict and compare runs, using the history of predictions that were measured on this machine.
 
-The questions are answered to the left of here, from runs alone; here they are given the history of this machine,
-gpulab.user_data.predictions, which a measured prediction is added to.
+The packages below answer from runs alone; this module adds the history in gpulab.user_data.predictions, and adds
+measured predictions to it.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from gpulab.user_data import predictions
 
 
 def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = ()) -> Diagnosis:
-    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
+    """Return the ranked findings for a run. Never raises for missing data: rules without their inputs are not judged.
 
-    Of many runs, as `gpulab.load("folder/")` gives them, it is the diagnosis of the rank that the others wait for, or
-    of the first, with the verdicts of the others beside it. `peers`: the runs of all ranks, where one of them is asked
-    about: gpulab.diagnose(ranks[2], ranks). Raises RunError for what is no run.
+    For a sequence of runs, as `gpulab.load("folder/")` returns, this diagnoses the straggler, or the first run if there
+    is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `what` is one of them:
+    gpulab.diagnose(ranks[2], ranks). Raises RunError if `what` is not a run.
     """
-    several = what if isinstance(what, Sequence) else (what,)
-    first = next((each for each in several if isinstance(each, Run)), None)
+    candidates = what if isinstance(what, Sequence) else (what,)
+    first = next((each for each in candidates if isinstance(each, Run)), None)
     return rules.diagnose(what, peers, learned(first))
 
 
 def predict(run: Run, rewrites: str, *, samples: int = SAMPLES) -> Prediction:
-    """The step of a run with these rewrites made together: "workers=6, pin_memory, amp=bf16".
+    """Predict the step time of a run with these rewrites applied together: "workers=6, pin_memory, amp=bf16".
 
-    Raises RunError for a rewrite that is none, where one cannot be told from this run, and where the replay of the
-    run is not to be trusted.
+    Raises RunError for an unknown rewrite, for one that does not apply to this run, and if the replay of the run is not
+    reliable.
     """
     return prediction.predict(ready(run), parsing.chosen(rewrites), samples=samples, history=learned(run))
 
 
 def ready(run: Run) -> Scene:
-    """A run made ready for what-ifs. Raises RunError where no step was recorded with events."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    if accounts is None or found.step_ns is None:
+    """Prepare a run for what-ifs. Raises RunError if no step was recorded with events."""
+    detected_steps = steps(run)
+    step_ledger = ledger(run, detected_steps)
+    if step_ledger is None or detected_steps.step_ns is None:
         raise RunError(
-            f"Nothing can be predicted from the run {run.name!r}.",
+            f"The run {run.name!r} cannot be used for predictions.",
             why="no step was recorded with events",
             fix="record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps",
         )
-    return prediction.scene(run, found, accounts)
+    return prediction.scene(run, detected_steps, step_ledger)
 
 
 @overload
@@ -77,40 +77,39 @@ def compare(
     predicted: Gain | None = None,
     rewrites: str | None = None,
 ) -> Comparison | Story:
-    """What changed from one run to the other, and how the prediction did, which is kept for later ones.
+    """Compare two runs: what changed, and how the prediction compares with the measurement, which is remembered.
 
-    With three runs and more, what each step of the way gave. Each side is a run, or a list of runs in which the same
-    was recorded several times. `rule`: whose fix was applied in between; the first finding's unless given. `rewrites`:
-    or what was changed, as `gpulab.whatif` takes it. `predicted`: or another prediction. Raises RunError where a side
-    has no steps to compare.
+    With three or more runs, the gain of each change along the way. Each side is a run, or a list of repeated runs.
+    `rule`: the rule whose fix was applied in between; by default, that of the first finding. `rewrites`: the change, as
+    `gpulab.whatif` takes it. `predicted`: another prediction. Raises RunError if a side has no steps to compare.
     """
     if rule is not None and not isinstance(rule, str):
         return comparison.compare(before, after, rule, *more)
-    predicted = gain_of(predict(_one(before), rewrites)) if rewrites else predicted
-    compared = comparison.compare(before, after, rule, predicted=predicted)
-    keep(compared, kind(rewrites) if rewrites else None)
-    return compared
+    predicted = gain_of(predict(_first_run(before), rewrites)) if rewrites else predicted
+    result = comparison.compare(before, after, rule, predicted=predicted)
+    keep(result, kind(rewrites) if rewrites else None)
+    return result
 
 
-def _one(given: Given) -> Run:
-    return given if isinstance(given, Run) else given[0]
+def _first_run(side: Given) -> Run:
+    return side if isinstance(side, Run) else side[0]
 
 
-def keep(compared: Comparison, named: str | None = None) -> None:
+def keep(result: Comparison, rewrites_key: str | None = None) -> None:
     """Add a prediction that was measured here to the history of this machine."""
-    acted_on = compared.acted_on
-    if named is None and acted_on is not None and acted_on.rewrites:
-        named = kind(acted_on.rewrites)
-    outcome = comparison.outcome(compared, named)
-    if outcome is not None and compared.after.run.source.how == "measured":
+    acted_on = result.acted_on
+    if rewrites_key is None and acted_on is not None and acted_on.rewrites:
+        rewrites_key = kind(acted_on.rewrites)
+    outcome = comparison.outcome(result, rewrites_key)
+    if outcome is not None and result.after.run.source.how == "measured":
         predictions.remember(outcome)
 
 
 def kind(rewrites: str) -> str:
-    """What predictions of these rewrites are kept under."""
-    return "+".join(sorted(each.rewrite.name for each in parsing.chosen(rewrites)))
+    """Return the key under which predictions of these rewrites are remembered."""
+    return "+".join(sorted(chosen.rewrite.name for chosen in parsing.chosen(rewrites)))
 
 
 def learned(run: Run | None) -> History:
-    """What predictions for this run's device taught on this machine."""
+    """Return the history of predictions for this run's device on this machine."""
     return History(predictions.known(run.source.device)) if run is not None else History()

@@ -1,14 +1,18 @@
-"""What is worth changing: every rule asked of a run, ranked by what its fix would save.
+"""Diagnosis: run every rule on a run and rank the findings by predicted saving.
 
-A rule is a function from Evidence to a Finding or None; its docstring is its page. To add one, write it in the file
-of its family, name it in `catalogue.py`, and give it a folder in tests/cases with runs that provoke and spare it.
+A rule is a function from Evidence to a Finding, or None if it has nothing to report; its docstring is its page in
+%gpuwhy. To add a rule, write the function in the folder of its topic, list it in `engine/catalogue.py`, and add a
+folder to tests/cases with runs in which it must and must not fire.
 
-    rule, needs, names   what a rule is, what it may ask for, how the user calls things
-    evidence             what a rule is given
-    finding              what it answers
-    catalogue            all of them
-    diagnosis            asking them, masking, ranking
-    job                  one run, or all ranks of a job
+    engine/      Rule, Need, Evidence, Finding, the catalogue, the diagnosis of one run and of all ranks
+    data/        DataLoader: no workers, too few, too many, storage, CPU cost of samples
+    host/        Python code, GIL, garbage collection, operator dispatch, synchronisation, CPU threads
+    steps/       periodic stalls and slow first steps
+    copies/      host-to-device copies
+    kernels/     precision, fusion, layout, shapes, batch size, optimizer
+    memory/      out of memory, allocator, fragmentation, growth
+    ranks/       communication, stragglers, DataParallel, idle GPUs
+    machine/     clocks, sharing, PCIe link, model on the CPU
 """
 
 from __future__ import annotations

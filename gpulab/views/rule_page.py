@@ -1,6 +1,6 @@
-"""The page of a rule: what it means, how it is proved, what it is confused with, what to do; and the list of all.
+"""The page of a rule: what it detects, its proof, what it is confused with, what to do; and the list of all pages.
 
-The changes that %gpuwhatif knows have pages too: what each models, what that cannot know, and what it costs.
+The changes that %gpuwhatif knows have pages, too: what each models, what the model cannot know, and its cost.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gpulab.views.sheet.sheet import Answer, Block, Facts, Line, Section, Sheet
 from gpulab.views.sheet.view import View
 from gpulab.wording import percent, sentence
 
-HEADINGS = ("Proof", "Confused with", "What to do")
-OF_CHANGES = ("Models", "Priced from", "Cannot know")
+_RULE_HEADINGS = ("Proof", "Confused with", "What to do")
+_REWRITE_HEADINGS = ("Models", "Priced from", "Cannot know")
 _STAGES = {
-    "ENDING": "How the run ended",
+    "ENDING": "Failed runs",
     "ENVIRONMENT": "The machine",
-    "IDLE": "Why the device has nothing to do",
-    "BUSY": "How it works when it does",
+    "IDLE": "Why the device is idle",
+    "BUSY": "Why the work is slow",
     "MEMORY": "Memory",
-    "STATE": "What is simply so",
+    "STATE": "For information",
 }
 
 
 def page(name: str | None = None) -> View:
-    """The page of a rule or of a change, by its name; without one, everything that has a page."""
+    """Return the page of a rule or of a change; without a name, the list of all pages."""
     if name is None:
         return _contents()
     return _change(BY_NAME[name]) if name in BY_NAME else _page(_rule(name))
@@ -51,55 +51,59 @@ def _rule(name: str) -> Rule:
 
 
 def _page(rule: Rule) -> View:
-    summary, told = _read(inspect.getdoc(rule.ask) or rule.about, HEADINGS)
-    facts = [(heading, told[heading]) for heading in HEADINGS if heading in told]
-    facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Nothing beyond the run itself."))
+    summary, sections = _split_docstring(inspect.getdoc(rule.ask) or rule.about, _RULE_HEADINGS)
+    facts = [(heading, sections[heading]) for heading in _RULE_HEADINGS if heading in sections]
+    facts.append(("Needed", sentence("; ".join(need.fix for need in rule.needs)) or "Only the run itself."))
     if rule.masked_by:
-        facts.append(("Explained by", f"{', '.join(rule.masked_by)}, where these are found about the same time."))
+        facts.append(("Explained by", f"{', '.join(rule.masked_by)}, if found at the same time."))
     if rule.lesson:
         facts.append(("Lesson", f"{rule.lesson}.ipynb of the course (python -m gpulab lessons my-course)"))
     return View(Sheet(f"gpulab: {rule.name}", (Answer(claim=summary, leading=True), Facts(tuple(facts)))))
 
 
 def _change(rewrite: Rewrite) -> View:
-    """What a change models, by its docstring, and what it costs."""
-    summary, said = _read(inspect.getdoc(rewrite.edit) or rewrite.about, OF_CHANGES)
+    """Return the page of a change: what it models, by its docstring, and what it costs."""
+    summary, sections = _split_docstring(inspect.getdoc(rewrite.edit) or rewrite.about, _REWRITE_HEADINGS)
     grounds, share = GRADES[rewrite.grade]
     facts = [
-        *((heading, said[heading]) for heading in OF_CHANGES if heading in said),
-        ("Set to", sentence(f"{rewrite.takes}{_usual(rewrite)}")),
-        ("Bound", sentence(f"{rewrite.ceiling_means} gives at most what the replay says of it")),
+        *((heading, sections[heading]) for heading in _REWRITE_HEADINGS if heading in sections),
+        ("Set to", sentence(f"{rewrite.takes}{_default_text(rewrite)}")),
+        ("Bound", sentence(f"{rewrite.ceiling_means} gives at most the replayed speed-up")),
         ("Costs", sentence(rewrite.price)),
         (
             "Grade",
-            f"{rewrite.grade}: {grounds}; until some were measured, at least {percent(share)} of a gain is open.",
+            f"{rewrite.grade}: {grounds}; until predictions are measured, at least {percent(share)} of a gain is "
+            "uncertain.",
         ),
         ("Try it", f"%gpuwhatif RUN {rewrite.name}{'=...' if rewrite.takes else ''}"),
     ]
-    told = tuple(fact for fact in facts if fact[1])
-    return View(Sheet(f"gpulab: {rewrite.name}", (Answer(claim=sentence(summary), leading=True), Facts(told))))
+    known_facts = tuple(fact for fact in facts if fact[1])
+    return View(Sheet(f"gpulab: {rewrite.name}", (Answer(claim=sentence(summary), leading=True), Facts(known_facts))))
 
 
-def _usual(rewrite: Rewrite) -> str:
+def _default_text(rewrite: Rewrite) -> str:
     if rewrite.usual is True or not rewrite.takes:
         return ""
-    return "; a value must be given" if rewrite.usual is None else f"; {rewrite.usual} where none is given"
+    return "; a value is required" if rewrite.usual is None else f"; the default is {rewrite.usual}"
 
 
-def _read(docstring: str, headings: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """What stands before the headings, and what stands under each."""
-    first, *rest = re.split(rf"\b({'|'.join(headings)}): ", " ".join(docstring.split()))
-    return first.strip(), {heading: sentence(said) for heading, said in zip(rest[::2], rest[1::2], strict=True)}
+def _split_docstring(docstring: str, headings: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """Split a docstring into the text before the first heading and the text under each heading."""
+    summary, *sections = re.split(rf"\b({'|'.join(headings)}): ", " ".join(docstring.split()))
+    return summary.strip(), {
+        heading: sentence(text) for heading, text in zip(sections[::2], sections[1::2], strict=True)
+    }
 
 
 def _contents() -> View:
-    return View(Sheet("gpulab: what is asked of a run", (_opening(), *_sections())))
+    return View(Sheet("gpulab: rules and changes", (_introduction(), *_sections())))
 
 
-def _opening() -> Block:
+def _introduction() -> Block:
     return Line(
-        f"{len(RULES)} questions and {len(REWRITES)} changes. %gpuwhy NAME shows how an answer is proved, and what it "
-        "is confused with; or how a change is modelled."
+        f"{len(RULES)} rules and {len(REWRITES)} changes. %gpuwhy NAME shows how a rule proves its finding and what "
+        "it is "
+        "confused with, or how a change is modelled."
     )
 
 

@@ -223,7 +223,7 @@ def test_what_cannot_be_meant_is_an_error_that_says_what_can(typed, why, fix):
 
 def test_a_run_without_events_cannot_be_asked():
     run = run_of((), marks=[mark(at, 1.0) for at in range(0, 200, 10)], loaders=[NO_WORKERS], windows=[])
-    with pytest.raises(RunError, match="Nothing can be predicted"):
+    with pytest.raises(RunError, match="cannot be used for predictions"):
         asked(run, "free_input")
 
 

@@ -1,7 +1,7 @@
-"""Each rule has a folder of cases in tests/cases: runs that provoke it, near misses that spare it.
+"""Each rule has a folder of cases in tests/cases: runs in which it must fire, and near misses in which it must not.
 
-`case.py` in a folder that bears the rule's name holds functions `provoked_by_...()` and `spared_...()`, each of which
-gives a run, or the runs of all ranks; `provoked_*.gpulab` and `spared_*.gpulab` beside it are recorded ones.
+`case.py` in the rule's folder holds functions `provoked_by_...()` and `spared_...()`, each of which returns a run, or
+the runs of all ranks; `provoked_*.gpulab` and `spared_*.gpulab` next to it are recorded runs.
 """
 
 import ast
@@ -25,28 +25,30 @@ SPARED = [pytest.param(rule, make, id=f"{rule}-{name}") for rule, verb, name, ma
 
 def test_every_rule_is_provoked_by_a_case_and_spared_by_a_near_miss():
     verbs = {name: {verb for rule, verb, _, _ in ALL if rule == name} for name in NAMES}
-    lacking = {name: {"provoked", "spared"} - had for name, had in verbs.items() if had != {"provoked", "spared"}}
-    assert not lacking
+    missing = {
+        name: {"provoked", "spared"} - present for name, present in verbs.items() if present != {"provoked", "spared"}
+    }
+    assert not missing
 
 
-def test_every_case_is_one_of_a_rule_that_exists():
+def test_every_case_belongs_to_an_existing_rule():
     assert {rule for rule, *_ in ALL} <= set(NAMES)
 
 
-def test_no_two_rules_bear_one_name():
+def test_rule_names_are_unique():
     assert len(set(NAMES)) == len(NAMES)
 
 
-def test_a_rule_is_masked_only_by_rules_that_exist():
+def test_a_rule_is_masked_only_by_existing_rules():
     assert {name for rule in RULES for name in rule.masked_by} <= set(NAMES)
 
 
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_case_provokes_its_rule(rule, make):
     diagnosis = diagnosis_of(make)
-    found = {finding.rule: finding for finding in diagnosis.findings}
-    assert rule in found
-    finding = found[rule]
+    findings = {finding.rule: finding for finding in diagnosis.findings}
+    assert rule in findings
+    finding = findings[rule]
     assert finding.claim.endswith(".")
     assert "\n" not in finding.claim
     assert finding.evidence
@@ -69,8 +71,8 @@ def test_a_fix_is_code_that_can_be_pasted(rule, make):
 @pytest.mark.parametrize(("rule", "make"), SPARED)
 def test_a_near_miss_spares_the_rule(rule, make):
     diagnosis = diagnosis_of(make)
-    told = [finding.rule for finding in diagnosis.findings]
-    assert rule not in told
+    reported = [finding.rule for finding in diagnosis.findings]
+    assert rule not in reported
     assert rule not in [masked.finding.rule for masked in diagnosis.masked]
 
 

@@ -1,4 +1,4 @@
-"""Communication: what nothing hides, by kind and size, on made runs and on real traces of A100, B200 and MI300."""
+"""Communication: exposed time by kind and size, on synthetic runs and on recorded traces of A100, B200 and MI300."""
 
 import json
 import subprocess
@@ -24,9 +24,9 @@ EXPOSED, SMALL = case_module("exposed_communication"), case_module("small_bucket
 REDUCE = EXPOSED.REDUCE
 
 
-def asked(analysis, run):
-    found = steps(run)
-    return analysis(run, found, ledger(run, found))
+def analysed(analysis, run):
+    detected_steps = steps(run)
+    return analysis(run, detected_steps, ledger(run, detected_steps))
 
 
 def finding(rule, run):
@@ -53,25 +53,25 @@ def finding(rule, run):
         ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "collective"),
     ],
 )
-def test_what_kind_a_collective_is_is_read_from_its_name(name, kind):
+def test_the_kind_of_a_collective_is_read_from_its_name(name, kind):
     assert kind_of(name) == kind
 
 
-def test_what_the_backend_calls_it_comes_before_the_kernel_s_name():
+def test_the_name_from_the_backend_takes_precedence_over_the_kernel_name():
     run = EXPOSED.provoked_by_rccl()
-    assert {KINDS[kind] for kind in asked(collectives, run).kind.tolist()} == {"all-reduce"}
+    assert {KINDS[kind] for kind in analysed(collectives, run).kind.tolist()} == {"all-reduce"}
 
 
-def test_a_kernel_without_a_telling_name_is_taken_for_what_most_of_the_told_time_is():
+def test_a_generic_kernel_gets_the_kind_with_most_of_the_recorded_time():
     def step(at):
-        told = moving(1000, dtype="BFloat16") if at >= 300 else None
+        recorded_move = moving(1000, dtype="BFloat16") if at >= 300 else None
         return [
-            collective("ncclDevKernel_Generic(x)", at + 60, 30, moves=told),
+            collective("ncclDevKernel_Generic(x)", at + 60, 30, moves=recorded_move),
             collective("ncclDevKernel_Generic(x)", at + 92, 1, moves=moving(9, collective="broadcast")),
         ]
 
-    found = asked(collectives, rank_of(stepped(lambda at: [event(Kind.KERNEL, "gemm", at, 60), *step(at)])))
-    assert [KINDS[kind] for kind in found.kind.tolist()] == ["all-reduce", "broadcast"] * 6
+    result = analysed(collectives, rank_of(stepped(lambda at: [event(Kind.KERNEL, "gemm", at, 60), *step(at)])))
+    assert [KINDS[kind] for kind in result.kind.tolist()] == ["all-reduce", "broadcast"] * 6
 
 
 @pytest.mark.parametrize(
@@ -79,30 +79,30 @@ def test_a_kernel_without_a_telling_name_is_taken_for_what_most_of_the_told_time
 )
 def test_sizes_are_elements_times_the_size_of_their_type(dtype, size):
     run = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(1000, dtype=dtype))])
-    assert set(asked(collectives, run).bytes.tolist()) == {-1 if size is None else 1000 * size}
+    assert set(analysed(collectives, run).bytes.tolist()) == {-1 if size is None else 1000 * size}
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 80), st.integers(1, 30), st.booleans()), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), max_size=6),
 )
-def test_exposed_is_what_the_ledger_says_and_no_more_than_a_collective_lasts(talks, computes):
+def test_exposed_time_agrees_with_the_ledger_and_is_within_the_collective(talks, computes):
     def step(at):
         return [
-            *(collective(REDUCE, at + start, dur, stream=21 + place) for place, (start, dur, _) in enumerate(talks)),
+            *(collective(REDUCE, at + start, dur, stream=21 + index) for index, (start, dur, _) in enumerate(talks)),
             *(event(Kind.KERNEL, "gemm", at + start, dur) for start, dur in computes),
         ]
 
     run = rank_of(stepped(step, step_ms=120))
-    found = asked(collectives, run)
+    result = analysed(collectives, run)
     book = ledger(run, steps(run))
-    assert (found.exposed_ns <= found.dur_ns).all()
-    assert (found.exposed_ns[~found.interior] == 0).all()
+    assert (result.exposed_ns <= result.dur_ns).all()
+    assert (result.exposed_ns[~result.interior] == 0).all()
     kernels = merged(book.spans["matmul"], book.spans["kernels"])
-    for start, dur, bare in zip(found.start_ns, found.dur_ns, found.exposed_ns, strict=True):
-        mine = gpulab_spans(start, start + dur)
-        within = intersect(mine, gpulab_spans(120 * MS, 600 * MS))
-        assert bare == subtract(within, kernels).total_ns
+    for start, dur, exposed_ns in zip(result.start_ns, result.dur_ns, result.exposed_ns, strict=True):
+        collective_span = gpulab_spans(start, start + dur)
+        in_interior = intersect(collective_span, gpulab_spans(120 * MS, 600 * MS))
+        assert exposed_ns == subtract(in_interior, kernels).total_ns
 
 
 def gpulab_spans(start, end):
@@ -111,27 +111,27 @@ def gpulab_spans(start, end):
     return union([start], [end])
 
 
-def test_the_parts_of_exposed_communication_are_those_of_the_ledger():
+def test_exposed_communication_is_split_by_kind():
     def talks(at):
         gather = collective("ncclDevKernel_AllGather_RING_LL(x)", at + 80, 10)
         return [collective(REDUCE, at + 50, 25, moves=moving(90_000_000)), gather]
 
-    told = asked(exposed, EXPOSED.training(talks))
-    assert told.exposed_ns == 25 * MS
-    assert dict(told.by_kind) == {"all-reduce": 15 * MS, "all-gather": 10 * MS}
-    assert told.hidden_frac == pytest.approx(10 / 35)
-    assert (told.tail_ns, told.tail_bytes) == (15 * MS, 360_000_000)
-    assert told.rate_bytes_per_s == pytest.approx(360e6 * 2 * 7 / 8 / 25e-3)
+    result = analysed(exposed, EXPOSED.training(talks))
+    assert result.exposed_ns == 25 * MS
+    assert dict(result.by_kind) == {"all-reduce": 15 * MS, "all-gather": 10 * MS}
+    assert result.hidden_frac == pytest.approx(10 / 35)
+    assert (result.tail_ns, result.tail_bytes) == (15 * MS, 360_000_000)
+    assert result.rate_bytes_per_s == pytest.approx(360e6 * 2 * 7 / 8 / 25e-3)
 
 
-def test_one_huge_bucket_is_split_and_one_of_the_usual_size_is_not():
+def test_only_a_huge_bucket_is_split():
     huge = EXPOSED.provoked_by_all_reduces_after_the_backward_pass()
     assert "bucket_cap_mb=25" in finding("exposed_communication", huge).fix
     usual = EXPOSED.training(lambda at: [collective(REDUCE, at + 60, 30, moves=moving(6_000_000))])
     assert "bucket_cap_mb" not in finding("exposed_communication", usual).fix
 
 
-def test_gradients_of_16_bits_are_not_made_smaller_once_more():
+def test_16_bit_gradients_are_not_compressed():
     of_32 = finding("exposed_communication", EXPOSED.provoked_by_all_reduces_after_the_backward_pass())
     of_16 = finding("exposed_communication", EXPOSED.provoked_by_gradients_of_16_bits())
     assert "bf16_compress_hook" in of_32.fix
@@ -139,7 +139,7 @@ def test_gradients_of_16_bits_are_not_made_smaller_once_more():
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("case_name", "expected"),
     [
         ("provoked_by_an_exchange_of_all_with_all", "all_to_all_single"),
         ("provoked_by_sharded_parameters_that_are_gathered_late", "set_modules_to_forward_prefetch"),
@@ -147,23 +147,23 @@ def test_gradients_of_16_bits_are_not_made_smaller_once_more():
         ("provoked_by_rccl", "DDP(model"),
     ],
 )
-def test_the_fix_is_for_what_spreads_the_work(made, says):
-    assert says in finding("exposed_communication", getattr(EXPOSED, made)()).fix
+def test_the_fix_fits_the_kind_of_parallelism(case_name, expected):
+    assert expected in finding("exposed_communication", getattr(EXPOSED, case_name)()).fix
 
 
-def test_sharded_inference_is_told_in_words_as_no_line_mends_it():
-    told = finding("exposed_communication", EXPOSED.provoked_by_sharded_inference())
-    assert told.fix == ""
-    assert "batch" in told.advice
-    assert "gradients" not in told.claim
+def test_sharded_inference_gets_advice_and_no_code():
+    result = finding("exposed_communication", EXPOSED.provoked_by_sharded_inference())
+    assert result.fix == ""
+    assert "batch" in result.advice
+    assert "gradients" not in result.claim
 
 
-@pytest.mark.parametrize(("gpus", "says"), [(8, "links inside a machine"), (4, "between the machines")])
-def test_slow_transfers_are_called_waiting_where_all_ranks_are_in_one_machine(gpus, says):
+@pytest.mark.parametrize(("gpus", "expected"), [(8, "inside a machine"), (4, "between the machines")])
+def test_slow_transfers_on_one_machine_are_waiting(gpus, expected):
     run = EXPOSED.provoked_by_rccl()
     machine = replace(run.machine, gpus=tuple(gpulab_gpu(index) for index in range(gpus)))
-    told = finding("exposed_communication", replace(run, machine=machine))
-    assert any(says in sentence for sentence in told.evidence)
+    result = finding("exposed_communication", replace(run, machine=machine))
+    assert any(expected in sentence for sentence in result.evidence)
 
 
 def gpulab_gpu(index):
@@ -172,24 +172,24 @@ def gpulab_gpu(index):
     return Gpu(index=index, name="Made GPU")
 
 
-def test_small_buckets_explain_the_exposed_communication_they_make():
+def test_small_buckets_mask_exposed_communication():
     diagnosis = diagnose(SMALL.provoked_by_a_hundred_small_buckets())
-    told = [each.rule for each in diagnosis.findings]
-    assert "small_buckets" in told
-    assert "exposed_communication" not in told
+    rules = [each.rule for each in diagnosis.findings]
+    assert "small_buckets" in rules
+    assert "exposed_communication" not in rules
     assert ("exposed_communication", "small_buckets") in [(each.finding.rule, each.by) for each in diagnosis.masked]
 
 
-def test_the_sizes_of_buckets_are_told_per_step():
-    told = asked(buckets, SMALL.provoked_by_a_hundred_small_buckets())
-    assert (told.per_step, told.small_per_step) == (100, 100)
-    assert (told.median_bytes, told.total_bytes) == (120_000, 12_000_000)
-    assert told.small_exposed_ns == 20 * MS
+def test_bucket_sizes_are_per_step():
+    result = analysed(buckets, SMALL.provoked_by_a_hundred_small_buckets())
+    assert (result.per_step, result.small_per_step) == (100, 100)
+    assert (result.median_bytes, result.total_bytes) == (120_000, 12_000_000)
+    assert result.small_exposed_ns == 20 * MS
 
 
-def test_where_sizes_are_not_told_small_buckets_are_not_judged_and_why_is_said():
+def test_small_buckets_are_not_judged_without_sizes():
     unjudged = {each.rule: each for each in diagnose(SMALL.spared_as_sizes_are_not_told()).unjudged}
-    assert "does not tell their sizes" in unjudged["small_buckets"].why
+    assert "sizes" in unjudged["small_buckets"].why
 
 
 def test_communication_of_another_gpu_in_the_trace_is_not_counted():
@@ -199,9 +199,9 @@ def test_communication_of_another_gpu_in_the_trace_is_not_counted():
     assert finding("exposed_communication", EXPOSED.training(talks)) is None
 
 
-# The fixes, applied to what they speak of: the real wrappers, on the CPU, in a group of one process.
+# The fixes, applied to the real wrappers, on the CPU, in a group of one process.
 
-REALLY = """
+TRAINING_SCRIPT = """
 import json, sys, traceback, warnings
 warnings.simplefilter("ignore")
 import torch
@@ -255,7 +255,7 @@ def test_the_fixes_train_with_the_real_wrappers(tmp_path):
     for kind, fix in fixes.items():
         for only_there in ON_GPU:
             fixes[kind] = fix = fix.replace(only_there, "")
-    command = [sys.executable, "-c", REALLY, (tmp_path / "store").as_uri()]
+    command = [sys.executable, "-c", TRAINING_SCRIPT, (tmp_path / "store").as_uri()]
     done = subprocess.run(
         command, input=json.dumps(fixes), capture_output=True, text=True, cwd=tmp_path, timeout=200, check=False
     )
@@ -277,44 +277,44 @@ def read(recorded):
     return lambda name: gpulab.load(recorded(f"{name}.json.gz"))
 
 
-def test_communication_is_seen_on_the_a100_trace_and_is_an_exchange_of_all_with_all(read):
+def test_the_a100_trace_has_exposed_all_to_all_communication(read):
     diagnosis = diagnose(read("a100_ddp_8ranks_rank"))
     first = diagnosis.first
     assert first.rule == "exposed_communication"
     assert first.confidence == "certain"
     assert diagnosis.ledger.share("communication") == pytest.approx(0.19, abs=0.01)
-    assert "exchanges data" in diagnosis.verdict
+    assert "all-to-all" in diagnosis.verdict
     assert "all_to_all_single" in first.fix
 
 
-def test_of_the_a100_s_kernel_time_nccl_takes_more_than_a_third(read):
+def test_nccl_takes_more_than_a_third_of_kernel_time_on_the_a100(read):
     run = read("a100_ddp_8ranks_rank")
     rows = run.event_rows
     kernels = rows["dur_ns"][np.isin(rows["kind"], (Kind.KERNEL, Kind.COLLECTIVE))].sum()
-    assert asked(collectives, run).dur_ns.sum() / kernels == pytest.approx(0.366, abs=0.01)
+    assert analysed(collectives, run).dur_ns.sum() / kernels == pytest.approx(0.366, abs=0.01)
 
 
-def test_multimem_all_reduces_are_seen_on_the_b200_though_dispatch_is_its_limit(read):
+def test_multimem_all_reduces_are_recognised_on_the_b200(read):
     run = read("b200_eager")
-    found = asked(collectives, run)
+    result = analysed(collectives, run)
     rows = run.event_rows
     work = rows["dur_ns"][rows["kind"] >= Kind.KERNEL].sum()
-    assert found.dur_ns.sum() / work == pytest.approx(0.195, abs=0.02)
-    assert {KINDS[kind] for kind in found.kind.tolist()} == {"all-reduce", "all-gather"}
+    assert result.dur_ns.sum() / work == pytest.approx(0.195, abs=0.02)
+    assert {KINDS[kind] for kind in result.kind.tolist()} == {"all-reduce", "all-gather"}
     assert finding("exposed_communication", run) is None  # 2.5 % of the time: the GPU is idle for most of it
 
 
-def test_the_mi300_waits_for_other_gpus_rather_than_computing(read):
+def test_the_mi300_trace_mostly_waits_for_other_gpus(read):
     diagnosis = diagnose(read("mi300_resnet_checkpoint"))
     first = diagnosis.first
     assert first.rule == "exposed_communication"
     assert diagnosis.ledger.busy_frac > 0.95  # busy, but with what
     assert first.numbers["exposed_frac"] == pytest.approx(0.70, abs=0.01)
-    assert "adds up gradients" in diagnosis.verdict
+    assert "gradients" in diagnosis.verdict
     assert any("3.45 GB/s" in sentence and "waiting" in sentence for sentence in first.evidence)
     assert "bf16_compress_hook" not in first.fix  # they are of 16 bits already
 
 
 @pytest.mark.parametrize("name", ["v100_ns_resolution", "v100_resnet50_workers0", "h100_bert_small_inference"])
-def test_a_gpu_that_works_alone_communicates_nothing(read, name):
-    assert asked(collectives, read(name)) is None
+def test_a_single_gpu_has_no_collectives(read, name):
+    assert analysed(collectives, read(name)) is None

@@ -1,4 +1,4 @@
-"""Copies and waits: what real traces say of them, what is counted, and that the printed fixes do what they say."""
+"""Rules about copies and synchronisation: numbers in recorded traces, what is counted, and fixes that run."""
 
 import contextlib
 import types
@@ -19,9 +19,9 @@ from tests.support.runs.made_runs import MS, event, launched, on_gpu, run_of, st
 RESNET = "v100_resnet50_workers{}.json.gz"
 
 
-def asked(analysis, run):
-    found = steps(run)
-    return analysis(run, found, ledger(run, found))
+def analysed(analysis, run):
+    detected_steps = steps(run)
+    return analysis(run, detected_steps, ledger(run, detected_steps))
 
 
 def finding(run, rule):
@@ -35,41 +35,41 @@ def case(rule, name):
 # What is known of real traces.
 
 
-def test_resnet_with_workers_copies_its_batches_from_pageable_memory_and_little_is_to_be_had(recorded):
+def test_resnet_with_workers_copies_from_pageable_memory_with_a_small_bound(recorded):
     run = gpulab.load(recorded(RESNET.format(4)))
-    told = finding(run, "pageable_copies")
-    copies = asked(transfers, run).pageable
+    finding_of_run = finding(run, "pageable_copies")
+    copies = analysed(transfers, run).pageable
     assert copies.count == 2, "images and labels"
     assert copies.bytes == pytest.approx(32 * 3 * 224 * 224 * 4 + 32 * 8, rel=1e-3)
     assert copies.rate_bytes_per_s == pytest.approx(6.2e9, rel=0.05)
-    assert 1.02 < told.gain.bound < 1.03
-    assert asked(transfers, run).pinned is None
+    assert 1.02 < finding_of_run.gain.bound < 1.03
+    assert analysed(transfers, run).pinned is None
 
 
-def test_copies_of_a_hundredth_of_a_step_are_not_told_as_a_cause(recorded):
+def test_copies_of_one_percent_of_a_step_are_not_reported(recorded):
     run = gpulab.load(recorded(RESNET.format(0)))
-    assert asked(transfers, run).pageable.exposed_ns < 0.02 * steps(run).traced_ns
+    assert analysed(transfers, run).pageable.exposed_ns < 0.02 * steps(run).traced_ns
     assert "pageable_copies" not in [each.rule for each in diagnose(run).findings]
 
 
 @pytest.mark.parametrize("workers", [0, 4])
-def test_the_synchronisation_that_ends_a_copy_to_the_gpu_is_no_wait_for_a_value(recorded, workers):
-    assert asked(host_waits, gpulab.load(recorded(RESNET.format(workers)))) is None
+def test_the_synchronisation_of_a_copy_to_the_gpu_is_not_a_host_sync(recorded, workers):
+    assert analysed(host_waits, gpulab.load(recorded(RESNET.format(workers)))) is None
 
 
-def test_a_host_held_for_an_eighth_of_a_second_by_800_bytes_costs_nothing_as_the_gpu_works(recorded):
-    waits = asked(host_waits, gpulab.load(recorded("h100_timesformer_inference.json.gz")))
+def test_a_long_wait_for_800_bytes_costs_nothing_while_the_gpu_works(recorded):
+    waits = analysed(host_waits, gpulab.load(recorded("h100_timesformer_inference.json.gz")))
     assert waits.longest_ns == pytest.approx(126e6, rel=0.01)
     assert waits.idle_ns < 1e6
     rules = [each.rule for each in diagnose(gpulab.load(recorded("h100_timesformer_inference.json.gz"))).findings]
     assert "host_syncs" not in rules
 
 
-def test_a_training_whose_batches_are_on_the_gpu_already_copies_nothing_to_it(recorded):
-    assert asked(transfers, gpulab.load(recorded("v100_ns_resolution.json.gz"))) is None
+def test_a_loop_with_batches_on_the_gpu_has_no_transfers(recorded):
+    assert analysed(transfers, gpulab.load(recorded("v100_ns_resolution.json.gz"))) is None
 
 
-def test_the_profiler_s_own_synchronisation_is_not_the_users_whatever_else_a_trace_holds(shared):
+def test_the_profilers_own_synchronisation_is_not_reported(shared):
     for path in sorted((shared / "traces").glob("*.json.gz")):
         assert "host_syncs" not in [each.rule for each in diagnose(gpulab.load(path)).findings], path.name
 
@@ -77,7 +77,7 @@ def test_the_profiler_s_own_synchronisation_is_not_the_users_whatever_else_a_tra
 # What is counted.
 
 
-def test_each_call_lies_in_the_operator_of_its_own_thread_that_is_open_when_it_begins():
+def test_a_call_belongs_to_the_operator_of_its_thread_that_is_open_at_its_start():
     ops = [event(Kind.OP, "aten::item", 20, 10), event(Kind.OP, "aten::item", 0, 10)]
     ops.append(event(Kind.OP, "aten::item", 5, 20, thread=1))
     calls = [event(Kind.SYNC, "cudaStreamSynchronize", at, 1, thread=thread) for at, thread in ((5, 0), (15, 0))]
@@ -89,23 +89,23 @@ def test_each_call_lies_in_the_operator_of_its_own_thread_that_is_open_when_it_b
 
 
 def test_two_calls_of_one_operator_are_one_wait():
-    waits = asked(host_waits, case("host_syncs", "provoked_by_a_tensor_that_is_fetched"))
+    waits = analysed(host_waits, case("host_syncs", "provoked_by_a_tensor_that_is_fetched"))
     assert waits.count == 1, "the copy and the synchronisation that ends it"
     assert waits.by_op == (("aten::to", 1),)
     assert waits.idle_ns == 15 * MS
 
 
-def test_what_a_copy_hides_behind_kernels_is_told_as_a_share():
+def test_overlap_of_a_copy_with_kernels_is_a_fraction():
     def step(at):
         copy = event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at, 40, correlation=round(at), stream=14)
         return [copy, event(Kind.KERNEL, "ampere_sgemm", at + 30, 70)]
 
-    copies = asked(transfers, run_of(stepped(step))).pinned
+    copies = analysed(transfers, run_of(stepped(step))).pinned
     assert copies.hidden_frac == pytest.approx(0.25)
     assert copies.exposed_ns == 30 * MS
 
 
-def test_pinning_gains_by_the_pace_of_the_link_where_that_is_known():
+def test_the_gain_of_pinning_depends_on_the_link():
     pageable = "Memcpy HtoD (Pageable -> Device)"
 
     def step(at):
@@ -126,18 +126,18 @@ def test_pinning_gains_by_the_pace_of_the_link_where_that_is_known():
     assert gain(3).best_speedup < gain(5).best_speedup < gain(5).bound == gain(3).bound
 
 
-def test_the_time_in_which_the_cpu_fills_a_tensor_is_not_told_again_as_the_cost_of_small_kernels():
+def test_tensor_creation_on_the_cpu_masks_dispatch_bound():
     def step(at):
         number = round(at)
-        made = [
+        events = [
             event(Kind.OP, "aten::normal_", at + 1, 50),
             event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 51.1, 5, correlation=number),
             event(Kind.MEMCPY, "Memcpy HtoD (Pageable -> Device)", at + 51.2, 4.8, correlation=number, size=16_000_000),
         ]
         small = [(at + 57 + 2 * index, index) for index in range(20)]
-        made += [event(Kind.OP, "aten::add", start, 1.9) for start, _ in small]
-        made += [event(Kind.LAUNCH, "cudaLaunchKernel", start, 0.01) for start, _ in small]
-        return [*made, *(event(Kind.KERNEL, "vectorized_elementwise_kernel", start + 1, 0.01) for start, _ in small)]
+        events += [event(Kind.OP, "aten::add", start, 1.9) for start, _ in small]
+        events += [event(Kind.LAUNCH, "cudaLaunchKernel", start, 0.01) for start, _ in small]
+        return [*events, *(event(Kind.KERNEL, "vectorized_elementwise_kernel", start + 1, 0.01) for start, _ in small)]
 
     diagnosis = diagnose(run_of(stepped(step)))
     assert diagnosis.first.rule == "cpu_tensor_creation"
@@ -158,13 +158,13 @@ def test_the_prefetcher_gives_every_batch_once_and_in_order():
         Stream=lambda: None, stream=lambda _: contextlib.nullcontext(), current_stream=lambda: stream
     )
     batches = [(torch.full((2,), float(n)), torch.tensor([n])) for n in range(4)]
-    given = [[_Part(part) for part in batch] for batch in batches]
-    names = {"torch": types.SimpleNamespace(cuda=cuda), "batches": given}
+    parts = [[_Part(part) for part in batch] for batch in batches]
+    names = {"torch": types.SimpleNamespace(cuda=cuda), "batches": parts}
     exec(
         finding(case("unoverlapped_copies", "provoked_by_pinned_copies_before_the_kernels"), "unoverlapped_copies").fix,
         names,
     )
-    assert [int(targets.tensor) for _, targets in names["ahead"]] == [0, 1, 2, 3]
+    assert [int(targets.tensor) for _, targets in names["prefetched"]] == [0, 1, 2, 3]
 
 
 class _Part:
@@ -182,20 +182,20 @@ class _Part:
 
 
 @pytest.mark.parametrize("name", ["by_noise_that_the_cpu_draws", "by_zeros_whose_shape_was_not_recorded"])
-def test_a_tensor_made_by_the_fix_is_as_large_as_the_one_copied(name):
+def test_the_fix_creates_a_tensor_of_the_copied_shape(name):
     torch = pytest.importorskip("torch")
-    told = finding(case("cpu_tensor_creation", f"provoked_{name}"), "cpu_tensor_creation")
+    finding_of_run = finding(case("cpu_tensor_creation", f"provoked_{name}"), "cpu_tensor_creation")
     names = {"torch": torch}
-    exec(without_gpu(told.fix), names)
-    assert names["made"].ndim == 2
+    exec(without_gpu(finding_of_run.fix), names)
+    assert names["tensor"].ndim == 2
     if "noise" in name:
-        assert tuple(names["made"].shape) == (4096, 1024)
+        assert tuple(names["tensor"].shape) == (4096, 1024)
         assert "pageable_copies" not in [
             each.rule for each in diagnose(case("cpu_tensor_creation", f"provoked_{name}")).findings
         ]
 
 
-def test_the_sum_of_losses_is_printed_as_their_mean(capsys):
+def test_the_fix_for_item_prints_the_mean_loss(capsys):
     torch = pytest.importorskip("torch")
     before, loop = without_gpu(finding(case("host_syncs", "provoked_by_item"), "host_syncs").fix).split("\n\n")
     names = {"torch": torch}
@@ -206,7 +206,7 @@ def test_the_sum_of_losses_is_printed_as_their_mean(capsys):
     assert capsys.readouterr().out.strip() == "2.0"
 
 
-def test_a_masked_mean_without_waiting_is_the_masked_mean():
+def test_the_fix_for_a_mask_computes_the_masked_mean():
     torch = pytest.importorskip("torch")
     values = torch.arange(10.0)
     names = {"torch": torch}
@@ -214,7 +214,7 @@ def test_a_masked_mean_without_waiting_is_the_masked_mean():
     assert names["masked_mean"](values, values > 6) == values[values > 6].mean()
 
 
-def test_results_that_are_kept_are_all_there_at_the_end():
+def test_the_fix_for_fetched_tensors_keeps_all_results():
     torch = pytest.importorskip("torch")
     fix = finding(case("host_syncs", "provoked_by_a_tensor_that_is_fetched"), "host_syncs").fix
     before, loop, after = fix.split("\n\n")

@@ -1,4 +1,4 @@
-"""Answers are ranked by what they save; what another explains is not told twice; gains are never multiplied."""
+"""Findings are ranked by predicted saving; masked findings are reported once; gains are never multiplied."""
 
 from dataclasses import replace
 
@@ -17,15 +17,15 @@ from tests.support.runs.made_runs import MS, NO_WORKERS, event, loader_call, run
 
 
 def answer(rule, *, saves=0.0, at=None, stage=Stage.IDLE, masked_by=(), **more):
-    def ask(seen):
-        raise AssertionError("it was asked already")
+    def ask(evidence):
+        raise AssertionError("the rule must not run again")
 
     ask.__name__ = rule
-    shown = {"shown_by": Spans(np.array([at[0] * MS]), np.array([at[1] * MS]))} if at else {}
+    spans = {"shown_by": Spans(np.array([at[0] * MS]), np.array([at[1] * MS]))} if at else {}
     step_ns = 100 * MS
-    left_ns = step_ns - round(saves * MS)
-    gain = Gain(step_ns=step_ns, best_ns=left_ns, worst_ns=left_ns, floor_ns=left_ns, basis="") if saves else None
-    finding = Finding(rule=rule, claim=f"{rule} costs.", evidence=("it was seen",), gain=gain, **shown, **more)
+    rest_ns = step_ns - round(saves * MS)
+    gain = Gain(step_ns=step_ns, best_ns=rest_ns, worst_ns=rest_ns, floor_ns=rest_ns, basis="") if saves else None
+    finding = Finding(rule=rule, claim=f"{rule} costs.", evidence=("it was measured",), gain=gain, **spans, **more)
     return Rule(ask=ask, about=rule, stage=stage, masked_by=masked_by), finding
 
 
@@ -33,34 +33,34 @@ def order(*answers):
     return [finding.rule for finding in ranked(answers)[0]]
 
 
-def test_findings_are_ranked_by_what_they_save():
+def test_findings_are_ranked_by_predicted_saving():
     assert order(answer("small", saves=5), answer("large", saves=50), answer("none")) == ["large", "small", "none"]
 
 
-def test_what_is_urgent_comes_first_and_what_is_aside_last():
-    told = (answer("aside", saves=90, aside=True), answer("large", saves=50), answer("failed", urgent=True))
-    assert order(*told) == ["failed", "large", "aside"]
+def test_urgent_findings_come_first_and_informative_ones_last():
+    answers = (answer("aside", saves=90, aside=True), answer("large", saves=50), answer("failed", urgent=True))
+    assert order(*answers) == ["failed", "large", "aside"]
 
 
-def test_of_equals_the_one_whose_stage_is_earlier_comes_first():
+def test_findings_with_equal_savings_are_ordered_by_stage():
     assert order(answer("state", stage=Stage.STATE), answer("machine", stage=Stage.ENVIRONMENT)) == ["machine", "state"]
 
 
-def test_a_finding_about_time_that_another_explains_is_not_told_twice():
+def test_a_finding_about_the_same_time_is_masked():
     cause = answer("cause", saves=30, at=(0, 60))
     same = answer("symptom", saves=40, at=(20, 100), masked_by=("cause",))
-    found, masked = ranked([cause, same])
-    assert [each.rule for each in found] == ["cause"]
+    reported, masked = ranked([cause, same])
+    assert [each.rule for each in reported] == ["cause"]
     assert [(each.finding.rule, each.by) for each in masked] == [("symptom", "cause")]
 
 
-def test_a_finding_about_other_time_is_told_beside_it():
+def test_a_finding_about_other_time_is_not_masked():
     cause = answer("cause", saves=30, at=(0, 30))
     other = answer("symptom", saves=40, at=(20, 100), masked_by=("cause",))
     assert order(cause, other) == ["symptom", "cause"]
 
 
-def test_a_finding_that_shows_no_time_explains_by_being_there():
+def test_a_finding_without_spans_masks_by_its_presence():
     assert order(answer("cause"), answer("symptom", saves=40, at=(0, 9), masked_by=("cause",))) == ["cause"]
     assert order(answer("other"), answer("symptom", saves=40, at=(0, 9), masked_by=("cause",)))[0] == "symptom"
 
@@ -98,33 +98,33 @@ def test_a_comparison_checks_the_prediction_of_the_rule_that_was_acted_on():
     assert compare(before, after).predicted == by_rule[rules[0]]
 
 
-def test_a_comparison_by_a_rule_that_found_nothing_says_what_was_found():
+def test_comparing_by_a_rule_without_a_finding_raises_run_error():
     run = run_of(stepped(two_causes), loaders=[NO_WORKERS])
     with pytest.raises(RunError, match="no finding 'garbage'") as refused:
         compare(run, run, "garbage")
     assert "no_workers" in refused.value.why
 
 
-def test_a_report_tells_asides_and_what_was_explained_apart_from_findings():
+def test_a_report_separates_findings_information_and_masked_findings():
     diagnosis = diagnose(run_of(stepped(two_causes), loaders=[NO_WORKERS]))
     _, aside = answer("warming", aside=True)
     _, symptom = answer("symptom")
-    told = replace(
+    extended = replace(
         diagnosis,
         findings=(*diagnosis.findings, aside),
         masked=(Masked(finding=symptom, by=diagnosis.findings[0].rule),),
     )
-    shown = str(report(told))
-    assert shown.index("other finding") < shown.index("Worth knowing") < shown.index("Warming costs.")
-    assert f"Symptom costs. Explained by: {diagnosis.findings[0].claim}" in " ".join(shown.split())
+    text = str(report(extended))
+    assert text.index("other finding") < text.index("Worth knowing") < text.index("Warming costs.")
+    assert f"Symptom costs. Explained by: {diagnosis.findings[0].claim}" in " ".join(text.split())
 
 
-def test_what_is_left_of_a_step_on_a_cpu_may_be_faster_alone_the_more_was_taken_away():
+def test_the_rest_of_a_cpu_step_speeds_up_with_the_removed_share():
     assert warmed_ns(100 * MS, 100 * MS) == 100 * MS
     assert 60 * MS < warmed_ns(80 * MS, 100 * MS) < 80 * MS
     assert 0.3 * 10 * MS < warmed_ns(10 * MS, 100 * MS) < 0.5 * 10 * MS
 
 
-def test_what_is_left_of_a_step_on_a_gpu_is_a_bound_as_it_is():
+def test_the_rest_of_a_gpu_step_is_the_bound():
     run = run_of(stepped(lambda at: [loader_call(at, 40), event(Kind.KERNEL, "k", at + 40, 60)]), loaders=[NO_WORKERS])
     assert diagnose(run).first.gain.floor_ns == 60 * MS

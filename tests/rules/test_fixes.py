@@ -1,7 +1,7 @@
-"""The fix that a rule prints runs when pasted: with the user's names, real arguments, and nothing left to fill in.
+"""The fix that a rule prints runs when pasted: with the user's names, real arguments, and no placeholders.
 
-Pasted on the CPU, with stand-ins for what only a GPU or several processes can do (tests/pasted.py). That a fix also
-mends what it should is tested on the planted workloads.
+It runs on the CPU, with stand-ins for operations that need a GPU or several processes (tests/support/pasted_code.py).
+Whether a fix removes its cause is tested on the workloads with planted faults.
 """
 
 import ast
@@ -42,45 +42,45 @@ def notebook():
 
 
 def fixes_of(rule, diagnosis):
-    """The fix of the rule's finding, and the run it speaks of."""
+    """The fix of the rule's finding, and its run."""
     return [(finding.fix, diagnosis.run) for finding in diagnosis.findings if finding.rule == rule]
 
 
-def called(run):
-    """What the user calls their things, by the run; common names where it does not tell."""
-    told = names(run)
-    return {what: getattr(told, what) for what in ("model", "optimizer", "loader", "dataset")}
+def user_names(run):
+    """The user's names as recorded with the run; common names if none was recorded."""
+    recorded = names(run)
+    return {attribute: getattr(recorded, attribute) for attribute in ("model", "optimizer", "loader", "dataset")}
 
 
 def functions(run):
-    """The user's functions that were seen at work: a fix may call them."""
-    seen = run.host_rows.words("frame").vocabulary + run.host_rows.words("others_frame").vocabulary
+    """The user's functions in the recording, which a fix may call."""
+    frames = run.host_rows.words("frame").vocabulary + run.host_rows.words("others_frame").vocabulary
     recorded = [word for word in run.event_rows.words("name").vocabulary if "): " in word]
-    found = [FRAME.match(word) for word in (*seen, *recorded)]
-    return {match[1] for match in found if match and match[1].isidentifier() and not hasattr(builtins, match[1])}
+    matches = [FRAME.match(word) for word in (*frames, *recorded)]
+    return {match[1] for match in matches if match and match[1].isidentifier() and not hasattr(builtins, match[1])}
 
 
 def lists(run):
-    """The user's lists that were seen to grow: a fix may speak of them."""
-    held = run.holder_rows
+    """The user's lists that grew in the recording, which a fix may mention."""
+    holders = run.holder_rows
     return {
-        who
-        for who, kind in zip(held.words("who").to_list(), held.words("kind").to_list(), strict=True)
-        if kind == "graph" and who is not None and who.isidentifier()
+        owner
+        for owner, kind in zip(holders.words("who").to_list(), holders.words("kind").to_list(), strict=True)
+        if kind == "graph" and owner is not None and owner.isidentifier()
     }
 
 
-def renamed(made, user):
-    """The same runs, recorded of a user who calls things so."""
-    if not isinstance(made, Run):
-        return [renamed(run, user) for run in made]
-    loaders = made.loaders or (Loader(workers=0, batch_size=32),) * bool(made.loaders)
+def renamed(runs, user):
+    """The same runs, recorded with these names."""
+    if not isinstance(runs, Run):
+        return [renamed(run, user) for run in runs]
+    loaders = runs.loaders or (Loader(workers=0, batch_size=32),) * bool(runs.loaders)
     return replace(
-        made,
+        runs,
         loaders=tuple(replace(each, name=user["loader"], dataset_name=user["dataset"]) for each in loaders),
-        models=tuple(replace(each, name=user["model"]) for each in made.models or (Model(kind="Net"),)),
+        models=tuple(replace(each, name=user["model"]) for each in runs.models or (Model(kind="Net"),)),
         optimizers=tuple(
-            replace(each, name=user["optimizer"]) for each in made.optimizers or (Optimizer(kind="AdamW"),)
+            replace(each, name=user["optimizer"]) for each in runs.optimizers or (Optimizer(kind="AdamW"),)
         ),
     )
 
@@ -88,30 +88,30 @@ def renamed(made, user):
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
 def test_a_fix_runs_when_pasted(rule, make, notebook):
     for fix, run in fixes_of(rule, diagnosis_of(make)):
-        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
+        raised = notebook.paste(fix, names=user_names(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
 @pytest.mark.parametrize(("rule", "make", "user"), RENAMED)
 def test_a_fix_runs_under_the_names_the_user_gave(rule, make, user, notebook):
     for fix, run in fixes_of(rule, diagnosed(renamed(make(), user))):
-        raised = notebook.paste(fix, names=called(run), functions=functions(run), lists=lists(run))
+        raised = notebook.paste(fix, names=user_names(run), functions=functions(run), lists=lists(run))
         assert raised is None, f"\n{fix}\n\n{raised}"
 
 
 @pytest.mark.parametrize(("rule", "make"), PROVOKED)
-def test_a_fix_leaves_nothing_to_fill_in(rule, make):
+def test_a_fix_has_no_placeholders(rule, make):
     for fix, _ in fixes_of(rule, diagnosis_of(make)):
         tree = ast.parse(fix)
         assert not [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value is Ellipsis]
         assert not re.search(r"<[a-z_ ]+>|\bTODO\b|\byour_\w+", fix)
 
 
-# The notebook itself: it must be able to say no.
+# The notebook stand-in must be able to reject code.
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "expected"),
     [
         ("model = DataLoader(model, wrokers=2)", "wrokers"),
         ("loader = DataLoader(dataset, num_workers=2", "SyntaxError"),
@@ -124,8 +124,8 @@ def test_a_fix_leaves_nothing_to_fill_in(rule, make):
         ("import os; os._exit(9)", "died"),
     ],
 )
-def test_code_that_does_not_run_is_refused(code, says, notebook):
-    assert says in notebook.paste(code, names={"model": "model", "dataset": "dataset"})
+def test_code_that_does_not_run_is_refused(code, expected, notebook):
+    assert expected in notebook.paste(code, names={"model": "model", "dataset": "dataset"})
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_code_for_a_gpu_runs_without_one(code, notebook):
     assert notebook.paste(code, names={"model": "model"}) is None
 
 
-def test_nothing_that_is_pasted_reaches_what_is_pasted_next(notebook):
+def test_pasted_code_does_not_affect_later_code(notebook):
     assert notebook.paste("import gc; gc.disable(); left = 1; torch.set_num_threads(3)", names={}) is None
     assert notebook.paste("assert gc.isenabled() and torch.get_num_threads() == 1", names={}) is None
     assert "left" in notebook.paste("left", names={})

@@ -1,4 +1,4 @@
-"""What the rules about the loop's own Python say, and that what they print runs."""
+"""Rules about Python code, garbage collection, recompilation, the GIL and stalls: their numbers, and fixes that run."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def half_outside(at):
     return [event(Kind.KERNEL, "ampere_sgemm", at + 50, 50)]
 
 
-def asked(analysis, run):
-    found = steps(run)
-    return analysis(run, found, ledger(run, found))
+def analysed(analysis, run):
+    detected_steps = steps(run)
+    return analysis(run, detected_steps, ledger(run, detected_steps))
 
 
 def finding(run, rule):
@@ -41,39 +41,39 @@ def collected(*stalls, **more):
     return run_of(stepped(half_outside, count=10), stall_rows=rows(STALLS, stalls), **more)
 
 
-def test_the_time_outside_pytorch_is_shared_out_and_nothing_of_it_is_counted_twice():
+def test_time_outside_pytorch_is_partitioned_exactly():
     stalls = [stall(100 * step + 1, 10) for step in range(10)]
     run = collected(*stalls, samples=host_samples(1000, main=0.75, others=0.15))
-    told = asked(outside, run)
-    assert told.python_ns == 50 * MS
-    assert told.collecting_ns == 10 * MS
-    assert told.gil_ns == 15 * MS
-    assert told.absent_ns == 10 * MS
-    assert told.own_ns == 15 * MS
+    times = analysed(outside, run)
+    assert times.python_ns == 50 * MS
+    assert times.collecting_ns == 10 * MS
+    assert times.gil_ns == 15 * MS
+    assert times.absent_ns == 10 * MS
+    assert times.own_ns == 15 * MS
 
 
-def test_without_samples_all_of_it_is_the_loop_s_own_but_what_the_interpreter_told():
-    told = asked(outside, collected(*[stall(100 * step + 1, 10) for step in range(10)]))
-    assert (told.threads, told.gil_ns, told.absent_ns) == (None, 0, 0)
-    assert told.own_ns == 40 * MS
+def test_without_samples_only_collections_are_subtracted():
+    times = analysed(outside, collected(*[stall(100 * step + 1, 10) for step in range(10)]))
+    assert (times.threads, times.gil_ns, times.absent_ns) == (None, 0, 0)
+    assert times.own_ns == 40 * MS
 
 
-def test_samples_that_a_pause_of_gpulab_cuts_tell_nothing_of_the_threads():
+def test_samples_interrupted_by_gpulab_are_not_used_for_threads():
     run = run_of(
         stepped(half_outside),
         samples=host_samples(600),
         pauses=[(step * 100 + 10, step * 100 + 20) for step in range(6)],
     )
-    told = asked(threads, run)
-    assert told is None or told.main_frac == pytest.approx(1.0)
-    assert asked(threads, run_of(stepped(half_outside), samples=host_samples(600))).main_frac == pytest.approx(1.0)
+    times = analysed(threads, run)
+    assert times is None or times.main_frac == pytest.approx(1.0)
+    assert analysed(threads, run_of(stepped(half_outside), samples=host_samples(600))).main_frac == pytest.approx(1.0)
 
 
-def test_too_short_a_loop_tells_nothing_of_the_threads():
-    assert asked(threads, run_of(stepped(half_outside, step_ms=10.0), samples=host_samples(60, every_ms=5))) is None
+def test_a_short_loop_gives_no_thread_activity():
+    assert analysed(threads, run_of(stepped(half_outside, step_ms=10.0), samples=host_samples(60, every_ms=5))) is None
 
 
-def test_the_backward_thread_s_work_is_a_wait_that_is_known():
+def test_waiting_for_the_backward_thread_is_a_known_wait():
     def step(at):
         return [
             event(Kind.OP, "aten::addmm", at, 20),
@@ -81,44 +81,45 @@ def test_the_backward_thread_s_work_is_a_wait_that_is_known():
             event(Kind.KERNEL, "ampere_sgemm", at + 1, 80),
         ]
 
-    told = asked(threads, run_of(stepped(step), samples=host_samples(600, main=0.4)))
-    assert told.waits_frac == pytest.approx(0.6)
-    assert told.absent_frac == pytest.approx(0.0)
+    times = analysed(threads, run_of(stepped(step), samples=host_samples(600, main=0.4)))
+    assert times.waits_frac == pytest.approx(0.6)
+    assert times.absent_frac == pytest.approx(0.0)
 
 
-def test_a_collection_in_every_step_is_told_by_the_median_step_and_a_rare_one_by_the_mean():
-    every = asked(collecting, collected(*[stall(100 * step + 5, 40) for step in range(10)]))
-    rare = asked(collecting, collected(stall(305, 40)))
+def test_frequent_collections_use_the_median_step_and_rare_ones_the_mean():
+    every = analysed(collecting, collected(*[stall(100 * step + 5, 40) for step in range(10)]))
+    rare = analysed(collecting, collected(stall(305, 40)))
     assert every.in_most
     assert every.per_step_ns == 40 * MS
     assert not rare.in_most
     assert rare.per_step_ns == rare.mean_ns == 40 * MS // 8
 
 
-def test_a_collection_that_the_gpu_covers_is_half_a_loss():
+def test_only_the_exposed_half_of_a_collection_counts():
     run = run_of(
         stepped(lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 25, 75)], count=10),
         stall_rows=rows(STALLS, [stall(100 * step + 5, 40) for step in range(10)]),
     )
-    told = finding(run, "garbage_collection")
-    assert told.numbers["exposed_ns"] == 20 * MS
+    result = finding(run, "garbage_collection")
+    assert result.numbers["exposed_ns"] == 20 * MS
 
 
-def test_a_call_of_collect_is_told_apart_and_its_line_is_named():
+def test_an_explicit_gc_collect_is_named_with_its_line():
     stalls = [stall(100 * step + 5, 40, "gc.collect() in train (cell line 7)") for step in range(10)]
-    told = finding(collected(*stalls), "garbage_collection")
-    assert told.claim == "40 % of each step is lost because the loop calls gc.collect() (train (cell line 7))."
-    assert "train (cell line 7): take gc.collect() out" in told.fix
-    assert "freeze" not in told.fix
+    result = finding(collected(*stalls), "garbage_collection")
+    assert result.numbers["exposed_frac"] == pytest.approx(0.4)
+    assert "gc.collect() (train (cell line 7))" in result.claim
+    assert result.fix.startswith("# train (cell line 7)")
+    assert "freeze" not in result.fix
 
 
-def test_what_python_decides_is_frozen():
-    told = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection")
-    assert "Python collects garbage" in told.claim
-    assert "gc.freeze()" in told.fix
+def test_the_fix_for_automatic_collections_is_gc_freeze():
+    result = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection")
+    assert "gc.collect()" not in result.claim
+    assert "gc.freeze()" in result.fix
 
 
-def test_after_the_collections_the_rest_is_predicted_to_be_faster_too():
+def test_the_gain_includes_warmer_caches_without_collections():
     gain = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection").gain
     assert gain.step_ns == 100 * MS
     assert gain.worst_ns == 68 * MS
@@ -126,55 +127,57 @@ def test_after_the_collections_the_rest_is_predicted_to_be_faster_too():
     assert not gain.averaged
 
 
-def test_a_compiled_function_that_is_the_user_s_is_compiled_again_by_its_own_name():
-    what = "train_step (cell line 3), again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
-    stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
-    told = finding(collected(*stalls), "recompilation")
-    assert told.claim == "40 % of each step goes to compiling train_step (cell line 3) again and again."
-    assert "train_step = torch.compile(train_step, dynamic=True)" in told.fix
+def test_a_recompiled_function_is_named_in_claim_and_fix():
+    reason = "train_step (cell line 3), again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
+    stalls = [stall(100 * step + 2, 40, reason, StallKind.COMPILE) for step in range(10)]
+    result = finding(collected(*stalls), "recompilation")
+    assert result.numbers["exposed_frac"] == pytest.approx(0.4)
+    assert "train_step (cell line 3)" in result.claim
+    assert "train_step = torch.compile(train_step, dynamic=True)" in result.fix
 
 
-def test_a_compiled_model_is_named_as_the_user_names_it():
-    what = "a module, again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
-    stalls = [stall(100 * step + 2, 40, what, StallKind.COMPILE) for step in range(10)]
-    told = finding(collected(*stalls, models=(Model(kind="ResNet", name="net"),)), "recompilation")
-    assert "compiling the model again" in told.claim
-    assert "net = torch.compile(net, dynamic=True)" in told.fix
+def test_a_recompiled_model_is_named_as_the_user_names_it():
+    reason = "a module, again: tensor 'x' size mismatch at index 0. expected 3, actual 4"
+    stalls = [stall(100 * step + 2, 40, reason, StallKind.COMPILE) for step in range(10)]
+    result = finding(collected(*stalls, models=(Model(kind="ResNet", name="net"),)), "recompilation")
+    assert "compiling the model" in result.claim
+    assert "net = torch.compile(net, dynamic=True)" in result.fix
 
 
-def test_where_no_size_changes_dynamic_sizes_are_not_advised():
+def test_dynamic_sizes_are_not_proposed_if_no_size_changes():
     stalls = [
         stall(100 * step + 2, 40, "f (a.py:1), again: L['alpha'] == 0.5", StallKind.COMPILE) for step in range(10)
     ]
     assert "dynamic" not in finding(collected(*stalls), "recompilation").fix
 
 
-def test_operators_that_the_compiler_tries_out_are_no_work_of_the_device():
+def test_operators_run_by_the_compiler_are_not_device_work():
     step = lambda at: [event(Kind.OP, "aten::addmm", at, 60), event(Kind.OP, "aten::mm", at + 60, 40)]  # noqa: E731
     stalls = rows(STALLS, [stall(100 * number, 60, "f", StallKind.COMPILE) for number in range(10)])
     run = run_of(stepped(step, count=10), stall_rows=stalls)
     account = ledger(run, steps(run))
     assert account.share("compute") == pytest.approx(0.4)
     assert account.share("python") == pytest.approx(0.6)
-    assert asked(outside, run).own_ns == 0
+    assert analysed(outside, run).own_ns == 0
 
 
-def test_another_thread_is_named_with_the_process_that_should_take_its_work():
+def test_the_thread_that_holds_the_gil_is_named_in_claim_and_fix():
     samples = host_samples(600, main=0.5, others=0.5, others_frame="count_words (cell line 3)")
-    told = finding(run_of(stepped(half_outside), samples=samples), "gil_contention")
-    assert told.claim == "GPU idle 50 % of each step while another Python thread runs: count_words (cell line 3)."
-    assert "Process(target=count_words, daemon=True)" in told.fix
-    assert told.confidence == "likely"
+    result = finding(run_of(stepped(half_outside), samples=samples), "gil_contention")
+    assert result.numbers["exposed_frac"] == pytest.approx(0.5, abs=0.01)
+    assert result.claim.endswith(": count_words (cell line 3).")
+    assert "Process(target=count_words, daemon=True)" in result.fix
+    assert result.confidence == "likely"
 
 
-def test_with_full_cores_a_thread_that_holds_the_gil_is_a_suspicion():
+def test_with_full_cores_gil_contention_is_a_suspicion():
     samples = host_samples(600, main=0.5, others=0.5, cpu_frac=1.0, preempted=0.0)
-    told = finding(run_of(stepped(half_outside), samples=samples), "gil_contention")
-    assert told.confidence == "suspect"
-    assert "all cores were busy" in told.why_confidence
+    result = finding(run_of(stepped(half_outside), samples=samples), "gil_contention")
+    assert result.confidence == "suspect"
+    assert "all cores were busy" in result.why_confidence
 
 
-def test_a_wait_can_be_hidden_behind_the_rest_of_the_step_and_no_further():
+def test_a_wait_can_overlap_only_with_the_rest_of_the_step():
     samples = host_samples(600, main=0.2, frame="labels_of (cell line 4)")
     step = lambda at: [event(Kind.OP, "aten::addmm", at + 80, 20)]  # noqa: E731
     gain = finding(run_of(stepped(step), samples=samples), "unexplained_idle").gain
@@ -187,73 +190,77 @@ def marked(step_ms, **more):
     return run_of(marks=[mark(start, 1.0) for start in starts], loaders=[Loader(workers=0)], windows=[], **more)
 
 
-def every(each, count=80):
-    return [20.0 + (100.0 if number % each == each - 1 else 0.0) for number in range(count)]
+def every(period, count=80):
+    return [20.0 + (100.0 if number % period == period - 1 else 0.0) for number in range(count)]
 
 
 @pytest.mark.parametrize("each", [3, 7, 10, 20])
-def test_the_period_of_pauses_is_found(each):
+def test_the_period_of_stalls_is_found(each):
     run = marked(every(each))
-    told = pauses(run, steps(run))
-    assert told.every == each
-    assert told.each_ns == 100 * MS
-    assert told.ordinary_ns == 20 * MS
+    stalls = pauses(run, steps(run))
+    assert stalls.every == each
+    assert stalls.each_ns == 100 * MS
+    assert stalls.ordinary_ns == 20 * MS
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_step_that_is_now_and_then_held_up_by_chance_has_no_period(seed):
-    chance = np.random.default_rng(seed)
-    run = marked([20.0 + (60.0 if chance.random() < 0.2 else 0.0) for _ in range(200)])
-    told = pauses(run, steps(run))
-    assert told is None or told.every is None
+def test_random_slow_steps_have_no_period(seed):
+    generator = np.random.default_rng(seed)
+    run = marked([20.0 + (60.0 if generator.random() < 0.2 else 0.0) for _ in range(200)])
+    stalls = pauses(run, steps(run))
+    assert stalls is None or stalls.every is None
 
 
 def test_a_period_is_found_in_noise():
-    chance = np.random.default_rng(3)
-    noisy = [length + (float(chance.uniform(10, 25)) if chance.random() < 0.1 else 0.0) for length in every(10, 200)]
+    generator = np.random.default_rng(3)
+    noisy = [
+        length + (float(generator.uniform(10, 25)) if generator.random() < 0.1 else 0.0) for length in every(10, 200)
+    ]
     run = marked(noisy)
     assert pauses(run, steps(run)).every == 10
 
 
-def test_a_pause_is_averaged_over_all_steps_in_what_it_predicts():
+def test_the_gain_of_periodic_stalls_is_of_the_mean_step():
     samples = host_samples(2400, frame="train (cell line 9)", called="torch.serialization.save", every_ms=10)
-    told = finding(marked(every(10), samples=samples), "periodic_stalls")
-    assert told.gain.averaged
-    assert told.gain.step_ns == pytest.approx(30 * MS, rel=0.05)
-    assert told.gain.floor_ns == pytest.approx(warmed_ns(20 * MS, 30 * MS), rel=0.05)
-    assert "Every 10 steps the loop stops for 100 ms while a checkpoint is written (train (cell line 9))" in told.claim
-    assert "every=100" in told.fix
+    result = finding(marked(every(10), samples=samples), "periodic_stalls")
+    assert result.gain.averaged
+    assert result.gain.step_ns == pytest.approx(30 * MS, rel=0.05)
+    assert result.gain.floor_ns == pytest.approx(warmed_ns(20 * MS, 30 * MS), rel=0.05)
+    assert (result.numbers["every"], result.numbers["each_ns"]) == (10, 100 * MS)
+    assert "checkpoint" in result.claim
+    assert "train (cell line 9)" in result.claim
+    assert "every=100" in result.fix
 
 
-def test_pauses_are_judged_without_any_recorded_event():
+def test_periodic_stalls_are_judged_without_events():
     run = marked(every(10))
     assert len(run.event_rows) == 0
     assert diagnose(run).first.rule == "periodic_stalls"
 
 
-def test_a_warm_up_that_takes_most_of_the_run_is_the_verdict_and_a_shorter_one_is_an_aside():
+def test_only_a_warm_up_that_takes_most_of_the_run_is_the_verdict():
     assert diagnose(marked([5000.0, *[20.0] * 40])).first.rule == "slow_first_step"
     short = diagnose(marked([300.0, *[20.0] * 40]))
     assert short.first is None
     assert [each.rule for each in short.findings] == ["slow_first_step"]
 
 
-def test_a_trace_from_elsewhere_is_not_judged_for_what_it_cannot_tell():
+def test_an_imported_trace_is_not_judged_without_the_needed_data():
     unjudged = {each.rule for each in diagnose(run_of(stepped(half_outside))).unjudged}
     assert {"garbage_collection", "gil_contention", "unexplained_idle", "recompilation", "periodic_stalls"} <= unjudged
 
 
-def test_the_code_for_checkpoints_saves_what_training_had_then_and_not_later(tmp_path):
+def test_the_checkpoint_fix_saves_a_snapshot(tmp_path):
     torch = pytest.importorskip("torch")
     samples = host_samples(2400, frame="train (cell line 9)", called="torch.serialization.save", every_ms=10)
-    named = {"models": (Model(kind="Linear", name="net"),), "optimizers": (Optimizer(kind="SGD", name="opt"),)}
-    fix = finding(marked(every(10), samples=samples, **named), "periodic_stalls").fix
+    names = {"models": (Model(kind="Linear", name="net"),), "optimizers": (Optimizer(kind="SGD", name="opt"),)}
+    fix = finding(marked(every(10), samples=samples, **names), "periodic_stalls").fix
     net = torch.nn.Linear(2, 2)
     namespace = {"net": net, "opt": torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)}
     exec(fix, namespace)
     before = net.weight.detach().clone()
-    namespace["save_beside"](100, tmp_path / "a.pt")
-    namespace["save_beside"](101, tmp_path / "b.pt")
+    namespace["save_in_background"](100, tmp_path / "a.pt")
+    namespace["save_in_background"](101, tmp_path / "b.pt")
     with torch.no_grad():
         net.weight.zero_()
     for thread in threading.enumerate():
@@ -263,15 +270,15 @@ def test_the_code_for_checkpoints_saves_what_training_had_then_and_not_later(tmp
     assert not Path(tmp_path / "b.pt").exists()
 
 
-def test_the_code_that_asks_ahead_gives_the_same_answers_in_the_same_order():
+def test_the_prefetch_fix_gives_the_same_results_in_order():
     samples = host_samples(600, main=0.5, frame="labels_of (cell line 4)")
     namespace = {}
     exec(finding(run_of(stepped(half_outside), samples=samples), "unexplained_idle").fix, namespace)
-    assert list(namespace["ahead"](lambda number: number * number, range(5))) == [0, 1, 4, 9, 16]
-    assert list(namespace["ahead"](abs, [])) == []
+    assert list(namespace["prefetch"](lambda number: number * number, range(5))) == [0, 1, 4, 9, 16]
+    assert list(namespace["prefetch"](abs, [])) == []
 
 
-def test_the_code_against_collections_leaves_the_collector_off_until_it_is_asked():
+def test_the_gc_fix_disables_automatic_collection():
     fix = finding(collected(*[stall(100 * step + 5, 40) for step in range(10)]), "garbage_collection").fix
     namespace = {}
     try:
@@ -284,7 +291,7 @@ def test_the_code_against_collections_leaves_the_collector_off_until_it_is_asked
         gc.unfreeze()
 
 
-def test_the_code_that_moves_preprocessing_into_workers_gives_the_same_samples():
+def test_the_dataset_fix_gives_the_same_samples():
     torch = pytest.importorskip("torch")
     samples = host_samples(600, frame="double (cell line 4)", every_ms=10)
     loaders = [Loader(workers=0, batch_size=2, name="batches", dataset_name="pairs")]
@@ -307,16 +314,16 @@ def test_a_collection_and_a_compilation_of_a_real_run_are_in_it():
     assert not [callback for callback in gc.callbacks if "Stalls" in repr(callback)]
 
 
-@pytest.mark.parametrize(("main", "others", "held"), [(0.45, 0.5, False), (0.1, 0.6, True)])
-def test_on_full_cores_only_an_unfair_share_tells_of_the_gil(main, others, held):
+@pytest.mark.parametrize(("main", "others", "is_found"), [(0.45, 0.5, False), (0.1, 0.6, True)])
+def test_on_full_cores_only_an_unfair_share_indicates_the_gil(main, others, is_found):
     samples = host_samples(600, main=main, others=others, cpu_frac=1.0)
     samples = [{**each, "preempted": 0.15 * each["at_ns"] / 1e6} for each in samples]
-    found = {each.rule: each for each in diagnose(run_of(stepped(half_outside), samples=samples)).findings}
-    assert ("gil_contention" in found) is held
-    assert not held or found["gil_contention"].confidence == "suspect"
+    findings = {each.rule: each for each in diagnose(run_of(stepped(half_outside), samples=samples)).findings}
+    assert ("gil_contention" in findings) is is_found
+    assert not is_found or findings["gil_contention"].confidence == "suspect"
 
 
-def test_restarted_workers_are_told_with_the_user_s_own_loader():
+def test_the_fix_for_restarted_workers_uses_the_users_loader():
     marks, at = [], 0.0
     for epoch in range(6):
         for number in range(5):
@@ -325,7 +332,8 @@ def test_restarted_workers_are_told_with_the_user_s_own_loader():
         marks.append(mark(at, 1.0, epoch=epoch, yielded=False))
         at += 1.0
     loader = Loader(workers=4, batch_size=16, persistent_workers=False, name="batches", dataset_name="photos")
-    told = finding(run_of(marks=marks, loaders=[loader], windows=[]), "periodic_stalls")
-    assert told.claim.startswith("Each pass over the data begins with a wait of 298 ms while its 4 workers are started")
-    assert "batches = DataLoader(photos, batch_size=16" in told.fix
-    assert told.gain.averaged
+    result = finding(run_of(marks=marks, loaders=[loader], windows=[]), "periodic_stalls")
+    assert result.numbers["each_ns"] == pytest.approx(298 * MS, rel=0.01)
+    assert "4 DataLoader workers" in result.claim
+    assert "batches = DataLoader(photos, batch_size=16" in result.fix
+    assert result.gain.averaged

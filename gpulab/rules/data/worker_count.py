@@ -1,4 +1,4 @@
-"""Rules about how many worker processes there are: too few to keep up, or more than help."""
+"""Rules about the number of DataLoader workers: too few, or too many."""
 
 from __future__ import annotations
 
@@ -16,204 +16,225 @@ from gpulab.rules.engine.finding import LIKELY, Finding, Gain, figures
 from gpulab.rules.engine.phrases import idle_share
 from gpulab.wording import count, duration, percent
 
-FREE_WAIT_FRAC = 0.05  # of a core: workers that compute less than this are not counted against the cores
-START_WORTH_FRAC = 0.05  # of the whole loop: as for a step
-FAR_TOO_MANY = 2  # times as many workers as the slowest batch seen would need
-FEW_ENOUGH = 2  # nobody needs to be told of one worker too many
+_IDLE_WORKER_FRAC = 0.05  # of a core: workers that use less need no core
+_MIN_START_FRAC = 0.05  # of the whole loop
+_TOO_MANY_TIMES = 2  # times as many workers as the slowest batch needs
+_MIN_WORKERS = 2  # one worker too many is not worth reporting
 
 
-def too_few_workers(seen: Evidence) -> Finding | None:
-    """There are workers, and the main process still waits for them: more of them would keep up.
+def too_few_workers(evidence: Evidence) -> Finding | None:
+    """There are DataLoader workers, but too few: the main process still waits for batches.
 
-    Proof: waits in `_MultiProcessingDataLoaderIter.__next__` of workers that are never idle. Each batch keeps a
-    worker for c seconds, and the model wants one every T: so c / T workers are needed. Confused with: cores that are
-    full, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage (`slow_storage`); threads
-    that fill the cores (`cpu_oversubscription`). What to do: as many workers as are needed, where the cores can carry
-    them: one that computes needs a core, several that wait share one. What more would be needed, cheaper items must
-    give: made once and kept, smaller, or decoded on the GPU.
+    Proof: waits in `_MultiProcessingDataLoaderIter.__next__` while the workers are never idle. A batch takes a worker c
+    seconds, and the model needs a batch every T seconds, so c / T workers are needed.
+
+    Confused with: full cores, where more workers cannot help (`cpu_bound_loading`); workers blocked on storage
+    (`slow_storage`); threads that saturate the cores (`cpu_oversubscription`).
+
+    What to do: use as many workers as needed, if the cores can run them: a worker that computes needs a core, several
+    that wait can share one. Beyond that, make the samples cheaper: load them once and keep them, shrink them, or decode
+    them on the GPU.
     """
-    feeding = seen.feeding
-    if feeding is None or why_late(seen) is not Cause.FEW:
+    loading = evidence.feeding
+    if loading is None or why_late(evidence) is not Cause.FEW:
         return None
-    share = seen.ledger.share("loader")
-    if not feeding.workers:
-        return _unknown_number(seen, feeding, share)
-    cores = seen.run.machine.cores_allowed
-    wanted = min(needed(feeding), _carried(seen, cores))
-    more = wanted > feeding.workers
-    prediction = with_workers(feeding, max(wanted, feeding.workers), cores, model_threads(seen))
-    rewrites = f"workers={wanted}" if more else ""
-    many = f"{feeding.workers} worker{'s are' if feeding.workers > 1 else ' is'} too few"
-    none_left = "" if more else ", and the cores carry no more"
+    share = evidence.ledger.share("loader")
+    if not loading.workers:
+        return _with_unknown_workers(evidence, loading, share)
+    cores = evidence.run.machine.cores_allowed
+    proposed = min(needed(loading), _workers_for_cores(evidence, cores))
+    can_add = proposed > loading.workers
+    prediction = with_workers(loading, max(proposed, loading.workers), cores, model_threads(evidence))
+    rewrites = f"workers={proposed}" if can_add else ""
+    too_few = f"{loading.workers} worker{'s are' if loading.workers > 1 else ' is'} too few"
+    no_capacity = "" if can_add else ", but the cores cannot run more"
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: {many}{none_left}; a batch takes one of them "
-        f"{duration(batch_ns(feeding))}, and the model could take one every {duration(feeding.rest_ns)}.",
+        claim=f"{idle_share(evidence, share)}: {too_few}{no_capacity}; one worker needs "
+        f"{duration(batch_ns(loading))} per batch, and the model could take one every {duration(loading.rest_ns)}.",
         evidence=(
-            time_in_loader(seen, feeding),
-            *_worker_cost(feeding),
-            _against_cores(seen, feeding, cores, wanted),
+            time_in_loader(evidence, loading),
+            *_worker_cpu_time(loading),
+            _against_cores(evidence, loading, cores, proposed),
         ),
-        numbers=loader_numbers(feeding, share) | figures(proposed_workers=wanted if more else None),
-        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu))
-        if more
-        else kept_in_memory(seen, feeding),
-        advice=CHEAPER if wanted < needed(feeding) else "",
-        gain=predicted_for(seen, rewrites, feeding, prediction) if more else cheaper(seen, feeding),
-        rewrites=seen.typed(rewrites),
+        numbers=loader_numbers(loading, share) | figures(proposed_workers=proposed if can_add else None),
+        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu))
+        if can_add
+        else kept_in_memory(evidence, loading),
+        advice=CHEAPER if proposed < needed(loading) else "",
+        gain=predicted_for(evidence, rewrites, loading, prediction) if can_add else cheaper(evidence, loading),
+        rewrites=evidence.typed(rewrites),
         confidence=LIKELY,
-        shown_by=seen.ledger.spans["loader"],
-        caveats=() if more else memory_caveat(feeding),
+        shown_by=evidence.ledger.spans["loader"],
+        caveats=() if can_add else memory_caveat(loading),
     )
 
 
-def too_many_workers(seen: Evidence) -> Finding | None:
-    """There are more workers than help: each costs memory, and time to start.
+def too_many_workers(evidence: Evidence) -> Finding | None:
+    """There are more DataLoader workers than needed: each costs memory and start-up time.
 
-    Proof: batches are not late, and fewer workers would do: even the slowest batch seen, start of the workers
-    included, came within so many steps as half the workers would have had. Or workers are started anew for every
-    epoch, and the time that takes is a good part of the loop. Confused with: workers that sleep because they wait for
-    a network, which are needed; and an epoch that begins slowly because the files are cold. What to do: fewer workers,
-    kept alive from one epoch to the next.
+    Proof: batches are not late, and fewer workers would do: even the slowest batch, including the start of its worker,
+    arrives within as many steps as half the workers would allow. Or the workers are restarted for every epoch, and that
+    takes a good part of the loop.
+
+    Confused with: workers that sleep because they wait for a network, which are needed; an epoch that starts slowly
+    because the files are not in the page cache.
+
+    What to do: use fewer workers, and keep them alive between epochs (persistent_workers=True).
     """
-    feeding = seen.feeding
-    if feeding is None or not feeding.workers or why_late(seen) not in (None, Cause.START):
+    loading = evidence.feeding
+    if loading is None or not loading.workers or why_late(evidence) not in (None, Cause.START):
         return None
-    enough = _enough(seen, feeding)
-    again = _restarts(seen, feeding)
-    idle = feeding.workers > FEW_ENOUGH and enough is not None and feeding.workers >= FAR_TOO_MANY * enough
-    if again is None and not idle:
+    enough = _sufficient_workers(evidence, loading)
+    restarts = _restarts(evidence, loading)
+    idle = loading.workers > _MIN_WORKERS and enough is not None and loading.workers >= _TOO_MANY_TIMES * enough
+    if restarts is None and not idle:
         return None
-    wanted = min(feeding.workers, max(FEW_ENOUGH, enough or feeding.workers))
+    proposed = min(loading.workers, max(_MIN_WORKERS, enough or loading.workers))
     return Finding(
         parts=("loader",),
-        claim=_costs(feeding, again) if again else _too_many(feeding, wanted),
-        evidence=_why_too_many(seen, feeding, enough, again),
-        numbers=loader_numbers(feeding, seen.ledger.share("loader")),
-        fix=rebuilt(seen, feeding.setup, worker_arguments(wanted, seen.on_gpu)),
+        claim=_restart_claim(loading, restarts) if restarts else _too_many_claim(loading, proposed),
+        evidence=_worker_evidence(evidence, loading, enough, restarts),
+        numbers=loader_numbers(loading, evidence.ledger.share("loader")),
+        fix=rebuilt(evidence, loading.setup, worker_arguments(proposed, evidence.on_gpu)),
         advice=""
-        if again
-        else "It costs memory, not speed: each worker is a process with its own copy of the dataset.",
-        gain=_without_starts(again, feeding) if again else None,
+        if restarts
+        else "This costs memory, not speed: each worker is a process with its own copy of the dataset.",
+        gain=_gain_without_restarts(restarts, loading) if restarts else None,
         confidence=LIKELY,
-        shown_by=again.spans if again else seen.ledger.spans["loader"],
-        aside=again is None,
+        shown_by=restarts.spans if restarts else evidence.ledger.spans["loader"],
+        aside=restarts is None,
     )
 
 
-def _unknown_number(seen: Evidence, feeding: Feeding, share: float) -> Finding:
-    """A trace tells that there are workers and not how many, nor what they do."""
-    exposed_ns = seen.plain_ns(seen.ledger.median_ns("loader"))
+def _with_unknown_workers(evidence: Evidence, loading: Feeding, share: float) -> Finding:
+    """Return the finding for an imported trace, which holds neither the number of workers nor their activity."""
+    exposed_ns = evidence.plain_ns(evidence.ledger.median_ns("loader"))
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: the DataLoader's workers are late; too few, or held up.",
-        evidence=(time_in_loader(seen, feeding),),
-        numbers=loader_numbers(feeding, share),
-        advice="Raise num_workers while the wait shrinks; profile the cell with %%gpuprofile to learn what holds them "
-        "up.",
-        gain=seen.bounded(
+        claim=f"{idle_share(evidence, share)}: the DataLoader workers are too slow: too few, or blocked.",
+        evidence=(time_in_loader(evidence, loading),),
+        numbers=loader_numbers(loading, share),
+        advice="Raise num_workers as long as the wait shrinks; profile the cell with %%gpuprofile to see what blocks "
+        "the workers.",
+        gain=evidence.bounded(
             exposed_ns,
-            "the exposed wait, removed by 70 to 100 %",
-            "even free data",
-            spans=seen.ledger.spans["loader"],
+            "removing 70 to 100 % of the exposed wait for data",
+            "instant data loading",
+            spans=evidence.ledger.spans["loader"],
         ),
         confidence=LIKELY,
-        shown_by=seen.ledger.spans["loader"],
+        shown_by=evidence.ledger.spans["loader"],
     )
 
 
-def _computing(seen: Evidence, feeding: Feeding) -> float | None:
-    """Which part of its time a worker computes."""
-    workers = seen.once(crew)
+def _worker_cpu_frac(evidence: Evidence, loading: Feeding) -> float | None:
+    """Return the fraction of time in which a worker uses the CPU; None if unknown."""
+    workers = evidence.once(crew)
     if workers is not None:
         return workers.busy_frac
-    return None if feeding.worker_cpu_ns is None else feeding.worker_cpu_ns / batch_ns(feeding)
+    return None if loading.worker_cpu_ns is None else loading.worker_cpu_ns / batch_ns(loading)
 
 
-def _carried(seen: Evidence, cores: float | None) -> int:
-    """How many workers the cores carry: one each where they compute, more where they wait, but never a crowd."""
+def _workers_for_cores(evidence: Evidence, cores: float | None) -> int:
+    """Return how many workers the cores can run: one per core if they compute, more if they wait."""
     if cores is None:
         return MOST_WORKERS
-    mine, computing = max(1, int(cores)), _computing(seen, seen.feeding) if seen.feeding else None
+    per_core, computing = max(1, int(cores)), _worker_cpu_frac(evidence, evidence.feeding) if evidence.feeding else None
     if computing is None or computing >= WAITING_FRAC:
-        return mine
-    return max(mine, min(MOST_WORKERS, int(cores / max(computing, FREE_WAIT_FRAC))))
+        return per_core
+    return max(per_core, min(MOST_WORKERS, int(cores / max(computing, _IDLE_WORKER_FRAC))))
 
 
-def _against_cores(seen: Evidence, feeding: Feeding, cores: float | None, wanted: int) -> str:
-    each, needs = f"{duration(batch_ns(feeding))} / {duration(feeding.rest_ns)}", needed(feeding)
-    computing = _computing(seen, feeding)
-    here = "" if cores is None else f"the {count(cores, 'core')} here"
+def _against_cores(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
+    """Return how many workers the batches need, and how many of them the cores can run."""
+    required = needed(loading)
+    demand = (
+        f"{duration(batch_ns(loading))} per batch in a worker, {duration(loading.rest_ns)} for the rest of a step: "
+        f"{count(required, 'worker')}"
+    )
+    reason = _core_limit(evidence, loading, cores, proposed)
+    if proposed >= required:
+        return f"{demand} would keep up{'' if cores is None else f'; {reason}'}."
+    return f"{demand} would be needed to keep up; {reason}."
+
+
+def _core_limit(evidence: Evidence, loading: Feeding, cores: float | None, proposed: int) -> str:
+    """Return a clause about the number of workers that the cores can run."""
     if cores is None:
-        why = f"how many cores there are is not known, and {wanted} can do no harm"
-    elif computing is None:
-        why = f"{here} are for {wanted} at most"
-    elif computing < WAITING_FRAC:
-        limit = "are no limit" if wanted >= needs else f"carry {wanted}"
-        why = f"they mostly wait ({percent(computing)} computing), so {here} {limit}"
-    else:
-        why = f"they compute, so {here} are all they can use"
-    if wanted >= needs:
-        return f"{each}: {needs} workers would keep up{'' if cores is None else f'; {why}'}."
-    return f"{each}: it would take {needs} workers to keep up; {why}."
+        return f"the number of cores is unknown, and {count(proposed, 'worker is', 'workers are')} safe"
+    computing = _worker_cpu_frac(evidence, loading)
+    available = f"the {count(cores, 'core')} here"
+    if computing is None:
+        return f"{available} can run at most {proposed}"
+    if computing < WAITING_FRAC:
+        limit = "are no limit" if proposed >= needed(loading) else f"can run {proposed}"
+        return f"workers mostly wait ({percent(computing)} CPU time), so {available} {limit}"
+    return f"workers compute, so {available} can run one each"
 
 
-def _worker_cost(feeding: Feeding) -> tuple[str, ...]:
-    if feeding.worker_cpu_ns is None:
+def _worker_cpu_time(loading: Feeding) -> tuple[str, ...]:
+    if loading.worker_cpu_ns is None:
         return ()
-    return (f"Of that, {duration(feeding.worker_cpu_ns)} of CPU time, all of a worker's threads together.",)
+    return (f"One batch takes {duration(loading.worker_cpu_ns)} of CPU time in a worker, over all its threads.",)
 
 
-def _enough(seen: Evidence, feeding: Feeding) -> int | None:
-    """As many workers as would keep up if every batch took as long as the slowest first one; None: not told."""
-    first_ns = seen.once(slowest_first)
-    return None if first_ns is None else ceil(first_ns / feeding.step_ns) + 1
+def _sufficient_workers(evidence: Evidence, loading: Feeding) -> int | None:
+    """Return how many workers would keep up if every batch were as slow as the slowest first one; None if unknown."""
+    first_ns = evidence.once(slowest_first)
+    return None if first_ns is None else ceil(first_ns / loading.step_ns) + 1
 
 
-def _restarts(seen: Evidence, feeding: Feeding) -> Begun | None:
-    """The beginnings of epochs, where workers are started anew in each and that is a good part of the loop."""
-    if feeding.setup is None or feeding.setup.persistent_workers:
+def _restarts(evidence: Evidence, loading: Feeding) -> Begun | None:
+    """Return the epoch starts if workers restart for each and that takes a good part of the loop, else None."""
+    if loading.setup is None or loading.setup.persistent_workers:
         return None
-    found = seen.once(begun)
-    return found if found is not None and found.frac >= START_WORTH_FRAC else None
+    starts = evidence.once(begun)
+    return starts if starts is not None and starts.frac >= _MIN_START_FRAC else None
 
 
-def _without_starts(found: Begun, feeding: Feeding) -> Gain:
-    """Workers that start also take cores from the steps beside them: at best these are as fast as the fastest were."""
-    left_ns = max(1, found.step_ns - round(found.frac * found.step_ns))
-    floor_ns = min(left_ns, feeding.least_rest_ns or warmed_ns(left_ns, found.step_ns))
+def _gain_without_restarts(starts: Begun, loading: Feeding) -> Gain:
+    """Return the gain without restarts.
+
+    Starting workers also takes cores from the steps around them: at best, all steps are as fast as the fastest one.
+    """
+    rest_ns = max(1, starts.step_ns - round(starts.frac * starts.step_ns))
+    floor_ns = min(rest_ns, loading.least_rest_ns or warmed_ns(rest_ns, starts.step_ns))
     return Gain(
-        step_ns=found.step_ns,
+        step_ns=starts.step_ns,
         best_ns=floor_ns,
-        worst_ns=(found.step_ns + left_ns) // 2,
+        worst_ns=(starts.step_ns + rest_ns) // 2,
         floor_ns=floor_ns,
-        basis="the beginnings of later epochs, shortened by 50 to 100 %",
-        floor_means="even a beginning that costs nothing",
+        basis="removing 50 to 100 % of the start-up time of later epochs",
+        floor_means="an epoch start at no cost",
         averaged=True,
     )
 
 
-def _costs(feeding: Feeding, found: Begun) -> str:
+def _restart_claim(loading: Feeding, starts: Begun) -> str:
     return (
-        f"{percent(found.frac)} of the loop goes to starting {feeding.workers} workers anew for each epoch, "
-        f"{duration(found.each_ns)} each time."
+        f"{percent(starts.frac)} of the loop goes to restarting {loading.workers} workers for every epoch, "
+        f"{duration(starts.each_ns)} each time."
     )
 
 
-def _too_many(feeding: Feeding, wanted: int) -> str:
-    return f"{feeding.workers} workers are more than help: {wanted} would keep up as well."
+def _too_many_claim(loading: Feeding, enough: int) -> str:
+    return f"{loading.workers} DataLoader workers are too many; {enough} are enough."
 
 
-def _why_too_many(seen: Evidence, feeding: Feeding, enough: int | None, again: Begun | None) -> tuple[str, ...]:
-    told = []
-    first_ns, workers = seen.once(slowest_first), seen.once(crew)
+def _worker_evidence(
+    evidence: Evidence, loading: Feeding, enough: int | None, restarts: Begun | None
+) -> tuple[str, ...]:
+    sentences = []
+    first_ns, workers = evidence.once(slowest_first), evidence.once(crew)
     if first_ns is not None and enough is not None:
-        told.append(
-            f"The slowest first batch of an epoch came after {duration(first_ns)}, start of the workers included; "
-            f"with a step of {duration(feeding.step_ns)}, {enough} workers would keep up even with batches like that."
+        sentences.append(
+            f"The slowest first batch of an epoch took {duration(first_ns)}, including the start of the workers. "
+            "With a "
+            f"step of {duration(loading.step_ns)}, {count(enough, 'worker')} would keep up even with such batches."
         )
     if workers is not None:
-        told.append(f"A worker computes {percent(workers.busy_frac)} of the time.")
-    if again is not None:
-        told.append(f"{count(again.count, 'epoch')} began so, after the first.")
-    return tuple(told)
+        sentences.append(f"A worker uses the CPU {percent(workers.busy_frac)} of the time.")
+    if restarts is not None:
+        sentences.append(f"Measured at the start of {count(restarts.count, 'epoch')} after the first.")
+    return tuple(sentences)

@@ -1,1 +1,1 @@
-"""What runs the rules: Rule, Finding, Evidence, the catalogue, and the diagnosis that ranks the answers."""
+"""The rule engine: Rule, Need, Evidence, Finding, the catalogue of rules, and the diagnosis that ranks findings."""

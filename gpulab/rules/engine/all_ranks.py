@@ -1,4 +1,4 @@
-"""One run, or all ranks of a job: of many, the rank that the others wait for is diagnosed, beside what the rest say."""
+"""Diagnose one run, or all ranks of a job: of several runs, diagnose the straggler and quote the other ranks."""
 
 from __future__ import annotations
 
@@ -13,66 +13,68 @@ from gpulab.rules.ranks.stragglers import awaited
 from gpulab.run import Run
 from gpulab.wording import number_ranges, plural
 
-MOST_ASKED = 16  # each rank takes as long as a run alone; of more, so many are asked
+_MAX_OTHER_RANKS = 16  # diagnosing a rank takes as long as diagnosing a run; further ranks are left out
 
 
 def diagnose(what: Run | Sequence[Run], peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
-    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
+    """Return the ranked findings for a run. Never raises for missing data: rules without their inputs are not judged.
 
-    Of many runs, as `gpulab.load("folder/")` gives them, it is the diagnosis of the rank that the others wait for, or
-    of the first, with the verdicts of the others beside it. `peers`: the runs of all ranks, where one of them is asked
-    about: gpulab.diagnose(ranks[2], ranks). `history`: what earlier predictions on this machine taught. Raises
-    RunError for what is no run.
+    For a sequence of runs, as `gpulab.load("folder/")` returns, this diagnoses the straggler, or the first run if there
+    is none, and quotes the verdicts of the other ranks. `peers`: the runs of all ranks when `what` is one of them:
+    gpulab.diagnose(ranks[2], ranks). `history`: predictions that were measured earlier on this machine. Raises RunError
+    if `what` is not a run.
     """
     if isinstance(what, Run):
         return diagnosis.diagnose(what, peers, history)
-    ranks = _one_each(what) if isinstance(what, Sequence) else ()
+    ranks = _one_run_per_rank(what) if isinstance(what, Sequence) else ()
     if not ranks:
         raise RunError(
-            "There is nothing to diagnose.",
-            why=f"this is no run, but {type(what).__name__!r}" if not isinstance(what, Sequence) else "it holds no run",
-            fix='give it a run: gpulab.runs["before"], or what gpulab.load(...) gives',
+            "There is no run to diagnose.",
+            why=f"expected a Run, got {type(what).__name__!r}"
+            if not isinstance(what, Sequence)
+            else "the sequence holds no Run",
+            fix='pass a run: gpulab.runs["before"] or gpulab.load(...)',
         )
     if len(ranks) == 1:
         return diagnosis.diagnose(ranks[0], history=history)
-    chosen = awaited(ranks) or ranks[0]
-    return _beside_the_others(diagnosis.diagnose(chosen, ranks, history), ranks)
+    rank = awaited(ranks) or ranks[0]
+    return _with_other_ranks(diagnosis.diagnose(rank, ranks, history), ranks)
 
 
-def _one_each(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The first run of each rank; all of those whose rank is not known."""
+def _one_run_per_rank(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the first run of each rank, and every run whose rank is unknown."""
     first: dict[object, Run] = {}
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         if isinstance(run, Run):
-            first.setdefault((run.rank,) if run.rank is not None else place, run)
+            first.setdefault((run.rank,) if run.rank is not None else index, run)
     return tuple(first.values())
 
 
-def _beside_the_others(found: Diagnosis, ranks: Sequence[Run]) -> Diagnosis:
-    """The same with what the other ranks say, as evidence of what comes first here."""
-    if found.first is None:
-        return found
-    others = [run for run in ranks if run is not found.run][:MOST_ASKED]
+def _with_other_ranks(diagnosis_of_rank: Diagnosis, ranks: Sequence[Run]) -> Diagnosis:
+    """Return the diagnosis with the verdicts of the other ranks added to the evidence of its first finding."""
+    if diagnosis_of_rank.first is None:
+        return diagnosis_of_rank
+    others = [run for run in ranks if run is not diagnosis_of_rank.run][:_MAX_OTHER_RANKS]
     verdicts: dict[str, list[Run]] = {}
     claims: dict[str, str] = {}
     for run in others:
-        its = diagnosis.diagnose(run)
-        key = its.first.rule if its.first else ""
+        other = diagnosis.diagnose(run)
+        key = other.first.rule if other.first else ""
         verdicts.setdefault(key, []).append(run)
-        claims.setdefault(key, its.verdict)
-    told = [f"This is {_named([found.run])}, of {len(ranks)} runs read."]
+        claims.setdefault(key, other.verdict)
+    evidence = [f"This is {_rank_names([diagnosis_of_rank.run])}, one of {len(ranks)} runs that were read."]
     for rule, runs in verdicts.items():
-        if rule == found.first.rule:
-            told.append(f"The same comes first on {_named(runs)}.")
+        if rule == diagnosis_of_rank.first.rule:
+            evidence.append(f"The same finding comes first on {_rank_names(runs)}.")
         else:
-            told.append(f"On {_named(runs)}, judged alone: {claims[rule]}")
-    first = replace(found.first, evidence=(*found.first.evidence, *told))
-    findings = tuple(first if each is found.first else each for each in found.findings)
-    return replace(found, findings=findings)
+            evidence.append(f"On {_rank_names(runs)}, diagnosed separately: {claims[rule]}")
+    first = replace(diagnosis_of_rank.first, evidence=(*diagnosis_of_rank.first.evidence, *evidence))
+    findings = tuple(first if finding is diagnosis_of_rank.first else finding for finding in diagnosis_of_rank.findings)
+    return replace(diagnosis_of_rank, findings=findings)
 
 
-def _named(runs: Sequence[Run]) -> str:
-    known = sorted(run.rank for run in runs if run.rank is not None)
-    if len(known) < len(runs):
+def _rank_names(runs: Sequence[Run]) -> str:
+    ranks = sorted(run.rank for run in runs if run.rank is not None)
+    if len(ranks) < len(runs):
         return ", ".join(run.name for run in runs)
-    return f"{plural(len(known), 'rank')} {number_ranges(known)}"
+    return f"{plural(len(ranks), 'rank')} {number_ranges(ranks)}"

@@ -1,6 +1,7 @@
-"""Every rule there is. To add one: write its function in the file of its family, and name it here.
+"""The catalogue of all rules. To add a rule, write its function in the folder of its topic and list it here.
 
-Equal findings are shown in this order. `masked_by` names rules whose finding about the same time explains this one's.
+Findings with equal savings are shown in this order. `masked_by` names rules whose finding about the same time explains
+this one.
 """
 
 from __future__ import annotations
@@ -33,103 +34,110 @@ from gpulab.rules.ranks.data_parallel import OTHER_GPUS, data_parallel, idle_gpu
 from gpulab.rules.ranks.stragglers import straggler
 from gpulab.rules.steps.pauses import periodic_stalls, slow_first_step
 
-_LATE_BATCHES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
+_LATE_BATCH_RULES = ("no_workers", "too_few_workers", "slow_storage", "cpu_bound_loading")
 
 RULES: tuple[Rule, ...] = (
     # How the run ended.
     Rule(
-        ask=out_of_memory, about="memory that ran out", stage=Stage.ENDING, needs=(), lesson="09_memory_anatomy_and_oom"
+        ask=out_of_memory,
+        about="out-of-memory errors",
+        stage=Stage.ENDING,
+        needs=(),
+        lesson="09_memory_anatomy_and_oom",
     ),
     # The machine.
     Rule(
         ask=model_on_cpu,
-        about="a model on the CPU beside a GPU",
+        about="a model that runs on the CPU although there is a GPU",
         stage=Stage.ENVIRONMENT,
         lesson="01_what_is_utilisation",
     ),
-    Rule(
-        ask=clock_throttling, about="clocks that are held down", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)
-    ),
-    Rule(ask=shared_gpu, about="others on the same GPU", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, OTHERS)),
+    Rule(ask=clock_throttling, about="throttled GPU clocks", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, GPU_LOAD)),
+    Rule(ask=shared_gpu, about="other processes on the same GPU", stage=Stage.ENVIRONMENT, needs=(GPU_SENSORS, OTHERS)),
     Rule(
         ask=slow_pcie_link,
-        about="the link to the GPU",
+        about="the PCIe link to the GPU",
         stage=Stage.ENVIRONMENT,
         needs=(GPU_WORK, LINK),
         lesson="07_host_to_device",
     ),
-    # Feeding the model.
-    Rule(ask=no_workers, about="a main process that builds the batches", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(ask=too_few_workers, about="workers that are late", stage=Stage.IDLE, lesson="05_data_loading"),
-    Rule(ask=slow_storage, about="storage that feeding waits for", stage=Stage.IDLE, lesson="05_data_loading"),
+    # Data loading.
+    Rule(
+        ask=no_workers,
+        about="data loading in the main process (num_workers=0)",
+        stage=Stage.IDLE,
+        lesson="05_data_loading",
+    ),
+    Rule(ask=too_few_workers, about="too few DataLoader workers", stage=Stage.IDLE, lesson="05_data_loading"),
+    Rule(ask=slow_storage, about="data loading that waits for storage", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
         ask=cpu_bound_loading,
-        about="items that need more CPU time than there is",
+        about="CPU-bound data loading",
         stage=Stage.IDLE,
         lesson="05_data_loading",
     ),
     Rule(
         ask=cpu_oversubscription,
-        about="threads that share cores",
+        about="more CPU threads than cores",
         stage=Stage.ENVIRONMENT,
         needs=(LEDGER, HOST_SENSORS),
     ),
     Rule(
         ask=too_many_workers,
-        about="workers that are not needed",
+        about="too many DataLoader workers",
         stage=Stage.IDLE,
         needs=(LEDGER, MARKS),
         lesson="05_data_loading",
     ),
-    # The loop's own Python code.
-    Rule(ask=host_python, about="Python code in the loop", stage=Stage.IDLE, lesson="05_data_loading"),
+    # Python code in the loop.
+    Rule(ask=host_python, about="Python code in the training loop", stage=Stage.IDLE, lesson="05_data_loading"),
     Rule(
         ask=gil_contention,
-        about="other threads that hold Python's lock",
+        about="other Python threads that hold the GIL",
         stage=Stage.IDLE,
         needs=(LEDGER, HOST_SENSORS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
         ask=garbage_collection,
-        about="collections of Python's garbage",
+        about="Python garbage collection",
         stage=Stage.IDLE,
         needs=(LEDGER, STALLS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
         ask=unexplained_idle,
-        about="waiting outside PyTorch",
+        about="unexplained waits outside PyTorch",
         stage=Stage.IDLE,
         needs=(LEDGER, HOST_SENSORS),
         lesson="05_data_loading",
     ),
     Rule(
         ask=periodic_stalls,
-        about="steps that pause now and then",
+        about="periodic stalls: checkpoints, logging",
         stage=Stage.IDLE,
         needs=(MARKS, REAL),
         masked_by=("too_many_workers",),
     ),
-    # Calling operators.
+    # Compilation and dispatch.
     Rule(
         ask=recompilation,
-        about="functions compiled again",
+        about="recompilation by torch.compile",
         stage=Stage.IDLE,
         needs=(LEDGER, STALLS),
         lesson="12_launch_fusion_graphs",
     ),
     Rule(
         ask=dispatch_bound,
-        about="the cost of calling operators",
+        about="operator dispatch and kernel launches",
         stage=Stage.IDLE,
         masked_by=("model_on_cpu", "cpu_tensor_creation", "host_syncs", "unfused_optimizer"),
         lesson="12_launch_fusion_graphs",
     ),
-    # The way to the device, and waits for it.
+    # Copies and synchronisation.
     Rule(
         ask=pageable_copies,
-        about="copies from memory that is not pinned",
+        about="copies from pageable memory",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         masked_by=("cpu_tensor_creation",),
@@ -137,73 +145,89 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ask=unoverlapped_copies,
-        about="copies that compute waits for",
+        about="copies that do not overlap with compute",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         lesson="07_host_to_device",
     ),
     Rule(
         ask=cpu_tensor_creation,
-        about="tensors built on the CPU",
+        about="tensors created on the CPU and copied to the GPU",
         stage=Stage.IDLE,
         needs=(GPU_WORK,),
         lesson="07_host_to_device",
     ),
     Rule(
-        ask=host_syncs, about="waits for the GPU", stage=Stage.IDLE, needs=(GPU_WORK,), lesson="12_launch_fusion_graphs"
+        ask=host_syncs,
+        about="host-device synchronisation",
+        stage=Stage.IDLE,
+        needs=(GPU_WORK,),
+        lesson="12_launch_fusion_graphs",
     ),
     # Several GPUs.
-    Rule(ask=straggler, about="ranks that the others wait for", stage=Stage.ENVIRONMENT, needs=(PEERS, GPU_WORK)),
+    Rule(ask=straggler, about="stragglers among the ranks", stage=Stage.ENVIRONMENT, needs=(PEERS, GPU_WORK)),
     Rule(
         ask=exposed_communication,
-        about="communication that nothing hides",
+        about="exposed communication",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("straggler", "small_buckets", "data_parallel"),
     ),
     Rule(
         ask=small_buckets,
-        about="the size of what is communicated at once",
+        about="the bucket size of all-reduces",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("straggler",),
     ),
-    Rule(ask=data_parallel, about="one process that feeds several GPUs", stage=Stage.BUSY, needs=(GPU_WORK,)),
-    Rule(ask=idle_gpus, about="GPUs that do nothing", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
+    Rule(
+        ask=data_parallel, about="DataParallel instead of DistributedDataParallel", stage=Stage.BUSY, needs=(GPU_WORK,)
+    ),
+    Rule(ask=idle_gpus, about="idle GPUs", stage=Stage.ENVIRONMENT, needs=(OTHER_GPUS,)),
     # Kernels and operators.
     Rule(
         ask=no_tf32,
-        about="float32 products beside the tensor cores",
+        about="float32 matrix products without TF32",
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
         lesson="08_mixed_precision",
     ),
     Rule(
         ask=no_mixed_precision,
-        about="the precision of matrix products",
+        about="matrix products without mixed precision",
         stage=Stage.BUSY,
         needs=(GPU_WORK, NVIDIA),
         masked_by=("no_tf32",),
         lesson="08_mixed_precision",
     ),
-    Rule(ask=misaligned_shapes, about="sizes of matrix products", stage=Stage.BUSY, needs=(GPU_WORK, NVIDIA)),
-    Rule(ask=layout_conversions, about="the layout of images", stage=Stage.BUSY, needs=(GPU_WORK,)),
-    Rule(ask=unfused_optimizer, about="the optimizer's step", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
     Rule(
-        ask=unfused_elementwise, about="chains of elementwise work", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"
+        ask=misaligned_shapes,
+        about="matrix dimensions that tensor cores handle badly",
+        stage=Stage.BUSY,
+        needs=(GPU_WORK, NVIDIA),
+    ),
+    Rule(
+        ask=layout_conversions, about="NCHW/NHWC conversions around convolutions", stage=Stage.BUSY, needs=(GPU_WORK,)
+    ),
+    Rule(ask=unfused_optimizer, about="unfused optimizer steps", stage=Stage.BUSY, lesson="12_launch_fusion_graphs"),
+    Rule(
+        ask=unfused_elementwise,
+        about="unfused elementwise operators",
+        stage=Stage.BUSY,
+        lesson="12_launch_fusion_graphs",
     ),
     Rule(
         ask=memory_bound,
-        about="kernels that the memory limits",
+        about="memory-bound elementwise kernels",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("unfused_elementwise", "unfused_optimizer", "layout_conversions"),
         lesson="12_launch_fusion_graphs",
     ),
-    Rule(ask=gather_scatter, about="kernels that follow an index", stage=Stage.BUSY, needs=(GPU_WORK,)),
+    Rule(ask=gather_scatter, about="gather/scatter kernels", stage=Stage.BUSY, needs=(GPU_WORK,)),
     Rule(
         ask=small_batch,
-        about="batches too small for the GPU",
+        about="batches too small to fill the GPU",
         stage=Stage.BUSY,
         needs=(GPU_WORK,),
         masked_by=("dispatch_bound", "unfused_optimizer"),
@@ -212,14 +236,14 @@ RULES: tuple[Rule, ...] = (
     # Memory.
     Rule(
         ask=allocator_thrash,
-        about="memory asked for in every step",
+        about="cudaMalloc/cudaFree in every step",
         stage=Stage.MEMORY,
         needs=(GPU_WORK,),
         lesson="09_memory_anatomy_and_oom",
     ),
     Rule(
         ask=fragmentation,
-        about="memory in pieces",
+        about="fragmentation of GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
         masked_by=("out_of_memory",),
@@ -227,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ask=memory_growth,
-        about="memory that grows",
+        about="memory that grows from step to step",
         stage=Stage.MEMORY,
         needs=(),
         masked_by=("out_of_memory",),
@@ -235,22 +259,22 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ask=unused_gpu_memory,
-        about="free GPU memory",
+        about="unused GPU memory",
         stage=Stage.MEMORY,
         needs=(ALLOCATOR,),
-        masked_by=(*_LATE_BATCHES, "host_python", "gil_contention", "unexplained_idle", "small_batch"),
+        masked_by=(*_LATE_BATCH_RULES, "host_python", "gil_contention", "unexplained_idle", "small_batch"),
         lesson="03_parallel_work_and_batch",
     ),
-    # What is simply so.
+    # Facts that are not faults.
     Rule(
         ask=memory_traffic,
-        about="what keeps the GPU busy",
+        about="memory traffic against arithmetic",
         stage=Stage.STATE,
         needs=(GPU_SENSORS, GPU_LOAD),
         masked_by=("memory_bound", "unfused_elementwise"),
         lesson="01_what_is_utilisation",
     ),
-    Rule(ask=gpu_held_idle, about="a GPU that is held unused", stage=Stage.STATE, needs=(GPU_SENSORS,)),
-    Rule(ask=slow_first_step, about="the first steps", stage=Stage.STATE, needs=(MARKS, REAL)),
-    Rule(ask=device_bound, about="a device that is simply busy", stage=Stage.STATE, lesson="01_what_is_utilisation"),
+    Rule(ask=gpu_held_idle, about="a GPU that is reserved but idle", stage=Stage.STATE, needs=(GPU_SENSORS,)),
+    Rule(ask=slow_first_step, about="slow first steps", stage=Stage.STATE, needs=(MARKS, REAL)),
+    Rule(ask=device_bound, about="a fully used device", stage=Stage.STATE, lesson="01_what_is_utilisation"),
 )

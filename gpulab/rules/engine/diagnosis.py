@@ -1,4 +1,4 @@
-"""Ask every rule; rank the answers; say what could not be asked, and what will limit next."""
+"""Diagnose one run: evaluate every rule, rank the findings, and name what could not be judged and what limits next."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from gpulab.rules.engine.rule import Rule, Stage
 from gpulab.run import Run
 from gpulab.wording import percent
 
-NEXT_WORTH_FRAC = 0.05
-EXPLAINED_FRAC = 0.5  # a finding of which another explains this much is not told twice
+_MIN_NEXT_FRAC = 0.05  # smaller parts of the step are not named as the next limit
+_EXPLAINED_FRAC = 0.5  # a finding is masked if another finding covers this much of its time
 
 Answer = tuple[Rule, Finding | Unjudged | None]
 
 
 def diagnose(run: Run, peers: Sequence[Run] = (), history: History = NO_HISTORY) -> Diagnosis:
-    """What is worth changing in this run, first things first; never raises for what a run lacks, it says so.
+    """Return the ranked findings for one run. Never raises for missing data: rules without their inputs are not judged.
 
-    `peers`: the runs of all ranks where it is one of several; some questions need them all. `history`: what earlier
-    predictions on this machine taught.
+    `peers`: the runs of all ranks if this is one of several; some rules need them all. `history`: predictions that were
+    measured earlier on this machine.
     """
-    found_steps = steps(run)
-    seen = Evidence(run, found_steps, ledger(run, found_steps), tuple(peers), history, diagnose)
-    answers = [(rule, _answer(rule, seen)) for rule in RULES]
-    found, masked = ranked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
+    steps_of_run = steps(run)
+    evidence = Evidence(run, steps_of_run, ledger(run, steps_of_run), tuple(peers), history, diagnose)
+    answers = [(rule, _judge(rule, evidence)) for rule in RULES]
+    findings, masked = ranked([(rule, answer) for rule, answer in answers if isinstance(answer, Finding)])
     unjudged = tuple(answer for _, answer in answers if isinstance(answer, Unjudged))
-    first = next((finding for finding in found if not finding.aside), None)
+    first = next((finding for finding in findings if not finding.aside), None)
     return Diagnosis(
         run=run,
-        steps=found_steps,
-        ledger=seen.accounts,
-        findings=found,
+        steps=steps_of_run,
+        ledger=evidence.accounts,
+        findings=findings,
         unjudged=unjudged,
-        verdict=first.claim if first else _nothing(seen, unjudged),
-        next_limit=_next_limit(seen.ledger, first) if first and first.gain and first.parts else None,
+        verdict=first.claim if first else _verdict_without_finding(evidence, unjudged),
+        next_limit=_next_limit(evidence.ledger, first) if first and first.gain and first.parts else None,
         masked=masked,
-        together=_together(seen, found),
+        together=_combined_bound(evidence, findings),
     )
 
 
-def _answer(rule: Rule, seen: Evidence) -> Finding | Unjudged | None:
-    lacking = unmet(rule.needs, seen)
-    answer = rule.ask(seen) if lacking is None else Unjudged(why=lacking[0], fix=lacking[1])
+def _judge(rule: Rule, evidence: Evidence) -> Finding | Unjudged | None:
+    missing = unmet(rule.needs, evidence)
+    answer = rule.ask(evidence) if missing is None else Unjudged(why=missing[0], fix=missing[1])
     if isinstance(answer, Unjudged):
         return replace(answer, rule=rule.name, about=answer.about or rule.about)
-    return answer and _stamped(rule, answer, seen)
+    return answer and _with_rule_facts(rule, answer, evidence)
 
 
-def _stamped(rule: Rule, finding: Finding, seen: Evidence) -> Finding:
-    """The finding with the name, topic and lesson of its rule, and with the confidence that the recording allows."""
-    confidence, why = seen.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
+def _with_rule_facts(rule: Rule, finding: Finding, evidence: Evidence) -> Finding:
+    """Return the finding with the name, topic and lesson of its rule, and the confidence that the recording allows."""
+    confidence, why = evidence.confidence(finding.confidence) if finding.from_steps else (finding.confidence, "")
     return replace(
         finding,
         rule=rule.name,
@@ -70,68 +70,72 @@ def _stamped(rule: Rule, finding: Finding, seen: Evidence) -> Finding:
 
 
 def ranked(answers: Iterable[tuple[Rule, Finding]]) -> tuple[tuple[Finding, ...], tuple[Masked, ...]]:
-    """The findings that no other explains, first things first; and those that one does."""
-    told = list(answers)
-    by = {
-        rule.name: next((other for _, other in told if _explains(other, finding, rule)), None) for rule, finding in told
+    """Split findings into those to report, ranked, and those that another finding explains."""
+    pairs = list(answers)
+    explained_by = {
+        rule.name: next((other for _, other in pairs if _explains(other, finding, rule)), None)
+        for rule, finding in pairs
     }
-    left = [(rule, finding) for rule, finding in told if by[rule.name] is None]
-    left.sort(key=lambda each: (not each[1].urgent, each[1].aside, -each[1].saves_ns, each[0].stage))
+    reported = [(rule, finding) for rule, finding in pairs if explained_by[rule.name] is None]
+    reported.sort(key=lambda pair: (not pair[1].urgent, pair[1].aside, -pair[1].saves_ns, pair[0].stage))
     masked = tuple(
-        Masked(finding=finding, by=other.rule) for rule, finding in told if (other := by[rule.name]) is not None
+        Masked(finding=finding, by=other.rule)
+        for rule, finding in pairs
+        if (other := explained_by[rule.name]) is not None
     )
-    return tuple(finding for _, finding in left), masked
+    return tuple(finding for _, finding in reported), masked
 
 
 def _explains(other: Finding, finding: Finding, rule: Rule) -> bool:
-    """Whether the other finding is about the same time; one that shows no time of its own explains by being there."""
+    """Whether the other finding covers the same time; a finding without spans explains by being present."""
     if rule.name in other.explains:
-        return other.saves_ns >= EXPLAINED_FRAC * finding.saves_ns
+        return other.saves_ns >= _EXPLAINED_FRAC * finding.saves_ns
     if other.rule not in rule.masked_by:
         return False
     if not finding.shown_by.total_ns or not other.shown_by.total_ns:
         return True
     shared_ns = intersect(finding.shown_by, other.shown_by).total_ns
-    return shared_ns >= EXPLAINED_FRAC * finding.shown_by.total_ns
+    return shared_ns >= _EXPLAINED_FRAC * finding.shown_by.total_ns
 
 
-def _together(seen: Evidence, found: Sequence[Finding]) -> float | None:
-    """The bound of mending all idle causes at once: never the product of theirs, as they may share time."""
+def _combined_bound(evidence: Evidence, findings: Sequence[Finding]) -> float | None:
+    """Return the bound of fixing all idle causes at once, never the product of their bounds: they may share time."""
     stages = {rule.name: rule.stage for rule in RULES}
-    idle = [each for each in found if each.gain and each.parts and stages.get(each.rule) == Stage.IDLE]
+    idle = [each for each in findings if each.gain and each.parts and stages.get(each.rule) == Stage.IDLE]
     if len(idle) < 2:
         return None
-    left = 1 - seen.ledger.share(*sorted({key for each in idle for key in each.parts}))
+    rest = 1 - evidence.ledger.share(*sorted({key for each in idle for key in each.parts}))
     best = max(each.gain.bound for each in idle if each.gain)
-    return max(best, 1 / left) if left > 0 else None
+    return max(best, 1 / rest) if rest > 0 else None
 
 
-def _nothing(seen: Evidence, unjudged: Sequence[Unjudged]) -> str:
-    if seen.accounts is None:
-        return f"Not judged: {without_ledger(seen)[0]}."
-    doubt = max(unjudged, key=lambda each: each.open_frac, default=None)
-    if doubt is not None and doubt.open_frac:
-        return f"No cause can be named: {doubt.why}."
-    idle = [part for part in seen.ledger.parts if not part.busy]
-    most = max(idle, key=lambda part: seen.ledger.frac(part.key))
+def _verdict_without_finding(evidence: Evidence, unjudged: Sequence[Unjudged]) -> str:
+    if evidence.accounts is None:
+        return f"Not judged: {without_ledger(evidence)[0]}."
+    uncertain = max(unjudged, key=lambda answer: answer.open_frac, default=None)
+    if uncertain is not None and uncertain.open_frac:
+        return f"The cause is unknown: {uncertain.why}."
+    idle_parts = [part for part in evidence.ledger.parts if not part.busy]
+    largest = max(idle_parts, key=lambda part: evidence.ledger.frac(part.key))
+    largest_share = percent(evidence.ledger.frac(largest.key))
     return (
         "Nothing worth changing: no single cause takes much of a step "
-        f"(idle {percent(seen.ledger.idle_frac)}, most of it {most.label}: {percent(seen.ledger.frac(most.key))})."
+        f"(idle {percent(evidence.ledger.idle_frac)}, most of it {largest.label}: {largest_share})."
     )
 
 
-def _next_limit(accounts: Ledger, first: Finding) -> str | None:
-    """The largest part of the step once the first finding's part is gone; its share is of what is left."""
-    mended = first.parts
-    left = 1 - accounts.frac(*mended)
-    if left < NEXT_WORTH_FRAC:
-        return None  # next to nothing else was seen, so nothing can be said of what comes then
-    alone = [part for part in accounts.parts if not part.busy and part.key not in DISPATCHING]
-    groups: list[tuple[str, tuple[str, ...]]] = [(part.label, (part.key,)) for part in alone]
-    groups.append(("calling operators", DISPATCHING))
-    rest = [(accounts.frac(*keys) / left, label) for label, keys in groups if not set(keys) & set(mended)]
-    share, label = max(rest)
-    work = accounts.frac(*(part.key for part in accounts.parts if part.busy and part.key not in mended)) / left
-    if work >= share or share < NEXT_WORTH_FRAC:
-        return f"the compute itself ({percent(work)} of what is left)"
-    return f"{label} ({percent(share)} of what is left)"
+def _next_limit(ledger: Ledger, first: Finding) -> str | None:
+    """Return the largest part of the step after the first finding is fixed, as a share of the remaining step."""
+    fixed = first.parts
+    remaining = 1 - ledger.frac(*fixed)
+    if remaining < _MIN_NEXT_FRAC:
+        return None  # almost nothing else was measured, so the next limit is unknown
+    separate = [part for part in ledger.parts if not part.busy and part.key not in DISPATCHING]
+    groups: list[tuple[str, tuple[str, ...]]] = [(part.label, (part.key,)) for part in separate]
+    groups.append(("operator dispatch", DISPATCHING))
+    shares = [(ledger.frac(*keys) / remaining, label) for label, keys in groups if not set(keys) & set(fixed)]
+    share, label = max(shares)
+    work = ledger.frac(*(part.key for part in ledger.parts if part.busy and part.key not in fixed)) / remaining
+    if work >= share or share < _MIN_NEXT_FRAC:
+        return f"compute ({percent(work)} of the remaining step)"
+    return f"{label} ({percent(share)} of the remaining step)"

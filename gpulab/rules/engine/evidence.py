@@ -1,4 +1,4 @@
-"""What every rule is given: the run, its steps, its ledger, and the figures they share, worked out once."""
+"""Evidence: the input of every rule: the run, its steps, its ledger, and cached results of analyses."""
 
 from __future__ import annotations
 
@@ -29,103 +29,103 @@ from gpulab.wording import count, number
 
 T = TypeVar("T")
 
-# Work on a CPU that waits or is interrupted finds cold caches and sleeping threads; alone it is faster by so much of
-# the share that was taken away: what was left of a step took 0.4 to 0.9 of the time it had taken before.
-WARMER_FRAC = 0.65
-DRAWS = 40  # of the unknowns, for the gain of a finding
-MOST_SWEPT = 60_000  # stops and device work of which as many draws take some 0.3 s
-HEAVY_INFLATION = 1.6  # traced steps this much longer are another program than the one to judge
+# CPU work that is interrupted finds cold caches and sleeping threads afterwards. Without interruptions it is faster by
+# this fraction of the share of the step that they took: measured, the remaining work took 0.4 to 0.9 of its time.
+_WARM_CACHE_FRAC = 0.65
+_DRAWS = 40  # random draws of the unknown quantities, for the gain of a finding
+_MAX_GRAPH_NODES = 60_000  # host stops and device ops; 40 draws of a graph of this size take about 0.3 s
+_HEAVY_INFLATION = 1.6  # traced steps this many times as long do not represent the un-profiled loop
 
 
 def warmed_ns(left_ns: int, step_ns: int) -> int:
-    """How long what is left of a step may take at the least, once nothing interrupts it any more."""
-    return max(1, round(left_ns * (1 - WARMER_FRAC * (1 - left_ns / step_ns))))
+    """Return the shortest time that the rest of a step may take once nothing interrupts it."""
+    return max(1, round(left_ns * (1 - _WARM_CACHE_FRAC * (1 - left_ns / step_ns))))
 
 
-def samples_for(ready: Scene) -> int:
-    """How many draws of the unknowns a rule can afford: for a very large run the two ends alone."""
-    return DRAWS if len(ready.graph.host) + len(ready.graph.device) <= MOST_SWEPT else 2
+def _affordable_samples(scene: Scene) -> int:
+    """Return how many draws of the unknowns a rule can afford: for a very large run only the two extremes."""
+    return _DRAWS if len(scene.graph.host) + len(scene.graph.device) <= _MAX_GRAPH_NODES else 2
 
 
-def gain_of(told: Prediction, basis: str = "", floor_means: str = "") -> Gain:
-    """A prediction as a gain: for the same work, and never worse than leaving everything as it is."""
-    step_ns, work = told.step_ns, told.work
-    floor_ns = min(step_ns, max(1, round(told.floor_ns / work)))
-    best_ns = min(step_ns, max(floor_ns, round(told.best_ns / work)))
+def gain_of(prediction: Prediction, basis: str = "", floor_means: str = "") -> Gain:
+    """Convert a prediction to a gain: for the same amount of work, and never slower than the step before."""
+    step_ns, work = prediction.step_ns, prediction.work
+    floor_ns = min(step_ns, max(1, round(prediction.floor_ns / work)))
+    best_ns = min(step_ns, max(floor_ns, round(prediction.best_ns / work)))
     return Gain(
         step_ns=step_ns,
         best_ns=best_ns,
-        worst_ns=min(step_ns, max(best_ns, round(told.worst_ns / work))),
+        worst_ns=min(step_ns, max(best_ns, round(prediction.worst_ns / work))),
         floor_ns=floor_ns,
-        basis=basis or f"replaying the step with {', '.join(map(str, told.chosen))}",
-        floor_means=floor_means or told.floor_means,
+        basis=basis or f"replaying the step with {', '.join(map(str, prediction.chosen))}",
+        floor_means=floor_means or prediction.floor_means,
         work=work,
     )
 
 
 def _bound_only(gain: Gain, why: str) -> Gain:
-    """Anything between nothing and all: what is left where no replay is to be trusted."""
-    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only, as {why}")
+    """Return the gain as a range from nothing to the bound, for a run whose replay is not reliable."""
+    return replace(gain, best_ns=gain.floor_ns, worst_ns=gain.step_ns, basis=f"a bound only: {why}")
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """A run with the figures that rules ask about; frozen but for what is worked out on demand."""
+    """A run and the results that rules ask for; frozen except for its cache."""
 
     run: Run
     steps: Steps
-    accounts: Ledger | None  # None where no step was recorded with events: see LEDGER in gpulab.rules.engine.needs
-    peers: tuple[Run, ...] = ()  # the runs of all ranks, this one among them; () where it is alone
-    history: History = NO_HISTORY  # predictions that were measured on this machine
-    diagnose_alone: Callable[[Run], Diagnosis] | None = None  # the diagnosis of a peer by itself
-    _known: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
+    accounts: Ledger | None  # None if no step was recorded with events: see LEDGER in gpulab.rules.engine.needs
+    peers: tuple[Run, ...] = ()  # the runs of all ranks, including this one; () for a single run
+    history: History = NO_HISTORY  # predictions that were checked by measurement on this machine
+    diagnose_alone: Callable[[Run], Diagnosis] | None = None  # diagnoses a peer as a single run
+    _results: dict[Callable[..., Any], Any] = field(default_factory=dict, repr=False)
 
     @property
     def ledger(self) -> Ledger:
-        """Where each step's time went; only for rules that need it."""
-        assert self.accounts is not None, "a rule that asks for the ledger names LEDGER or GPU_WORK among its needs"
+        """The ledger of the steps, for rules whose needs include it."""
+        assert self.accounts is not None, "a rule that uses the ledger must list LEDGER or GPU_WORK in its needs"
         return self.accounts
 
-    def once(self, ask: Callable[[Run, Steps, Ledger], T]) -> T:
-        """What an analysis answers for this run, worked out once however many rules ask."""
-        if ask not in self._known:
-            self._known[ask] = ask(self.run, self.steps, self.ledger)
-        answer: T = self._known[ask]
-        return answer
+    def once(self, analyse: Callable[[Run, Steps, Ledger], T]) -> T:
+        """Return the result of an analysis of this run, computed once however many rules ask for it."""
+        if analyse not in self._results:
+            self._results[analyse] = analyse(self.run, self.steps, self.ledger)
+        result: T = self._results[analyse]
+        return result
 
     @cached_property
     def names(self) -> Names:
-        """What the user calls the things a fix speaks of."""
+        """The user's own variable names, for the code of fixes."""
         return names(self.run)
 
     @property
     def feeding(self) -> Feeding | None:
-        """What feeding the model costs; None without a DataLoader."""
+        """The cost of data loading; None without a DataLoader."""
         return self.once(feeding)
 
     @property
     def launching(self) -> Launching | None:
-        """How work is started; None where none was."""
+        """How device work is launched; None if there was none."""
         return self.once(launching)
 
     @cached_property
     def python_frame(self) -> Frame | None:
-        """The user's frame that ran while nothing of PyTorch did; None where not told."""
+        """The user's frame that ran outside PyTorch; None if unknown."""
         return frame_of(self.run, self.ledger.spans["python"])
 
     @cached_property
     def scene(self) -> Scene:
-        """The run made ready for what-ifs."""
+        """The run prepared for what-if replays."""
         return scene(self.run, self.steps, self.ledger)
 
     @cached_property
     def arrivals(self) -> Arrivals | None:
-        """Which rank the others wait for; None where this run is alone, or the ranks cannot be compared."""
+        """The arrival times of all ranks at collectives; None for a single run or if the ranks cannot be compared."""
         return arrivals(self.peers) if len(self.peers) > 1 else None
 
     @cached_property
     def missing_work(self) -> str | None:
-        """Why the GPU's work is not in the run although there was some; the CPU is judged in its place."""
+        """Why the GPU's work is missing from the run although there was some; the CPU is judged instead."""
         return missing_work(self.run)
 
     @cached_property
@@ -136,21 +136,21 @@ class Evidence:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU is the device; otherwise the CPU is. Without events, whether there is one."""
+        """Whether the device is a GPU, otherwise it is the CPU. Without events, whether there is a GPU."""
         return self.accounts.device == "gpu" if self.accounts else bool(self.run.machine.gpus)
 
     @property
     def step_ns(self) -> int:
         """The step time that predictions start from."""
-        assert self.steps.step_ns is not None, "there is a ledger only where there are interior steps"
+        assert self.steps.step_ns is not None, "a run with a ledger has interior steps"
         return self.steps.step_ns
 
     def plain_ns(self, traced_ns: int) -> int:
-        """A traced duration scaled to the un-profiled step."""
+        """Scale a traced duration to the un-profiled step."""
         return round(traced_ns * self.step_ns / max(1, self.steps.traced_ns or self.step_ns))
 
     def without_recording(self, exposed_ns: int) -> int:
-        """What the cost of calling operators is in the un-profiled step: recording adds to that, and to little else."""
+        """Return the dispatch cost without profiler overhead, which lengthens calls and little else."""
         added_ns = max(0, (self.steps.traced_ns or 0) - (self.steps.plain_ns or self.steps.traced_ns or 0))
         return max(0, exposed_ns - added_ns)
 
@@ -162,14 +162,14 @@ class Evidence:
         realised: tuple[float, float] = (REALISED_FRAC, 1.0),
         spans: Spans | None = None,
     ) -> Gain:
-        """The gain of removing a cause that costs so much of the un-profiled step, and how much of that is likely.
+        """Return the gain of removing a cause that costs `exposed_ns` of the un-profiled step.
 
-        `spans`: when it happened in the recording; the step is then replayed without that. Where none are given, what
-        it costs is taken off the step.
+        `realised`: the fractions of that cost that go away at worst and at best. `spans`: when the cause occurred in
+        the recording; the step is then replayed without them. Without spans, the cost is subtracted from the step.
         """
         left_ns = max(1, self.step_ns - exposed_ns)
         floor_ns = left_ns if self.on_gpu else warmed_ns(left_ns, self.step_ns)
-        plain = Gain(
+        gain = Gain(
             step_ns=self.step_ns,
             best_ns=round(self.step_ns - realised[1] * (self.step_ns - floor_ns)),
             worst_ns=round(self.step_ns - realised[0] * (self.step_ns - left_ns)),
@@ -178,56 +178,56 @@ class Evidence:
             floor_means=floor_means,
         )
         if spans is None or not spans.total_ns:
-            return plain
-        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), plain)
+            return gain
+        return self.replayed(without("removed", spans, (*realised, 1.0), cut=self._cut(spans, exposed_ns)), gain)
 
     def _cut(self, spans: Spans, exposed_ns: int) -> float:
-        """The share of these spans that is the cause's: part may be another's, or the recording's own."""
+        """Return the share of these spans that is due to the cause, rather than to another cause or to the profiler."""
         if self.scene.quality.refusal is not None:
             return 1.0
-        whole = swept(without("all", spans, (1.0, 1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
-        most_ns = self.step_ns - self.scene.scaled_ns(whole.step_ns, MIDDLE)
+        without_spans = swept(without("all", spans, (1.0, 1.0, 1.0)).rewrite.ceiling(self.scene.graph, True))
+        most_ns = self.step_ns - self.scene.scaled_ns(without_spans.step_ns, MIDDLE)
         return min(1.0, exposed_ns / max(1.0, most_ns))
 
-    def replayed(self, what: Chosen, otherwise: Gain) -> Gain:
-        """The gain of a rewrite, by replaying the run with it; `otherwise` is worked out without a replay.
+    def replayed(self, rewrite: Chosen, otherwise: Gain) -> Gain:
+        """Return the gain of a rewrite, by replaying the run with it. `otherwise`: the gain computed without a replay.
 
-        Where the replay is not to be trusted, only the bound of that is left: anything between nothing and all.
+        If the replay is not reliable, only the bound of `otherwise` remains: anything from nothing to the bound.
         """
-        refusal = untold(self.scene, (what,))
+        refusal = untold(self.scene, (rewrite,))
         if refusal is not None:
             return _bound_only(otherwise, refusal)
-        return gain_of(self._told((what,)), otherwise.basis, otherwise.floor_means)
+        return gain_of(self._predict((rewrite,)), otherwise.basis, otherwise.floor_means)
 
-    def _told(self, rewrites: tuple[Chosen, ...]) -> Prediction:
-        return predict(self.scene, rewrites, samples=samples_for(self.scene), history=self.history)
+    def _predict(self, rewrites: tuple[Chosen, ...]) -> Prediction:
+        return predict(self.scene, rewrites, samples=_affordable_samples(self.scene), history=self.history)
 
     def typed(self, rewrites: str) -> str:
-        """The rewrites as a person may type them, where this run can tell of them; "" where not."""
+        """Return these rewrites as typed for a what-if if they apply to this run, else ""."""
         return rewrites if rewrites and untold(self.scene, chosen(rewrites)) is None else ""
 
     def predicted(self, rewrites: str, otherwise: Gain) -> Gain:
-        """The gain of rewrites that are known by name, where this run can tell of them; `otherwise` where not."""
+        """Return the gain of named rewrites if they apply to this run, else `otherwise`."""
         if self.scene.quality.refusal is not None:
             return _bound_only(otherwise, self.scene.quality.refusal)
         if not self.typed(rewrites):
             return otherwise
-        return gain_of(self._told(chosen(rewrites)))
+        return gain_of(self._predict(chosen(rewrites)))
 
     def step_share(self, dur_ns: float) -> float:
-        """A duration as a share of the traced step."""
+        """Return a duration as a share of the traced step."""
         return dur_ns / max(1, self.steps.traced_ns or 1)
 
     def confidence(self, best: str) -> tuple[str, str]:
-        """The confidence a rule claims and its reason, lowered where there are too few interior steps for a median."""
+        """Lower the confidence of a rule if the recording is poor; return it with the reason."""
         lower = {CERTAIN: LIKELY, LIKELY: SUSPECT}.get(best, SUSPECT)
         inflation = self.steps.inflation or 1.0
         if self.missing_work:
             return SUSPECT, self.missing_work
-        if inflation > HEAVY_INFLATION:
-            return SUSPECT, f"recording made a step {number(inflation, 2)} times as long"
+        if inflation > _HEAVY_INFLATION:
+            return SUSPECT, f"the profiler made a step {number(inflation, 2)} times as long"
         if self.steps.found_by == "whole run":
-            return lower, "no loop was found, so all that was recorded is judged as one step"
+            return lower, "no training loop was found, so the whole recording is judged as one step"
         if self.steps.few:
             return lower, f"only {count(int(self.steps.interior.sum()), 'interior step')} recorded"
         return best, ""

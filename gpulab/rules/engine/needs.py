@@ -1,4 +1,4 @@
-"""What must have been recorded for a rule to be asked; where it was not, the rule is not judged, with these words."""
+"""What a rule needs from a recording; without it the rule is not judged, and the need says why and what to record."""
 
 from __future__ import annotations
 
@@ -10,87 +10,87 @@ from gpulab.rules.engine.evidence import Evidence
 
 @dataclass(frozen=True)
 class Need:
-    """Something a rule cannot do without: whether it is there, why it may not be, and what to record."""
+    """An input that a rule needs: how to check for it, why it may be missing, and what to record."""
 
     met: Callable[[Evidence], bool]
-    why: str  # a clause: "no GPU work was recorded in this run"
-    fix: str  # what to do so that it is there the next time
-    real: bool = False  # it is read from a real machine, so a virtual GPU never has it
+    why: str  # why it is missing, a clause: "no GPU work was recorded in this run"
+    fix: str  # what to record next time
+    real: bool = False  # read from a real machine, so a virtual GPU never has it
 
 
 LEDGER = Need(
-    lambda seen: seen.accounts is not None,
+    lambda evidence: evidence.accounts is not None,
     "no complete step was recorded",
     "let the loop run for at least six steps, without --level sensors",
 )
 GPU_WORK = Need(
-    lambda seen: seen.accounts is not None and seen.on_gpu,
+    lambda evidence: evidence.accounts is not None and evidence.on_gpu,
     "no GPU work was recorded in this run",
     "profile on a machine with a GPU",
 )
 GPU_SENSORS = Need(
-    lambda seen: len(seen.run.gpu_rows) > 0,
+    lambda evidence: len(evidence.run.gpu_rows) > 0,
     "no GPU sensors were read",
-    "profile here on a machine with an NVIDIA GPU: a trace from elsewhere has no sensors",
+    "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace has no sensor readings",
     real=True,
 )
 HOST_SENSORS = Need(
-    lambda seen: len(seen.run.host_rows) > 1,
-    "the host was not sampled",
-    "record the loop with %%gpuprofile: a trace from elsewhere has no sensors",
+    lambda evidence: len(evidence.run.host_rows) > 1,
+    "CPU and memory of the host were not sampled",
+    "record the loop with %%gpuprofile: an imported trace has no sensor readings",
     real=True,
 )
 MARKS = Need(
-    lambda seen: len(seen.run.mark_rows) > 0,
-    "steps outside the recorded ones were not timed",
-    "record the loop with %%gpuprofile: a trace from elsewhere tells of the recorded steps only",
+    lambda evidence: len(evidence.run.mark_rows) > 0,
+    "steps outside the traced ones were not timed",
+    "record the loop with %%gpuprofile: an imported trace holds the traced steps only",
 )
 STALLS = Need(
-    lambda seen: len(seen.run.stall_rows) > 0 or len(seen.run.host_rows) > 1,
+    lambda evidence: len(evidence.run.stall_rows) > 0 or len(evidence.run.host_rows) > 1,
     "garbage collections and compilations were not recorded",
-    "record the loop with %%gpuprofile: a trace from elsewhere does not tell of them",
+    "record the loop with %%gpuprofile: an imported trace does not hold them",
     real=True,
 )
 ALLOCATOR = Need(
-    lambda seen: len(seen.run.allocator_rows) > 0,
-    "PyTorch's CUDA allocator was not read",
-    "profile here on a machine with a GPU",
+    lambda evidence: len(evidence.run.allocator_rows) > 0,
+    "the statistics of PyTorch's CUDA allocator were not read",
+    "profile with %%gpuprofile on a machine with a GPU",
 )
 REAL = Need(
-    lambda seen: seen.run.source.how != "virtual",
-    "a virtual GPU is only worked out: nothing of this was measured",
-    "%%gpuprofile tells it on a real machine",
+    lambda evidence: evidence.run.source.how != "virtual",
+    "a virtual GPU is simulated: this was not measured",
+    "record the loop with %%gpuprofile on a real machine",
 )
 PEERS = Need(
-    lambda seen: len(seen.peers) > 1,
-    "one rank alone does not tell",
+    lambda evidence: len(evidence.peers) > 1,
+    "the traces of the other ranks are needed",
     'load the traces of all ranks together: gpulab.load("folder/")',
 )
 
 
-def unmet(needs: tuple[Need, ...], seen: Evidence) -> tuple[str, str] | None:
-    """Why a rule with these needs cannot be asked, and what to do; None where it can."""
+def unmet(needs: tuple[Need, ...], evidence: Evidence) -> tuple[str, str] | None:
+    """Return why a rule with these needs cannot judge the run, and what to record; None if all needs are met."""
     for need in needs:
-        if need.met(seen):
+        if need.met(evidence):
             continue
-        if seen.accounts is None and need in (LEDGER, GPU_WORK):
-            return without_ledger(seen)
-        if need.real and not REAL.met(seen):
+        if evidence.accounts is None and need in (LEDGER, GPU_WORK):
+            return without_ledger(evidence)
+        if need.real and not REAL.met(evidence):
             return REAL.why, REAL.fix
-        if need is GPU_WORK and seen.missing_work:
-            return seen.missing_work, "record it again, to the end"
+        if need is GPU_WORK and evidence.missing_work:
+            return evidence.missing_work, "record the run again and let it finish"
         return need.why, need.fix
     return None
 
 
-def without_ledger(seen: Evidence) -> tuple[str, str]:
-    """Why there are no steps to account for, and what to do."""
-    run = seen.run
+def without_ledger(evidence: Evidence) -> tuple[str, str]:
+    """Return why the run has no ledger of its steps, and what to record."""
+    run = evidence.run
     if run.recording.level == "sensors":
         return "only sensors and step marks were recorded", "run the cell again without --level sensors"
     if run.recording.left_out and not len(run.event_rows):
         gap = run.recording.left_out[0]
         return gap.why, gap.fix
     if not len(run.event_rows):
-        return "nothing of PyTorch ran while the profiler was on", "profile the cell that holds the training loop"
+        return "PyTorch ran no operator while the profiler was on", "profile the cell that holds the training loop"
     return "no complete step was recorded", "let the loop run for at least six steps"

@@ -7,18 +7,23 @@ from gpulab.wording import article, count, duration, percent
 
 
 def idle_share(evidence: Evidence, frac: float) -> str:
-    """The start of a claim about idle time: "GPU idle 41 % of each step"."""
+    """Return the start of a claim about idle time: "GPU idle 41 % of each step"."""
     subject = "GPU idle" if evidence.on_gpu else "The model waits"
     return f"{subject} {percent(frac)} {of_each_step(evidence)}"
 
 
+def no_kernel_share(evidence: Evidence, frac: float) -> str:
+    """Return the start of a claim about time without compute: "The GPU runs no kernel during 12 % of each step"."""
+    return f"The GPU runs no kernel during {percent(frac)} {of_each_step(evidence)}"
+
+
 def of_each_step(evidence: Evidence) -> str:
-    """The whole that a share refers to: each step, or the recorded time of a run without steps."""
+    """Return the whole of a share: "of each step", or "of the recorded time" for a run without steps."""
     return "of the recorded time" if evidence.steps.found_by == "whole run" else "of each step"
 
 
 def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
-    """A part of the traced step, compared with the whole: "12 ms of a 40 ms step"."""
+    """Return a duration and the traced step it is part of: "12 ms of a 40 ms step"."""
     if evidence.steps.traced_ns is None:
         return duration(dur_ns)
     step = duration(evidence.steps.traced_ns)
@@ -28,9 +33,10 @@ def duration_in_step(evidence: Evidence, dur_ns: int) -> str:
 
 
 def range_over_steps(evidence: Evidence, *keys: str) -> str:
-    """The number of interior steps, and the range of some parts of the ledger over them."""
+    """Return the number of interior steps and the range of these ledger parts over them."""
     low_ns, high_ns = evidence.ledger.range_ns(*keys)
     steps = len(evidence.ledger.step_ns)
     if steps == 1:
         return "1 interior step"
-    return f"{count(steps, 'interior step')}, spread {duration(low_ns)} to {duration(high_ns)}"
+    low, high = duration(low_ns), duration(high_ns)
+    return f"{count(steps, 'interior step')}, {low if low == high else f'{low} to {high}'} each"

@@ -1,4 +1,4 @@
-"""Rule: a question, when it can be asked, and which other findings would explain its answer."""
+"""Rule: a check on a run, what it needs, and which other findings explain its finding."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gpulab.rules.engine.needs import LEDGER, Need
 
 
 class Stage(IntEnum):
-    """The order in which causes are looked for; among findings that save the same the earlier comes first."""
+    """The order in which causes are reported; among findings with equal savings, the earlier stage comes first."""
 
-    ENDING = 0  # why the run did not end well
-    ENVIRONMENT = 1  # what scales everything: throttling, sharing, the wrong device
-    IDLE = 2  # why the device had nothing to do
-    BUSY = 3  # how it worked when it did
+    ENDING = 0  # the run failed
+    ENVIRONMENT = 1  # affects every step: throttling, sharing, the wrong device
+    IDLE = 2  # why the device was idle
+    BUSY = 3  # why busy time is longer than necessary
     MEMORY = 4
-    STATE = 5  # what is so, with nothing wrong about it
+    STATE = 5  # facts about the run that are not faults
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A question: the function that asks it, what it is about, what it needs, and what would explain its answer."""
+    """A rule: the function that checks for a cause, its inputs, and the rules whose findings explain it."""
 
     ask: Callable[[Evidence], Finding | Unjudged | None]
-    about: str  # what it judges, as a noun: "workers that are late"
+    about: str  # the cause it looks for, as a noun phrase: "too few DataLoader workers"
     stage: Stage
     needs: tuple[Need, ...] = (LEDGER,)
-    masked_by: tuple[str, ...] = ()  # rules whose finding about the same time explains this one's
-    lesson: str = ""  # the notebook of the course that teaches it, as "05_data_loading"; "" while there is none
+    masked_by: tuple[str, ...] = ()  # rules that explain this finding if theirs covers the same time
+    lesson: str = ""  # the course notebook about it, e.g. "05_data_loading"; "" if there is none
 
     @property
     def name(self) -> str:
-        """The name of the function, which is the name of the rule."""
+        """The name of the rule, which is the name of its function."""
         return self.ask.__name__
 
     @property
     def topic(self) -> str:
-        """The topic of the rule: the folder its function is in."""
+        """The topic of the rule, which is the folder of its function."""
         return self.ask.__module__.split(".")[-2]

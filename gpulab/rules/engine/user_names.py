@@ -1,4 +1,4 @@
-"""What the user calls the things a fix speaks of, so that its code can be pasted; common names where none is known."""
+"""The user's own variable names, so that printed fixes can be pasted; common names where none was recorded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpulab.run import Loader, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """Names as code: variables, or attributes as `self.model`."""
+    """Variables or attributes as code, e.g. `self.model`."""
 
     loader: str = "loader"
     dataset: str = "loader.dataset"
@@ -19,15 +19,15 @@ class Names:
 
 
 def names(run: Run) -> Names:
-    """The names that were recorded with this run, by the loader, model and optimizer that come first."""
+    """Return the names recorded with this run, those of its first loader, model and optimizer."""
     loader = next(iter(run.loaders), Loader())
     model = next((model.name for model in run.models if model.name), None)
     optimizer = next(iter(run.optimizers), None)
-    told = {
+    recorded = {
         "loader": loader.name,
         "dataset": loader.dataset_name or (f"{loader.name}.dataset" if loader.name else None),
         "model": model,
         "optimizer": optimizer.name if optimizer else None,
         "optimizer_kind": optimizer.kind if optimizer else None,
     }
-    return Names(**{name: value for name, value in told.items() if value})
+    return Names(**{name: value for name, value in recorded.items() if value})

@@ -1,4 +1,4 @@
-"""A rule about cores that more threads want than there are."""
+"""A rule about CPU oversubscription: more threads than cores."""
 
 from __future__ import annotations
 
@@ -14,83 +14,85 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain,
 from gpulab.rules.engine.phrases import idle_share, of_each_step
 from gpulab.wording import count, duration, number, percent, plural
 
-# Threads that have a core each lost it 25 times in a second of running on a quiet machine, and 300 to 400 times among
-# eight other programs; two threads and more for each core lost it 700 to 1500 times on either.
-PREEMPTED_PER_CPU_S = 550
-THROTTLED_FRAC = 0.05  # of one core's time: held back by the quota every second or so
-# What was measured on two cores, of the time by which the threads exceed them: 0.6 to 1.13 for convolutions.
-REALISED = (0.4, 1.15)
-MOST_TIMES = 8  # as many threads for each core as that was measured for
+# Preemptions per CPU second, measured: threads with a core each, 25 on a quiet machine and 300 to 400 next to eight
+# other programs; two or more threads per core, 700 to 1500 on either.
+_MIN_PREEMPTIONS_PER_CPU_S = 550
+_MIN_THROTTLED_FRAC = 0.05  # of one core's time: the quota stops threads about once a second
+# Fraction of the excess time that goes away; 0.6 to 1.13 was measured for convolutions on two cores.
+_REALISED = (0.4, 1.15)
+_MAX_THREADS_PER_CORE = 8  # the measurements end here
 
 
-def cpu_oversubscription(seen: Evidence) -> Finding | None:
-    """More threads want to run than there are cores: they take turns, and wait for one another at every operator.
+def cpu_oversubscription(evidence: Evidence) -> Finding | None:
+    """More threads want to run than there are cores: they preempt each other and wait for each other in every operator.
 
-    Proof: PyTorch computes on more threads than this process may use cores, and they are taken off their cores many
-    hundreds of times in a second of running; or the container's CPU quota holds it back; or batches are late, the
-    cores are full, and each worker computes on several threads. Confused with: operators that simply are heavy; a
-    busy neighbour, where the number of threads is right. What to do: as many threads as cores in the main process,
-    one in each worker.
+    Proof: PyTorch computes on more threads than this process may use cores, and they are preempted hundreds of times
+    per second of CPU time; or the container's CPU quota throttles them; or batches are late, the cores are full, and
+    each worker computes on several threads.
+
+    Confused with: operators that are simply expensive; another busy process, where the number of threads is right.
+
+    What to do: as many threads as cores in the main process, and one thread in each worker.
     """
-    crowd = seen.once(contention)
-    if crowd is None:
+    cpu = evidence.once(contention)
+    if cpu is None:
         return None
-    if why_late(seen) is Cause.THREADS:
-        return _in_workers(seen, crowd)
-    if crowd.threads is None or crowd.threads <= crowd.cores:
+    if why_late(evidence) is Cause.THREADS:
+        return _worker_finding(evidence, cpu)
+    if cpu.threads is None or cpu.threads <= cpu.cores:
         return None
-    if not _preempted(crowd) and (crowd.throttled_frac or 0) < THROTTLED_FRAC:
+    if not _is_preempted(cpu) and (cpu.throttled_frac or 0) < _MIN_THROTTLED_FRAC:
         return None
-    return _in_the_model(seen, crowd, crowd.threads)
+    return _main_process_finding(evidence, cpu, cpu.threads)
 
 
-def _preempted(crowd: Contention) -> bool:
-    return (crowd.preempted_per_cpu_s or 0) >= PREEMPTED_PER_CPU_S
+def _is_preempted(cpu: Contention) -> bool:
+    return (cpu.preempted_per_cpu_s or 0) >= _MIN_PREEMPTIONS_PER_CPU_S
 
 
-def _in_the_model(seen: Evidence, crowd: Contention, threads: int) -> Finding:
-    count = max(1, int(crowd.cores))
-    preempted = _preempted(crowd)
-    crowded = None if seen.on_gpu else seen.once(crowded_ns)
+def _main_process_finding(evidence: Evidence, cpu: Contention, threads: int) -> Finding:
+    threads_for_cores = max(1, int(cpu.cores))
+    preempted = _is_preempted(cpu)
+    parallel_ns = None if evidence.on_gpu else evidence.once(crowded_ns)
     return Finding(
-        parts=("compute",) if crowded else (),
-        claim=f"PyTorch computes on {threads} threads where there {_cores(crowd.cores)}: they take turns.",
-        evidence=_crowding(seen, crowd, crowded),
-        numbers=_numbers(crowd),
-        fix=f"import torch\n\ntorch.set_num_threads({count})  # once, before training",
-        advice=f"Where the number comes from the environment, set OMP_NUM_THREADS={count} before Python starts.",
-        # What a quota takes from bursts of threads was not measured: nothing is predicted for it.
-        gain=_gain(seen, crowd, threads, crowded) if crowded and preempted else None,
+        parts=("compute",) if parallel_ns else (),
+        claim=f"PyTorch computes on {threads} threads, but there {_cores(cpu.cores)}: the threads preempt each other.",
+        evidence=_preemption_evidence(evidence, cpu, parallel_ns),
+        numbers=_numbers(cpu),
+        fix=f"import torch\n\ntorch.set_num_threads({threads_for_cores})  # once, before training",
+        advice=f"If the environment sets the number, use OMP_NUM_THREADS={threads_for_cores} before Python starts.",
+        # The cost of a CPU quota was not measured, so nothing is predicted for it.
+        gain=_gain(evidence, cpu, threads, parallel_ns) if parallel_ns and preempted else None,
         confidence=CERTAIN if preempted else LIKELY,
     )
 
 
-def _in_workers(seen: Evidence, crowd: Contention) -> Finding | None:
-    feeding = seen.feeding
-    if feeding is None:
+def _worker_finding(evidence: Evidence, cpu: Contention) -> Finding | None:
+    loading = evidence.feeding
+    if loading is None:
         return None
-    share = seen.ledger.share("loader")
-    workers, each = feeding.workers or 1, crowd.worker_threads or 1
-    alone = replace(feeding.setup, workers=None) if feeding.setup else None
+    share = evidence.ledger.share("loader")
+    workers, threads = loading.workers or 1, cpu.worker_threads or 1
+    setup = replace(loading.setup, workers=None) if loading.setup else None
     return Finding(
         parts=("loader",),
-        claim=f"{idle_share(seen, share)}: {workers} workers may compute on {each} threads each where there "
-        f"{_cores(crowd.cores)}: they take turns.",
-        evidence=(time_in_loader(seen, feeding), *_crowding(seen, crowd, None)),
-        numbers={**loader_numbers(feeding, share), **_numbers(crowd)},
-        fix=_one_thread_each(rebuilt(seen, alone, _same_workers(workers))),
-        advice="Libraries that a worker uses have threads of their own: pip install threadpoolctl for NumPy's; for "
-        "OpenCV call cv2.setNumThreads(0) in one_thread.",
-        gain=seen.bounded(
-            seen.plain_ns(seen.ledger.median_ns("loader")),
-            "the exposed wait, removed by 10 to 70 %",
-            "even free data",
+        claim=f"{idle_share(evidence, share)}: {workers} workers compute on up to {threads} threads each, but there "
+        f"{_cores(cpu.cores)}.",
+        evidence=(time_in_loader(evidence, loading), *_preemption_evidence(evidence, cpu, None)),
+        numbers={**loader_numbers(loading, share), **_numbers(cpu)},
+        fix=_with_one_thread_per_worker(rebuilt(evidence, setup, _same_workers(workers))),
+        advice="Libraries start their own threads: install threadpoolctl to limit NumPy's, and for OpenCV call "
+        "cv2.setNumThreads(0) in one_thread.",
+        gain=evidence.bounded(
+            evidence.plain_ns(evidence.ledger.median_ns("loader")),
+            "removing 10 to 70 % of the exposed wait for data",
+            "instant data loading",
             (0.1, 0.7),
-            seen.ledger.spans["loader"],
+            evidence.ledger.spans["loader"],
         ),
         confidence=SUSPECT,
-        why_confidence="how many of its threads compute at a time is not seen",
-        shown_by=seen.ledger.spans["loader"],
+        why_confidence="how many threads of a worker compute at a time was not measured",
+        shown_by=evidence.ledger.spans["loader"],
     )
 
 
@@ -98,10 +100,10 @@ def _same_workers(workers: int) -> dict[str, object]:
     return {"num_workers": workers, "worker_init_fn": "one_thread"}
 
 
-def _one_thread_each(code: str) -> str:
+def _with_one_thread_per_worker(code: str) -> str:
     return (
         "import torch\n\n"
-        "def one_thread(worker):\n"
+        "def one_thread(worker_id):\n"
         "    torch.set_num_threads(1)\n"
         "    try:\n"
         "        import threadpoolctl\n"
@@ -111,19 +113,19 @@ def _one_thread_each(code: str) -> str:
     )
 
 
-def _gain(seen: Evidence, crowd: Contention, threads: int, crowded: int) -> Gain:
-    """Operators on n threads on c cores take up to n / c times as long; what of it comes back was measured."""
-    computing_ns = min(seen.plain_ns(crowded), seen.step_ns - 1)
-    excess_ns = computing_ns * (1 - max(crowd.cores / threads, 1 / MOST_TIMES))
-    floor_ns = max(1, seen.step_ns - computing_ns)
-    worst_ns, best_ns = (max(floor_ns, round(seen.step_ns - part * excess_ns)) for part in REALISED)
+def _gain(evidence: Evidence, cpu: Contention, threads: int, parallel_ns: int) -> Gain:
+    """Return the gain of fewer threads: n threads on c cores take up to n / c times as long per operator."""
+    computing_ns = min(evidence.plain_ns(parallel_ns), evidence.step_ns - 1)
+    excess_ns = computing_ns * (1 - max(cpu.cores / threads, 1 / _MAX_THREADS_PER_CORE))
+    floor_ns = max(1, evidence.step_ns - computing_ns)
+    worst_ns, best_ns = (max(floor_ns, round(evidence.step_ns - realised * excess_ns)) for realised in _REALISED)
     return Gain(
-        step_ns=seen.step_ns,
+        step_ns=evidence.step_ns,
         best_ns=best_ns,
         worst_ns=worst_ns,
         floor_ns=floor_ns,
-        basis=f"operators that {threads} threads share {number(crowd.cores)} cores for, by what was measured elsewhere",
-        floor_means="even operators that take no time",
+        basis=f"operators with {threads} threads on {number(cpu.cores)} cores, as measured on another machine",
+        floor_means="operators that take no time",
     )
 
 
@@ -131,32 +133,30 @@ def _cores(cores: float) -> str:
     return plural(cores, "is", "are") + " " + count(cores, "core")
 
 
-def _crowding(seen: Evidence, crowd: Contention, crowded: int | None) -> tuple[str, ...]:
-    told = []
-    if crowded:
-        told.append(
-            f"{percent(seen.step_share(crowded))} {of_each_step(seen)} ({duration(crowded)}) is in operators "
-            "that use all of these threads."
+def _preemption_evidence(evidence: Evidence, cpu: Contention, parallel_ns: int | None) -> tuple[str, ...]:
+    sentences = []
+    if parallel_ns:
+        sentences.append(
+            f"{percent(evidence.step_share(parallel_ns))} {of_each_step(evidence)} ({duration(parallel_ns)}) is in "
+            "operators that use all these threads."
         )
-    if crowd.preempted_per_cpu_s is not None:
-        told.append(
-            f"In a second of running, threads were taken off their cores {number(crowd.preempted_per_cpu_s, 2)} times."
+    if cpu.preempted_per_cpu_s is not None:
+        sentences.append(f"Threads were preempted {number(cpu.preempted_per_cpu_s, 2)} times per second of CPU time.")
+    if cpu.throttled_frac:
+        sentences.append(
+            f"The container's CPU quota throttled threads for {duration(1e9 * cpu.throttled_frac)} of every second, "
+            "summed over cores."
         )
-    if crowd.throttled_frac:
-        told.append(
-            f"The container's CPU quota held threads back for {duration(1e9 * crowd.throttled_frac)} in every second, "
-            "all cores together."
-        )
-    if crowd.cores_frac is not None:
-        told.append(f"The cores were {percent(crowd.cores_frac)} busy.")
-    return tuple(told)
+    if cpu.cores_frac is not None:
+        sentences.append(f"The cores were {percent(cpu.cores_frac)} busy.")
+    return tuple(sentences)
 
 
-def _numbers(crowd: Contention) -> dict[str, float]:
+def _numbers(cpu: Contention) -> dict[str, float]:
     return figures(
-        threads=crowd.threads,
-        cores=crowd.cores,
-        worker_threads=crowd.worker_threads,
-        preempted_per_cpu_s=crowd.preempted_per_cpu_s,
-        throttled_frac=crowd.throttled_frac,
+        threads=cpu.threads,
+        cores=cpu.cores,
+        worker_threads=cpu.worker_threads,
+        preempted_per_cpu_s=cpu.preempted_per_cpu_s,
+        throttled_frac=cpu.throttled_frac,
     )

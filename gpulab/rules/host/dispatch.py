@@ -1,4 +1,4 @@
-"""Rules about calling operators: what it costs to start work, and functions that are compiled again and again."""
+"""Rules about operator dispatch: CPU-bound loops of small operators, and recompilation by torch.compile."""
 
 from __future__ import annotations
 
@@ -12,122 +12,136 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_ov
 from gpulab.rules.host.garbage_collection import of_what, per_step_gain, share_of
 from gpulab.wording import article, duration, percent
 
-DISPATCH_WORTH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth on it is a cause
-SMALL_PIECE_NS = 20_000  # median piece of work; calling one costs 5-12 us on the GPUs measured
-MANY_PIECES = 50  # fewer calls than this in all interior steps are no loop to speak of
-COMPILING_WORTH_FRAC = 0.05
-MODULE = "a module"  # as recorded where a model was compiled as a whole
-AGAIN = 2  # one late compilation may be the last, smaller batch of a pass
+_MIN_DISPATCH_FRAC = 0.15  # some dispatch is the price of eager mode; from about a sixth of a step on it is a cause
+_SMALL_WORK_NS = 20_000  # median kernel or operator; a launch costs 5-12 us on the GPUs measured
+_MIN_WORK_COUNT = 50  # fewer kernels or operators in all interior steps are no loop
+_MIN_COMPILATION_FRAC = 0.05
+_MODULE = "a module"  # as recorded if the whole model was compiled
+_MIN_COMPILATIONS = 2  # a single late compilation may be the last, smaller batch of an epoch
 
 
-def dispatch_bound(seen: Evidence) -> Finding | None:
-    """The model is many small pieces of work, and calling them takes longer than doing them.
+def dispatch_bound(evidence: Evidence) -> Finding | None:
+    """The loop is CPU-bound: dispatching and launching many small operators takes longer than running them.
 
-    Proof: the device is idle while the host is inside launch calls, operator dispatch or the short Python stretches
-    between operators, and the pieces are small (median under 20 us) and many. Confused with: synchronisation and
-    loading (parts of their own), collections and compilations, and recording itself, which lengthens every call: what
-    these add is taken off first, where that was measured. What to do: fewer, larger pieces: a larger batch,
-    torch.compile, CUDA graphs.
+    Proof: the device is idle while the host is inside launch calls, operator dispatch or the short Python code between
+    operators, and the kernels (on a CPU: operators) are many and short (median under 20 us).
+
+    Confused with: synchronisation and data loading, which are separate parts of the ledger; garbage collection and
+    compilation; profiler overhead, which lengthens every call and is subtracted first if it was measured.
+
+    What to do: launch fewer, larger kernels: use torch.compile, CUDA graphs, or a larger batch.
     """
-    stalled_ns = overlap_ns(seen.ledger, stalled(seen.run), *DISPATCHING)
-    exposed_ns = seen.without_recording(max(0, seen.ledger.median_ns(*DISPATCHING) - stalled_ns))
-    share = min(1.0, exposed_ns / seen.step_ns)
-    pieces = seen.launching
-    if share < DISPATCH_WORTH_FRAC or pieces is None:
+    stalled_ns = overlap_ns(evidence.ledger, stalled(evidence.run), *DISPATCHING)
+    exposed_ns = evidence.without_recording(max(0, evidence.ledger.median_ns(*DISPATCHING) - stalled_ns))
+    share = min(1.0, exposed_ns / evidence.step_ns)
+    launches = evidence.launching
+    if share < _MIN_DISPATCH_FRAC or launches is None:
         return None
-    if pieces.median_ns > SMALL_PIECE_NS or pieces.count < MANY_PIECES:
+    if launches.median_ns > _SMALL_WORK_NS or launches.count < _MIN_WORK_COUNT:
         return None
-    traced_ns = seen.ledger.median_ns(*DISPATCHING)
+    traced_ns = evidence.ledger.median_ns(*DISPATCHING)
     return Finding(
         parts=DISPATCHING,
-        claim=f"{_subject(seen, share)} while Python and PyTorch call {pieces.per_step:,} small "
-        f"{pieces.unit}s (median {duration(pieces.median_ns)}).",
+        claim=_claim(evidence, share, launches),
         evidence=(
-            f"{duration_in_step(seen, traced_ns)} goes to calling them ({range_over_steps(seen, *DISPATCHING)}).",
-            *_less_recording(seen, exposed_ns),
-            _pieces(pieces),
+            f"{duration_in_step(evidence, traced_ns)} goes to dispatching and launching them "
+            f"({range_over_steps(evidence, *DISPATCHING)}).",
+            *_without_profiler(evidence, exposed_ns),
+            _work_sizes(launches),
         ),
         numbers=figures(
-            exposed_frac=share, exposed_ns=exposed_ns, per_step=pieces.per_step, median_ns=pieces.median_ns
+            exposed_frac=share, exposed_ns=exposed_ns, per_step=launches.per_step, median_ns=launches.median_ns
         ),
-        fix=_fewer_pieces(seen),
-        advice="A larger batch gives each call more to do; try it first where memory allows.",
-        gain=_compiled(seen, exposed_ns),
-        rewrites=_as_typed(seen),
-        confidence=LIKELY if pieces.graphs else CERTAIN,
-        shown_by=seen.ledger.spans["dispatch"],
+        fix=_compile_code(evidence),
+        advice="A larger batch does more work per launch; try it first if memory allows.",
+        gain=_compile_gain(evidence, exposed_ns),
+        rewrites=_rewrites(evidence),
+        confidence=LIKELY if launches.graphs else CERTAIN,
+        shown_by=evidence.ledger.spans["dispatch"],
     )
 
 
-def recompilation(seen: Evidence) -> Finding | None:
-    """torch.compile compiles the same function again, long after the loop has begun.
+def recompilation(evidence: Evidence) -> Finding | None:
+    """torch.compile recompiles the same function long after the loop has started.
 
-    Proof: compilations that PyTorch itself recorded, in the steps after the third, at least two. What it compiled
-    for does not hold any more: mostly a size that is another in every batch. Confused with: the first compilations,
-    which happen once (`slow_first_step`), and one more for the smaller last batch. What to do: compile for any size
-    (dynamic=True), or give all batches the same size by padding.
+    Proof: at least two compilations, recorded by PyTorch itself, after the third step. A guard of the compiled code
+    fails: usually a tensor size that changes between batches.
+
+    Confused with: the first compilations, which happen once (`slow_first_step`); one more for the smaller last batch.
+
+    What to do: compile with dynamic=True, or pad all batches to the same size.
     """
-    told = seen.once(compiling)
-    if told is None or told.count < AGAIN:
+    compilations = evidence.once(compiling)
+    if compilations is None or compilations.count < _MIN_COMPILATIONS:
         return None
-    share = share_of(told)
-    if share < COMPILING_WORTH_FRAC:
+    share = share_of(compilations)
+    if share < _MIN_COMPILATION_FRAC:
         return None
-    what, _ = told.whats[0]
-    function, _, reason = what.partition(", again: ")
+    latest, _ = compilations.whats[0]
+    function, _, reason = latest.partition(", again: ")
     return Finding(
         parts=("python",),
-        claim=f"{percent(share)} {of_what(seen, told)} goes to compiling "
-        f"{function.replace(MODULE, 'the model')} again and again.",
+        claim=f"{percent(share)} {of_what(evidence, compilations)} goes to recompiling "
+        f"{function.replace(_MODULE, 'the model')}.",
         evidence=(
-            f"{told.count} compilations in {told.hit} of {told.steps} steps after the third, "
-            f"{duration(told.mean_ns)} of an average step; the longest takes {duration(told.longest_ns)}.",
-            *((f"What PyTorch says of the latest kind: {reason}.",) if reason else ()),
+            f"{compilations.count} compilations in {compilations.hit} of {compilations.steps} steps after the third, "
+            f"{duration(compilations.mean_ns)} of an average step; the longest takes "
+            f"{duration(compilations.longest_ns)}.",
+            *((f"The reason that PyTorch gives: {reason}.",) if reason else ()),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns, compilations=told.count),
-        fix=_for_any_size(seen, function, reason),
-        advice='TORCH_LOGS="recompiles" in the environment names the cause of each. After eight versions of a function '
-        "PyTorch stops compiling it and runs it uncompiled.",
-        gain=per_step_gain(seen, told, "the compilations, removed by 80 to 100 %", "even no compiling", (0.8, 1.0)),
+        numbers=figures(exposed_frac=share, exposed_ns=compilations.per_step_ns, compilations=compilations.count),
+        fix=_dynamic_compile_code(evidence, function, reason),
+        advice='TORCH_LOGS="recompiles" in the environment prints the reason for each. After eight versions of a '
+        "function PyTorch gives up and runs it in eager mode.",
+        gain=per_step_gain(
+            evidence, compilations, "removing 80 to 100 % of the recompilations", "no recompilation", (0.8, 1.0)
+        ),
         confidence=CERTAIN,
-        shown_by=told.spans,
+        shown_by=compilations.spans,
     )
 
 
-def _subject(seen: Evidence, share: float) -> str:
-    each = of_each_step(seen)
-    return f"GPU idle {percent(share)} {each}" if seen.on_gpu else f"{percent(share)} {each} passes"
+def _claim(evidence: Evidence, share: float, launches: Launching) -> str:
+    work, median = f"{launches.per_step:,} small {launches.unit}s", duration(launches.median_ns)
+    if evidence.on_gpu:
+        return (
+            f"GPU idle {percent(share)} {of_each_step(evidence)}: the loop is CPU-bound; dispatching {work} per step "
+            f"takes longer than running them (median {median})."
+        )
+    return f"{percent(share)} {of_each_step(evidence)} is dispatch overhead: {work} per step (median {median})."
 
 
-def _less_recording(seen: Evidence, exposed_ns: int) -> tuple[str, ...]:
-    if seen.run.source.how == "virtual":
-        return ()  # nothing was recorded
-    if seen.steps.plain_ns is None:
-        return ("Recording makes calls longer; by how much was not measured here.",)
-    return (f"Without what recording adds, that is {duration(exposed_ns)} of {article(duration(seen.step_ns))} step.",)
+def _without_profiler(evidence: Evidence, exposed_ns: int) -> tuple[str, ...]:
+    if evidence.run.source.how == "virtual":
+        return ()  # a virtual GPU has no profiler overhead
+    if evidence.steps.plain_ns is None:
+        return ("The profiler lengthens these calls; by how much was not measured in this run.",)
+    return (f"Without profiler overhead that is {duration(exposed_ns)} of {article(duration(evidence.step_ns))} step.",)
 
 
-def _pieces(pieces: Launching) -> str:
-    call = "" if pieces.call_ns is None else f"; a launch call takes {duration(pieces.call_ns)}"
-    return f"{percent(pieces.small_frac)} of the {pieces.unit}s are shorter than 10 us{call}."
+def _work_sizes(launches: Launching) -> str:
+    call = "" if launches.call_ns is None else f"; one launch call takes {duration(launches.call_ns)}"
+    return f"{percent(launches.small_frac)} of the {launches.unit}s are shorter than 10 us{call}."
 
 
-def _compiled(seen: Evidence, exposed_ns: int) -> Gain:
-    spans = merged(*(seen.ledger.spans[key] for key in DISPATCHING if key in seen.ledger.spans))
-    basis = "the cost of calls lessened by 30 to 80 %, as compilers do"
-    return seen.predicted(_as_typed(seen), seen.bounded(exposed_ns, basis, "even free calling", (0.3, 0.8), spans))
+def _compile_gain(evidence: Evidence, exposed_ns: int) -> Gain:
+    spans = merged(*(evidence.ledger.spans[key] for key in DISPATCHING if key in evidence.ledger.spans))
+    basis = "cutting the cost of dispatch and launches by 30 to 80 %, as compilers do"
+    return evidence.predicted(
+        _rewrites(evidence), evidence.bounded(exposed_ns, basis, "dispatch and launches at no cost", (0.3, 0.8), spans)
+    )
 
 
-def _as_typed(seen: Evidence) -> str:
-    """What the fix is called as a what-if; on a CPU its gain is by what calls cost, as measured there."""
-    if not seen.on_gpu:
+def _rewrites(evidence: Evidence) -> str:
+    """Return the what-if that models the fix; none on a CPU, where the gain comes from the measured cost of calls."""
+    if not evidence.on_gpu:
         return ""
-    return seen.typed("compile cuda_graphs") or seen.typed("compile")
+    return evidence.typed("compile cuda_graphs") or evidence.typed("compile")
 
 
-def _fewer_pieces(seen: Evidence) -> str:
-    model = seen.names.model
-    if seen.on_gpu:
+def _compile_code(evidence: Evidence) -> str:
+    model = evidence.names.model
+    if evidence.on_gpu:
         return (
             "import torch\n\n"
             f'{model} = torch.compile({model}, mode="reduce-overhead")  # one CUDA graph instead of many launches'
@@ -135,15 +149,15 @@ def _fewer_pieces(seen: Evidence) -> str:
     return f"import torch\n\n{model} = torch.compile({model})  # fuses small operators; needs a C++ compiler"
 
 
-def _for_any_size(seen: Evidence, function: str, reason: str) -> str:
-    """Compile for sizes that change; where something else changes, sizes are not the answer."""
+def _dynamic_compile_code(evidence: Evidence, function: str, reason: str) -> str:
+    """Return code that compiles for dynamic sizes, or code that prints the reason if it is not a size."""
     if reason and not any(word in reason for word in ("size", "stride", "shape")):
-        return "import torch\n\ntorch._logging.set_logs(recompiles=True)  # prints what changed, at each compilation"
+        return "import torch\n\ntorch._logging.set_logs(recompiles=True)  # prints the reason for each recompilation"
     name = function.removeprefix("the backward pass of ")
-    name = "" if name == MODULE or name.startswith("forward ") else name.split(" ")[0]
-    compiled = name if name.isidentifier() else seen.names.model
+    name = "" if name == _MODULE or name.startswith("forward ") else name.split(" ")[0]
+    compiled = name if name.isidentifier() else evidence.names.model
     return (
         "import torch\n\n"
-        "# where it is compiled now: one version for all sizes\n"
+        "# instead of the present torch.compile call: one version for all sizes\n"
         f"{compiled} = torch.compile({compiled}, dynamic=True)"
     )

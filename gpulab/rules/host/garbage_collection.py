@@ -1,4 +1,4 @@
-"""Rules about what holds all Python code up: collections of garbage. What is asked of any stall stands here too."""
+"""A rule about garbage collection, and the gain of removing stalls of the Python interpreter."""
 
 from __future__ import annotations
 
@@ -8,78 +8,95 @@ from gpulab.rules.engine.finding import CERTAIN, Finding, Gain, figures
 from gpulab.rules.engine.phrases import of_each_step
 from gpulab.wording import duration, percent
 
-GC_WORTH_FRAC = 0.05  # as for the rest of the loop's Python: a twentieth of a step
-ASKED = "gc.collect()"
+_MIN_GC_FRAC = 0.05  # 5 % of a step, as for other Python code
+_EXPLICIT = "gc.collect()"
 
 
-def garbage_collection(seen: Evidence) -> Finding | None:
-    """Python searches its objects for garbage in the midst of the loop, and nothing else runs meanwhile.
+def garbage_collection(evidence: Evidence) -> Finding | None:
+    """Python collects garbage inside the loop, and no other Python code runs meanwhile.
 
-    Proof: the interpreter itself tells when a collection begins and ends, and whether the code asked for it. What of
-    it the device covers with work of its own is not counted. Confused with: Python code of the loop (`host_python`,
-    which leaves this time out) and a pause of another kind at the same steps (`periodic_stalls`, likewise). What to
-    do: where the loop calls gc.collect(), take that out; where Python decides, have it leave alone what was made
-    before the loop (gc.freeze) and collect when it suits.
+    Proof: the interpreter reports when a collection starts and ends, and whether the code asked for it. Time that the
+    device covers with its own work is not counted.
+
+    Confused with: Python code in the loop (`host_python`, which excludes this time); a stall of another kind in the
+    same steps (`periodic_stalls`, which excludes it, too).
+
+    What to do: if the loop calls gc.collect(), remove the call. If Python decides, call gc.freeze() before the loop, so
+    that existing objects are not searched, and collect at a time of your choice.
     """
-    told = seen.once(collecting)
-    if told is None:
+    collections = evidence.once(collecting)
+    if collections is None:
         return None
-    exposed = 1.0 if told.exposed_frac is None else told.exposed_frac
-    share = share_of(told) * exposed
-    if share < GC_WORTH_FRAC:
+    exposed_frac = 1.0 if collections.exposed_frac is None else collections.exposed_frac
+    share = share_of(collections) * exposed_frac
+    if share < _MIN_GC_FRAC:
         return None
-    what, often = told.whats[0]
-    asked = what.startswith(ASKED)
-    where = what.removeprefix(ASKED).removeprefix(" in ")
-    who = f"the loop calls gc.collect(){f' ({where})' if where else ''}" if asked else "Python collects garbage"
+    trigger, times = collections.whats[0]
+    explicit = trigger.startswith(_EXPLICIT)
+    location = trigger.removeprefix(_EXPLICIT).removeprefix(" in ")
+    cause = (
+        f"the loop calls gc.collect(){f' ({location})' if location else ''}"
+        if explicit
+        else "Python starts it automatically"
+    )
     return Finding(
         parts=("python",),
-        claim=f"{percent(share)} {of_what(seen, told)} is lost because {who}.",
+        claim=f"{percent(share)} {of_what(evidence, collections)} is garbage collection: {cause}.",
         evidence=(
-            f"{told.count} collections in {told.hit} of {told.steps} steps, {duration(told.mean_ns)} of an average "
-            f"step of {duration(told.step_mean_ns)}; the longest takes {duration(told.longest_ns)}.",
-            f"Most of that time goes to {often} {_kind(what, asked)}.",
+            f"{collections.count} collections in {collections.hit} of {collections.steps} steps, "
+            f"{duration(collections.mean_ns)} of an average "
+            f"step of {duration(collections.step_mean_ns)}; the longest takes {duration(collections.longest_ns)}.",
+            f"Most of that time goes to {times} {_kind(trigger, explicit)}.",
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=told.per_step_ns * exposed, collections=told.count),
-        fix=_taken_out(where) if asked else _frozen(),
-        advice="PyTorch gives tensors back at once without it; only objects that refer to one another in a circle need "
-        "it."
-        if asked
-        else "Call collect_sometimes(step) in the loop. A collection takes the longer the more objects "
-        "there are: fewer small ones (tuples, dicts, lists of lists) help as well.",
-        gain=per_step_gain(seen, told, "the collections, removed by 80 to 100 %", "even none", (0.8, 1.0), exposed),
+        numbers=figures(
+            exposed_frac=share, exposed_ns=collections.per_step_ns * exposed_frac, collections=collections.count
+        ),
+        fix=_without_gc_calls(location) if explicit else _with_gc_freeze(),
+        advice="Tensors are freed without gc.collect(), as soon as nothing refers to them; only reference cycles "
+        "need it."
+        if explicit
+        else "Call collect_sometimes(step) in the loop. The time of a collection grows with the number of objects: "
+        "fewer small objects (tuples, dicts, nested lists) also help.",
+        gain=per_step_gain(
+            evidence, collections, "removing 80 to 100 % of the collections", "no collection", (0.8, 1.0), exposed_frac
+        ),
         confidence=CERTAIN,
-        shown_by=told.spans,
+        shown_by=collections.spans,
     )
 
 
-def share_of(told: Stalling) -> float:
-    """What stalls take of the steps they were looked for in, 0-1: on average, as they may be rare."""
-    return min(1.0, told.mean_ns / max(1, told.step_mean_ns))
+def share_of(stalls: Stalling) -> float:
+    """Return the share of time that stalls take, 0-1, averaged over the steps they were looked for in."""
+    return min(1.0, stalls.mean_ns / max(1, stalls.step_mean_ns))
 
 
-def of_what(seen: Evidence, told: Stalling) -> str:
-    """What the share is a share of: what comes now and then is in few steps, and in those more than that."""
-    return of_each_step(seen) if told.in_most else "of the time"
+def of_what(evidence: Evidence, stalls: Stalling) -> str:
+    """Return the whole of that share: "of each step", or "of the time" if few steps have a stall."""
+    return of_each_step(evidence) if stalls.in_most else "of the time"
 
 
 def per_step_gain(
-    seen: Evidence, told: Stalling, basis: str, floor_means: str, realised: tuple[float, float], exposed: float = 1.0
+    evidence: Evidence,
+    stalls: Stalling,
+    basis: str,
+    floor_means: str,
+    realised: tuple[float, float],
+    exposed: float = 1.0,
 ) -> Gain | None:
-    """What a step without these stalls takes: the median one where most steps have one, else the average one."""
-    if not told.in_most:
-        return averaged(told.step_mean_ns, round(told.mean_ns * exposed), basis, floor_means, realised)
-    lost_ns = min(seen.step_ns - 1, round(told.typical_ns * exposed))
-    return undisturbed(seen.step_ns, lost_ns, basis, floor_means, realised[0])
+    """Return the gain without these stalls: of the median step if most steps have one, else of the mean step."""
+    if not stalls.in_most:
+        return averaged(stalls.step_mean_ns, round(stalls.mean_ns * exposed), basis, floor_means, realised)
+    lost_ns = min(evidence.step_ns - 1, round(stalls.typical_ns * exposed))
+    return undisturbed(evidence.step_ns, lost_ns, basis, floor_means, realised[0])
 
 
 def undisturbed(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst: float) -> Gain:
-    """The gain of taking away what interrupts: the rest is faster too, as it no longer finds cold caches.
+    """Return the gain of removing interruptions: the rest of the step speeds up too, as it no longer finds cold caches.
 
-    By how much follows from how long the interruptions are: after 190 ms of collecting, 6 ms of work took 10.
+    The speed-up depends on the length of the interruption: after 190 ms of garbage collection, 6 ms of work took 10 ms.
     """
-    left_ns = max(1, step_ns - lost_ns)
-    warm_ns = warmed_ns(left_ns, step_ns)
+    rest_ns = max(1, step_ns - lost_ns)
+    warm_ns = warmed_ns(rest_ns, step_ns)
     return Gain(
         step_ns=step_ns,
         best_ns=warm_ns,
@@ -93,7 +110,7 @@ def undisturbed(step_ns: int, lost_ns: int, basis: str, floor_means: str, worst:
 def averaged(
     step_ns: int, saved_ns: int, basis: str, floor_means: str, realised: tuple[float, float] = (0.7, 1.0)
 ) -> Gain | None:
-    """The gain of what strikes now and then: of the average step."""
+    """Return the gain of removing a rare cause, for the mean step; None if nothing would be saved."""
     if not 0 < saved_ns < step_ns:
         return None
     floor_ns = warmed_ns(step_ns - saved_ns, step_ns)
@@ -102,22 +119,22 @@ def averaged(
         best_ns=round(step_ns - realised[1] * (step_ns - floor_ns)),
         worst_ns=round(step_ns - realised[0] * saved_ns),
         floor_ns=floor_ns,
-        basis=f"averaged over all steps: {basis}",
+        basis=f"{basis}, averaged over all steps",
         floor_means=floor_means,
         averaged=True,
     )
 
 
-def _kind(what: str, asked: bool) -> str:
-    if asked:
-        return f"calls of {what}"
+def _kind(trigger: str, explicit: bool) -> str:
+    if explicit:
+        return f"calls of {trigger}"
     young = {"generation 0": "the youngest objects", "generation 1": "young objects"}
-    return f"searches of {young.get(what, 'all objects')}"
+    return f"searches of {young.get(trigger, 'all objects')}"
 
 
-def _taken_out(where: str) -> str:
+def _without_gc_calls(location: str) -> str:
     return (
-        f"# {where or 'in the loop'}: take gc.collect() out of the loop; where it must be, call this instead\n"
+        f"# {location or 'in the loop'}: remove gc.collect(); if you need it, call this instead\n"
         "import gc\n\n"
         "def collect_sometimes(step, every=1000):\n"
         "    if step % every == 0:\n"
@@ -125,12 +142,12 @@ def _taken_out(where: str) -> str:
     )
 
 
-def _frozen() -> str:
+def _with_gc_freeze() -> str:
     return (
         "import gc\n\n"
         "gc.collect()\n"
-        "gc.freeze()   # before the loop: objects made so far are not searched again\n"
-        "gc.disable()  # and none at a moment that Python picks\n\n"
+        "gc.freeze()   # before the loop: existing objects are not searched again\n"
+        "gc.disable()  # no automatic collections\n\n"
         "def collect_sometimes(step, every=1000):\n"
         "    if step % every == 0:\n"
         "        gc.collect()"

@@ -1,4 +1,4 @@
-"""Rules about the loop's own Python code: what ran in it, what held it up, and when nothing ran at all."""
+"""Rules about host time outside PyTorch: the loop's own Python code, GIL contention, and unexplained waits."""
 
 from __future__ import annotations
 
@@ -12,154 +12,170 @@ from gpulab.rules.engine.phrases import duration_in_step, idle_share, range_over
 from gpulab.rules.host.garbage_collection import undisturbed
 from gpulab.wording import duration, percent
 
-PYTHON_WORTH_FRAC = 0.05  # as for the loader: a twentieth of a step
-KNOWN_FRAC = 0.5  # a frame behind this much of the time is named as the cause
-GIL_WORTH_FRAC = 0.05
-IDLE_WORTH_FRAC = 0.10  # threads that wait for one another at the end of an operator look alike: below, it may be that
-FULL = "all cores were busy, so the main thread may just have waited for one"
-KNOWN_SAMPLES = 5  # a sample is taken where the thread lets go of the GIL: a few of them may all be of one place
-FEW_CORES = 4  # with fewer, work that moves to a worker takes a core from a model that computes on the CPU
+_MIN_PYTHON_FRAC = 0.05  # 5 % of a step, as for data loading
+_KNOWN_FRAC = 0.5  # a frame that accounts for this much of the time is named as the cause
+_MIN_GIL_FRAC = 0.05
+_MIN_IDLE_FRAC = 0.10  # below it, threads that wait for each other at the end of an operator look the same
+_CORES_FULL = "all cores were busy, so the main thread may have waited for a core"
+_MIN_SAMPLES = 5  # a thread is sampled when it releases the GIL, so a few samples may all show the same line
+_FEW_CORES = 4  # with fewer cores, work moved to a worker takes a core from a model on the CPU
 
 
-def host_python(seen: Evidence) -> Finding | Unjudged | None:
-    """The loop's own Python code runs while the device has nothing to do.
+def host_python(evidence: Evidence) -> Finding | Unjudged | None:
+    """Python code in the training loop, outside PyTorch, runs while the device is idle.
 
-    Proof: stretches of 0.2 ms and more in which the main thread is inside no PyTorch call and no DataLoader, with
-    the device idle, and the thread uses the CPU. The line is named from recorded Python frames, or from samples of
-    the main thread. Confused with: the DataLoader (its time is its own part of the ledger), the short Python
-    stretches between operators (`dispatch_bound`), collections of garbage, compilations, other threads that hold the
-    GIL, and plain waiting, which are taken off first where they were recorded. What to do: move the work into the
-    Dataset, so that workers do it, or do it once before.
+    Proof: intervals of at least 0.2 ms in which the main thread is inside no PyTorch call and no DataLoader, the device
+    is idle, and the thread uses the CPU. The line is named from recorded Python frames or from samples of the main
+    thread.
+
+    Confused with: the DataLoader, which is a separate part of the ledger; the short Python code between operators
+    (`dispatch_bound`); garbage collection, compilation, other threads that hold the GIL, and waiting, all of which are
+    subtracted first if they were recorded.
+
+    What to do: move the work into the Dataset, so that workers do it, or do it once before training.
     """
-    told = seen.once(outside)
-    share = seen.step_share(told.own_ns)
-    if share < PYTHON_WORTH_FRAC:
+    times = evidence.once(outside)
+    share = evidence.step_share(times.own_ns)
+    if share < _MIN_PYTHON_FRAC:
         return None
-    frame = seen.python_frame
-    named = _is_known(frame)
-    if (doubt := _doubt(seen, told, share, named)) is not None:
-        return doubt
-    confidence, why = _confidence(seen, told, share, frame)
-    where = f": {frame.name}" if frame is not None and named else " outside PyTorch"
-    crowded = not seen.on_gpu and (seen.run.machine.cores_allowed or FEW_CORES) < FEW_CORES
+    frame = evidence.python_frame
+    is_known = _is_known(frame)
+    if (unjudged := _unjudged_reason(evidence, times, share, is_known)) is not None:
+        return unjudged
+    confidence, why = _confidence(evidence, times, share, frame)
+    location = f"in {frame.name}" if frame is not None and is_known else "outside PyTorch"
+    few_cores = not evidence.on_gpu and (evidence.run.machine.cores_allowed or _FEW_CORES) < _FEW_CORES
     return Finding(
         parts=("python",),
-        claim=f"{idle_share(seen, share)} for Python code of the loop{where}.",
+        claim=f"{idle_share(evidence, share)}: the loop runs Python code {location}.",
         evidence=(
-            f"{duration_in_step(seen, told.own_ns)} outside PyTorch and "
-            f"DataLoader with the {'GPU' if seen.on_gpu else 'model'} idle{_spread(seen, told)}.",
-            *_who(frame),
-            *_computing(told),
+            f"{duration_in_step(evidence, times.own_ns)} outside PyTorch and "
+            f"the DataLoader with the {'GPU' if evidence.on_gpu else 'model'} idle{_range(evidence, times)}.",
+            *_frame_evidence(frame),
+            *_subtracted_times(times),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=told.own_ns),
-        fix=_into_the_dataset(seen, frame if named else None),
-        advice="Work that depends only on the sample belongs in the Dataset, where workers do it beside the model. "
-        "What cannot move: do it with NumPy or torch on the whole batch at once, or once before training.",
-        gain=seen.bounded(
-            seen.plain_ns(told.own_ns),
-            f"the exposed Python time, removed by {'35' if crowded else '70'} to 100 %",
-            "even no such code",
-            (0.35 if crowded else 0.7, 1.0),
-            seen.ledger.spans["python"],
+        numbers=figures(exposed_frac=share, exposed_ns=times.own_ns),
+        fix=_dataset_code(evidence, frame if is_known else None),
+        advice="Work that depends on one sample only belongs in the Dataset, where workers do it while the model runs. "
+        "Do the rest once before training, or with NumPy or torch on the whole batch at once.",
+        gain=evidence.bounded(
+            evidence.plain_ns(times.own_ns),
+            f"removing {'35' if few_cores else '70'} to 100 % of the exposed Python time",
+            "a loop without this code",
+            (0.35 if few_cores else 0.7, 1.0),
+            evidence.ledger.spans["python"],
         ),
         confidence=confidence,
         why_confidence=why,
-        shown_by=seen.ledger.spans["python"],
+        shown_by=evidence.ledger.spans["python"],
     )
 
 
-def gil_contention(seen: Evidence) -> Finding | None:
-    """Another Python thread of this process runs, and the loop waits for its turn.
+def gil_contention(evidence: Evidence) -> Finding | None:
+    """Another Python thread of this process holds the GIL, and the training loop waits for it.
 
-    Python code of one process runs one thread at a time: who wants to run waits for the lock of the interpreter (the
-    GIL), up to 5 ms each time PyTorch has done an operator. Proof: outside PyTorch, or inside a DataLoader without
-    workers, the recorded thread uses no CPU although it waits for nothing, and meanwhile other Python threads of the
-    process do. Confused with: Python code of the loop itself, which uses the CPU in the recorded thread
-    (`host_python`); threads of PyTorch's operators, which are no Python threads; want of a core; plain waiting with
-    nobody computing (`unexplained_idle`). What to do: give the other work a process of its own, or less to do.
+    Python runs one thread of a process at a time. A thread that wants to run waits for the global interpreter lock
+    (GIL), up to 5 ms after each PyTorch operator that released it.
+
+    Proof: outside PyTorch, or inside a DataLoader without workers, the main thread uses no CPU although it waits for
+    nothing, and other Python threads of the process use the CPU meanwhile.
+
+    Confused with: the loop's own Python code, which uses the CPU in the main thread (`host_python`); PyTorch's intra-op
+    threads, which are no Python threads; a lack of cores; waiting while no thread computes (`unexplained_idle`).
+
+    What to do: move the other work to a separate process, or do less of it.
     """
-    told = seen.once(outside)
-    lost_ns = told.gil_ns + told.other_gil_ns
-    share = seen.step_share(lost_ns)
-    if told.threads is None or share < GIL_WORTH_FRAC:
+    times = evidence.once(outside)
+    lost_ns = times.gil_ns + times.other_gil_ns
+    share = evidence.step_share(lost_ns)
+    if times.threads is None or share < _MIN_GIL_FRAC:
         return None
-    who = told.threads
+    threads = times.threads
     confidence, why = LIKELY, ""
-    if who.may_lack_a_core(share):
-        confidence, why = SUSPECT, "all cores were busy, so part of it may be want of a core"
-    named = f": {who.others_at}" if who.others_at else ""
+    if threads.may_lack_a_core(share):
+        confidence, why = SUSPECT, "all cores were busy, so part of this may be a wait for a core"
+    location = f": {threads.others_at}" if threads.others_at else ""
     return Finding(
         parts=("python",),
-        claim=f"{idle_share(seen, share)} while another Python thread runs{named}.",
+        claim=f"{idle_share(evidence, share)} while another Python thread holds the GIL{location}.",
         evidence=(
-            f"Python lets one thread run at a time. Other Python threads of this process used "
-            f"{percent(who.others_frac)} of a core while the loop ran; the loop's own used "
-            f"{percent(who.main_frac)}.",
-            f"For {duration_in_step(seen, lost_ns)} the loop neither computed nor waited for data or device.",
+            f"Other Python threads of this process used {percent(threads.others_frac)} of a core while the loop ran; "
+            f"the main thread used {percent(threads.main_frac)}. Only one thread can hold the GIL at a time.",
+            f"For {duration_in_step(evidence, lost_ns)} the main thread neither computed nor waited for data or the "
+            "device.",
         ),
         numbers=figures(
-            exposed_frac=share, exposed_ns=lost_ns, others_frac=who.others_frac or 0.0, main_frac=who.main_frac
+            exposed_frac=share, exposed_ns=lost_ns, others_frac=threads.others_frac or 0.0, main_frac=threads.main_frac
         ),
-        fix=_in_a_process(_function(who.others_at or "")),
-        advice="A process has a lock of its own; what it shall work on goes through a multiprocessing.Queue. On macOS "
-        "and Windows its function must be in a .py file. What must stay in a thread: let it sleep between rounds.",
-        gain=_undisturbed(seen, lost_ns),
+        fix=_process_code(_function_name(threads.others_at or "")),
+        advice="A separate process has its own GIL; pass work to it through a multiprocessing.Queue. On macOS and "
+        "Windows its function must be in a .py file. If the work must stay in a thread, let it sleep between rounds.",
+        gain=_gain_without_threads(evidence, lost_ns),
         confidence=confidence,
         why_confidence=why,
-        shown_by=_held_up(seen, told),
+        shown_by=_contention_spans(evidence, times),
     )
 
 
-def unexplained_idle(seen: Evidence) -> Finding | None:
-    """The device is idle and so is the CPU: the loop waits for something that nothing here records.
+def unexplained_idle(evidence: Evidence) -> Finding | None:
+    """The device and the CPU are both idle: the loop waits for something that the profiler does not record.
 
-    Proof: in the time outside PyTorch and DataLoader the recorded thread uses hardly any CPU, no other Python thread
-    does either, and there were cores to be had: it sleeps, or waits for a lock, a file, the network or another
-    process. The line that waits is named from samples. Confused with: Python code that computes (`host_python`),
-    waits for batches (`no_workers`, `too_few_workers`), waits for the device, another thread that holds the GIL
-    (`gil_contention`), want of a core. What to do: have it asked for beforehand, in a thread, so that the answer is
-    there when the loop needs it; or not in every step.
+    Proof: outside PyTorch and the DataLoader, the main thread uses hardly any CPU, no other Python thread does either,
+    and cores were free: the thread sleeps, or waits for a lock, a file, the network or another process. The line that
+    waits is named from samples.
+
+    Confused with: Python code that computes (`host_python`); waits for batches (`no_workers`, `too_few_workers`); waits
+    for the device; another thread that holds the GIL (`gil_contention`); a lack of cores.
+
+    What to do: request the result in advance, in a thread, so that it is there when the loop needs it; or request it
+    less often.
     """
-    told = seen.once(outside)
-    share = seen.step_share(told.absent_ns)
-    if told.threads is None or share < IDLE_WORTH_FRAC:
+    times = evidence.once(outside)
+    share = evidence.step_share(times.absent_ns)
+    if times.threads is None or share < _MIN_IDLE_FRAC:
         return None
-    spans = seen.ledger.spans["python"]
-    frame, asked = seen.python_frame, library_call(seen.run, spans)
-    named = frame is not None and frame.frac >= KNOWN_FRAC  # who waits has let go of the GIL: samples find it there
-    confidence, why = (LIKELY, "") if named else (SUSPECT, "what it waited for was not recorded")
-    device = "GPU and CPU idle" if seen.on_gpu else "The CPU is idle"
-    where = f", waiting in {frame.name}" if frame is not None and named else ": the loop waits for something"
+    spans = evidence.ledger.spans["python"]
+    frame, library_function = evidence.python_frame, library_call(evidence.run, spans)
+    is_known = (
+        frame is not None and frame.frac >= _KNOWN_FRAC
+    )  # a waiting thread has released the GIL, so samples find it
+    confidence, why = (LIKELY, "") if is_known else (SUSPECT, "the reason for the wait was not recorded")
+    device = "GPU and CPU idle" if evidence.on_gpu else "CPU idle"
+    location = (
+        f"the loop waits in {frame.name}" if frame is not None and is_known else "the loop waits for an unknown reason"
+    )
     return Finding(
         parts=("python",),
-        claim=f"{device} {percent(share)} of each step{where}.",
+        claim=f"{device} {percent(share)} of each step: {location}.",
         evidence=(
-            f"For {duration_in_step(seen, told.absent_ns)} nothing ran: no operator, no DataLoader, no Python code. "
-            f"The loop's thread used the CPU {percent(told.threads.main_frac)} of the time.",
-            *_who(frame),
-            *((f"There it calls {asked}.",) if asked else ()),
+            f"For {duration_in_step(evidence, times.absent_ns)} no operator, DataLoader or Python code ran. "
+            f"The main thread used the CPU {percent(times.threads.main_frac)} of the time.",
+            *_frame_evidence(frame),
+            *((f"That line calls {library_function}.",) if library_function else ()),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=told.absent_ns, main_frac=told.threads.main_frac),
-        fix=_ahead((_function(frame.name) if frame is not None and named else None) or "ask"),
-        advice="It waits for a lock, the network, a file or another program. Take the wait out of the loop, or ask for "
-        "the next answer while the model works on this one.",
-        gain=_hidden(seen, seen.plain_ns(told.absent_ns)),
+        numbers=figures(exposed_frac=share, exposed_ns=times.absent_ns, main_frac=times.threads.main_frac),
+        fix=_prefetch_code((_function_name(frame.name) if frame is not None and is_known else None) or "request"),
+        advice="The loop waits for a lock, the network, a file or another process. Move the wait out of the loop, or "
+        "request the next result while the model works on this one.",
+        gain=_overlap_gain(evidence, evidence.plain_ns(times.absent_ns)),
         confidence=confidence,
         why_confidence=why,
         shown_by=spans,
     )
 
 
-def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged | None:
-    """Why the time outside PyTorch may have another cause than the loop's Python code, if it may."""
-    if named:
+def _unjudged_reason(evidence: Evidence, times: Outside, share: float, is_known: bool) -> Unjudged | None:
+    """Return why the time outside PyTorch may have a cause other than Python code in the loop; None if it has not."""
+    if is_known:
         return None
-    if _cores_were_full(seen, told, share):
-        why = FULL
+    if _cores_were_full(evidence, times, share):
+        why = _CORES_FULL
         fix = "profile with fewer workers, or fewer threads: torch.set_num_threads(1)"
-    elif seen.steps.few:
-        why = "there are too few steps to tell a loop from its surroundings, and which Python code ran is not recorded"
-        fix = "record more steps, or Python frames too: --level deep"
+    elif evidence.steps.few:
+        why = (
+            "there are too few steps to separate the loop from the code around it, and Python frames were not recorded"
+        )
+        fix = "record more steps, or record Python frames: --level deep"
     else:
         return None
     return Unjudged(
@@ -169,132 +185,133 @@ def _doubt(seen: Evidence, told: Outside, share: float, named: bool) -> Unjudged
     )
 
 
-def _confidence(seen: Evidence, told: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
+def _confidence(evidence: Evidence, times: Outside, share: float, frame: Frame | None) -> tuple[str, str]:
     if frame is None:
-        return SUSPECT, "what ran there was not recorded"
-    if _cores_were_full(seen, told, share):
-        return LIKELY, FULL
+        return SUSPECT, "the code that ran was not recorded"
+    if _cores_were_full(evidence, times, share):
+        return LIKELY, _CORES_FULL
     return CERTAIN if _is_known(frame) else LIKELY, ""
 
 
 def _is_known(frame: Frame | None) -> bool:
-    """Whether the frame may be named as what ran there."""
-    return frame is not None and frame.frac >= KNOWN_FRAC and (frame.samples or KNOWN_SAMPLES) >= KNOWN_SAMPLES
+    """Whether there is enough evidence to name the frame as the code that ran."""
+    return frame is not None and frame.frac >= _KNOWN_FRAC and (frame.samples or _MIN_SAMPLES) >= _MIN_SAMPLES
 
 
-def _cores_were_full(seen: Evidence, told: Outside, share: float) -> bool:
-    """All cores were busy, and nothing tells that the recorded thread had one of them for most of that time."""
-    who = told.threads
-    if who is None:
-        return seen.feeding is not None and (seen.feeding.cores_frac or 0) >= FULL_FRAC
-    return who.may_lack_a_core(share)
+def _cores_were_full(evidence: Evidence, times: Outside, share: float) -> bool:
+    """Whether all cores were busy and the main thread may not have had one for most of that time."""
+    threads = times.threads
+    if threads is None:
+        return evidence.feeding is not None and (evidence.feeding.cores_frac or 0) >= FULL_FRAC
+    return threads.may_lack_a_core(share)
 
 
-def _who(frame: Frame | None) -> tuple[str, ...]:
+def _frame_evidence(frame: Frame | None) -> tuple[str, ...]:
     if frame is None:
         return ()
-    how = "by recorded Python frames" if frame.by == "recorded" else f"in {frame.samples} samples of the main thread"
-    return (f"{percent(frame.frac)} of that time is in {frame.name} ({how}).",)
+    source = "by recorded Python frames" if frame.by == "recorded" else f"in {frame.samples} samples of the main thread"
+    return (f"{percent(frame.frac)} of that time is in {frame.name} ({source}).",)
 
 
-def _spread(seen: Evidence, told: Outside) -> str:
-    """How it varies over the steps; where something was taken off, that is not known of single steps."""
-    return f" ({range_over_steps(seen, 'python')})" if told.own_ns == told.python_ns else ""
+def _range(evidence: Evidence, times: Outside) -> str:
+    """Return the range over steps; empty if time was subtracted, as the result is unknown for single steps."""
+    return f" ({range_over_steps(evidence, 'python')})" if times.own_ns == times.python_ns else ""
 
 
-def _computing(told: Outside) -> tuple[str, ...]:
-    """Whether the thread used the CPU, and what was taken off."""
-    off = [
-        f"{duration(dur_ns)} {what}"
-        for dur_ns, what in (
-            (told.collecting_ns, "of garbage collections"),
-            (told.compiling_ns, "of compilations"),
-            (told.gil_ns, "in which another Python thread ran"),
-            (told.absent_ns, "of waiting"),
+def _subtracted_times(times: Outside) -> tuple[str, ...]:
+    """Return the time that was subtracted because the thread did not run the loop's own code."""
+    subtracted = [
+        f"{duration(dur_ns)} {reason}"
+        for dur_ns, reason in (
+            (times.collecting_ns, "of garbage collection"),
+            (times.compiling_ns, "of compilation"),
+            (times.gil_ns, "in which another Python thread held the GIL"),
+            (times.absent_ns, "of waiting"),
         )
-        if dur_ns > told.python_ns // 50
+        if dur_ns > times.python_ns // 50
     ]
-    return (f"Not counted in it: {', '.join(off)}.",) if off else ()
+    return (f"Not included: {', '.join(subtracted)}.",) if subtracted else ()
 
 
-def _held_up(seen: Evidence, told: Outside) -> Spans:
-    """When it happened, as well as is known: where the loop was outside PyTorch, or built a batch."""
-    spans = seen.ledger.spans
-    return merged(spans["python"], spans["loader"]) if told.other_gil_ns else spans["python"]
+def _contention_spans(evidence: Evidence, times: Outside) -> Spans:
+    """Return when the contention occurred, as far as known: outside PyTorch, or also inside the DataLoader."""
+    spans = evidence.ledger.spans
+    return merged(spans["python"], spans["loader"]) if times.other_gil_ns else spans["python"]
 
 
-def _undisturbed(seen: Evidence, lost_ns: int) -> Gain:
-    basis = "the time lost to the other threads, removed by 70 to 100 %"
-    return undisturbed(seen.step_ns, seen.plain_ns(lost_ns), basis, "even no other thread", 0.7)
+def _gain_without_threads(evidence: Evidence, lost_ns: int) -> Gain:
+    basis = "removing 70 to 100 % of the time lost to other threads"
+    return undisturbed(evidence.step_ns, evidence.plain_ns(lost_ns), basis, "no other Python thread", 0.7)
 
 
-def _hidden(seen: Evidence, waits_ns: int) -> Gain:
-    """Asked for beforehand, a wait is hidden behind the rest of the step, at most as much as that is long."""
-    step_ns = seen.step_ns
-    left_ns = max(1, step_ns - waits_ns)
-    floor_ns = left_ns if seen.on_gpu else warmed_ns(left_ns, step_ns)
+def _overlap_gain(evidence: Evidence, wait_ns: int) -> Gain:
+    """Return the gain of requesting a result in advance: the wait overlaps with the rest of the step."""
+    step_ns = evidence.step_ns
+    rest_ns = max(1, step_ns - wait_ns)
+    floor_ns = rest_ns if evidence.on_gpu else warmed_ns(rest_ns, step_ns)
     return Gain(
         step_ns=step_ns,
-        best_ns=min(step_ns, max(floor_ns, waits_ns)),
-        worst_ns=round(step_ns - 0.7 * min(waits_ns, left_ns)),
+        best_ns=min(step_ns, max(floor_ns, wait_ns)),
+        worst_ns=round(step_ns - 0.7 * min(wait_ns, rest_ns)),
         floor_ns=floor_ns,
-        basis="the wait, hidden behind the rest of the step by 70 to 100 %",
-        floor_means="even no waiting",
+        basis="overlapping 70 to 100 % of the wait with the rest of the step",
+        floor_means="no wait",
     )
 
 
-def _into_the_dataset(seen: Evidence, frame: Frame | None) -> str:
-    name = _function(frame.name) if frame else None
-    loader = next(iter(seen.run.loaders), None)
-    workers = max(1, min(4, int(seen.run.machine.cores_allowed or 2) - 1))
+def _dataset_code(evidence: Evidence, frame: Frame | None) -> str:
+    name = _function_name(frame.name) if frame else None
+    loader = next(iter(evidence.run.loaders), None)
+    workers = max(1, min(4, int(evidence.run.machine.cores_allowed or 2) - 1))
     batch = loader.batch_size if loader and loader.batch_size else 32
-    made = f"batch_size={batch}, shuffle=True, num_workers={workers}, persistent_workers=True)"
+    arguments = f"batch_size={batch}, shuffle=True, num_workers={workers}, persistent_workers=True)"
     return (
         "from torch.utils.data import DataLoader, Dataset\n\n"
-        + ("" if name else "def preprocess(sample): return sample  # in its place: what the loop does with one\n\n")
-        + "class Prepared(Dataset):  # the DataLoader's workers do the work, beside the model\n"
+        + ("" if name else "def preprocess(sample): return sample  # replace: what the loop does with one sample\n\n")
+        + "class Prepared(Dataset):  # DataLoader workers do this work while the model runs\n"
         "    def __init__(self, data): self.data = data\n"
         "    def __len__(self): return len(self.data)\n"
         "    def __getitem__(self, index):\n"
         "        sample, *rest = self.data[index]\n"
         f"        return {name or 'preprocess'}(sample), *rest  # one sample instead of a batch\n\n"
         + (
-            f"{seen.names.loader} = DataLoader(Prepared({seen.names.dataset}),\n    {made}"
+            f"{evidence.names.loader} = DataLoader(Prepared({evidence.names.dataset}),\n    {arguments}"
             if loader
-            else f"def batches(samples):  # samples: what the loop goes over now\n"
-            f"    return DataLoader(Prepared(samples), {made}"
+            else f"def batches(samples):  # samples: what the loop iterates over now\n"
+            f"    return DataLoader(Prepared(samples), {arguments}"
         )
     )
 
 
-def _in_a_process(name: str | None) -> str:
-    stub = "" if name else "def work(): pass  # in its place: what the thread does now\n\n"
+def _process_code(name: str | None) -> str:
+    stub = "" if name else "def work(): pass  # replace: what the thread does now\n\n"
     return (
         f"import multiprocessing\n\n{stub}"
-        f"# instead of threading.Thread(target={name or 'work'}): a process does not share the loop's lock\n"
+        f"# instead of threading.Thread(target={name or 'work'}): a process has its own GIL\n"
         f"helper = multiprocessing.Process(target={name or 'work'}, daemon=True)\n"
         "helper.start()"
     )
 
 
-def _ahead(name: str) -> str:
+def _prefetch_code(name: str) -> str:
+    """Return code that requests the next result while the model works on the current one."""
     return (
         "from concurrent.futures import ThreadPoolExecutor\n\n"
-        "def ahead(ask, questions):  # asks for the next answer while the model works on this one\n"
+        "def prefetch(request, inputs):  # requests the next result while the model works on this one\n"
         "    with ThreadPoolExecutor(1) as pool:\n"
         "        pending = None\n"
-        "        for question in questions:\n"
-        "            asked = pool.submit(ask, question)\n"
+        "        for value in inputs:\n"
+        "            future = pool.submit(request, value)\n"
         "            if pending is not None:\n"
         "                yield pending.result()\n"
-        "            pending = asked\n"
+        "            pending = future\n"
         "        if pending is not None:\n"
         "            yield pending.result()\n\n"
-        f"# for answer in ahead({name}, questions): the answer is there when the loop needs it"
+        f"# for result in prefetch({name}, inputs): the result is there when the loop needs it"
     )
 
 
-def _function(frame: str) -> str | None:
-    """The function's name in "name (file.py:12)" or "file.py(12): name"; None where the line is in none."""
+def _function_name(frame: str) -> str | None:
+    """Return the function name in "name (file.py:12)" or "file.py(12): name"; None if the line is in no function."""
     name = frame.split(": ")[-1].split(" (")[0]
     return name if name.isidentifier() else None

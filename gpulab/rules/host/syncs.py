@@ -1,112 +1,117 @@
-"""Rules about the host that waits for the device: a value it asks for, and the queue that runs dry meanwhile."""
+"""A rule about host-device synchronisation: the loop waits for a value, and the GPU's queue runs empty."""
 
 from __future__ import annotations
 
 from gpulab.analysis.host.syncs import FILLING, MOVES, SHAPES, VALUES, Syncs, host_waits
 from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
-from gpulab.rules.engine.phrases import duration_in_step, of_each_step
-from gpulab.wording import count, duration, percent
+from gpulab.rules.engine.phrases import duration_in_step, no_kernel_share
+from gpulab.wording import count, duration, plural
 
-SYNC_WORTH_FRAC = 0.03  # to take one print out of a loop is little work, so a little earlier than a rewrite
-WHAT = {
+_MIN_SYNC_FRAC = 0.03  # removing one print is less work than rewriting code, so the threshold is lower
+_OPERAND = {
     **dict.fromkeys(VALUES, "a value (.item(), float(), print, if)"),
     **dict.fromkeys(SHAPES, "the size of a result (a boolean mask, nonzero, unique)"),
     **dict.fromkeys(MOVES, "a tensor (.cpu(), .numpy(), .to('cpu'))"),
 }
-CALLS = "the end of the GPU's work (torch.cuda.synchronize())"
+_SYNC_CALL = "all GPU work to finish (torch.cuda.synchronize())"
 
 
-def host_syncs(seen: Evidence) -> Finding | None:
-    """The loop asks the GPU for a value, waits for it, and the GPU then waits for new work.
+def host_syncs(evidence: Evidence) -> Finding | None:
+    """The loop synchronises with the GPU: it waits for a value, and afterwards the GPU waits for new work.
 
-    Proof: a synchronising call, or a copy to the host that returns only when the data are there, and the device idle
-    in it and after it until the queue is filled again, or busy with nothing but that copy. The wait itself is no
-    loss: the GPU works meanwhile. Confused with: copies of batches from pageable memory, which wait too
-    (`pageable_copies`); what the loop does on its own after the wait, such as loading data, which is not counted
-    here; and the profiler's own synchronisation at its edges. What to do: keep values on the GPU and look at them
-    every fifty steps.
+    Proof: a synchronising call, or a copy to the host that returns only when the data has arrived, with the device idle
+    during the call and until the queue is filled again, or busy with nothing but that copy. The wait itself costs
+    nothing as long as the GPU is working.
+
+    Confused with: copies of batches from pageable memory, which also wait (`pageable_copies`); other work of the loop
+    after the wait, such as data loading, which is not counted here; the profiler's own synchronisation at its start and
+    end.
+
+    What to do: keep values on the GPU and read them every fifty steps.
     """
-    if seen.ledger.share(*FILLING, "copies") < SYNC_WORTH_FRAC:
+    if evidence.ledger.share(*FILLING, "copies") < _MIN_SYNC_FRAC:
         return None
-    waits = seen.once(host_waits)
+    waits = evidence.once(host_waits)
     if waits is None:
         return None
-    share = seen.step_share(waits.idle_ns)
-    if share < SYNC_WORTH_FRAC:
+    share = evidence.step_share(waits.idle_ns)
+    if share < _MIN_SYNC_FRAC:
         return None
-    what = _what(waits)
+    operand = _awaited_operand(waits)
     return Finding(
         parts=("sync", "copies") if waits.copying_ns > waits.idle_ns / 2 else ("sync",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} because the loop waits for {what}.",
-        evidence=_evidence(seen, waits),
+        claim=f"{no_kernel_share(evidence, share)}: the loop waits for {operand}.",
+        evidence=_evidence(evidence, waits),
         numbers=figures(
             exposed_frac=share, exposed_ns=waits.idle_ns, blocked_ns=waits.blocked_ns, per_step=waits.count
         ),
         fix=_fix(waits.by_op[0][0]),
-        advice='torch.cuda.set_sync_debug_mode("warn") names every line that waits.',
-        gain=seen.predicted(
+        advice='torch.cuda.set_sync_debug_mode("warn") prints a warning for every line that synchronises.',
+        gain=evidence.predicted(
             "no_syncs",
-            seen.bounded(
-                seen.plain_ns(waits.idle_ns),
-                "the time in and after the waits, removed by 30 to 100 %",
-                "even no waiting",
+            evidence.bounded(
+                evidence.plain_ns(waits.idle_ns),
+                "removing 30 to 100 % of the idle time during and after the synchronisations",
+                "no synchronisation",
                 (0.3, 1.0),
                 waits.spans,
             ),
         ),
-        rewrites=seen.typed("no_syncs"),
-        confidence=CERTAIN if waits.by_op[0][0] in WHAT else LIKELY,
+        rewrites=evidence.typed("no_syncs"),
+        confidence=CERTAIN if waits.by_op[0][0] in _OPERAND else LIKELY,
         shown_by=waits.spans,
     )
 
 
-def _evidence(seen: Evidence, waits: Syncs) -> tuple[str, ...]:
-    copying = f", {duration(waits.copying_ns)} of that copying to the host" if waits.copying_ns else ""
+def _evidence(evidence: Evidence, waits: Syncs) -> tuple[str, ...]:
+    copying = f", {duration(waits.copying_ns)} of that for copies to the host" if waits.copying_ns else ""
     return (
-        f"{_named(waits)}: the main thread is held for {duration_in_step(seen, waits.blocked_ns)}; meanwhile the GPU "
-        "mostly works, which is no loss.",
-        f"In them and right after them, until new work arrives, the GPU computes nothing for {duration(waits.idle_ns)}"
+        f"{_wait_counts(waits)} {plural(waits.count, 'blocks', 'block')} the main thread for "
+        f"{duration_in_step(evidence, waits.blocked_ns)}; the GPU mostly works meanwhile, which costs nothing.",
+        f"During these waits and until new work arrives, the GPU runs no kernel for {duration(waits.idle_ns)}"
         f"{copying}; the longest wait lasts {duration(waits.longest_ns)}.",
     )
 
 
-def _what(waits: Syncs) -> str:
-    return WHAT.get(waits.by_op[0][0], CALLS)
+def _awaited_operand(waits: Syncs) -> str:
+    return _OPERAND.get(waits.by_op[0][0], _SYNC_CALL)
 
 
-def _named(waits: Syncs) -> str:
+def _wait_counts(waits: Syncs) -> str:
     listed = ", ".join(f"{times} x {name}" for name, times in waits.by_op[:3])
-    return f"{count(waits.count, 'wait')} in each step ({listed})"
+    return f"{count(waits.count, 'wait')} per step ({listed})"
 
 
 def _fix(name: str) -> str:
-    """The usual way out for what the operator asks for."""
+    """Return the usual replacement for the operator that synchronises."""
     if name in VALUES:
         return (
             'loss_sum = torch.zeros((), device="cuda")  # before the loop\n\n'
-            "loss_sum += loss.detach()  # in the loop: stays on the GPU, waits for nothing\n"
+            "loss_sum += loss.detach()  # in the loop: stays on the GPU, no synchronisation\n"
             "if step % 50 == 0:\n"
-            "    print(loss_sum.item() / 50)  # one wait in fifty steps\n"
+            "    print(loss_sum.item() / 50)  # one synchronisation in fifty steps\n"
             "    loss_sum.zero_()"
         )
     if name in SHAPES:
         return (
-            "def masked_mean(values, mask):  # instead of values[mask].mean(), whose size only the GPU knows\n"
-            "    kept = torch.where(mask, values, torch.zeros_like(values))  # the same size, zeros where False\n"
-            "    return kept.sum() / mask.sum()"
+            "def masked_mean(values, mask):  # instead of values[mask].mean(): only the GPU knows the size of "
+            "values[mask]\n"
+            "    selected = torch.where(mask, values, torch.zeros_like(values))  # same size, zeros where the mask "
+            "is False\n"
+            "    return selected.sum() / mask.sum()"
         )
     if name in MOVES:
         return (
-            "kept = []  # before the loop\n\n"
-            "kept.append(outputs.detach())  # in the loop: stays on the GPU, waits for nothing\n\n"
-            "results = torch.cat(kept).cpu()  # after the loop: one copy, one wait"
+            "outputs_on_gpu = []  # before the loop\n\n"
+            "outputs_on_gpu.append(outputs.detach())  # in the loop: stays on the GPU, no synchronisation\n\n"
+            "results = torch.cat(outputs_on_gpu).cpu()  # after the loop: one copy, one synchronisation"
         )
     return (
-        "# instead of torch.cuda.synchronize() around what is timed:\n"
-        "begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
-        "begin.record()  # before it\n"
-        "end.record()  # after it\n\n"
-        "end.synchronize()  # after the loop: one wait\n"
-        "print(begin.elapsed_time(end), 'ms')"
+        "# instead of torch.cuda.synchronize() around the timed code:\n"
+        "start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+        "start.record()  # before the timed code\n"
+        "end.record()  # after the timed code\n\n"
+        "end.synchronize()  # after the loop: one synchronisation\n"
+        "print(start.elapsed_time(end), 'ms')"
     )

@@ -1,1 +1,1 @@
-"""Rules about kernels and operators: fusion, precision, shapes, occupancy, the optimizer."""
+"""Rules about kernels and operators: fusion, precision, shapes, layout, batch size, the optimizer."""

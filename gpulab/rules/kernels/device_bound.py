@@ -1,4 +1,4 @@
-"""A rule about the device itself: that it is simply busy."""
+"""A rule about a device that is fully used."""
 
 from __future__ import annotations
 
@@ -11,76 +11,85 @@ from gpulab.rules.engine.phrases import of_each_step, range_over_steps
 from gpulab.wording import metric, percent
 
 WORKING = ("matmul", "kernels", "communication", "compute")
-TALKING_FRAC = 0.05  # less communication than this is not worth a word
-BUSY_FRAC = 0.85  # busier than this, feeding and calling are not the limit
-TOLD_FRAC = 0.8  # of the matrix kernels' time: with less the arithmetic of a step is not known
-NEAR_PEAK_FRAC = 0.6  # of the arithmetic peak; the best products of real libraries reach 0.8
+_MIN_COMMUNICATION_FRAC = 0.05  # less communication is not mentioned
+_BUSY_FRAC = 0.85  # above it, data loading and dispatch are not the limit
+_KNOWN_FRAC = 0.8  # of the matrix kernels' time; with less the FLOPs of a step are unknown
+_NEAR_PEAK_FRAC = 0.6  # of peak FLOP/s; the best GEMM libraries reach 0.8
 _PRECISIONS = {Precision.FLOAT32: "float32", Precision.TF32: "TF32", Precision.HALF: "half precision"}
 
 
-def device_bound(seen: Evidence) -> Finding | None:
-    """The device works nearly all the time: nothing is wrong with feeding it.
+def device_bound(evidence: Evidence) -> Finding | None:
+    """The device works nearly all the time: data loading and the host are not the limit.
 
-    It informs and predicts nothing: only faster work (precision, fusion, a better algorithm) makes this shorter.
-    Proof: kernels and collectives cover the step; what they are made of is told with it, and where sizes were
-    recorded how much of the GPU's arithmetic they use (MFU). Confused with: a GPU that is busy copying what nothing
-    hides, which is not counted here. What of it is communication that no kernel hides is said, as that is not compute.
-    What to do: the findings beside this one tell what would make the work itself faster; without any, it is as fast
-    as this device is.
+    This rule informs and predicts nothing: only faster work (precision, fusion, a better algorithm) shortens the step.
+
+    Proof: kernels and collectives cover the step. The evidence lists the kinds of kernels and, if sizes were recorded,
+    the fraction of the GPU's peak FLOP/s that the model uses (MFU).
+
+    Confused with: a GPU that is busy with exposed copies, which are not counted here. Exposed communication is listed
+    separately, as it is not compute.
+
+    What to do: the other findings name ways to make the work itself faster; if there are none, the loop is as fast as
+    this device allows.
     """
-    busy, talking = seen.ledger.share(*WORKING), seen.ledger.share("communication")
-    if busy < BUSY_FRAC:
+    busy, communication = evidence.ledger.share(*WORKING), evidence.ledger.share("communication")
+    if busy < _BUSY_FRAC:
         return None
-    device = "GPU" if seen.on_gpu else "CPU"
-    what = f"The {device} computes {percent(busy)} {of_each_step(seen)}"
-    if talking >= TALKING_FRAC:
-        what = f"The {device} works {percent(busy)} {of_each_step(seen)} ({percent(talking)} is exposed communication)"
-    used = _used(seen)
+    device = "GPU" if evidence.on_gpu else "CPU"
+    subject = f"The {device} computes {percent(busy)} {of_each_step(evidence)}"
+    if communication >= _MIN_COMMUNICATION_FRAC:
+        exposed = f"{percent(communication)} is exposed communication"
+        subject = f"The {device} works {percent(busy)} {of_each_step(evidence)} ({exposed})"
+    utilised = _utilisation(evidence)
     return Finding(
-        claim=f"{what}: feeding it is not the limit.",
-        evidence=(f"{range_over_steps(seen, *WORKING)} of work.", *_made_of(seen), *_arithmetic(used)),
+        claim=f"{subject}: data loading and the host are not the limit.",
+        evidence=(
+            f"Device work: {range_over_steps(evidence, *WORKING)}.",
+            *_kernel_shares(evidence),
+            *_mfu_evidence(utilised),
+        ),
         numbers=figures(
             busy_frac=busy,
-            communication_frac=talking,
-            mfu_frac=used.step_frac if used else None,
-            kernel_frac=used.kernel_frac if used else None,
+            communication_frac=communication,
+            mfu_frac=utilised.step_frac if utilised else None,
+            kernel_frac=utilised.kernel_frac if utilised else None,
         ),
-        advice=_faster_compute(seen, used),
+        advice=_speedup_advice(evidence, utilised),
         confidence=CERTAIN,
     )
 
 
-def _made_of(seen: Evidence) -> tuple[str, ...]:
-    if not seen.on_gpu:
+def _kernel_shares(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.on_gpu:
         return ()
     parts = (("matmul", "matrix products and attention"), ("kernels", "other kernels"))
-    told = [f"{percent(seen.ledger.share(key))} {words}" for key, words in parts if seen.ledger.share(key) >= 0.005]
-    return (f"Of each step: {', '.join(told)}.",) if told else ()
+    shares = [
+        f"{percent(evidence.ledger.share(key))} {label}" for key, label in parts if evidence.ledger.share(key) >= 0.005
+    ]
+    return (f"Of each step: {', '.join(shares)}.",) if shares else ()
 
 
-def _used(seen: Evidence) -> Utilisation | None:
-    kernels = seen.once(interior)
+def _utilisation(evidence: Evidence) -> Utilisation | None:
+    kernels = evidence.once(interior)
     if kernels is None:
         return None
-    used = utilisation(kernels, seen.step_ns, seen.once(sized))
-    return used if used is not None and used.told_frac >= TOLD_FRAC else None
+    utilised = utilisation(kernels, evidence.step_ns, evidence.once(sized))
+    return utilised if utilised is not None and utilised.told_frac >= _KNOWN_FRAC else None
 
 
-def _arithmetic(used: Utilisation | None) -> tuple[str, ...]:
-    if used is None:
+def _mfu_evidence(utilised: Utilisation | None) -> tuple[str, ...]:
+    if utilised is None:
         return ()
     return (
-        f"{metric(used.flops, 'FLOP')} a step, mostly in {_PRECISIONS[used.precision]}: {percent(used.step_frac)} of "
-        f"the {metric(used.peak, 'FLOP/s')} of this GPU ({used.spec.name}), which is its MFU; "
-        f"{percent(used.kernel_frac)} while the matrix products run.",
+        f"{metric(utilised.flops, 'FLOP')} per step, mostly in {_PRECISIONS[utilised.precision]}: an MFU of "
+        f"{percent(utilised.step_frac)}, relative to the {metric(utilised.peak, 'FLOP/s')} of this GPU "
+        f"({utilised.spec.name}); {percent(utilised.kernel_frac)} while the matrix kernels run.",
     )
 
 
-def _faster_compute(seen: Evidence, used: Utilisation | None) -> str:
-    if not seen.on_gpu:
-        return "To make it faster: bfloat16 where this CPU has it, torch.compile, a smaller model; or a GPU."
-    if used is not None and used.step_frac >= NEAR_PEAK_FRAC:
-        return (
-            "This is close to what the GPU can do: a smaller model, narrower numbers or a larger GPU are what is left."
-        )
-    return "To make it faster: what the other findings name; beyond them torch.compile, a smaller model, a larger GPU."
+def _speedup_advice(evidence: Evidence, utilised: Utilisation | None) -> str:
+    if not evidence.on_gpu:
+        return "To speed it up: bfloat16 if this CPU supports it, torch.compile, a smaller model, or a GPU."
+    if utilised is not None and utilised.step_frac >= _NEAR_PEAK_FRAC:
+        return "This is close to the peak of the GPU: what remains is a smaller model, lower precision or a larger GPU."
+    return "To speed it up: act on the other findings; beyond them, torch.compile, a smaller model, or a larger GPU."

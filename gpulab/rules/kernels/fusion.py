@@ -1,4 +1,4 @@
-"""Rules about work that moves more data than it computes: chains of small steps, memory-bound and scattered kernels."""
+"""Rules about work that moves more data than it computes: elementwise chains, memory-bound kernels, gather/scatter."""
 
 from __future__ import annotations
 
@@ -14,190 +14,210 @@ from gpulab.rules.kernels.small_batch import small_batch
 from gpulab.rules.kernels.speedup import faster_work, kernel_group
 from gpulab.wording import count, duration, metric, number, percent
 
-# A fifth: in any eager model some activations and additions follow one another, and a compiler is a large tool.
-CHAINS_WORTH_FRAC = 0.20
-KNOWN_WORTH_FRAC = 0.10  # where PyTorch has the very function in one piece, a tenth is worth the one line
-KEPT_WORTH = 0.7  # so much of all that could be saved is not, at worst: the backward pass needs what was in between
+# A fifth of a step: every eager model has some consecutive activations and additions, and a compiler is a large change.
+_MIN_CHAIN_FRAC = 0.20
+_MIN_FORMULA_FRAC = 0.10  # if PyTorch has the whole formula as one function, the fix is one line
+_NOT_SAVED_FRAC = 0.7  # of the possible saving, at worst: the backward pass needs the intermediate results
 
-NEAR_PEAK_FRAC = 0.6  # of the memory's peak; well-written streaming kernels reach 0.75 to 0.92
-MEMORY_WORTH_FRAC = 0.25
-SCATTERED_WORTH_FRAC = 0.10
+_NEAR_PEAK_FRAC = 0.6  # of peak memory bandwidth; well-written streaming kernels reach 0.75 to 0.92
+_MIN_MEMORY_BOUND_FRAC = 0.25
+_MIN_GATHER_SCATTER_FRAC = 0.10
 
 
-def unfused_elementwise(seen: Evidence) -> Finding | None:
-    """Chains of elementwise work read and write the same tensor over and over, a pass of memory for each small step.
+def unfused_elementwise(evidence: Evidence) -> Finding | None:
+    """Chains of elementwise operators read and write the same tensor repeatedly: one pass over memory per operator.
 
-    Proof: three and more elementwise kernels (on a CPU: operators) on equally many elements in a row, or a softmax
-    between two matrix products, by a fifth of the step. Confused with: a model that a compiler has fused already
-    (Triton kernels do not count); pairs, which every model has; the optimizer (`unfused_optimizer`); many tiny
-    operators, whose cost is their call (`dispatch_bound`); the rounds of a loop over a batch, each of which works on
-    data of its own: the same operators eight times over are chains of one round each, and where one round is too
-    little for the GPU, `small_batch` comes first. What to do: PyTorch's own function where it has one for the whole
-    chain, else torch.compile.
+    Proof: at least three elementwise kernels (on a CPU: operators) in a row on equally many elements, or a softmax
+    between two matrix products, in at least a fifth of the step.
+
+    Confused with: a model that a compiler has already fused (Triton kernels do not count); pairs, which every model
+    has; the optimizer (`unfused_optimizer`); many tiny operators, whose cost is dispatch (`dispatch_bound`); a loop
+    over a batch, where each iteration works on its own data: the same operators eight times in a row are eight chains,
+    and if one iteration is too small for the GPU, `small_batch` comes first.
+
+    What to do: use PyTorch's own function if there is one for the whole chain, else torch.compile.
     """
-    found = _chains(seen)
-    if found is None or (found.repeated and small_batch(seen) is not None):
+    chains = _find_chains(evidence)
+    if chains is None or (chains.repeated and small_batch(evidence) is not None):
         return None
-    share = seen.step_share(found.cost_ns)
-    known_ns = sum(cost_ns for _, cost_ns in found.formulas)
-    known = known_ns >= KNOWN_WORTH_FRAC * (seen.steps.traced_ns or 1)
-    if share < CHAINS_WORTH_FRAC and not (known and share >= KNOWN_WORTH_FRAC):
+    share = evidence.step_share(chains.cost_ns)
+    known_ns = sum(cost_ns for _, cost_ns in chains.formulas)
+    formula_is_known = known_ns >= _MIN_FORMULA_FRAC * (evidence.steps.traced_ns or 1)
+    if share < _MIN_CHAIN_FRAC and not (formula_is_known and share >= _MIN_FORMULA_FRAC):
         return None
-    gain = _fewer_passes(seen, found)
+    gain = _fusion_gain(evidence, chains)
     if gain is None:
         return None
-    guess = "" if found.sized or known else "sizes were not recorded, so that they work on the same tensors is a guess"
+    guess = (
+        ""
+        if chains.sized or formula_is_known
+        else "sizes were not recorded, so it is a guess that these operators work on the same tensors"
+    )
     return Finding(
-        parts=("kernels",) if seen.on_gpu else ("compute",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to {_what(found)}: each {found.unit} reads and writes "
-        "the same tensor again.",
+        parts=("kernels",) if evidence.on_gpu else ("compute",),
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_chain_description(chains)}: each {chains.unit} "
+        "reads and writes the same tensor again.",
         evidence=(
-            f"{duration_in_step(seen, found.cost_ns)} in {count(found.count, 'chain')} of {number(found.pieces, 2)} "
-            f"elementwise {found.unit}s on average.",
-            *(f"{duration(cost)} of it looks like {op.value} written by hand." for op, cost in found.formulas[:3]),
+            f"{duration_in_step(evidence, chains.cost_ns)} in {count(chains.count, 'chain')} of "
+            f"{number(chains.pieces, 2)} elementwise {chains.unit}s on average.",
+            *(f"{duration(cost)} of it looks like {op.value} implemented by hand." for op, cost in chains.formulas[:3]),
         ),
-        numbers=figures(share_frac=share, cost_ns=found.cost_ns, chains=found.count, pieces=found.pieces),
-        fix=_fused(seen, found),
-        advice=_advice(seen, found),
+        numbers=figures(share_frac=share, cost_ns=chains.cost_ns, chains=chains.count, pieces=chains.pieces),
+        fix=_fused_code(evidence, chains),
+        advice=_advice(evidence, chains),
         gain=gain,
         confidence=SUSPECT if guess else LIKELY,
         why_confidence=guess,
-        shown_by=found.spans,
+        shown_by=chains.spans,
     )
 
 
-def _fewer_passes(seen: Evidence, found: Chains) -> Gain | None:
-    spared = (found.pieces - 1) / found.pieces if found.pieces > 1 else 0.5
-    if any(each is Formula.ATTENTION for each, _ in found.formulas[:1]):
-        spared = max(spared, 0.8)  # fused attention never writes the scores at all
+def _fusion_gain(evidence: Evidence, chains: Chains) -> Gain | None:
+    saved_frac = (chains.pieces - 1) / chains.pieces if chains.pieces > 1 else 0.5
+    if any(each is Formula.ATTENTION for each, _ in chains.formulas[:1]):
+        saved_frac = max(saved_frac, 0.8)  # fused attention never writes the scores at all
     return faster_work(
-        seen,
-        found.cost_ns,
-        (1 - spared * (1 - KEPT_WORTH), 1 - 0.95 * spared, 1 - spared),
-        f"{number(found.pieces, 2)} passes over memory made one, by 30 to 95 %",
-        "even one pass for each chain",
-        spans=found.spans,
+        evidence,
+        chains.cost_ns,
+        (1 - saved_frac * (1 - _NOT_SAVED_FRAC), 1 - 0.95 * saved_frac, 1 - saved_frac),
+        f"fusing {number(chains.pieces, 2)} passes over memory into one, with 30 to 95 % of the saving",
+        "one pass over memory per chain",
+        spans=chains.spans,
     )
 
 
-def _chains(seen: Evidence) -> Chains | None:
-    if not seen.on_gpu:
-        return seen.once(chains_on_cpu)
-    kernels = seen.once(interior)
+def _find_chains(evidence: Evidence) -> Chains | None:
+    if not evidence.on_gpu:
+        return evidence.once(chains_on_cpu)
+    kernels = evidence.once(interior)
     return chains_on_gpu(kernels) if kernels is not None else None
 
 
-def _first(found: Chains) -> Formula | None:
-    """What most of the chains compute, where that is known of a third of them."""
-    if found.formulas and found.formulas[0][1] >= found.cost_ns / 3:
-        return found.formulas[0][0]
+def _main_formula(chains: Chains) -> Formula | None:
+    """Return the formula that most chains compute, if that is known for a third of their time."""
+    if chains.formulas and chains.formulas[0][1] >= chains.cost_ns / 3:
+        return chains.formulas[0][0]
     return None
 
 
-def _what(found: Chains) -> str:
-    first = _first(found)
-    return f"{first.value} in many small steps" if first else f"chains of elementwise {found.unit}s"
+def _chain_description(chains: Chains) -> str:
+    formula = _main_formula(chains)
+    return f"{formula.value} as separate {chains.unit}s" if formula else f"chains of elementwise {chains.unit}s"
 
 
-# PyTorch's own function for a formula, as a definition to paste in place of the one written by hand.
-_PIECES = {
+# PyTorch's own function for each formula, as a definition that replaces the one written by hand.
+_FUSED_FUNCTIONS = {
     Formula.ATTENTION: "def attention(query, key, value):  # for softmax(query @ key.T * scale) @ value\n"
     "    return F.scaled_dot_product_attention(query, key, value)",
     Formula.GELU_TANH: 'def gelu(x):  # for 0.5 * x * (1 + tanh(...))\n    return F.gelu(x, approximate="tanh")',
     Formula.GELU: "def gelu(x):  # for 0.5 * x * (1 + erf(x / sqrt(2)))\n    return F.gelu(x)",
     Formula.SILU: "def silu(x):  # for x * sigmoid(x)\n    return F.silu(x)",
-    Formula.LAYER_NORM: "def normalised(x, weight=None, bias=None):  # for (x - mean) / sqrt(variance + eps)\n"
+    Formula.LAYER_NORM: "def layer_norm(x, weight=None, bias=None):  # for (x - mean) / sqrt(variance + eps)\n"
     "    return F.layer_norm(x, x.shape[-1:], weight, bias)",
-    Formula.RMS_NORM: "def normalised(x, weight=None):  # for x * rsqrt(mean(x ** 2) + eps)\n"
+    Formula.RMS_NORM: "def rms_norm(x, weight=None):  # for x * rsqrt(mean(x ** 2) + eps)\n"
     "    return F.rms_norm(x, x.shape[-1:], weight)",
     Formula.SOFTMAX: "def softmax(x):  # for exp(x) / exp(x).sum(-1, keepdim=True)\n    return F.softmax(x, dim=-1)",
 }
 
 
-def _fused(seen: Evidence, found: Chains) -> str:
-    pieces = [_PIECES[each] for each, cost_ns in found.formulas if cost_ns >= 0.1 * found.cost_ns]
-    told = sum(cost_ns for _, cost_ns in found.formulas)
-    if pieces and told >= found.cost_ns / 3:
-        return "import torch.nn.functional as F\n\n\n" + "\n\n\n".join(pieces)
-    if not seen.on_gpu and seen.run.facts.get("compiler") == "none":
+def _fused_code(evidence: Evidence, chains: Chains) -> str:
+    functions = [_FUSED_FUNCTIONS[each] for each, cost_ns in chains.formulas if cost_ns >= 0.1 * chains.cost_ns]
+    known_ns = sum(cost_ns for _, cost_ns in chains.formulas)
+    if functions and known_ns >= chains.cost_ns / 3:
+        return "import torch.nn.functional as F\n\n\n" + "\n\n\n".join(functions)
+    if not evidence.on_gpu and evidence.run.facts.get("compiler") == "none":
         return ""
-    return f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})"
+    return f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})"
 
 
-def _advice(seen: Evidence, found: Chains) -> str:
-    if not seen.on_gpu and seen.run.facts.get("compiler") == "none":
-        return "torch.compile would make one loop of each chain; it needs a C++ compiler, and there is none here."
-    if found.compiled:
-        return "Part of the model is compiled already: compile the part that holds these chains as well."
-    return "torch.compile makes one pass of most chains by itself; the first call then takes up to minutes."
+def _advice(evidence: Evidence, chains: Chains) -> str:
+    if not evidence.on_gpu and evidence.run.facts.get("compiler") == "none":
+        return (
+            "torch.compile would fuse each chain into one loop, but it needs a C++ compiler, and none was found here."
+        )
+    if chains.compiled:
+        return "Part of the model is already compiled: also compile the part with these chains."
+    return "torch.compile fuses most chains automatically; the first call then takes up to minutes."
 
 
-def memory_bound(seen: Evidence) -> Finding | None:
-    """Elementwise kernels move data as fast as the GPU's memory can: faster arithmetic will not help them.
+def memory_bound(evidence: Evidence) -> Finding | None:
+    """Elementwise kernels move data at the speed of the GPU's memory: faster arithmetic does not help them.
 
-    Proof: what an operator must read and write at least, by the sizes and types of its inputs, over the time of its
-    kernels, comes to 60 % and more of the memory's peak rate. Confused with: small tensors, which live in the cache
-    (rates beyond the peak are left out); operators whose sizes were not recorded (nothing is said); chains that could
-    be one kernel (`unfused_elementwise`), which explains this. What to do: move less: smaller types, fewer passes,
-    recompute less.
+    Proof: the bytes that an operator must read and write at least, from the sizes and dtypes of its inputs, divided by
+    the time of its kernels, reach at least 60 % of peak memory bandwidth.
+
+    Confused with: small tensors, which stay in the cache (rates above the peak are excluded); operators without
+    recorded sizes, which are not judged; chains that could be one kernel (`unfused_elementwise`), which explain this
+    finding.
+
+    What to do: move fewer bytes: smaller dtypes, fewer passes, less recomputation.
     """
-    kernels = seen.once(interior)
-    found = traffic(kernels, seen.once(sized), NEAR_PEAK_FRAC) if kernels is not None else None
-    if kernels is None or found is None:
+    kernels = evidence.once(interior)
+    slow_traffic = traffic(kernels, evidence.once(sized), _NEAR_PEAK_FRAC) if kernels is not None else None
+    if kernels is None or slow_traffic is None:
         return None
-    share = seen.step_share(found.cost_ns)
-    if share < MEMORY_WORTH_FRAC:
+    share = evidence.step_share(slow_traffic.cost_ns)
+    if share < _MIN_MEMORY_BOUND_FRAC:
         return None
-    # Half the bytes take half the time; numbers that are narrow already are moved less often only by fewer passes.
-    left = (0.95, 0.5, 0.45) if found.float32 else (0.95, 0.7, 0.5)
-    basis = "the same work with 5 to 50 % less traffic"
-    gain = faster_work(seen, found.cost_ns, left, basis, "even half the traffic", spans=found.spans)
+    # Half the bytes take half the time; for data that is already 16-bit, only fewer passes help.
+    remaining = (0.95, 0.5, 0.45) if slow_traffic.float32 else (0.95, 0.7, 0.5)
+    basis = "the same work with 5 to 50 % less memory traffic"
+    gain = faster_work(
+        evidence, slow_traffic.cost_ns, remaining, basis, "half the memory traffic", spans=slow_traffic.spans
+    )
     if gain is None:
         return None
-    rate = found.rate_bytes_per_s
+    rate = slow_traffic.rate_bytes_per_s
     return Finding(
         parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that move data at "
-        f"{percent(rate / found.spec.memory_bytes_per_s)} of what the GPU's memory can: only moving less helps them.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to memory-bound kernels, at "
+        f"{percent(rate / slow_traffic.spec.memory_bytes_per_s)} of peak memory bandwidth.",
         evidence=(
-            f"{duration_in_step(seen, found.cost_ns)} at {metric(rate, 'B/s')}; {found.spec.name} does "
-            f"{metric(found.spec.memory_bytes_per_s, 'B/s')} at most ({found.spec.peaks_source}).",
-            "By operator: " + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in found.ops[:3]) + " a step.",
+            f"{duration_in_step(evidence, slow_traffic.cost_ns)} at {metric(rate, 'B/s')}; the peak of "
+            f"{slow_traffic.spec.name} is "
+            f"{metric(slow_traffic.spec.memory_bytes_per_s, 'B/s')} ({slow_traffic.spec.peaks_source}).",
+            "By operator: "
+            + ", ".join(f"{op} {duration(cost_ns)}" for op, cost_ns in slow_traffic.ops[:3])
+            + " per step.",
         ),
-        numbers=figures(share_frac=share, cost_ns=found.cost_ns, rate_bytes_per_s=rate),
-        fix=f"import torch\n\n{seen.names.model} = torch.compile({seen.names.model})  # fewer passes over memory",
-        advice="Half the bytes: bfloat16 in place of float32." if found.float32 else "",
+        numbers=figures(share_frac=share, cost_ns=slow_traffic.cost_ns, rate_bytes_per_s=rate),
+        fix=f"import torch\n\n{evidence.names.model} = torch.compile({evidence.names.model})  # fewer passes over "
+        "memory",
+        advice="bfloat16 instead of float32 halves the bytes." if slow_traffic.float32 else "",
         gain=gain,
         confidence=LIKELY,
-        shown_by=found.spans,
+        shown_by=slow_traffic.spans,
     )
 
 
-def gather_scatter(seen: Evidence) -> Finding | None:
-    """Kernels that follow an index (gather, scatter, embedding tables) may read memory in pieces far too small.
+def gather_scatter(evidence: Evidence) -> Finding | None:
+    """Gather/scatter kernels (indexing, embedding tables) may read memory in very small segments.
 
-    Proof: there is none in a trace. What can be said is that much time goes to such kernels; whether their reads are
-    scattered, counters tell (Nsight Compute: sectors per request). Confused with: latency, atomics, a large table
-    that simply must be read. What to do: measure; sort the indices, keep rows contiguous, gather once.
+    Proof: a trace cannot prove it. It shows that much time goes to such kernels; whether their reads are scattered,
+    only hardware counters show (Nsight Compute: sectors per request).
+
+    Confused with: latency; atomics; a large table that must be read in any case.
+
+    What to do: measure first; then sort the indices, keep rows contiguous, and gather once.
     """
-    scattered = kernel_group(seen, is_scattered, SCATTERED_WORTH_FRAC)
-    if scattered is None:
+    group = kernel_group(evidence, is_scattered, _MIN_GATHER_SCATTER_FRAC)
+    if group is None:
         return None
-    name = short(scattered.largest)
+    name = short(group.largest)
     return Finding(
         parts=("kernels",),
-        claim=f"{percent(scattered.share)} {of_each_step(seen)} goes to kernels that follow an index ({name}); if "
-        "their reads are scattered, most of each read is thrown away.",
+        claim=f"{percent(group.share)} {of_each_step(evidence)} goes to gather/scatter kernels ({name}), which "
+        "waste most of the memory bandwidth if the indices are scattered.",
         evidence=(
-            f"{duration_in_step(seen, scattered.cost_ns)} in gather, scatter and embedding kernels.",
-            "A trace does not tell how they read: this is a suspicion until counters are asked.",
+            f"{duration_in_step(evidence, group.cost_ns)} in gather, scatter and embedding kernels.",
+            "A trace does not show how these kernels access memory; hardware counters do.",
         ),
-        numbers=figures(share_frac=scattered.share, cost_ns=scattered.cost_ns),
-        advice="Count before you change anything, in a terminal: ncu --section MemoryWorkloadAnalysis "
-        f"-k regex:{name} python train.py. More than 4 sectors a request, of 4-byte loads, is scattered: sort the "
-        "indices, or call .contiguous() once before repeated use.",
+        numbers=figures(share_frac=group.share, cost_ns=group.cost_ns),
+        advice="Measure before you change anything, in a terminal: ncu --section MemoryWorkloadAnalysis "
+        f"-k regex:{name} python train.py. With 4-byte loads, more than 4 sectors per request means "
+        "scattered access: sort the indices, or call .contiguous() once before repeated use.",
         confidence=SUSPECT,
-        why_confidence="names of kernels do not tell how they read",
+        why_confidence="kernel names do not show the access pattern",
         from_steps=False,
-        shown_by=scattered.kernels.spans(scattered.mask),
+        shown_by=group.kernels.spans(group.mask),
     )

@@ -1,4 +1,4 @@
-"""Rules about the optimizer's step: one small piece of work after the other for each parameter."""
+"""A rule about unfused optimizers: several small kernels or operators per parameter tensor."""
 
 from __future__ import annotations
 
@@ -14,142 +14,144 @@ from gpulab.rules.kernels.speedup import faster_work, worth_having
 from gpulab.run import Optimizer, Run
 from gpulab.wording import duration, percent
 
-OPTIMIZER_WORTH_FRAC = 0.05  # one argument mends it
-MANY_PIECES = 40  # fewer pieces of work than this are no loop over parameters
-EACH_PIECES = 3.0  # pieces for a tensor: SGD needs 1 to 3 (which is little to fuse), Adam 8 to 14
-SMALL_PIECE_NS = 20_000  # or else so short that most of it is the call
-WHOLE_FRAC = 0.1  # with more pieces than this for many tensors at once, the optimizer is not a loop over them
-HOST_LIMITS_FRAC = 0.9  # a host that needs so much of each step is what limits it
-# What is left of it: measured here with AdamW on CPU, and by PyTorch's own notes on foreach and fused.
-LEFT = (0.75, 0.1, 0.03)
+_MIN_OPTIMIZER_FRAC = 0.05  # the fix is one argument
+_MIN_WORK_COUNT = 40  # fewer kernels or operators are no loop over parameters
+_WORK_PER_TENSOR = 3.0  # kernels or operators per tensor: SGD needs 1 to 3 (little to fuse), Adam 8 to 14
+_SMALL_WORK_NS = 20_000  # or so short that launch overhead dominates
+_MULTI_TENSOR_FRAC = 0.1  # with more multi-tensor kernels, the optimizer is no loop over tensors
+_HOST_BOUND_FRAC = 0.9  # a host that needs this much of each step limits it
+# Remaining fraction at worst, at best, at least: measured with AdamW on a CPU, and PyTorch's notes on foreach/fused.
+_REMAINING = (0.75, 0.1, 0.03)
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # optimizers of torch.optim that take fused=True, on CPU too
 FOREACH = ("ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")  # those with foreach=True only
 
 
-def unfused_optimizer(seen: Evidence) -> Finding | None:
-    """The optimizer updates one parameter after the other, several small operations for each.
+def unfused_optimizer(evidence: Evidence) -> Finding | None:
+    """The optimizer updates its parameters one by one, with several small operations each.
 
-    Proof: inside `Optimizer.step`, several times as many kernels (on a CPU: operators) as there are tensors, and none
-    that updates many at once (multi_tensor_apply, _fused_). Confused with: an optimizer that waits for the GPU to
-    finish the backward pass, which costs nothing; plain SGD on few large tensors, where there is nothing to fuse.
-    What to do: fused=True, or foreach=True where the optimizer has no fused form.
+    Proof: inside `Optimizer.step`, several times as many kernels (on a CPU: operators) as parameter tensors, and none
+    that updates many tensors at once (multi_tensor_apply, _fused_).
+
+    Confused with: an optimizer that waits for the GPU to finish the backward pass, which costs nothing; plain SGD on a
+    few large tensors, where there is nothing to fuse.
+
+    What to do: pass fused=True, or foreach=True if the optimizer has no fused implementation.
     """
-    found = _updating(seen)
-    if found is None or found.whole > WHOLE_FRAC * found.pieces or found.pieces < MANY_PIECES:
+    updates = _find_updates(evidence)
+    if updates is None or updates.whole > _MULTI_TENSOR_FRAC * updates.pieces or updates.pieces < _MIN_WORK_COUNT:
         return None
-    told = next((each for each in seen.run.optimizers if each.kind == found.kind), None)
-    tensors = told.tensors if told else None
-    if tensors and found.pieces < EACH_PIECES * tensors and found.median_ns > SMALL_PIECE_NS:
+    optimizer = next((each for each in evidence.run.optimizers if each.kind == updates.kind), None)
+    tensors = optimizer.tensors if optimizer else None
+    if tensors and updates.pieces < _WORK_PER_TENSOR * tensors and updates.median_ns > _SMALL_WORK_NS:
         return None
-    cost_ns = _cost_ns(seen, found)
-    share = seen.step_share(cost_ns)
-    if share < OPTIMIZER_WORTH_FRAC or (told is not None and told.fused):
+    cost_ns = _cost_ns(evidence, updates)
+    share = evidence.step_share(cost_ns)
+    if share < _MIN_OPTIMIZER_FRAC or (optimizer is not None and optimizer.fused):
         return None
-    rewrites = _as_typed(seen, found, told)
-    gain = _at_once(seen, cost_ns, rewrites)
+    rewrites = _rewrites(evidence, updates, optimizer)
+    gain = _fusion_gain(evidence, cost_ns, rewrites)
     if gain is None:
         return None
-    each = f" for {tensors} parameter tensors" if tensors else ""
+    per_tensor = f" for {tensors} parameter tensors" if tensors else ""
     return Finding(
-        parts=("compute", "dispatch", "glue") if not seen.on_gpu else ("kernels", "launch", "dispatch", "glue"),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to {_named(found)} updating one parameter after the other: "
-        f"{found.pieces:,} {found.unit}s{each}.",
+        parts=("compute", "dispatch", "glue") if not evidence.on_gpu else ("kernels", "launch", "dispatch", "glue"),
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to {_optimizer_name(updates)}, which updates "
+        f"parameters one by one: {updates.pieces:,} {updates.unit}s{per_tensor}.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in the optimizer's step; {_one(found)} takes "
-            f"{duration(found.median_ns)} there (median).",
-            *_host_time(seen, found, cost_ns),
+            f"{duration_in_step(evidence, cost_ns)} in the optimizer step; {_unit_with_article(updates)} takes "
+            f"{duration(updates.median_ns)} there (median).",
+            *_host_time(evidence, updates, cost_ns),
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=found.pieces, tensors=tensors or None),
-        fix=_fused(seen, found, told),
-        advice=_advice(seen, found),
+        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=updates.pieces, tensors=tensors or None),
+        fix=_fused_code(evidence, updates, optimizer),
+        advice=_advice(evidence, updates),
         gain=gain,
-        rewrites=seen.typed(rewrites),
+        rewrites=evidence.typed(rewrites),
         confidence=CERTAIN if tensors else LIKELY,
-        shown_by=found.spans,
+        shown_by=updates.spans,
     )
 
 
-def _host_time(seen: Evidence, found: Updating, cost_ns: int) -> tuple[str, ...]:
-    apart = seen.on_gpu and found.host_ns != cost_ns
-    return (f"The host is inside it for {duration(found.host_ns)}.",) if apart else ()
+def _host_time(evidence: Evidence, updates: Updating, cost_ns: int) -> tuple[str, ...]:
+    is_host_time_different = evidence.on_gpu and updates.host_ns != cost_ns
+    return (f"The host spends {duration(updates.host_ns)} in it.",) if is_host_time_different else ()
 
 
-def _at_once(seen: Evidence, cost_ns: int, rewrites: str) -> Gain | None:
-    plain = faster_work(
-        seen,
-        _unprofiled(seen, cost_ns),
-        LEFT,
-        "the optimizer's step, lessened by 40 to 90 % by updating all tensors at once",
-        "even a single pass over the parameters",
+def _fusion_gain(evidence: Evidence, cost_ns: int, rewrites: str) -> Gain | None:
+    gain = faster_work(
+        evidence,
+        _unprofiled(evidence, cost_ns),
+        _REMAINING,
+        "updating all tensors at once, which cuts the optimizer step by 40 to 90 %",
+        "a single pass over the parameters",
         calls=True,
     )
-    return worth_having(seen.predicted(rewrites, plain)) if plain is not None else None
+    return worth_having(evidence.predicted(rewrites, gain)) if gain is not None else None
 
 
-def _updating(seen: Evidence) -> Updating | None:
-    if not seen.on_gpu:
-        return seen.once(_on_cpu)
-    kernels = seen.once(interior)
+def _find_updates(evidence: Evidence) -> Updating | None:
+    if not evidence.on_gpu:
+        return evidence.once(_updates_on_cpu)
+    kernels = evidence.once(interior)
     return updating_on_gpu(kernels) if kernels is not None else None
 
 
-def _on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Updating | None:
+def _updates_on_cpu(run: Run, steps: Steps, ledger: Ledger) -> Updating | None:
     return updating_on_cpu(run, steps)
 
 
-def _cost_ns(seen: Evidence, found: Updating) -> int:
-    """What it costs a traced step: the device's time for it, or the host's where that is what limits."""
-    needed_ns = seen.once(pace).needed_ns
-    limited = needed_ns >= HOST_LIMITS_FRAC * (seen.steps.traced_ns or 1)
-    return max(found.cost_ns, found.host_ns) if limited else found.cost_ns
+def _cost_ns(evidence: Evidence, updates: Updating) -> int:
+    """Return the cost in a traced step: the device time of the updates, or the host time if the loop is host-bound."""
+    needed_ns = evidence.once(pace).needed_ns
+    limited = needed_ns >= _HOST_BOUND_FRAC * (evidence.steps.traced_ns or 1)
+    return max(updates.cost_ns, updates.host_ns) if limited else updates.cost_ns
 
 
-def _unprofiled(seen: Evidence, cost_ns: int) -> int:
-    """The same without recording, which lengthens each of its many calls; in traced time, as gains are asked."""
-    traced, plain = seen.steps.traced_ns or 0, seen.steps.plain_ns or 0
-    if not plain or traced <= plain:
+def _unprofiled(evidence: Evidence, cost_ns: int) -> int:
+    """Return the cost without the overhead that the profiler adds to each call, scaled to traced time."""
+    traced, unprofiled = evidence.steps.traced_ns or 0, evidence.steps.plain_ns or 0
+    if not unprofiled or traced <= unprofiled:
         return cost_ns
-    # Recording adds to calls: these many small ones bear more than their share of it.
-    added_ns = round((traced - plain) * min(1.0, 1.2 * cost_ns / max(1, traced)))
-    return round(max(cost_ns // 2, cost_ns - added_ns) * traced / plain)
+    # The profiler adds overhead per call, so these many small calls take more than their share of it.
+    added_ns = round((traced - unprofiled) * min(1.0, 1.2 * cost_ns / max(1, traced)))
+    return round(max(cost_ns // 2, cost_ns - added_ns) * traced / unprofiled)
 
 
-def _one(found: Updating) -> str:
-    return "an operator" if found.unit == "operator" else "a kernel"
+def _unit_with_article(updates: Updating) -> str:
+    return "an operator" if updates.unit == "operator" else "a kernel"
 
 
-def _named(found: Updating) -> str:
-    return "the optimizer" if found.kind == "optimizer" else found.kind
+def _optimizer_name(updates: Updating) -> str:
+    return "the optimizer" if updates.kind == "optimizer" else updates.kind
 
 
-def _way(seen: Evidence, kind: str) -> str:
-    """How PyTorch updates all parameters at once for this kind of optimizer; "" where it does not."""
+def _implementation(evidence: Evidence, kind: str) -> str:
+    """Return how PyTorch updates all parameters of this optimizer at once: "fused", "foreach", or "" if it cannot."""
     if kind in FUSED:
         return "fused"
-    return "foreach" if kind in FOREACH and seen.on_gpu else ""
+    return "foreach" if kind in FOREACH and evidence.on_gpu else ""
 
 
-def _as_typed(seen: Evidence, found: Updating, told: Optimizer | None) -> str:
-    way = _way(seen, told.kind if told else found.kind)
-    return f"optimizer={way}" if way else ""
+def _rewrites(evidence: Evidence, updates: Updating, user_optimizer: Optimizer | None) -> str:
+    implementation = _implementation(evidence, user_optimizer.kind if user_optimizer else updates.kind)
+    return f"optimizer={implementation}" if implementation else ""
 
 
-def _fused(seen: Evidence, found: Updating, told: Optimizer | None) -> str:
-    kind = told.kind if told else found.kind
-    way = _way(seen, kind)
-    if not way:
+def _fused_code(evidence: Evidence, updates: Updating, user_optimizer: Optimizer | None) -> str:
+    kind = user_optimizer.kind if user_optimizer else updates.kind
+    implementation = _implementation(evidence, kind)
+    if not implementation:
         return ""
-    model, optimizer = seen.names.model, seen.names.optimizer
+    model, optimizer = evidence.names.model, evidence.names.optimizer
     return (
         "import torch\n\n"
-        f'{optimizer} = torch.optim.{kind}({model}.parameters(), lr={optimizer}.param_groups[0]["lr"], {way}=True)'
+        f'{optimizer} = torch.optim.{kind}({model}.parameters(), lr={optimizer}.param_groups[0]["lr"], '
+        f"{implementation}=True)"
     )
 
 
-def _advice(seen: Evidence, found: Updating) -> str:
-    if _way(seen, found.kind):
-        return "Where your optimizer has other arguments (weight_decay, betas, momentum), give them again."
-    return (
-        "torch.optim.AdamW and SGD can update all parameters at once (fused=True); so can many others by foreach=True."
-    )
+def _advice(evidence: Evidence, updates: Updating) -> str:
+    if _implementation(evidence, updates.kind):
+        return "If your optimizer has other arguments (weight_decay, betas, momentum), pass them again."
+    return "torch.optim.AdamW and SGD can update all parameters at once (fused=True); many others take foreach=True."

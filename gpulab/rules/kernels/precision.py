@@ -1,4 +1,4 @@
-"""Rules about precision: matrix products in float32 on a GPU whose tensor cores stand idle."""
+"""Rules about precision: float32 matrix products on a GPU with idle tensor cores."""
 
 from __future__ import annotations
 
@@ -19,191 +19,200 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, largest_kernel, worth_having
 from gpulab.wording import number, percent
 
-PRECISION_WORTH_FRAC = 0.10  # less of a step than this is not worth a change of numerics
-UNKNOWN_FRAC = 0.5  # with more matrix time than this in kernels whose names do not tell, nothing is said
-WORTH_RATIO = 1.2  # a GPU whose TF32 or half is hardly faster than its float32 (GeForce's TF32) gains nothing
-# What of a ratio of peaks comes out: from its 0.3rd power (layout, memory) to its 0.8th (large products).
+_MIN_PRECISION_FRAC = 0.10  # of a step; less is not worth a change of numerics
+_MAX_UNKNOWN_FRAC = 0.5  # with more matrix time in kernels of unknown precision, the rule does not judge
+WORTH_RATIO = 1.2  # a GPU whose TF32 or half precision is hardly faster than float32 (TF32 on GeForce) gains nothing
+# The realised speed-up is the ratio of peaks to the power of 0.3 (limited by layout, memory) to 0.8 (large products).
 # An A100's factor of 8 for TF32 gave 2.6x on ResNet-50 and 6x on BERT, by NVIDIA's published examples.
 WORST_POWER, BEST_POWER = 0.3, 0.8
 
 NVIDIA = Need(
-    lambda seen: not any(is_amd(gpu.name) for gpu in seen.run.machine.gpus),
-    "the names of AMD's matrix kernels do not tell how they compute",
-    "ask rocprof for the use of the matrix cores",
+    lambda evidence: not any(is_amd(gpu.name) for gpu in evidence.run.machine.gpus),
+    "the names of AMD's matrix kernels do not show their precision",
+    "measure the use of the matrix cores with rocprof",
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
-    """How the matrix kernels of a run compute."""
+    """The precision of the matrix kernels of a run."""
 
     kernels: Interior
-    plain: Mask  # float32 on the ordinary units
+    plain: Mask  # float32 without tensor cores
     tf32: Mask
     half: Mask
     matrix: Mask
 
     def cost_ns(self, mask: Mask) -> int:
-        """What these cost a typical step."""
+        """Return the time of these kernels in a typical step."""
         return self.kernels.cost_ns(mask)
 
     @property
     def unknown_frac(self) -> float:
-        """Share of matrix kernel time whose arithmetic the names do not tell."""
+        """Share of the matrix kernels' time whose precision the names do not show."""
         time = self.kernels["dur_ns"]
-        told = self.plain | self.tf32 | self.half
-        return float(time[self.matrix & ~told].sum() / max(1, time[self.matrix].sum()))
+        is_known = self.plain | self.tf32 | self.half
+        return float(time[self.matrix & ~is_known].sum() / max(1, time[self.matrix].sum()))
 
 
-def arithmetic(seen: Evidence) -> Arithmetic | None:
-    """How the matrix kernels compute; None where there are none, or the GPU is not one of NVIDIA's."""
-    kernels = seen.once(interior)
+def arithmetic(evidence: Evidence) -> Arithmetic | None:
+    """Return the precision of the matrix kernels; None if there are none or the GPU is not from NVIDIA."""
+    kernels = evidence.once(interior)
     if kernels is None or kernels.gpu is None or is_amd(kernels.gpu.name):
         return None
-    codes = kernels.answers(lambda name: _code(maths(name)) if is_matrix(name) else None)
+    codes = kernels.answers(lambda name: _precision_code(maths(name)) if is_matrix(name) else None)
     matrix = codes >= 0
     if not matrix.any():
         return None
-    plain = codes == _code(Maths(Cores.PLAIN, Precision.FLOAT32))
-    tf32 = codes == _code(Maths(Cores.TENSOR, Precision.TF32))
+    float32 = codes == _precision_code(Maths(Cores.PLAIN, Precision.FLOAT32))
+    tf32 = codes == _precision_code(Maths(Cores.TENSOR, Precision.TF32))
     half = matrix & (codes % 8 == Precision.HALF)
-    return Arithmetic(kernels, plain, tf32, half, matrix)
+    return Arithmetic(kernels, float32, tf32, half, matrix)
 
 
-def _code(found: Maths) -> int:
-    return int(found.cores) * 8 + int(found.precision)
+def _precision_code(precision_of_kernel: Maths) -> int:
+    return int(precision_of_kernel.cores) * 8 + int(precision_of_kernel.precision)
 
 
-def no_mixed_precision(seen: Evidence) -> Finding | Unjudged | None:
-    """Matrix products are computed in float32 although the GPU computes half precision many times as fast.
+def no_mixed_precision(evidence: Evidence) -> Finding | Unjudged | None:
+    """Matrix products run in float32 although the GPU is several times as fast in half precision.
 
-    Proof: the names of the matrix kernels (sgemm, scudnn, ffma, simt: float32 on the ordinary units; tf32: float32
-    on tensor cores) and no half-precision ones beside them. Confused with: autocast that is on (its kernels bear
-    half-precision names); kernels of unknown names (then nothing is said); GPUs of other makers, whose names follow
-    other rules; a GPU that waits for its host, which faster kernels do not help. What to do: autocast around the
-    forward pass, with a gradient scaler where float16 is used.
+    Proof: the names of the matrix kernels (sgemm, scudnn, ffma, simt: float32 without tensor cores; tf32: float32 on
+    tensor cores), and no half-precision kernels.
+
+    Confused with: autocast that is already on (its kernels have half-precision names); kernels with unknown names,
+    which are not judged; GPUs of other vendors, whose names follow other rules; a GPU that waits for the host, which
+    faster kernels do not help.
+
+    What to do: use autocast around the forward pass, with a gradient scaler for float16.
     """
-    found = arithmetic(seen)
-    if found is None:
+    products = arithmetic(evidence)
+    if products is None:
         return None
-    single = found.plain | found.tf32
-    cost_ns = found.cost_ns(single)
-    share = seen.step_share(cost_ns)
-    if share < PRECISION_WORTH_FRAC:
-        return _untold(seen, found)
-    bulk = Precision.TF32 if found.cost_ns(found.tf32) > cost_ns / 2 else Precision.FLOAT32
-    ratio = precision_speedup(found.kernels.gpu, Precision.HALF, bulk)
+    is_float32 = products.plain | products.tf32
+    cost_ns = products.cost_ns(is_float32)
+    share = evidence.step_share(cost_ns)
+    if share < _MIN_PRECISION_FRAC:
+        return _unjudged_precision(evidence, products)
+    main_precision = Precision.TF32 if products.cost_ns(products.tf32) > cost_ns / 2 else Precision.FLOAT32
+    ratio = precision_speedup(products.kernels.gpu, Precision.HALF, main_precision)
     if ratio is None or ratio < WORTH_RATIO:
         return None
-    rewrites = f"amp={_half(found.kernels)}"
-    gain = _faster(seen, cost_ns, ratio, "half precision", found.kernels.spans(single), rewrites)
+    rewrites = f"amp={_half_type(products.kernels)}"
+    gain = _precision_gain(evidence, cost_ns, ratio, "half precision", products.kernels.spans(is_float32), rewrites)
     if gain is None:
         return None
-    half_ns = found.cost_ns(found.half)
-    kind = "TF32" if bulk is Precision.TF32 else "float32"
+    half_ns = products.cost_ns(products.half)
+    kind = "TF32" if main_precision is Precision.TF32 else "float32"
     return Finding(
         parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products in {kind}; "
-        f"this GPU computes them in half precision (16 bits) up to {number(ratio, 2)} times as fast.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to {kind} matrix products; "
+        f"half precision (16 bits) is up to {number(ratio, 2)} times as fast on this GPU.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in {kind} matrix kernels; the largest is "
-            f"{largest_kernel(found.kernels, single)}.",
-            f"{duration_in_step(seen, half_ns)} is in half precision already: autocast does not cover the rest."
+            f"{duration_in_step(evidence, cost_ns)} in {kind} matrix kernels; the largest is "
+            f"{largest_kernel(products.kernels, is_float32)}.",
+            f"{duration_in_step(evidence, half_ns)} is already in half precision: autocast does not cover the rest."
             if half_ns
-            else "No kernel of half precision ran: autocast is off.",
+            else "No half-precision kernel ran: autocast is off.",
         ),
         numbers=figures(share_frac=share, cost_ns=cost_ns, half_ns=half_ns, peak_ratio=ratio),
-        fix=_autocast(seen, found.kernels),
-        advice="Watch the loss over the first few hundred steps: what needs float32 stays in it under autocast.",
+        fix=_autocast_code(evidence, products.kernels),
+        advice="Watch the loss over the first few hundred steps. Autocast keeps operators that need float32 in "
+        "float32.",
         gain=gain,
-        rewrites=seen.typed(rewrites),
+        rewrites=evidence.typed(rewrites),
         confidence=CERTAIN,
-        shown_by=found.kernels.spans(single),
+        shown_by=products.kernels.spans(is_float32),
     )
 
 
-def _faster(seen: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str) -> Gain | None:
+def _precision_gain(
+    evidence: Evidence, cost_ns: int, ratio: float, to: str, spans: Spans, rewrites: str
+) -> Gain | None:
     worst, best = ratio**WORST_POWER, ratio**BEST_POWER
-    basis = f"the float32 products made {number(worst, 2)} to {number(best, 2)} times as fast"
-    gain = faster_work(seen, cost_ns, by_ratio(worst, best, ratio), basis, f"even {to} at its peak", spans=spans)
-    return worth_having(seen.predicted(rewrites, gain)) if gain is not None else None
+    basis = f"float32 products that run {number(worst, 2)} to {number(best, 2)} times as fast"
+    gain = faster_work(evidence, cost_ns, by_ratio(worst, best, ratio), basis, f"{to} at its peak", spans=spans)
+    return worth_having(evidence.predicted(rewrites, gain)) if gain is not None else None
 
 
-def _untold(seen: Evidence, found: Arithmetic) -> Unjudged | None:
-    """Much matrix time in kernels of unknown names is a reason to say nothing, and to say so."""
-    cost_ns = found.cost_ns(found.matrix)
-    share = seen.step_share(cost_ns)
-    if found.unknown_frac <= UNKNOWN_FRAC or share < PRECISION_WORTH_FRAC:
+def _unjudged_precision(evidence: Evidence, products: Arithmetic) -> Unjudged | None:
+    """Return Unjudged if much of the matrix time is in kernels of unknown precision."""
+    cost_ns = products.cost_ns(products.matrix)
+    share = evidence.step_share(cost_ns)
+    if products.unknown_frac <= _MAX_UNKNOWN_FRAC or share < _MIN_PRECISION_FRAC:
         return None
     return Unjudged(
-        why=f"the names of {percent(found.unknown_frac)} of the matrix kernels (by time) do not tell their precision",
-        fix="look at the dtype of the model's parameters, and whether torch.is_autocast_enabled() in its forward",
+        why=f"{percent(products.unknown_frac)} of the matrix kernels (by time) have names that do not show their "
+        "precision",
+        fix="check the dtype of the model's parameters and torch.is_autocast_enabled() inside its forward()",
     )
 
 
-def no_tf32(seen: Evidence) -> Finding | None:
-    """Matrix products run in float32 on the ordinary units although this GPU has TF32 tensor cores.
+def no_tf32(evidence: Evidence) -> Finding | None:
+    """Float32 matrix products run without tensor cores although this GPU supports TF32.
 
-    Proof: kernels named sgemm, ffma or simt on a GPU of compute capability 8.0 and more, and PyTorch's setting where
-    it was recorded ("highest" keeps TF32 off). Confused with: `no_mixed_precision`, which asks for half precision and
-    changes more; code that needs all of float32. What to do: one line, which lets the tensor cores round the factors
-    to 10 bits and still adds up in float32.
+    Proof: kernels named sgemm, ffma or simt on a GPU of compute capability 8.0 or higher, and PyTorch's setting if it
+    was recorded ("highest" keeps TF32 off).
+
+    Confused with: `no_mixed_precision`, which proposes half precision, a larger change; code that needs full float32.
+
+    What to do: set one option. Tensor cores then round the factors to 10 bits of mantissa and accumulate in float32.
     """
-    found = arithmetic(seen)
-    if found is None:
+    products = arithmetic(evidence)
+    if products is None:
         return None
-    ratio = precision_speedup(found.kernels.gpu, Precision.TF32, Precision.FLOAT32)
-    cost_ns = found.cost_ns(found.plain)
-    share = seen.step_share(cost_ns)
-    if ratio is None or ratio < WORTH_RATIO or share < PRECISION_WORTH_FRAC:
+    ratio = precision_speedup(products.kernels.gpu, Precision.TF32, Precision.FLOAT32)
+    cost_ns = products.cost_ns(products.plain)
+    share = evidence.step_share(cost_ns)
+    if ratio is None or ratio < WORTH_RATIO or share < _MIN_PRECISION_FRAC:
         return None
-    setting = tf32_setting(seen.run)
+    setting = tf32_setting(evidence.run)
     if setting == "on":
-        return None  # then these products keep off the tensor cores for a reason of their own
-    gain = _faster(seen, cost_ns, ratio, "TF32", found.kernels.spans(found.plain), "tf32")
+        return None  # then these products avoid tensor cores for another reason
+    gain = _precision_gain(evidence, cost_ns, ratio, "TF32", products.kernels.spans(products.plain), "tf32")
     if gain is None:
         return None
-    half = precision_speedup(found.kernels.gpu, Precision.HALF, Precision.FLOAT32)
+    half = precision_speedup(products.kernels.gpu, Precision.HALF, Precision.FLOAT32)
     return Finding(
         parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to float32 matrix products that do not use the "
-        f"GPU's tensor cores; in TF32 they would, up to {number(ratio, 2)} times as fast.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to float32 matrix products without tensor cores; "
+        f"TF32 is up to {number(ratio, 2)} times as fast.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in such kernels; the largest is "
-            f"{largest_kernel(found.kernels, found.plain)}.",
-            *(("PyTorch's setting for float32 products, as recorded, keeps TF32 off.",) if setting == "off" else ()),
+            f"{duration_in_step(evidence, cost_ns)} in such kernels; the largest is "
+            f"{largest_kernel(products.kernels, products.plain)}.",
+            *(("PyTorch's recorded setting for float32 matrix products disables TF32.",) if setting == "off" else ()),
         ),
         numbers=figures(share_frac=share, cost_ns=cost_ns, peak_ratio=ratio),
         fix='import torch\n\ntorch.set_float32_matmul_precision("high")  # once, before training',
-        advice="Sums stay in float32; only the factors are rounded, to 10 bits of mantissa."
-        + (f" bfloat16 autocast goes further: up to {number(half, 2)} times." if half else ""),
+        advice="Accumulation stays in float32; only the factors are rounded, to 10 bits of mantissa."
+        + (f" bfloat16 autocast is up to {number(half, 2)} times as fast as float32." if half else ""),
         gain=gain,
-        rewrites=seen.typed("tf32"),
+        rewrites=evidence.typed("tf32"),
         confidence=CERTAIN if setting == "off" else LIKELY,
-        why_confidence="the kernels' names tell; PyTorch's setting was not recorded" if setting is None else "",
-        shown_by=found.kernels.spans(found.plain),
+        why_confidence="by kernel names; PyTorch's setting was not recorded" if setting is None else "",
+        shown_by=products.kernels.spans(products.plain),
     )
 
 
-def _half(kernels: Interior) -> str:
-    """What this GPU's tensor cores take, as `amp` is told it."""
+def _half_type(kernels: Interior) -> str:
+    """Return the half-precision type of this GPU's tensor cores, as the what-if `amp` takes it."""
     return "bf16" if has_bfloat16(kernels.gpu) else "fp16"
 
 
-def _autocast(seen: Evidence, kernels: Interior) -> str:
-    return autocast(seen, bfloat16=has_bfloat16(kernels.gpu))
+def _autocast_code(evidence: Evidence, kernels: Interior) -> str:
+    return autocast(evidence, bfloat16=has_bfloat16(kernels.gpu))
 
 
-def autocast(seen: Evidence, *, bfloat16: bool) -> str:
-    """bfloat16 where the GPU has it; before compute capability 8.0 float16, which needs a gradient scaler."""
-    model, optimizer = seen.names.model, seen.names.optimizer
+def autocast(evidence: Evidence, *, bfloat16: bool) -> str:
+    """Return autocast code: bfloat16 if the GPU supports it, else float16 with a gradient scaler."""
+    model, optimizer = evidence.names.model, evidence.names.optimizer
     dtype = "bfloat16" if bfloat16 else "float16"
     fix = f'import torch\n\n{model}.forward = torch.autocast("cuda", dtype=torch.{dtype})({model}.forward)'
-    if bfloat16 or not seen.trains:
+    if bfloat16 or not evidence.trains:
         return fix
     return (
-        f'{fix}\nscaler = torch.amp.GradScaler("cuda")  # keeps small gradients above float16\'s least\n\n\n'
-        "def learn(loss):  # in place of loss.backward() and optimizer.step()\n"
+        f'{fix}\nscaler = torch.amp.GradScaler("cuda")  # keeps small gradients in the range of float16\n\n\n'
+        "def backward_and_step(loss):  # instead of loss.backward() and optimizer.step()\n"
         "    scaler.scale(loss).backward()\n"
         f"    scaler.step({optimizer})\n"
         "    scaler.update()"

@@ -1,4 +1,4 @@
-"""Rules about sizes and layouts: dimensions that tensor cores cannot read well, and images turned around in passing."""
+"""Rules about shapes and layouts: dimensions that tensor cores handle badly, and NCHW/NHWC conversions."""
 
 from __future__ import annotations
 
@@ -17,144 +17,156 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.speedup import by_ratio, faster_work, kernel_group, worth_having
 from gpulab.wording import count, number, percent
 
-MISALIGNED_WORTH_FRAC = 0.05  # padding a dimension is easy where it is the model's own
-# Tensor cores want 16 bytes at once: 8 halves, 4 TF32 numbers. Half of that still works well.
-POOR_ALIGNMENT = {Precision.HALF: 2, Precision.TF32: 1}
-WANTED_MULTIPLE = {Precision.HALF: 8, Precision.TF32: 4}
-# An aligned kernel against one that reads elements singly: 1.3 to 4 times as fast, by PyTorch's own table of such
-# sizes (its profiler's pattern matcher) and NVIDIA's guide to matrix sizes; 8 would be all of the wider reads.
-MISALIGNED_RATIOS = (1.3, 4.0, 8.0)
+_MIN_MISALIGNED_FRAC = 0.05  # of a step; padding a dimension of the model is easy
+# Elements per read. Tensor cores read 16 bytes at once: 8 half-precision or 4 TF32 numbers; half of that is still fast.
+_POOR_ALIGNMENT = {Precision.HALF: 2, Precision.TF32: 1}
+_REQUIRED_MULTIPLE = {Precision.HALF: 8, Precision.TF32: 4}
+# Speed of an aligned kernel relative to one that reads single elements: 1.3 to 4, from the table in the pattern matcher
+# of PyTorch's profiler and NVIDIA's guide to matrix sizes; 8 is the full width of the reads.
+_ALIGNMENT_RATIOS = (1.3, 4.0, 8.0)
 
-LAYOUT_WORTH_FRAC = 0.03  # the fix is one line
-CHANNELS_LAST_CAPABILITY = 7  # tensor cores want channels last; before them it may be slower
+_MIN_LAYOUT_FRAC = 0.03  # the fix is one line
+_CHANNELS_LAST_CAPABILITY = 7  # GPUs up to this one may be slower with channels last in float32
 
 
-def misaligned_shapes(seen: Evidence) -> Finding | None:
-    """Matrix dimensions that are no multiple of 8 make tensor cores read their numbers one by one.
+def misaligned_shapes(evidence: Evidence) -> Finding | None:
+    """Matrix dimensions that are not a multiple of 8 make tensor cores read single elements.
 
-    Proof: the names of the kernels end in `_align1` or `_align2`: so many elements are read at once, where 8 of half
-    precision (4 of TF32) are possible. The sizes of the operators, where recorded, tell which dimension. Confused
-    with: libraries that pad such sizes themselves (their kernels bear no such name). What to do: pad the dimension:
-    a vocabulary, a class count, a sequence length.
+    Proof: the kernel names end in `_align1` or `_align2`, the number of elements per read, where 8 in half precision (4
+    in TF32) are possible. The sizes of the operators, if recorded, show which dimension it is.
+
+    Confused with: libraries that pad such sizes internally, whose kernels have no such names.
+
+    What to do: pad the dimension: a vocabulary, a class count, a sequence length.
     """
-    group = kernel_group(seen, _reads_singly, MISALIGNED_WORTH_FRAC)
+    group = kernel_group(evidence, _is_misaligned, _MIN_MISALIGNED_FRAC)
     if group is None or (group.kernels.gpu is not None and is_amd(group.kernels.gpu.name)):
         return None
-    kernels, poor, cost_ns, share, largest = group
-    worst, best, utmost = MISALIGNED_RATIOS
-    basis = f"these products made {number(worst, 2)} to {number(best, 2)} times as fast"
-    means = f"even {number(utmost, 2)} times as fast products"
-    gain = faster_work(seen, cost_ns, by_ratio(*MISALIGNED_RATIOS), basis, means, spans=kernels.spans(poor))
+    kernels, is_misaligned, cost_ns, share, largest = group
+    worst, best, bound = _ALIGNMENT_RATIOS
+    basis = f"matrix products that run {number(worst, 2)} to {number(best, 2)} times as fast"
+    floor_means = f"making these products {number(bound, 2)} times as fast"
+    gain = faster_work(
+        evidence, cost_ns, by_ratio(*_ALIGNMENT_RATIOS), basis, floor_means, spans=kernels.spans(is_misaligned)
+    )
     if gain is None:
         return None
-    odd = _odd(seen, poor)
-    multiple = WANTED_MULTIPLE.get(maths(largest).precision, 8)
+    odd_dimension = _odd_dimension(evidence, is_misaligned)
+    multiple = _REQUIRED_MULTIPLE.get(maths(largest).precision, 8)
     return Finding(
         parts=("matmul",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to matrix products with a dimension that is no multiple "
-        f"of {multiple}" + (f" ({odd[1]})" if odd else "") + ": tensor cores must read them piece by piece.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to matrix products with a dimension that is not a "
+        f"multiple of {multiple}"
+        + (f" ({odd_dimension[1]})" if odd_dimension else "")
+        + ": tensor cores read single elements.",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in kernels that read 1 or 2 elements at once; the largest is "
+            f"{duration_in_step(evidence, cost_ns)} in kernels that read 1 or 2 elements at a time; the largest is "
             f"{short(largest)}.",
-            *((f"{odd[0].op} multiplies {_sizes(odd[0])}.",) if odd else ()),
+            *((f"{odd_dimension[0].op} multiplies {_product_sizes(odd_dimension[0])}.",) if odd_dimension else ()),
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, odd_size=odd[1] if odd else None),
-        fix=_padding(multiple),
-        advice=f"Sizes of the model (vocabulary, classes, width): round them up to a multiple of {multiple} where they "
-        "are set. Sequences: pad to such a length and mask, or keep the one extra token out of the large product.",
+        numbers=figures(share_frac=share, cost_ns=cost_ns, odd_size=odd_dimension[1] if odd_dimension else None),
+        fix=_padding_code(multiple),
+        advice=f"Round sizes of the model (vocabulary, classes, width) up to a multiple of {multiple} where they are "
+        "defined. Pad sequences to such a length and mask the padding.",
         gain=gain,
         confidence=CERTAIN,
-        shown_by=kernels.spans(poor),
+        shown_by=kernels.spans(is_misaligned),
     )
 
 
-def _reads_singly(name: str) -> bool:
+def _is_misaligned(name: str) -> bool:
     if not is_matrix(name):
         return False
-    reads, found = alignment(name), maths(name)
-    return reads is not None and found.cores is Cores.TENSOR and reads <= POOR_ALIGNMENT.get(found.precision, 0)
+    reads, arithmetic = alignment(name), maths(name)
+    return (
+        reads is not None and arithmetic.cores is Cores.TENSOR and reads <= _POOR_ALIGNMENT.get(arithmetic.precision, 0)
+    )
 
 
-def _odd(seen: Evidence, poor: Mask) -> tuple[Work, int] | None:
-    """The product behind these kernels that takes most time, and its dimension that is no multiple; None: not told."""
-    for work in seen.once(sized):
+def _odd_dimension(evidence: Evidence, is_misaligned: Mask) -> tuple[Work, int] | None:
+    """Return the longest product in these kernels with a misaligned dimension, and that dimension."""
+    for work in evidence.once(sized):
         matrix = work.product
-        if matrix is None or not poor[work.kernels].any():
+        if matrix is None or not is_misaligned[work.kernels].any():
             continue
-        multiple = WANTED_MULTIPLE.get(work.precision, 8)
-        odd = [size for size in (matrix.rows, matrix.inner, matrix.columns) if size % multiple and size > 1]
-        if odd:
-            return work, max(odd)
+        multiple = _REQUIRED_MULTIPLE.get(work.precision, 8)
+        sizes = [size for size in (matrix.rows, matrix.inner, matrix.columns) if size % multiple and size > 1]
+        if sizes:
+            return work, max(sizes)
     return None
 
 
-def _sizes(work: Work) -> str:
+def _product_sizes(work: Work) -> str:
     matrix = work.product
-    assert matrix is not None, "only products have an odd size"
+    assert matrix is not None, "only matrix products have a misaligned size"
     times = f"{matrix.times} times " if matrix.times > 1 else ""
     return f"{times}{matrix.rows} x {matrix.inner} by {matrix.inner} x {matrix.columns}"
 
 
-def _padding(multiple: int) -> str:
+def _padding_code(multiple: int) -> str:
     return (
         "import torch.nn.functional as F\n\n\n"
-        f"def rounded_up(size):  # for sizes of the model: nn.Linear(width, rounded_up(classes))\n"
+        f"def round_up(size):  # for sizes of the model: nn.Linear(width, round_up(classes))\n"
         f"    return (size + {multiple - 1}) // {multiple} * {multiple}\n\n\n"
-        "def padded(x):  # for sizes of the data: zeros at the end of the last dimension\n"
+        "def pad(x):  # for sizes of the data: zeros at the end of the last dimension\n"
         f"    return F.pad(x, (0, -x.size(-1) % {multiple}))"
     )
 
 
-def layout_conversions(seen: Evidence) -> Finding | None:
-    """Convolutions turn every batch of images around, because tensor cores want the channels last.
+def layout_conversions(evidence: Evidence) -> Finding | None:
+    """Activations are converted between NCHW and NHWC around convolutions: tensor cores use channels last (NHWC).
 
-    Proof: kernels nchwToNhwc and nhwcToNchw (batched_transpose on AMD) inside convolutions. Confused with: a layout
-    change that the program itself asks for, once. What to do: keep model and images in channels_last from the start.
-    On GPUs without tensor cores, and in float32 there, it may be slower: compare.
+    Proof: the kernels nchwToNhwc and nhwcToNchw (batched_transpose on AMD) inside convolutions.
+
+    Confused with: a layout change that the program requests itself, once.
+
+    What to do: keep the model and the images in channels_last from the start. On GPUs without tensor cores, and in
+    float32 on those, channels last may be slower: compare.
     """
-    group = kernel_group(seen, is_layout, LAYOUT_WORTH_FRAC)
+    group = kernel_group(evidence, is_layout, _MIN_LAYOUT_FRAC)
     if group is None:
         return None
-    kernels, turning, cost_ns, share, largest = group
-    # What is left of them: the batch itself, once; at the most nothing.
-    basis = "the conversions, lessened by 40 to 100 %"
-    spans = kernels.spans(turning)
-    gain = faster_work(seen, cost_ns, (0.6, 0.0, 0.0), basis, "even no conversions", spans=spans)
-    gain = worth_having(seen.predicted("channels_last", gain)) if gain is not None else None
+    kernels, is_conversion, cost_ns, share, largest = group
+    # At worst the conversion of the batch itself remains; at best nothing.
+    basis = "removing 40 to 100 % of the conversions"
+    spans = kernels.spans(is_conversion)
+    gain = faster_work(evidence, cost_ns, (0.6, 0.0, 0.0), basis, "no conversions", spans=spans)
+    gain = worth_having(evidence.predicted("channels_last", gain)) if gain is not None else None
     if gain is None:
         return None
     amd = kernels.gpu is not None and is_amd(kernels.gpu.name)
     if amd and kernels.gpu and not is_amd_instinct(kernels.gpu.name):
-        return None  # MIOpen is slower with the channels last on AMD's gaming cards
-    many = round(kernels.per_step(turning))
+        return None  # MIOpen is slower with channels last on AMD's consumer GPUs
+    conversions = round(kernels.per_step(is_conversion))
     return Finding(
         parts=("kernels",),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to turning images around inside convolutions: "
-        "the GPU wants the channels last.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to NCHW/NHWC conversions around convolutions: the "
+        "GPU computes convolutions in NHWC (channels last).",
         evidence=(
-            f"{duration_in_step(seen, cost_ns)} in {count(many, 'layout conversion')} a step; the largest is "
-            f"{short(largest)}.",
+            f"{duration_in_step(evidence, cost_ns)} in {count(conversions, 'layout conversion')} per step; the "
+            f"largest is {short(largest)}.",
         ),
-        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=many),
-        fix=_channels_last(seen, amd),
-        advice="Convert the batch too, where it is made or copied: images.to(memory_format=torch.channels_last).",
+        numbers=figures(share_frac=share, cost_ns=cost_ns, per_step=conversions),
+        fix=_channels_last_code(evidence, amd),
+        advice="Also convert the batch where it is created or copied: images.to(memory_format=torch.channels_last).",
         gain=gain,
-        rewrites=seen.typed("channels_last"),
-        confidence=LIKELY if amd or _old(kernels) else CERTAIN,
-        shown_by=kernels.spans(turning),
-        caveats=("On this GPU float32 convolutions may be slower with channels last: compare.",)
-        if _old(kernels)
+        rewrites=evidence.typed("channels_last"),
+        confidence=LIKELY if amd or _is_old(kernels) else CERTAIN,
+        shown_by=kernels.spans(is_conversion),
+        caveats=("On this GPU, float32 convolutions may be slower with channels last: compare.",)
+        if _is_old(kernels)
         else (),
     )
 
 
-def _old(kernels: Interior) -> bool:
+def _is_old(kernels: Interior) -> bool:
     capability = parse_capability(kernels.gpu.compute_capability) if kernels.gpu else None
-    return capability is not None and capability[0] <= CHANNELS_LAST_CAPABILITY
+    return capability is not None and capability[0] <= _CHANNELS_LAST_CAPABILITY
 
 
-def _channels_last(seen: Evidence, amd: bool) -> str:
-    asked = (
+def _channels_last_code(evidence: Evidence, amd: bool) -> str:
+    setting = (
         'import os\n\nos.environ["PYTORCH_MIOPEN_SUGGEST_NHWC"] = "1"  # before the first convolution\n' if amd else ""
     )
-    return f"{asked}import torch\n\n{seen.names.model} = {seen.names.model}.to(memory_format=torch.channels_last)"
+    model = evidence.names.model
+    return f"{setting}import torch\n\n{model} = {model}.to(memory_format=torch.channels_last)"

@@ -1,4 +1,4 @@
-"""Rules about how kernels fill the GPU: batches too small for it."""
+"""A rule about batches that are too small to fill the GPU."""
 
 from __future__ import annotations
 
@@ -12,75 +12,84 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.kernels.device_bound import WORKING
 from gpulab.wording import percent
 
-SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than multiprocessors
-FILLED_FRAC = 0.9  # kernels that fill more leave nothing to a larger batch
-WORKING_FRAC = 0.6  # a GPU that works less than this has other worries: its host, its data
-ALIKE_FRAC = 0.5  # of the time of small kernels: so much in calls of one kernel in a row is a loop over something
-FREE_FRAC = 0.5  # at least so much of the memory must be free for a larger batch to be the advice
+_MIN_SMALL_FRAC = 0.5  # of kernel time in grids with fewer blocks than the GPU has multiprocessors
+_MAX_FILLED_FRAC = 0.9  # if kernels fill more of the GPU, a larger batch does not help
+_MIN_BUSY_FRAC = 0.6  # a GPU that is less busy is limited by the host or by data loading
+_REPEATED_FRAC = 0.5  # of the small kernels' time in consecutive launches of one kernel: a Python loop over a tensor
+_MIN_FREE_FRAC = 0.5  # of GPU memory, for a larger batch to fit
 
 
-def small_batch(seen: Evidence) -> Finding | None:
-    """The GPU is busy, but most of its multiprocessors have nothing to do: each kernel is too small for it.
+def small_batch(evidence: Evidence) -> Finding | None:
+    """The GPU is busy, but most of its multiprocessors are idle: the kernels are too small to fill it.
 
-    Proof: kernels with fewer thread blocks than the GPU has multiprocessors, a tenth less on average, take most of the
-    kernel time, the host is not the limit, and half of the memory is free. Confused with: a host that feeds the GPU
-    too slowly (`dispatch_bound`, `no_workers`), which comes first; inference that must answer one request at a time;
-    memory that is full. What to do: a larger batch, as long as the samples per second still rise; or several at once.
+    Proof: kernels with fewer thread blocks than the GPU has multiprocessors, filling at most 90 % of it on average,
+    take most of the kernel time, the host is not the limit, and half of the memory is free.
+
+    Confused with: a host that is too slow for the GPU (`dispatch_bound`, `no_workers`), which comes first; inference
+    that must answer one request at a time; full GPU memory.
+
+    What to do: use a larger batch as long as samples per second still rise; or process several batches at once.
     """
-    kernels = seen.once(interior)
-    told = filling(kernels) if kernels is not None else None
-    if told is None or told.told_frac < SMALL_FRAC or told.small_frac < SMALL_FRAC:
+    kernels = evidence.once(interior)
+    occupancy = filling(kernels) if kernels is not None else None
+    if occupancy is None or occupancy.told_frac < _MIN_SMALL_FRAC or occupancy.small_frac < _MIN_SMALL_FRAC:
         return None
-    if told.filled_frac > FILLED_FRAC:
+    if occupancy.filled_frac > _MAX_FILLED_FRAC:
         return None
-    if seen.ledger.share(*WORKING) < WORKING_FRAC:
+    if evidence.ledger.share(*WORKING) < _MIN_BUSY_FRAC:
         return None
-    used = _used_frac(seen)
-    if used is not None and used > 1 - FREE_FRAC:
+    used_frac = _used_frac(evidence)
+    if used_frac is not None and used_frac > 1 - _MIN_FREE_FRAC:
         return None
-    share = seen.step_share(told.small_ns)
+    share = evidence.step_share(occupancy.small_ns)
     return Finding(
         parts=("matmul", "kernels"),
-        claim=f"{percent(share)} {of_each_step(seen)} goes to kernels that fill {percent(told.filled_frac)} of the "
-        "GPU: the batch is too small for it.",
+        claim=f"{percent(share)} {of_each_step(evidence)} goes to kernels that fill only "
+        f"{percent(occupancy.filled_frac)} of the GPU: the batch is too small.",
         evidence=(
-            f"{duration_in_step(seen, told.small_ns)} in kernels of {told.blocks} thread blocks (median) on "
-            f"{told.multiprocessors} multiprocessors.",
-            *((f"At most {percent(used)} of the GPU's memory is in use.",) if used is not None else ()),
-            *_alike(told),
-            *_tail(told),
+            f"{duration_in_step(evidence, occupancy.small_ns)} in kernels of {occupancy.blocks} thread blocks "
+            f"(median) on {occupancy.multiprocessors} multiprocessors.",
+            *((f"At most {percent(used_frac)} of the GPU's memory is in use.",) if used_frac is not None else ()),
+            *_repeated_kernels(occupancy),
+            *_tail_effect(occupancy),
         ),
         numbers=figures(
-            small_frac=told.small_frac, filled_frac=told.filled_frac, cost_ns=told.small_ns, memory_frac=used
+            small_frac=occupancy.small_frac,
+            filled_frac=occupancy.filled_frac,
+            cost_ns=occupancy.small_ns,
+            memory_frac=used_frac,
         ),
-        fix=_twice(seen),
-        advice="Go on doubling while the samples per second rise; then raise the learning rate in step, or keep it "
-        "and watch the loss. How much a larger batch gains, only trying tells.",
-        confidence=SUSPECT if used is None else LIKELY,
-        why_confidence="how full the GPU's memory is was not recorded" if used is None else "",
-        shown_by=told.spans,
+        fix=_double_batch_code(evidence),
+        advice="Keep doubling the batch while samples per second rise; then scale the learning rate with it, or keep "
+        "it and watch the loss. The gain of a larger batch cannot be predicted: try it.",
+        confidence=SUSPECT if used_frac is None else LIKELY,
+        why_confidence="GPU memory use was not recorded" if used_frac is None else "",
+        shown_by=occupancy.spans,
     )
 
 
-def _alike(told: Filling) -> tuple[str, ...]:
-    """Calls of one kernel in a row: a loop over the rows of something, which one call could do together."""
-    if told.alike_frac < ALIKE_FRAC:
+def _repeated_kernels(occupancy: Filling) -> tuple[str, ...]:
+    """Return evidence of a Python loop over slices of a tensor: consecutive launches of one kernel."""
+    if occupancy.alike_frac < _REPEATED_FRAC:
         return ()
     return (
-        f"{told.alike:,} of them in each step are the same kernel again and again: where these work on parts of one "
-        "tensor, one call on the whole of it does them side by side.",
+        f"{occupancy.alike:,} of them per step are consecutive launches of the same kernel: if they process slices "
+        "of one tensor, a single call on the whole tensor runs them in parallel.",
     )
 
 
-def _tail(told: Filling) -> tuple[str, ...]:
-    if told.tail_frac is None or told.tail_frac < 0.25:
+def _tail_effect(occupancy: Filling) -> tuple[str, ...]:
+    if occupancy.tail_frac is None or occupancy.tail_frac < 0.25:
         return ()
-    return (f"Of the other kernels' room {percent(told.tail_frac)} stays empty in the last wave of their blocks.",)
+    return (
+        f"The other kernels waste {percent(occupancy.tail_frac)} of their capacity in a partly filled last wave "
+        "(tail effect).",
+    )
 
 
-def _used_frac(seen: Evidence) -> float | None:
-    """The most of the GPU's memory that was in use; None where it was not recorded."""
-    run = seen.run
+def _used_frac(evidence: Evidence) -> float | None:
+    """Return the peak memory use of the GPU as a fraction of its memory; None if it was not recorded."""
+    run = evidence.run
     gpu = next(iter(run.machine.gpus), None)
     if gpu is None or not gpu.memory_bytes:
         return None
@@ -89,13 +98,13 @@ def _used_frac(seen: Evidence) -> float | None:
         run.allocator_rows["peak_reserved_bytes"].astype(np.float64),
         run.memory_rows["reserved_bytes"][run.memory_rows["device"] >= 0].astype(np.float64),
     ]
-    most = [float(values[values > 0].max()) for values in readings if (values > 0).any()]
-    return min(1.0, max(most) / gpu.memory_bytes) if most else None
+    peaks = [float(values[values > 0].max()) for values in readings if (values > 0).any()]
+    return min(1.0, max(peaks) / gpu.memory_bytes) if peaks else None
 
 
-def _twice(seen: Evidence) -> str:
-    loader = next(iter(seen.run.loaders), None)
-    names = seen.names
+def _double_batch_code(evidence: Evidence) -> str:
+    loader = next(iter(evidence.run.loaders), None)
+    names = evidence.names
     if loader is None:
         return ""
     size = 2 * loader.batch_size if loader.batch_size else f"2 * {names.loader}.batch_size"

@@ -1,4 +1,4 @@
-"""What faster work on the device gives: less than it saves there, where the host is nearly as slow."""
+"""The gain of faster kernels, which is smaller than the saved device time if the host is nearly as slow."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from gpulab.rules.engine.evidence import Evidence, warmed_ns
 from gpulab.rules.engine.finding import Gain
 from gpulab.wording import duration
 
-WORTH_FRAC = 0.05  # where even at best less than this comes out of it, the host is what limits: nothing is said
-# Recording lengthens every call. Where by how much was not measured, the host's own need may be so much less.
-BEST_CALLS, LEAST_CALLS = 0.75, 0.5
+_MIN_GAIN_FRAC = 0.05  # if the best case gains less, the host is the limit, and nothing is reported
+# The profiler lengthens every call. If its overhead is unknown, calls may take this fraction of their traced time.
+_BEST_CALL_FRAC, _LEAST_CALL_FRAC = 0.75, 0.5
 
 
 class KernelGroup(NamedTuple):
-    """Kernels of one kind in the interior steps, and what they cost a typical step."""
+    """Kernels of one kind in the interior steps, and their cost in a typical step."""
 
     kernels: Interior
     mask: Mask
     cost_ns: int
     share: float  # of the traced step
-    largest: str  # the full name of the kernel that takes most time
+    largest: str  # full name of the kernel with the longest total time
 
 
-def kernel_group(seen: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
-    """The kernels whose names satisfy this; None where there are none, or they take a smaller share of the step."""
-    kernels = seen.once(interior)
+def kernel_group(evidence: Evidence, is_member: Callable[[str], bool], least_share: float) -> KernelGroup | None:
+    """Return the kernels whose names satisfy `is_member`; None if they take less than `least_share` of the step."""
+    kernels = evidence.once(interior)
     if kernels is None:
         return None
     mask = kernels.which(is_member)
-    most = kernels.most(mask)
-    cost_ns = kernels.cost_ns(mask) if most else 0
-    share = seen.step_share(cost_ns)
-    return KernelGroup(kernels, mask, cost_ns, share, most[0]) if most and share >= least_share else None
+    longest = kernels.most(mask)
+    cost_ns = kernels.cost_ns(mask) if longest else 0
+    share = evidence.step_share(cost_ns)
+    return KernelGroup(kernels, mask, cost_ns, share, longest[0]) if longest and share >= least_share else None
 
 
 def largest_kernel(kernels: Interior, mask: Mask) -> str:
-    """The short name of the kernel among these that takes most time; "-" where there is none."""
-    most = kernels.most(mask)
-    return short(most[0]) if most else "-"
+    """Return the short name of the kernel with the longest total time among these; "-" if there is none."""
+    longest = kernels.most(mask)
+    return short(longest[0]) if longest else "-"
 
 
 def faster_work(
-    seen: Evidence,
+    evidence: Evidence,
     cost_ns: int,
     left: tuple[float, float, float],
     basis: str,
@@ -57,17 +57,17 @@ def faster_work(
     calls: bool = False,
     spans: Spans | None = None,
 ) -> Gain | None:
-    """The gain where work that costs so much of a traced step shrinks to a part of itself.
+    """Return the gain if device work that costs `cost_ns` of a traced step shrinks to a fraction of itself.
 
-    `left`: the parts that remain at worst, at best and at the utmost. No step is shorter than what the host needs for
-    it, unless the work is `calls` of the host itself; None where next to nothing is gained. `spans`: when the device
-    did it, where the step can be replayed with that shortened.
+    `left`: the fractions that remain at worst, at best, and at the bound. No step is shorter than the host's own time
+    for it, unless the work is `calls` of the host itself. Returns None if almost nothing is gained. `spans`: when the
+    device did this work; the step is then replayed with it shortened.
     """
-    step_ns = seen.step_ns
-    hosts = (0, 0, 0) if calls else _host_ns(seen)
-    shrunk = [round(step_ns - (1 - part) * seen.plain_ns(cost_ns)) for part in left]
-    worst, best, floor = (min(step_ns, max(1, *each)) for each in zip(hosts, shrunk, strict=True))
-    if not seen.on_gpu:
+    step_ns = evidence.step_ns
+    host_ns = (0, 0, 0) if calls else _host_ns(evidence)
+    remaining_ns = [round(step_ns - (1 - part) * evidence.plain_ns(cost_ns)) for part in left]
+    worst, best, floor = (min(step_ns, max(1, *times)) for times in zip(host_ns, remaining_ns, strict=True))
+    if not evidence.on_gpu:
         floor = warmed_ns(floor, step_ns)
         best = max(floor, warmed_ns(best, step_ns))
     best = min(best, worst)
@@ -76,34 +76,36 @@ def faster_work(
         best_ns=best,
         worst_ns=worst,
         floor_ns=min(floor, best),
-        basis=f"{basis}; the host alone needs {duration(hosts[0])} of each step" if hosts[0] > shrunk[0] else basis,
+        basis=f"{basis}; the host alone needs {duration(host_ns[0])} per step"
+        if host_ns[0] > remaining_ns[0]
+        else basis,
         floor_means=floor_means,
     )
-    if seen.on_gpu and spans is not None and spans.total_ns:
+    if evidence.on_gpu and spans is not None and spans.total_ns:
         realised = (1 - left[0], 1 - left[1], 1 - left[2])
-        gain = seen.replayed(without("faster", spans, realised, device_only=True), gain)
+        gain = evidence.replayed(without("faster", spans, realised, device_only=True), gain)
     return worth_having(gain)
 
 
 def worth_having(gain: Gain) -> Gain | None:
-    """The gain, unless even at best next to nothing comes out."""
-    return gain if gain.step_ns - gain.best_ns >= WORTH_FRAC * gain.step_ns else None
+    """Return the gain, or None if even the best case gains almost nothing."""
+    return gain if gain.step_ns - gain.best_ns >= _MIN_GAIN_FRAC * gain.step_ns else None
 
 
-def _host_ns(seen: Evidence) -> tuple[int, int, int]:
-    """What the host needs for an un-profiled step: as measured, and as little as it may be."""
-    told = seen.once(pace)
-    if seen.steps.plain_ns is not None:
-        needed_ns = seen.without_recording(told.needed_ns)
+def _host_ns(evidence: Evidence) -> tuple[int, int, int]:
+    """Return the host's time for an un-profiled step: as measured, at best, and at least."""
+    host_pace = evidence.once(pace)
+    if evidence.steps.plain_ns is not None:
+        needed_ns = evidence.without_recording(host_pace.needed_ns)
         return needed_ns, needed_ns, needed_ns
-    calls_ns = told.needed_ns - told.steady_ns
+    calls_ns = host_pace.needed_ns - host_pace.steady_ns
     return (
-        told.needed_ns,
-        told.steady_ns + round(BEST_CALLS * calls_ns),
-        told.steady_ns + round(LEAST_CALLS * calls_ns),
+        host_pace.needed_ns,
+        host_pace.steady_ns + round(_BEST_CALL_FRAC * calls_ns),
+        host_pace.steady_ns + round(_LEAST_CALL_FRAC * calls_ns),
     )
 
 
 def by_ratio(worst: float, best: float, utmost: float) -> tuple[float, float, float]:
-    """What is left of work that becomes so many times as fast."""
+    """Return the remaining fractions of work that becomes this many times as fast."""
     return 1 / worst, 1 / best, 1 / utmost

@@ -1,1 +1,1 @@
-"""Rules about the machine: clocks, sharing, the link, the device that computes."""
+"""Rules about the machine: clocks, other processes, PCIe link, GPUs that are held idle, models on the CPU."""

@@ -1,4 +1,4 @@
-"""Rules about the GPU as a machine: clocks that are held down, other processes on it, its memory's traffic."""
+"""Rules about the GPU itself: clock throttling, other processes, memory traffic."""
 
 from __future__ import annotations
 
@@ -9,117 +9,129 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, SUSPECT, Finding, Gain,
 from gpulab.rules.engine.needs import Need
 from gpulab.wording import number, percent, quantity, size
 
-HELD_FRAC = 0.01  # of the loop's time: the counters are exact, and a healthy GPU shows none
-REASON_FRAC = 0.05  # of the samples under load: a reason in one of twenty is no passing moment
-LOWERED_FRAC = 0.98  # a limit this close to the default is the default
-LOSS_WORTH_FRAC = 0.02  # lower clocks that cost less than this are worth knowing, and no more
+_MIN_THROTTLED_FRAC = 0.01  # of the loop's time: the counters are exact, and a healthy GPU shows none
+_MIN_REASON_FRAC = 0.05  # of the samples under load: a reason in one of twenty samples is not transient
+_LOWERED_FRAC = 0.98  # a power limit this close to the default is the default
+_MIN_LOSS_FRAC = 0.02  # lower clocks that cost less are reported for information only
 
-SHARED_WORTH_FRAC = 0.05
-HELD_BYTES = 512 << 20  # an idle process's CUDA context takes up to 500 MiB
+_MIN_SHARED_FRAC = 0.05
+_MIN_OTHERS_BYTES = 512 << 20  # an idle process's CUDA context takes up to 500 MiB
 
-STEADY_FRAC = 0.7  # the memory controller is judged beside kernels: these must be there most of the time
-MUCH_FRAC, LITTLE_FRAC = 0.6, 0.1  # of the time: kernels that stream data reach 0.7 and more, matrix products 0.1-0.4
-AGREE_FRAC = 0.6  # of the kernels' time
+_MIN_UTIL_FRAC = 0.7  # memory traffic is judged only if kernels run most of the time
+# Of the time: streaming kernels reach 0.7 and more, matrix products 0.1-0.4.
+_HIGH_TRAFFIC_FRAC, _LOW_TRAFFIC_FRAC = 0.6, 0.1
+_MIN_AGREEMENT_FRAC = 0.6  # of the kernels' time
 
 GPU_LOAD = Need(
-    lambda seen: bool((seen.run.gpu_rows["util_frac"] >= 0).any()),
-    "the GPU does not tell how busy it is",
+    lambda evidence: bool((evidence.run.gpu_rows["util_frac"] >= 0).any()),
+    "the GPU does not report its utilisation",
     "profile on a whole GPU: a MIG instance has no such sensor",
     real=True,
 )
 OTHERS = Need(
-    lambda seen: sharing(seen.run, seen.steps) is not None,
-    "the driver does not tell from here which processes use the GPU",
+    lambda evidence: sharing(evidence.run, evidence.steps) is not None,
+    "the driver does not list the processes on the GPU",
     "profile outside a container, or in one started with --pid=host",
     real=True,
 )
 
 
-def clock_throttling(seen: Evidence) -> Finding | None:
-    """The GPU's clocks are held down, by heat, by its power supply, or by a power limit that somebody lowered.
+def clock_throttling(evidence: Evidence) -> Finding | None:
+    """The GPU runs at reduced clocks, because of heat, its power supply, or a lowered power limit.
 
-    Proof: the driver's counters of time held down grew while the loop ran, or its reasons say so in the samples under
-    load, and the clock is lower than it could be. Confused with: the power limit the GPU comes with, which large
-    matrix products reach on a healthy GPU (told aside); clocks that fall because the GPU idles, which no sample under
-    load shows. What to do: cooling and airflow for heat; the default power limit where it was lowered; otherwise
+    Proof: the driver's counters of throttled time increase while the loop runs, or its throttle reasons say so in the
+    samples under load, and the clock is below its maximum.
+
+    Confused with: the default power limit, which large matrix products reach on a healthy GPU (reported for
+    information); clocks that fall because the GPU is idle, which samples under load exclude.
+
+    What to do: for heat, improve cooling and airflow; if the power limit was lowered, restore the default; otherwise
     nothing.
     """
-    now = clocks(seen.run, seen.steps)
+    now = clocks(evidence.run, evidence.steps)
     cause = None if now is None else _cause(now)
     if now is None or cause is None:
         return None
-    lost = None if now.lost_frac is None else now.lost_frac * _computing(seen)
-    worth = cause != "limit" and (lost is None or lost >= LOSS_WORTH_FRAC)
-    counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= HELD_FRAC
+    lost_frac = None if now.lost_frac is None else now.lost_frac * _gpu_compute_share(evidence)
+    is_costly = cause != "limit" and (lost_frac is None or lost_frac >= _MIN_LOSS_FRAC)
+    counted = max(now.held_by_heat or 0.0, now.held_by_power or 0.0) >= _MIN_THROTTLED_FRAC
     return Finding(
-        claim=_slowed(now, cause),
+        claim=_clock_claim(now, cause),
         evidence=_clock_evidence(now),
         numbers=_clock_numbers(now),
-        fix=_raise_limit(now) if cause == "lowered" else "",
-        advice=ADVICE[cause],
-        gain=_gain(seen, lost, "the lower clock, made up for by 30 to 100 %", "even a full clock") if worth else None,
+        fix=_power_limit_code(now) if cause == "lowered" else "",
+        advice=_ADVICE[cause],
+        gain=_gain(evidence, lost_frac, "recovering 30 to 100 % of the lost clock speed", "full clock speed")
+        if is_costly
+        else None,
         confidence=CERTAIN if counted else LIKELY,
-        why_confidence="" if counted else f"by {now.samples} samples; the driver does not count the time",
+        why_confidence="" if counted else f"by {now.samples} samples; the driver has no counters of throttled time",
         from_steps=False,
-        aside=not worth,
+        aside=not is_costly,
     )
 
 
-ADVICE = {
-    "heat": "Heat is for whoever has the machine in hand: airflow, dust, fans, a cooler place in the rack. Until then "
+_ADVICE = {
+    "heat": "Ask the administrator to check airflow, dust, fans and the position in the rack. Until then "
     "another GPU may be faster.",
-    "supply": "The board's power supply asks for less: cables and the supply itself, for whoever runs the machine.",
-    "lowered": "Raising the limit needs administrator rights; on a shared machine ask why it was lowered. Lower "
+    "supply": "The power supply signals a power brake: ask the administrator to check the supply and its cables.",
+    "lowered": "Raising the limit needs administrator rights; on a shared machine, ask why it was lowered. Lower "
     "precision (bfloat16) does more work for the same power.",
-    "limit": "Nothing is wrong: dense arithmetic reaches the limit on a healthy GPU. Lower precision (bfloat16) does "
-    "more work for the same power.",
+    "limit": "Nothing is wrong: dense matrix products reach the power limit on a healthy GPU. Lower precision "
+    "(bfloat16) does more work for the same power.",
 }
 
 
 def _cause(now: Clocks) -> str | None:
-    """What holds the clocks down: heat, the supply, a lowered limit, the limit it comes with; None: nothing does."""
-    if _held(now.held_by_heat, now.heat_frac):
+    """Return what reduces the clocks: heat, the supply, a lowered limit, the default limit; None if nothing does."""
+    if _is_throttled(now.held_by_heat, now.heat_frac):
         return "heat"
-    if (now.brake_frac or 0.0) >= REASON_FRAC:
+    if (now.brake_frac or 0.0) >= _MIN_REASON_FRAC:
         return "supply"
-    if not _held(now.held_by_power, now.power_frac):
+    if not _is_throttled(now.held_by_power, now.power_frac):
         return None
     limit, usual = now.gpu.power_limit_w, now.gpu.power_default_w
-    return "lowered" if limit and usual and limit < LOWERED_FRAC * usual else "limit"
+    return "lowered" if limit and usual and limit < _LOWERED_FRAC * usual else "limit"
 
 
-def _held(counted: float | None, given: float | None) -> bool:
-    """By the counter where there is one; a reason in samples is second best."""
-    return counted >= HELD_FRAC if counted is not None else (given or 0.0) >= REASON_FRAC
+def _is_throttled(counted_frac: float | None, sampled_frac: float | None) -> bool:
+    """Whether the clock was reduced: by the counter if there is one, else by the reasons in samples."""
+    return (
+        counted_frac >= _MIN_THROTTLED_FRAC if counted_frac is not None else (sampled_frac or 0.0) >= _MIN_REASON_FRAC
+    )
 
 
-def _slowed(now: Clocks, cause: str) -> str:
+def _clock_claim(now: Clocks, cause: str) -> str:
     limit, usual = now.gpu.power_limit_w or 0.0, now.gpu.power_default_w or 0.0
     clock = quantity(now.clock_mhz, "MHz") if now.clock_mhz else "a lower clock"
-    most = f" instead of {number(now.free_mhz)}" if now.free_mhz and now.clock_mhz else ""
-    why = {
+    normal_clock = f" instead of {number(now.free_mhz)}" if now.free_mhz and now.clock_mhz else ""
+    reason = {
         "heat": "it is too hot" + (f" ({quantity(now.temperature_c, 'degrees C')})" if now.temperature_c else ""),
-        "supply": "its power supply asks for less",
-        "lowered": f"its power limit was lowered to {quantity(limit, 'W')} of {quantity(usual, 'W')}",
-        "limit": "it works at its power limit" + (f" ({quantity(limit, 'W')})" if limit else "") + ", as it may",
+        "supply": "its power supply signals a power brake",
+        "lowered": f"its power limit was lowered from {quantity(usual, 'W')} to {quantity(limit, 'W')}",
+        "limit": "it reached its default power limit" + (f" ({quantity(limit, 'W')})" if limit else ""),
     }[cause]
-    return f"The GPU runs at {clock}{most} because {why}."
+    return f"The GPU runs at {clock}{normal_clock} because {reason}."
 
 
 def _clock_evidence(now: Clocks) -> tuple[str, ...]:
-    told = []
-    for held, what in ((now.held_by_heat, "heat"), (now.held_by_power, "power")):
-        if held is not None and held >= HELD_FRAC:
-            told.append(f"The driver counted {percent(held)} of the loop's time with clocks held down by {what}.")
+    sentences = []
+    for throttled_frac, cause in ((now.held_by_heat, "heat"), (now.held_by_power, "power")):
+        if throttled_frac is not None and throttled_frac >= _MIN_THROTTLED_FRAC:
+            sentences.append(
+                f"The driver counted {percent(throttled_frac)} of the loop's time as throttled by {cause}."
+            )
     reasons = (("heat", now.heat_frac), ("power", now.power_frac), ("the power supply", now.brake_frac))
-    given = [f"{what} in {percent(frac)}" for what, frac in reasons if frac is not None and frac >= REASON_FRAC]
-    if given:
-        told.append(f"Reasons given for lower clocks, in {now.samples} samples under load: {', '.join(given)}.")
+    reason_texts = [
+        f"{cause} in {percent(frac)}" for cause, frac in reasons if frac is not None and frac >= _MIN_REASON_FRAC
+    ]
+    if reason_texts:
+        sentences.append(f"Throttle reasons in {now.samples} samples under load: {', '.join(reason_texts)}.")
     if now.first_mhz and now.last_mhz and now.last_mhz < 0.97 * now.first_mhz:
-        told.append(f"Under load the clock fell from {number(now.first_mhz)} to {quantity(now.last_mhz, 'MHz')}.")
+        sentences.append(f"Under load, the clock fell from {number(now.first_mhz)} to {quantity(now.last_mhz, 'MHz')}.")
     if now.power_w and now.gpu.power_limit_w:
-        told.append(f"It draws {quantity(now.power_w, 'W')}; the limit is {quantity(now.gpu.power_limit_w, 'W')}.")
-    return tuple(told)
+        sentences.append(f"It draws {quantity(now.power_w, 'W')}; the limit is {quantity(now.gpu.power_limit_w, 'W')}.")
+    return tuple(sentences)
 
 
 def _clock_numbers(now: Clocks) -> dict[str, float]:
@@ -132,139 +144,164 @@ def _clock_numbers(now: Clocks) -> dict[str, float]:
     )
 
 
-def _raise_limit(now: Clocks) -> str:
+def _power_limit_code(now: Clocks) -> str:
     return (
         "import subprocess\n\n"
-        "# needs administrator rights without a password; lasts until the machine is started again\n"
+        "# needs administrator rights without a password; lasts until the next reboot\n"
         f'subprocess.run(["sudo", "-n", "nvidia-smi", "-i", "{now.gpu.uuid or now.gpu.index}", '
         f'"-pl", "{now.gpu.power_default_w:.0f}"], check=True)'
     )
 
 
-def shared_gpu(seen: Evidence) -> Finding | None:
-    """Other processes use the GPU at the same time, and take turns with this one.
+def shared_gpu(evidence: Evidence) -> Finding | None:
+    """Other processes use the GPU at the same time and share its compute time with this one.
 
-    Proof: the driver's list of processes, and the share of time in which they had kernels on it. Confused with: this
-    process's own children; a notebook that was left open, which holds memory and uses no time (told aside); inside a
-    container the lists may not tell, and then the memory and use that this process does not account for are looked
-    at. What to do: another GPU; shut old kernels down; a MIG instance of one's own.
+    Proof: the driver's list of processes, and the share of time in which they had kernels on the GPU.
+
+    Confused with: this process's own children; an open notebook that holds memory but uses no time (reported for
+    information). Inside a container the driver may list no processes; then the memory and utilisation that this process
+    cannot account for are used.
+
+    What to do: use another GPU; shut down old kernels; use a separate MIG instance.
     """
-    found = sharing(seen.run, seen.steps)
-    if found is None:
+    sharing_now = sharing(evidence.run, evidence.steps)
+    if sharing_now is None:
         return None
-    used, held = found.util_frac or 0.0, found.memory_bytes or 0.0
-    busy = used >= SHARED_WORTH_FRAC
-    if not busy and held < HELD_BYTES:
+    util_frac, held_bytes = sharing_now.util_frac or 0.0, sharing_now.memory_bytes or 0.0
+    is_busy = util_frac >= _MIN_SHARED_FRAC
+    if not is_busy and held_bytes < _MIN_OTHERS_BYTES:
         return None
-    lost = used * _computing(seen)
+    lost_frac = util_frac * _gpu_compute_share(evidence)
     return Finding(
-        claim=_others_do(found, busy),
-        evidence=_of_others(found),
-        numbers=figures(others_util_frac=used, others_memory_bytes=held),
-        fix=_another_gpu(seen, found),
-        advice="See who it is with nvidia-smi. Notebooks that were left open keep their memory until their kernel is "
-        "shut down (jupyter server list; Running Terminals and Kernels).",
-        gain=_gain(seen, lost, "the others' share of the GPU's time, won back by 30 to 100 %", "even a GPU to itself")
-        if busy
+        claim=_sharing_claim(sharing_now, is_busy),
+        evidence=_sharing_evidence(sharing_now),
+        numbers=figures(others_util_frac=util_frac, others_memory_bytes=held_bytes),
+        fix=_other_gpu_code(evidence, sharing_now),
+        advice="List the processes with nvidia-smi. Open notebooks keep their GPU memory until their kernel is shut "
+        "down (jupyter server list; Running Terminals and Kernels).",
+        gain=_gain(
+            evidence, lost_frac, "recovering 30 to 100 % of the GPU time of other processes", "exclusive use of the GPU"
+        )
+        if is_busy
         else None,
-        confidence=CERTAIN if found.listed else SUSPECT,
-        why_confidence="" if found.listed else "by what this process does not account for",
+        confidence=CERTAIN if sharing_now.listed else SUSPECT,
+        why_confidence=""
+        if sharing_now.listed
+        else "by the memory and utilisation that this process does not account for",
         from_steps=False,
-        caveats=("With others on it, times vary from run to run: compare again when it is free.",) if busy else (),
-        aside=not busy,
+        caveats=("With other processes on the GPU, times vary between runs: compare again when it is free.",)
+        if is_busy
+        else (),
+        aside=not is_busy,
     )
 
 
-def _others_do(found: Sharing, busy: bool) -> str:
+def _sharing_claim(sharing_now: Sharing, busy: bool) -> str:
     if busy:
-        return f"Other processes use the GPU {percent(found.util_frac)} of the time, in turns with this one."
-    return f"Other processes hold {size(found.memory_bytes)} of the GPU's memory."
+        return f"Other processes use the GPU {percent(sharing_now.util_frac)} of the time."
+    return f"Other processes hold {size(sharing_now.memory_bytes)} of the GPU's memory."
 
 
-def _of_others(found: Sharing) -> tuple[str, ...]:
-    if not found.listed:
-        held, used = found.memory_bytes, found.util_frac
+def _sharing_evidence(sharing_now: Sharing) -> tuple[str, ...]:
+    if not sharing_now.listed:
+        held_bytes, util_frac = sharing_now.memory_bytes, sharing_now.util_frac
         return tuple(
             text
             for text in (
-                f"{size(held)} more are in use than this process can account for." if held else None,
-                f"The GPU was {percent(used)} busy while this process asked nothing of it." if used else None,
+                f"{size(held_bytes)} of GPU memory are in use that this process does not account for."
+                if held_bytes
+                else None,
+                f"The GPU was {percent(util_frac)} busy while this process ran nothing on it." if util_frac else None,
             )
             if text
         )
-    memory = "" if found.memory_bytes is None else f" and hold {size(found.memory_bytes)} of its memory"
-    time = "" if found.util_frac is None else f"have kernels on it {percent(found.util_frac)} of the time"
-    doing = f"{time}{memory}" if time else memory.removeprefix(" and ")
-    return (f"By the driver's list of processes, others {doing}.",)
+    memory_text = (
+        "" if sharing_now.memory_bytes is None else f" and hold {size(sharing_now.memory_bytes)} of its memory"
+    )
+    time_text = (
+        "" if sharing_now.util_frac is None else f"have kernels on it {percent(sharing_now.util_frac)} of the time"
+    )
+    usage = f"{time_text}{memory_text}" if time_text else memory_text.removeprefix(" and ")
+    return (f"According to the driver, other processes {usage}.",)
 
 
-def _another_gpu(seen: Evidence, found: Sharing) -> str:
-    other = next((gpu for gpu in seen.run.machine.gpus if gpu.index != found.gpu.index), None)
+def _other_gpu_code(evidence: Evidence, sharing_now: Sharing) -> str:
+    other = next((gpu for gpu in evidence.run.machine.gpus if gpu.index != sharing_now.gpu.index), None)
     if other is None:
         return ""
-    number = seen.run.machine.cuda_visible_devices
-    shown = f'"{other.uuid or other.index}"' if number is None else f'"{other.uuid}"'
+    visible_devices = evidence.run.machine.cuda_visible_devices
+    device = f'"{other.uuid or other.index}"' if visible_devices is None else f'"{other.uuid}"'
     return (
         "import os\n\n"
-        f'os.environ["CUDA_VISIBLE_DEVICES"] = {shown}  # {other.name}; first thing after a restart of the kernel'
+        f'os.environ["CUDA_VISIBLE_DEVICES"] = {device}  # {other.name}; run this first after a kernel restart'
     )
 
 
-def memory_traffic(seen: Evidence) -> Finding | None:
-    """What keeps the GPU busy, by its memory controller: moving data, or something else.
+def memory_traffic(evidence: Evidence) -> Finding | None:
+    """Whether memory traffic or arithmetic keeps the GPU busy, by its memory controller.
 
-    Proof: sensors alone: the share of time in which device memory is read or written, beside the share in which
-    kernels run. High: kernels wait for memory, and faster arithmetic will not help. Low: kernels compute from
-    registers and caches, or there are too few threads to keep memory busy. Confused with: a GPU that waits for the
-    host, where both are low, which is not judged here; and how much is moved, which these shares do not tell. What to
-    do: fuse operators and use smaller types where memory is the limit; tensor cores and larger batches where not.
+    Proof: sensors only: the share of time in which device memory is read or written, compared with the share in which
+    kernels run. If it is high, kernels wait for memory, and faster arithmetic does not help. If it is low, kernels
+    compute from registers and caches, or too few threads run to saturate the memory.
+
+    Confused with: a GPU that waits for the host, where both shares are low and this rule does not judge; the amount of
+    data moved, which these shares do not show.
+
+    What to do: if memory is the limit, fuse operators and use smaller dtypes; if not, use tensor cores and larger
+    batches.
     """
-    rows = loaded(seen.run, seen.steps, sensed_device(seen.run))
+    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
     util, memory = median(rows["util_frac"]), median(rows["memory_util_frac"])
-    if util is None or memory is None or util < STEADY_FRAC or LITTLE_FRAC < memory / util < MUCH_FRAC:
+    if (
+        util is None
+        or memory is None
+        or util < _MIN_UTIL_FRAC
+        or _LOW_TRAFFIC_FRAC < memory / util < _HIGH_TRAFFIC_FRAC
+    ):
         return None
-    much = memory / util >= MUCH_FRAC
-    agree = _kernels_agree(seen, much)
+    is_high = memory / util >= _HIGH_TRAFFIC_FRAC
+    agreement = _kernel_agreement(evidence, is_high)
     return Finding(
-        claim=f"The GPU's memory is read or written {percent(memory)} of the time: "
-        + ("moving data sets the pace, not arithmetic." if much else "moving data does not set the pace."),
+        claim=f"GPU memory is read or written {percent(memory)} of the time: "
+        + ("memory traffic is the limit, not arithmetic." if is_high else "memory traffic is not the limit."),
         evidence=(
-            f"Memory controller {percent(memory)}, kernels {percent(util)}: medians of {len(rows)} samples under load.",
-            *((agree,) if agree else ()),
+            f"Memory controller {percent(memory)}, kernels {percent(util)} (medians of {len(rows)} samples under "
+            "load).",
+            *((agreement,) if agreement else ()),
         ),
         numbers=figures(memory_util_frac=memory, util_frac=util),
-        advice="Do more with each byte that is read: torch.compile fuses operators, bfloat16 halves what is moved."
-        if much
-        else "Faster arithmetic helps: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",
-        confidence=LIKELY if agree else SUSPECT,
-        why_confidence="" if agree else "by the sensors alone",
+        advice="Move fewer bytes: torch.compile fuses operators, and bfloat16 halves the traffic."
+        if is_high
+        else "Use faster arithmetic: bfloat16 or TF32 on tensor cores, and batches that fill the GPU.",
+        confidence=LIKELY if agreement else SUSPECT,
+        why_confidence="" if agreement else "by sensors only",
         from_steps=False,
         aside=True,
     )
 
 
-def _kernels_agree(seen: Evidence, much: bool) -> str | None:
-    """What the recorded kernels say to it, where they say the same."""
-    if seen.accounts is None or not seen.on_gpu:
+def _kernel_agreement(evidence: Evidence, is_high: bool) -> str | None:
+    """Return a sentence if the recorded kernels support the sensors, else None."""
+    if evidence.accounts is None or not evidence.on_gpu:
         return None
-    matrix, other = seen.ledger.share("matmul"), seen.ledger.share("kernels")
-    share = (other if much else matrix) / max(1e-9, matrix + other)
-    if share < AGREE_FRAC:
+    matrix, other = evidence.ledger.share("matmul"), evidence.ledger.share("kernels")
+    share = (other if is_high else matrix) / max(1e-9, matrix + other)
+    if share < _MIN_AGREEMENT_FRAC:
         return None
-    kind = "no matrix products" if much else "matrix products"
-    return f"The kernels agree: {percent(share)} of their time they are {kind}."
+    kind = "other kernels than matrix products" if is_high else "matrix products"
+    return f"The kernels agree: {percent(share)} of kernel time is in {kind}."
 
 
-def _computing(seen: Evidence) -> float:
-    """The share of a step that follows the GPU's clock, and that others' kernels lengthen."""
-    if seen.accounts is not None and seen.on_gpu:
-        return seen.ledger.share("matmul", "kernels")
-    rows = loaded(seen.run, seen.steps, sensed_device(seen.run))
+def _gpu_compute_share(evidence: Evidence) -> float:
+    """Return the share of a step that scales with the GPU's clock and that other processes' kernels lengthen."""
+    if evidence.accounts is not None and evidence.on_gpu:
+        return evidence.ledger.share("matmul", "kernels")
+    rows = loaded(evidence.run, evidence.steps, sensed_device(evidence.run))
     return median(rows["util_frac"]) or 0.0
 
 
-def _gain(seen: Evidence, lost: float | None, basis: str, floor_means: str) -> Gain | None:
-    step_ns = seen.steps.step_ns
-    if step_ns is None or not lost:
+def _gain(evidence: Evidence, lost_frac: float | None, basis: str, floor_means: str) -> Gain | None:
+    step_ns = evidence.steps.step_ns
+    if step_ns is None or not lost_frac:
         return None
-    return seen.bounded(round(lost * step_ns), basis, floor_means, (0.3, 1.0))
+    return evidence.bounded(round(lost_frac * step_ns), basis, floor_means, (0.3, 1.0))

@@ -1,4 +1,4 @@
-"""Rules about a GPU that is held without being used."""
+"""A rule about a GPU that is reserved but idle."""
 
 from __future__ import annotations
 
@@ -8,51 +8,55 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.wording import duration, percent, size
 
-LONG_NS = 120_000_000_000  # two minutes: set-up, downloads and imports of a good run take less
-UNUSED_FRAC = 0.01  # utilisation below this is none (ICSE'24 labels idle jobs so)
-MOST_FRAC = 0.9  # of the samples; a pause between two uses is shorter
-HELD_BYTES = 1 << 30  # the driver and CUDA alone take half a GiB in every process that has touched the GPU
+_MIN_RUN_NS = 120_000_000_000  # two minutes: set-up, downloads and imports take less
+_IDLE_UTIL_FRAC = 0.01  # utilisation below this counts as idle (as in the ICSE'24 study of GPU jobs)
+_MIN_IDLE_FRAC = 0.9  # of the samples; a pause between two uses is shorter
+_MIN_HELD_BYTES = 1 << 30  # the driver and the CUDA context take half a GiB per process
 
 
-def gpu_held_idle(seen: Evidence) -> Finding | None:
-    """The GPU's memory is held for a long time, and hardly anything runs on it.
+def gpu_held_idle(evidence: Evidence) -> Finding | None:
+    """GPU memory is held for a long time while almost no kernel runs.
 
-    Proof: sensors of a run of two minutes and more: memory in use that is not another process's, and no kernel in nine
-    samples of ten. Confused with: a loop that starves its GPU (that has kernels in every second), another process's
-    memory, a GPU that was never touched. What to do: release the memory while you think, or run such work in a script.
+    Proof: sensor samples of a run of at least two minutes: memory in use that belongs to no other process, and no
+    kernel in nine of ten samples.
+
+    Confused with: a loop that starves its GPU, which has kernels in every second; memory of other processes; a GPU that
+    was never used.
+
+    What to do: release the memory while you are not using the GPU, or run such work as a script.
     """
-    samples = seen.run.gpu_rows
-    if seen.run.span_ns < LONG_NS:
+    samples = evidence.run.gpu_rows
+    if evidence.run.span_ns < _MIN_RUN_NS:
         return None
     for device in np.unique(samples["device"]).tolist():
-        mine = samples.where(samples["device"] == device)
-        used, util = mine["memory_used_bytes"], mine["util_frac"]
-        others = np.nan_to_num(mine["others_memory_bytes"])
-        told = ~np.isnan(used) & ~np.isnan(util)
-        if not told.any():
+        device_samples = samples.where(samples["device"] == device)
+        used_bytes, util = device_samples["memory_used_bytes"], device_samples["util_frac"]
+        others_bytes = np.nan_to_num(device_samples["others_memory_bytes"])
+        is_known = ~np.isnan(used_bytes) & ~np.isnan(util)
+        if not is_known.any():
             continue
-        idle, held = util[told] < UNUSED_FRAC, float(np.median((used - others)[told]))
-        if idle.mean() >= MOST_FRAC and held >= HELD_BYTES:
-            return _held(seen, device, float(idle.mean()), held)
+        is_idle, held_bytes = util[is_known] < _IDLE_UTIL_FRAC, float(np.median((used_bytes - others_bytes)[is_known]))
+        if is_idle.mean() >= _MIN_IDLE_FRAC and held_bytes >= _MIN_HELD_BYTES:
+            return _finding(evidence, device, float(is_idle.mean()), held_bytes)
     return None
 
 
-def _held(seen: Evidence, device: int, idle_frac: float, held_bytes: float) -> Finding:
-    model = seen.names.model
+def _finding(evidence: Evidence, device: int, idle_frac: float, held_bytes: float) -> Finding:
+    model = evidence.names.model
     return Finding(
-        claim=f"GPU {device} was held for {duration(seen.run.span_ns)} "
-        f"and did nothing for {percent(idle_frac)} of that time.",
+        claim=f"GPU {device} was reserved for {duration(evidence.run.span_ns)} "
+        f"and idle for {percent(idle_frac)} of that time.",
         evidence=(
-            f"{size(held_bytes)} of its memory were in use, and no kernel ran in {percent(idle_frac)} of the samples.",
+            f"{size(held_bytes)} of its memory was in use, and no kernel ran in {percent(idle_frac)} of the samples.",
         ),
-        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=seen.run.span_ns),
+        numbers=figures(idle_frac=idle_frac, held_bytes=held_bytes, span_ns=evidence.run.span_ns),
         fix="import gc\n"
         "import torch\n\n"
-        f'{model} = {model}.to("cpu")  # bring it back with .to("cuda")\n'
+        f'{model} = {model}.to("cpu")  # move it back with .to("cuda")\n'
         "gc.collect()\n"
-        "torch.cuda.empty_cache()     # gives the memory back to the driver",
-        advice="Others on this machine could use it meanwhile. Shut the kernel down when you are done, and run long "
-        "jobs as a script: a script ends, a notebook stays.",
+        "torch.cuda.empty_cache()     # returns the memory to the driver",
+        advice="Other users could use the GPU meanwhile. Shut the kernel down when you are done, and run long jobs "
+        "as a script, which releases the GPU when it ends.",
         confidence=CERTAIN,
         from_steps=False,
         aside=True,

@@ -1,4 +1,4 @@
-"""A rule about where the model computes."""
+"""A rule about models that compute on the CPU although there is a GPU."""
 
 from __future__ import annotations
 
@@ -8,79 +8,90 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, figures
 from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.wording import percent
 
-CPU_WORTH_FRAC = 0.20  # small heads and metrics are computed on the CPU on purpose; from a fifth on it is a mistake
+_MIN_CPU_FRAC = 0.20  # small heads and metrics run on the CPU on purpose; a fifth of a step is a mistake
 
 
-def model_on_cpu(seen: Evidence) -> Finding | None:
-    """There is a GPU, and the CPU computes the model, or a large part of it.
+def model_on_cpu(evidence: Evidence) -> Finding | None:
+    """There is a GPU, but the CPU computes the model or a large part of it.
 
-    Proof: the model's parameters lie on the CPU, or matrix products and convolutions take a fifth of the step and
-    hold no call to the GPU. Confused with: a cell that is meant to be debugged on the CPU, which has no loop; a GPU
-    whose work could not be recorded, which is said apart; a DataLoader that computes, which is not counted. What to
-    do: move the model before the optimizer is made, and each batch in the loop.
+    Proof: the model's parameters are on the CPU, or matrix products and convolutions on the CPU take a fifth of the
+    step and launch no GPU work.
+
+    Confused with: a cell that is meant to be debugged on the CPU, which has no loop; a GPU whose work could not be
+    recorded, which is reported separately; a DataLoader that computes, which is not counted.
+
+    What to do: move the model to the GPU before creating the optimizer, and each batch in the loop.
     """
-    if not seen.run.machine.gpus or seen.missing_work or seen.steps.found_by == "whole run":
+    if not evidence.run.machine.gpus or evidence.missing_work or evidence.steps.found_by == "whole run":
         return None
-    if seen.on_gpu and seen.ledger.idle_frac < CPU_WORTH_FRAC:
+    if evidence.on_gpu and evidence.ledger.idle_frac < _MIN_CPU_FRAC:
         return None
-    math = seen.once(cpu_math)
-    placed = {model.device for model in seen.run.models if model.device}
-    if seen.on_gpu:
-        return _part_of_it(seen, math)
-    here = seen.run.source.how in ("measured", "virtual")
-    if placed - {"cpu"} or not here or (not placed and not _recorded_gpu(seen)):
+    math = evidence.once(cpu_math)
+    devices = {model.device for model in evidence.run.models if model.device}
+    if evidence.on_gpu:
+        return _layers_finding(evidence, math)
+    is_complete = evidence.run.source.how in ("measured", "virtual")
+    if devices - {"cpu"} or not is_complete or (not devices and not _gpu_was_recorded(evidence)):
         return None
-    share = seen.step_share(math.exposed_ns) if math else 0.0
-    if not placed and share < CPU_WORTH_FRAC:
+    share = evidence.step_share(math.exposed_ns) if math else 0.0
+    if not devices and share < _MIN_CPU_FRAC:
         return None
-    return _all_of_it(seen, math, share, bool(placed))
+    return _whole_model_finding(evidence, math, share, bool(devices))
 
 
-def _recorded_gpu(seen: Evidence) -> bool:
-    return "cuda" in seen.run.recording.activities
+def _gpu_was_recorded(evidence: Evidence) -> bool:
+    return "cuda" in evidence.run.recording.activities
 
 
-def _all_of_it(seen: Evidence, math: CpuMath | None, share: float, placed: bool) -> Finding:
-    gpu, usable = seen.run.machine.gpus[0].name, seen.run.facts.get("cuda") != "False"
-    model = next((each for each in seen.run.models if each.device == "cpu"), None)
-    where = f"The parameters of {model.name or model.kind} lie on the CPU." if model else None
-    exposed = duration_in_step(seen, math.exposed_ns) if math else ""
-    spent = f"{exposed} in matrix products and convolutions of the CPU." if math else None
+def _whole_model_finding(evidence: Evidence, math: CpuMath | None, share: float, placed: bool) -> Finding:
+    gpu, usable = evidence.run.machine.gpus[0].name, evidence.run.facts.get("cuda") != "False"
+    model = next((model for model in evidence.run.models if model.device == "cpu"), None)
+    placement = f"The parameters of {model.name or model.kind} are on the CPU." if model else None
+    exposed = duration_in_step(evidence, math.exposed_ns) if math else ""
+    math_time = f"{exposed} in matrix products and convolutions on the CPU." if math else None
     return Finding(
-        claim=f"The model computes on the CPU, though there is a GPU ({gpu})"
+        claim=f"The model runs on the CPU although there is a GPU ({gpu})"
         + ("." if usable else ", which this PyTorch cannot use."),
-        evidence=tuple(text for text in (where, "No kernel was launched while events were recorded.", spent) if text),
+        evidence=tuple(
+            text for text in (placement, "No kernel was launched while events were recorded.", math_time) if text
+        ),
         numbers={"cpu_frac": share} if math else {},
-        fix=_move(seen) if usable else "",
-        advice="A notebook that was written on a laptop often says device='cpu' near its top."
+        fix=_move_to_gpu_code(evidence) if usable else "",
+        advice="A notebook written on a laptop often sets device='cpu' near the top."
         if usable
-        else "Install a PyTorch built for CUDA (pytorch.org/get-started), then restart the kernel; "
-        "torch.cuda.is_available() must say True.",
+        else "Install a PyTorch build for CUDA (pytorch.org/get-started) and restart the kernel; "
+        "torch.cuda.is_available() must return True.",
         confidence=CERTAIN if placed else LIKELY,
-        shown_by=math.spans if math else seen.ledger.spans["compute"],
+        shown_by=math.spans if math else evidence.ledger.spans["compute"],
         urgent=True,
     )
 
 
-def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
-    share = seen.step_share(math.exposed_ns) if math else 0.0
-    if math is None or share < CPU_WORTH_FRAC:
+def _layers_finding(evidence: Evidence, math: CpuMath | None) -> Finding | None:
+    share = evidence.step_share(math.exposed_ns) if math else 0.0
+    if math is None or share < _MIN_CPU_FRAC:
         return None
-    left = next((each for each in seen.run.models if each.device and "cpu" in each.device), None)
-    whose = (f"Some parameters of {left.name or left.kind} lie on the CPU.",) if left else ()
+    model_with_cpu_parameters = next(
+        (model for model in evidence.run.models if model.device and "cpu" in model.device), None
+    )
+    placement = (
+        (f"Some parameters of {model_with_cpu_parameters.name or model_with_cpu_parameters.kind} are on the CPU.",)
+        if model_with_cpu_parameters
+        else ()
+    )
     return Finding(
-        claim=f"GPU idle {percent(share)} {of_each_step(seen)} while the CPU computes layers of the model.",
+        claim=f"GPU idle {percent(share)} {of_each_step(evidence)} while layers of the model run on the CPU.",
         evidence=(
-            f"Matrix products or convolutions on the CPU, {math.count} in every step: "
-            f"{duration_in_step(seen, math.exposed_ns)} with the GPU idle.",
-            *whose,
+            f"Matrix products or convolutions on the CPU ({math.count} per step): "
+            f"{duration_in_step(evidence, math.exposed_ns)} with the GPU idle.",
+            *placement,
         ),
         numbers=figures(exposed_frac=share, exposed_ns=math.exposed_ns, per_step=math.count),
-        fix=_move(seen),
-        gain=seen.bounded(
-            seen.plain_ns(math.exposed_ns),
-            "the CPU's layers, done by the GPU in a fifth of the time or less",
-            "even free layers",
+        fix=_move_to_gpu_code(evidence),
+        gain=evidence.bounded(
+            evidence.plain_ns(math.exposed_ns),
+            "running these layers on the GPU in at most a fifth of the time",
+            "these layers at no cost",
             (0.8, 1.0),
             math.spans,
         ),
@@ -90,8 +101,8 @@ def _part_of_it(seen: Evidence, math: CpuMath | None) -> Finding | None:
     )
 
 
-def _move(seen: Evidence) -> str:
+def _move_to_gpu_code(evidence: Evidence) -> str:
     return (
-        f'{seen.names.model} = {seen.names.model}.to("cuda")  # before the optimizer is made\n\n'
+        f'{evidence.names.model} = {evidence.names.model}.to("cuda")  # before you create the optimizer\n\n'
         '# in the loop\ninputs, targets = inputs.to("cuda"), targets.to("cuda")'
     )

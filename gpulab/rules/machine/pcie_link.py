@@ -1,4 +1,4 @@
-"""A rule about the link between host and GPU."""
+"""A rule about a slow PCIe link between host and GPU."""
 
 from __future__ import annotations
 
@@ -11,100 +11,104 @@ from gpulab.rules.engine.needs import Need
 from gpulab.rules.engine.phrases import duration_in_step
 from gpulab.wording import metric, percent
 
-SLOW_FRAC = 0.7  # of what such links give large pinned copies; cards and boards differ by 10-15 %
-LINK_WORTH_FRAC = 0.03  # of a step, in copies that nothing hides
+_SLOW_FRAC = 0.7  # of the usual rate of large pinned copies on such a link; machines differ by 10-15 %
+_MIN_LINK_FRAC = 0.03  # of a step, in exposed copies
 
 LINK = Need(
-    lambda seen: practical_bytes_per_s(seen.run) is not None,
-    "its generation and its lanes were not read",
-    "profile here on a machine with an NVIDIA GPU: a trace from elsewhere does not tell of it",
+    lambda evidence: practical_bytes_per_s(evidence.run) is not None,
+    "the PCIe generation and lane count were not read",
+    "profile with %%gpuprofile on a machine with an NVIDIA GPU: an imported trace does not hold them",
     real=True,
 )
 
 _FEWER_BYTES = """\
-# until the link is mended: copy a quarter of the bytes, as whole numbers from 0 to 255
-def packed(image):  # in the Dataset, of images between 0 and 1
+# until the link is fixed: copy a quarter of the bytes, as uint8
+def to_uint8(image):  # in the Dataset, for images with values from 0 to 1
     return (image * 255).round().to(torch.uint8)
 
-def unpacked(images):  # in the loop
+def to_float(images):  # in the loop
     return images.to("cuda", non_blocking=True).float().div_(255)"""
 
 
-def slow_pcie_link(seen: Evidence) -> Finding | None:
-    """The PCIe link to the GPU is slower than GPU and slot can be together.
+def slow_pcie_link(evidence: Evidence) -> Finding | None:
+    """The PCIe link to the GPU is slower than the GPU and the slot allow.
 
-    Proof: under load it runs with fewer lanes or in an older mode than it could, and large pinned copies are slow.
-    Confused with: a link that is lowered while the GPU idles, to save power, which is not looked at; a board that has
-    so few lanes by design, whose maximum says so; virtual machines that report another link than they have: where
-    copies are fast, nothing is wrong. What to do: seat the card anew, use another slot, look at the BIOS; until then
-    copy fewer bytes.
+    Proof: under load the link runs with fewer lanes or an older PCIe generation than possible, and large pinned copies
+    are slow.
+
+    Confused with: a link that is reduced to save power while the GPU is idle, which is ignored; a slot with fewer lanes
+    by design, which its maximum shows; virtual machines that report a wrong link. If copies are fast, nothing is wrong.
+
+    What to do: reseat the card, use another slot, check the BIOS; until then, copy fewer bytes.
     """
-    moved, now = seen.once(transfers), seen.once(link)
-    best = practical_bytes_per_s(seen.run)
-    if moved is None or best is None:
+    copies, link_now = evidence.once(transfers), evidence.once(link)
+    best = practical_bytes_per_s(evidence.run)
+    if copies is None or best is None:
         return None
-    rate = moved.pinned.large_rate_bytes_per_s if moved.pinned else None
-    slow = rate is not None and rate < SLOW_FRAC * best
-    reduced = now is not None and now.reduced
-    if (rate is not None and not slow) or not (slow or reduced):
+    rate = copies.pinned.large_rate_bytes_per_s if copies.pinned else None
+    is_slow = rate is not None and rate < _SLOW_FRAC * best
+    is_reduced = link_now is not None and link_now.reduced
+    if (rate is not None and not is_slow) or not (is_slow or is_reduced):
         return None
-    exposed_ns, lost = _lost(moved, rate, now, best)
-    share = seen.step_share(exposed_ns)
-    worth = slow and share >= LINK_WORTH_FRAC
+    exposed_ns, lost_frac = _copy_loss(copies, rate, link_now, best)
+    share = evidence.step_share(exposed_ns)
+    is_costly = is_slow and share >= _MIN_LINK_FRAC
     return Finding(
-        parts=("copies",) if worth else (),
-        claim=_claim(now, rate, best),
-        evidence=_evidence(seen, now, rate, best, exposed_ns),
+        parts=("copies",) if is_costly else (),
+        claim=_claim(link_now, rate, best),
+        evidence=_evidence(evidence, link_now, rate, best, exposed_ns),
         numbers=figures(best_bytes_per_s=best, exposed_ns=exposed_ns, rate_bytes_per_s=rate),
         fix=_FEWER_BYTES,
-        advice="For whoever has the machine in hand: seat the card anew, use the slot next to the CPU, and look at "
-        "the slot's width and generation in the BIOS.",
-        gain=seen.bounded(
-            seen.plain_ns(round(exposed_ns * lost)),
-            "copies at the pace such links have, reached by 50 to 100 %",
-            "even the best link",
+        advice="Ask the administrator to reseat the card, to use the slot next to the CPU, and to check the slot's "
+        "width and PCIe generation in the BIOS.",
+        gain=evidence.bounded(
+            evidence.plain_ns(round(exposed_ns * lost_frac)),
+            "copies at the usual speed of such a link, with 50 to 100 % of the saving",
+            "a link at full speed",
             (0.5, 1.0),
-            moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
+            copies.pinned.spans if copies.pinned else evidence.ledger.spans["copies"],
         )
-        if worth
+        if is_costly
         else None,
-        confidence=LIKELY if slow and reduced else SUSPECT,
-        why_confidence="" if slow and reduced else _doubt(slow),
+        confidence=LIKELY if is_slow and is_reduced else SUSPECT,
+        why_confidence="" if is_slow and is_reduced else _uncertainty(is_slow),
         from_steps=False,
-        shown_by=moved.pinned.spans if moved.pinned else seen.ledger.spans["copies"],
-        aside=not worth,
+        shown_by=copies.pinned.spans if copies.pinned else evidence.ledger.spans["copies"],
+        aside=not is_costly,
     )
 
 
-def _lost(moved: Transfers, rate: float | None, now: Link | None, best: float) -> tuple[int, float]:
-    """The copies that nothing hides, and the share of their time that a full link would save."""
-    copies = [each for each in (moved.pinned, moved.pageable) if each]
-    pace_now = rate or (pinned_copy_bytes_per_s(now.generation, now.width) if now else None) or best
-    return sum(each.copying_ns for each in copies), max(0.0, 1 - pace_now / best)
+def _copy_loss(copies: Transfers, rate: float | None, now: Link | None, best: float) -> tuple[int, float]:
+    """Return the time of exposed copies, and the fraction of it that a full link would save."""
+    both_kinds = [kind for kind in (copies.pinned, copies.pageable) if kind]
+    rate_now = rate or (pinned_copy_bytes_per_s(now.generation, now.width) if now else None) or best
+    return sum(kind.copying_ns for kind in both_kinds), max(0.0, 1 - rate_now / best)
 
 
 def _claim(now: Link | None, rate: float | None, best: float) -> str:
     if now is not None and now.reduced:
-        most = now.gpu.link_generation_max or now.generation, now.gpu.link_width_max or now.width
+        possible = now.gpu.link_generation_max or now.generation, now.gpu.link_width_max or now.width
         return (
-            f"The link to the GPU runs as PCIe {now.generation} with {now.width} lanes; it could be "
-            f"PCIe {most[0]} with {most[1]}."
+            f"The link to the GPU runs as PCIe {now.generation} x{now.width}; PCIe {possible[0]} x{possible[1]} "
+            "is possible."
         )
-    return f"Copies to the GPU reach {metric(rate, 'B/s')}, and such links {metric(best, 'B/s')}."
+    return f"Copies to the GPU reach {metric(rate, 'B/s')}; such links usually reach {metric(best, 'B/s')}."
 
 
-def _evidence(seen: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int) -> tuple[str, ...]:
-    told = [f"{duration_in_step(seen, exposed_ns)} in copies that nothing hides."]
+def _evidence(
+    evidence: Evidence, now: Link | None, rate: float | None, best: float, exposed_ns: int
+) -> tuple[str, ...]:
+    sentences = [f"{duration_in_step(evidence, exposed_ns)} in exposed copies."]
     if rate is not None:
-        told.append(
-            f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of what the full link gives."
+        sentences.append(
+            f"Large pinned copies reach {metric(rate, 'B/s')}, {percent(rate / best)} of the usual rate of a full link."
         )
     if now is not None:
-        told.append(f"Under load: generation {now.generation}, {now.width} lanes.")
-    return tuple(told)
+        sentences.append(f"Under load the link runs as PCIe {now.generation} x{now.width}.")
+    return tuple(sentences)
 
 
-def _doubt(slow: bool) -> str:
+def _uncertainty(slow: bool) -> str:
     if slow:
-        return "the link itself reports nothing wrong; other traffic may share its way"
-    return "no large pinned copy shows how fast it is"
+        return "the link reports no reduction; other traffic may share it"
+    return "no large pinned copy was recorded to measure its speed"

@@ -1,1 +1,1 @@
-"""Rules about GPU memory."""
+"""Rules about GPU memory: out of memory, the caching allocator, fragmentation, leaks, unused memory."""

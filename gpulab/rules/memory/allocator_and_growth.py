@@ -1,4 +1,4 @@
-"""Rules about the GPU's memory: asked for anew in every step, stranded in pieces, growing, or hardly used."""
+"""Rules about GPU memory: cudaMalloc/cudaFree in every step, fragmentation, leaks, and unused memory."""
 
 from __future__ import annotations
 
@@ -11,321 +11,343 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step
 from gpulab.rules.memory.oom_remedies import EXPANDABLE
 from gpulab.wording import count, duration, percent, size
 
-THRASH_WORTH_FRAC = 0.03  # as with copies: the fix is to leave a call out, or one setting
-STRANDED_FRAC = 0.20  # of what is held; a fifth is what blocks of 2 and 20 MiB leave over in a healthy run at most
-PRESSURE_FRAC = 0.80  # of the GPU: with more room than that, what is stranded is only a cache
-GROWN_FRAC = 0.02  # of what was there at first: a page cache, a table of strings grows too
-GROWN_BYTES = 16 << 20
-PEAK_FOLLOWS = 1.5  # the peak rises by what is left between steps if that leaks; by far more if inputs grow
-LONGER_FRAC = 0.3  # steps that get longer by this much over the run have more to do in each
-URGENT_RUNS = 20  # memory that is gone before so many runs of this length are over is gone before training is
-UNUSED_FRAC = 0.5  # the articles say "mostly free": more than half
-SIZE_UNKNOWN = Unjudged(
-    why="how much memory the GPU has is not known",
-    fix="profile here on a machine with an NVIDIA GPU and its driver's NVML",
+_MIN_ALLOC_FRAC = 0.03  # of a step; the fix is to remove a call, or one setting
+_MIN_FRAGMENTED_FRAC = 0.20  # of reserved memory; blocks of 2 and 20 MiB leave at most a fifth unused in a healthy run
+_NEARLY_FULL_FRAC = 0.80  # of the GPU; if more memory is free, unused reserved memory is only a cache
+_MIN_GROWTH_FRAC = 0.02  # of the first reading: caches and string tables grow, too
+_MIN_GROWTH_BYTES = 16 << 20
+_PEAK_SLOPE_RATIO = (
+    1.5  # a leak raises the peak as much as the memory between steps; growing inputs raise the peak far more
+)
+_LONGER_STEP_FRAC = 0.3  # if steps get this much longer over the run, the inputs grow
+_URGENT_RUNS = 20  # urgent if memory runs out within this many runs of the recorded length
+_MAX_USED_FRAC = 0.5  # more than half is free
+_UNKNOWN_CAPACITY = Unjudged(
+    why="the memory size of the GPU is unknown",
+    fix="profile with %%gpuprofile on a machine with an NVIDIA GPU and NVML",
 )
 
 
-def allocator_thrash(seen: Evidence) -> Finding | Unjudged | None:
-    """GPU memory is asked of the driver and given back in every step, instead of being kept and given out again.
+def allocator_thrash(evidence: Evidence) -> Finding | Unjudged | None:
+    """PyTorch calls cudaMalloc and cudaFree in every step, instead of reusing cached memory.
 
-    Proof: `cudaMalloc` and `cudaFree` calls in the interior steps, with the GPU idle while the host is inside them, and
-    PyTorch's own count of its requests rising. Confused with: the first steps, which fill the cache and do not count;
-    expandable segments, which map memory by other calls; libraries that allocate beside PyTorch, where its own count
-    stays. What to do: no `torch.cuda.empty_cache()` in the loop; where the cache was emptied because the GPU was full,
-    expandable segments, batches of one shape, a smaller batch.
+    Proof: `cudaMalloc` and `cudaFree` calls in the interior steps, the GPU idle while the host is inside them, and a
+    rising count of driver requests in PyTorch's own statistics.
+
+    Confused with: the first steps, which fill the cache and do not count; expandable segments, which map memory with
+    other calls; libraries that allocate outside PyTorch, where PyTorch's own count does not rise.
+
+    What to do: remove `torch.cuda.empty_cache()` from the loop. If PyTorch emptied the cache because the GPU was full,
+    use expandable segments, batches of one shape, or a smaller batch.
     """
-    found = seen.once(requests)
-    share = seen.ledger.share("alloc")
-    if found is None or not found.asked or (share < THRASH_WORTH_FRAC and not found.retries):
+    calls = evidence.once(requests)
+    share = evidence.ledger.share("alloc")
+    if calls is None or not calls.asked or (share < _MIN_ALLOC_FRAC and not calls.retries):
         return None
-    if not found.freed and not found.retries:
-        return None  # asked and never given back: memory grows, which is another cause
-    if (doubt := _who_asks(seen, found)) is not None:
-        return doubt
-    exposed_ns = seen.ledger.median_ns("alloc")
+    if not calls.freed and not calls.retries:
+        return None  # memory that is never freed grows, which is another cause
+    if (unjudged := _unjudged_calls(evidence, calls)) is not None:
+        return unjudged
+    exposed_ns = evidence.ledger.median_ns("alloc")
     return Finding(
         parts=("alloc",),
-        claim=f"GPU idle {percent(share)} {of_each_step(seen)} while memory is asked of the driver and given back"
-        f"{_although(found)}.",
-        evidence=_requests(seen, found, exposed_ns),
+        claim=f"GPU idle {percent(share)} {of_each_step(evidence)}: cudaMalloc/cudaFree in every "
+        f"step{_reason_clause(calls)}.",
+        evidence=_call_evidence(evidence, calls, exposed_ns),
         numbers=figures(
             exposed_frac=share,
             exposed_ns=exposed_ns,
-            asked_per_step=found.asked,
-            freed_per_step=found.freed,
-            retries=found.retries,
+            asked_per_step=calls.asked,
+            freed_per_step=calls.freed,
+            retries=calls.retries,
         ),
-        fix=_expandable() if found.retries else "",
-        advice=" ".join(_keeping(found)),
-        gain=seen.predicted(
+        fix=_expandable() if calls.retries else "",
+        advice=" ".join(_cache_advice(calls)),
+        gain=evidence.predicted(
             "no_alloc",
-            seen.bounded(
-                seen.plain_ns(exposed_ns),
-                "the idle time inside these calls, removed by 70 to 100 %",
-                "even memory without asking",
-                spans=seen.ledger.spans["alloc"],
+            evidence.bounded(
+                evidence.plain_ns(exposed_ns),
+                "removing 70 to 100 % of the idle time inside these calls",
+                "allocation at no cost",
+                spans=evidence.ledger.spans["alloc"],
             ),
         ),
-        rewrites=seen.typed("no_alloc"),
-        confidence=CERTAIN if found.by_pytorch else LIKELY,
-        shown_by=seen.ledger.spans["alloc"],
+        rewrites=evidence.typed("no_alloc"),
+        confidence=CERTAIN if calls.by_pytorch else LIKELY,
+        shown_by=evidence.ledger.spans["alloc"],
     )
 
 
-def _who_asks(seen: Evidence, found: Requests) -> Unjudged | None:
-    """Why the requests may be none of PyTorch's in every step, if they may."""
-    if seen.steps.found_by == "whole run" or seen.steps.few:
-        why = "the driver is asked for memory, but there are too few steps to tell a loop from the filling of the cache"
+def _unjudged_calls(evidence: Evidence, calls: Requests) -> Unjudged | None:
+    """Return why these calls may not be PyTorch's, or not in every step; None if they are."""
+    if evidence.steps.found_by == "whole run" or evidence.steps.few:
+        why = "there are cudaMalloc calls, but too few steps to know whether they only fill the cache"
         fix = "record more steps"
-    elif found.by_pytorch is False:
-        often = count(found.asked, "time")
-        why = f"the driver is asked {often} per step, not by PyTorch's allocator: a library does that"
-        fix = "look for the call on the timeline of a recording with --level deep"
+    elif calls.by_pytorch is False:
+        frequency = count(calls.asked, "time")
+        why = f"cudaMalloc is called {frequency} per step by a library, not by PyTorch's allocator"
+        fix = "record with --level deep and look for the call on the timeline"
     else:
         return None
     return Unjudged(why=why, fix=fix)
 
 
-def _although(found: Requests) -> str:
-    if found.retries is None:
+def _reason_clause(calls: Requests) -> str:
+    if calls.retries is None:
         return ""
-    return ": the GPU is full" if found.retries else ", though PyTorch could keep it"
+    return ", because the GPU is full" if calls.retries else ", although the GPU is not full"
 
 
-def _keeping(found: Requests) -> tuple[str, ...]:
-    """What to do: where the GPU is full one thing, where it is not another, and both where that is not known."""
-    emptied = (
-        "Take torch.cuda.empty_cache() out of the loop: what it gives back PyTorch would give out again, and each step "
-        "then waits for the driver."
+def _cache_advice(calls: Requests) -> tuple[str, ...]:
+    """Return the advice for a full GPU, for one that is not full, or both if that is unknown."""
+    keep_cache = (
+        "Remove torch.cuda.empty_cache() from the loop: PyTorch would reuse the memory that it returns, and now each "
+        "step waits for the driver."
     )
-    full = "Let all batches have one shape (pad or bucket them), and leave some of the GPU free: a smaller batch."
-    if found.retries is None:
-        return emptied, f"If there is none, the GPU is full: {full[:1].lower()}{full[1:]}"
-    return (full,) if found.retries else (emptied,)
+    free_memory = (
+        "Use batches of one shape (pad or bucket them), and a smaller batch, so that some GPU memory stays free."
+    )
+    if calls.retries is None:
+        return keep_cache, f"If there is no such call, the GPU is full: {free_memory[:1].lower()}{free_memory[1:]}"
+    return (free_memory,) if calls.retries else (keep_cache,)
 
 
-def _requests(seen: Evidence, found: Requests, exposed_ns: int) -> tuple[str, ...]:
-    told = [
-        f"{found.asked} requests for memory and {found.freed} returns per step hold the host for "
-        f"{duration(found.blocked_ns)}; the GPU is idle for {duration_in_step(seen, exposed_ns)} meanwhile.",
+def _call_evidence(evidence: Evidence, calls: Requests, exposed_ns: int) -> tuple[str, ...]:
+    sentences = [
+        f"cudaMalloc ({calls.asked} per step) and cudaFree ({calls.freed}) block the host for "
+        f"{duration(calls.blocked_ns)}; the GPU is idle for {duration_in_step(evidence, exposed_ns)} meanwhile.",
     ]
-    if found.retries:
-        told.append(f"{count(found.retries, 'time')} the GPU was full, and PyTorch gave back all it kept to ask again.")
-    elif found.retries == 0:
-        told.append("The GPU was never full: nothing forces PyTorch to give memory back.")
-    return tuple(told)
+    if calls.retries:
+        sentences.append(f"The GPU was full {count(calls.retries, 'time')}; PyTorch emptied its cache and retried.")
+    elif calls.retries == 0:
+        sentences.append("The GPU was never full, so PyTorch had no reason to free memory.")
+    return tuple(sentences)
 
 
-def fragmentation(seen: Evidence) -> Finding | Unjudged | None:
-    """The GPU is nearly full, and much of it is held in pieces that fit nothing.
+def fragmentation(evidence: Evidence) -> Finding | Unjudged | None:
+    """The GPU is nearly full, and much of its reserved memory is fragmented and unusable.
 
-    Proof: PyTorch holds a fifth more than it gave out even when most was given out, free pieces inside blocks that are
-    in use make up as much, and the GPU is over 80 % full. Confused with: a cache that is large after a peak, with
-    room beside it, which does no harm; memory that other processes hold. What to do: expandable segments, which let
-    blocks grow in place; batches of one shape.
+    Proof: PyTorch reserves at least a fifth more than its peak allocation, free fragments inside blocks in use make up
+    as much, and the GPU is over 80 % full.
+
+    Confused with: a large cache after a peak while other memory is free, which is harmless; memory of other processes.
+
+    What to do: use expandable segments, which let blocks grow in place, and batches of one shape.
     """
-    for room in rooms(seen.run, seen.steps):
-        if room.used_frac is None:
-            return SIZE_UNKNOWN
-        stranded = room.stranded_bytes / max(1, room.reserved_bytes)
-        pieces = (room.split_frac or 0.0) >= STRANDED_FRAC
-        if stranded >= STRANDED_FRAC and pieces and room.used_frac >= PRESSURE_FRAC:
-            return _fragmented(room)
+    for memory in rooms(evidence.run, evidence.steps):
+        if memory.used_frac is None:
+            return _UNKNOWN_CAPACITY
+        fragmented_frac = memory.stranded_bytes / max(1, memory.reserved_bytes)
+        is_split = (memory.split_frac or 0.0) >= _MIN_FRAGMENTED_FRAC
+        if fragmented_frac >= _MIN_FRAGMENTED_FRAC and is_split and memory.used_frac >= _NEARLY_FULL_FRAC:
+            return _fragmentation_finding(memory)
     return None
 
 
-def _fragmented(room: Room) -> Finding:
-    retried = bool(room.retries or room.refused)
-    share = percent(room.stranded_bytes / room.reserved_bytes)
-    evidence = [
-        f"PyTorch holds up to {size(room.reserved_bytes)} of GPU {room.device} and gives out at most "
-        f"{size(room.allocated_bytes)} of it; the GPU is {percent(room.used_frac)} full.",
-        f"Free pieces inside blocks in use: {percent(room.split_frac)} of what is held in the typical step.",
+def _fragmentation_finding(memory: Room) -> Finding:
+    retried = bool(memory.retries or memory.refused)
+    share = percent(memory.stranded_bytes / memory.reserved_bytes)
+    sentences = [
+        f"PyTorch reserves up to {size(memory.reserved_bytes)} on GPU {memory.device} and allocates at most "
+        f"{size(memory.allocated_bytes)} of it; the GPU is {percent(memory.used_frac)} full.",
+        f"Free fragments inside blocks in use: {percent(memory.split_frac)} of reserved memory in a typical step.",
     ]
-    if room.retries:
-        evidence.append(f"PyTorch emptied its cache {count(room.retries, 'time')} as a request found no room.")
+    if memory.retries:
+        sentences.append(f"PyTorch emptied its cache {count(memory.retries, 'time')} because an allocation failed.")
     return Finding(
-        claim=f"{size(room.stranded_bytes)} of GPU memory ({share} of what PyTorch holds) lies in pieces that fit "
-        "nothing, and the GPU is nearly full.",
-        evidence=tuple(evidence),
+        claim=f"GPU memory is fragmented: {size(memory.stranded_bytes)} ({share} of reserved memory) is unusable, "
+        "and the GPU is nearly full.",
+        evidence=tuple(sentences),
         numbers=figures(
-            stranded_bytes=room.stranded_bytes,
-            reserved_bytes=room.reserved_bytes,
-            split_frac=room.split_frac or 0.0,
-            used_frac=room.used_frac or 0.0,
+            stranded_bytes=memory.stranded_bytes,
+            reserved_bytes=memory.reserved_bytes,
+            split_frac=memory.split_frac or 0.0,
+            used_frac=memory.used_frac or 0.0,
         ),
         fix=_expandable(),
-        advice="Batches of one shape (pad or bucket them) leave fewer pieces. To see every block: "
-        "torch.cuda.memory._record_memory_history() before, torch.cuda.memory._dump_snapshot() after.",
+        advice="Batches of one shape (pad or bucket them) cause less fragmentation. To see every block, call "
+        "torch.cuda.memory._record_memory_history() before the loop and torch.cuda.memory._dump_snapshot() after it.",
         confidence=LIKELY if retried else SUSPECT,
-        why_confidence="" if retried else "no request was refused for it yet",
+        why_confidence="" if retried else "no allocation has failed because of it yet",
         from_steps=False,
-        caveats=("It gains room for a larger batch, not time.",),
+        caveats=("The fix frees memory for a larger batch; it does not save time.",),
     )
 
 
 def _expandable() -> str:
     return (
-        "import os   # before torch is imported, so in the first cell of a restarted kernel\n"
+        "import os   # before importing torch, so in the first cell after a kernel restart\n"
         f'os.environ["{EXPANDABLE}"] = "expandable_segments:True"'
     )
 
 
-def memory_growth(seen: Evidence) -> Finding | Unjudged | None:
-    """Memory grows from step to step: something is kept that each step adds to.
+def memory_growth(evidence: Evidence) -> Finding | Unjudged | None:
+    """Memory grows from step to step: a leak, usually tensors that are kept with their autograd graphs.
 
-    Proof: what is given out where a step begins, or the resident memory of the process, rises steadily over 20 steps
-    and more (Theil-Sen slope, 95 % interval above zero), and goes on rising in the second half. Confused with: an
-    optimizer's state, made in the first steps, and caches and workers, which level off; inputs that grow, where the
-    peak rises by more than what stays, or the steps get longer; a process that an earlier run has left room, whose size
-    tells nothing: there a list tells, whose graphs were counted. What to do: keep numbers instead of losses, as
-    `loss.item()`; under `torch.no_grad()` what will not be learnt from.
+    Proof: allocated GPU memory at the start of each step, or the resident memory of the process, rises steadily over at
+    least 20 steps (Theil-Sen slope, 95 % interval above zero), and still rises in the second half. Or a list grew whose
+    entries' autograd graphs were counted: after an earlier run, the process has free memory to reuse, and its size does
+    not show the leak.
+
+    Confused with: optimizer state, created in the first steps; caches and workers, which level off; growing inputs,
+    where the peak rises by more than the memory between steps, or the steps get longer.
+
+    What to do: keep numbers instead of losses: `loss.item()`. Run code that needs no gradients under `torch.no_grad()`.
     """
-    told, names = growths(seen.run, seen.steps), growing(seen.run)
-    growth = max(told, key=lambda each: each.last_bytes - each.first_bytes, default=None)
+    trends, lists = growths(evidence.run, evidence.steps), growing(evidence.run)
+    growth = max(trends, key=lambda trend: trend.last_bytes - trend.first_bytes, default=None)
     if growth is None or not _grows(growth):
-        if names and (names[0].bytes or 0) >= GROWN_BYTES:
-            return _hidden(names[0])
-        return None if growth else _TOO_SHORT
-    if not names and (rival := _inputs_grow(growth)) is not None:
-        return Unjudged(why=rival, fix=_SAME_INPUTS)
-    left = growth.steps_left
-    urgent = left is not None and left < URGENT_RUNS * len(seen.steps)
-    vague = growth.device is None and not names  # the heap of a process settles for long, and nobody keeps anything
-    end = "" if left is None else f", which is full in about {_rounded(left)} more"
+        if lists and (lists[0].bytes or 0) >= _MIN_GROWTH_BYTES:
+            return _list_finding(lists[0])
+        return None if growth else _TOO_FEW_STEPS
+    if not lists and (reason := _inputs_grow(growth)) is not None:
+        return Unjudged(why=reason, fix=_SAME_INPUT_SIZE)
+    steps_left = growth.steps_left
+    urgent = steps_left is not None and steps_left < _URGENT_RUNS * len(evidence.steps)
+    # The heap of a process grows for a while, and no list was found that grows.
+    is_uncertain = growth.device is None and not lists
+    outlook = "" if steps_left is None else f", which is full after about another {_rounded_steps(steps_left)}"
     memory = "host memory" if growth.device is None else f"GPU {growth.device}'s memory"
     return Finding(
-        claim=f"Each step keeps another {size(growth.per_step.slope)} of {memory}{end}"
-        f"{f': {names[0].name} keeps graphs' if names else ''}.",
-        evidence=(*_growth(growth), *map(_grew, names[:3])),
+        claim=f"{'Memory leak' if lists else 'Memory grows'}: each step keeps another {size(growth.per_step.slope)} "
+        f"of {memory}{outlook}"
+        f"{f': {lists[0].name} keeps autograd graphs' if lists else ''}.",
+        evidence=(*_trend_evidence(growth), *map(_list_growth, lists[:3])),
         numbers=figures(
             per_step_bytes=growth.per_step.slope,
             low_bytes=growth.per_step.low,
             high_bytes=growth.per_step.high,
-            steps_left=left,
+            steps_left=steps_left,
         ),
-        fix=_number(names[0].name) if names else _WHAT_GROWS,
-        advice=_KEEPING,
-        confidence=CERTAIN if names else SUSPECT if vague else LIKELY,
-        why_confidence="the heap of a process settles for long, and no list was seen to grow" if vague else "",
+        fix=_append_number_code(lists[0].name) if lists else _LIST_TENSORS_CODE,
+        advice=_LEAK_ADVICE,
+        confidence=CERTAIN if lists else SUSPECT if is_uncertain else LIKELY,
+        why_confidence="the heap of a process grows for a while, and no list was found that grows"
+        if is_uncertain
+        else "",
         from_steps=False,
         urgent=urgent,
-        aside=vague and not urgent,
+        aside=is_uncertain and not urgent,
     )
 
 
-def _hidden(grew: Growing) -> Finding:
-    """The process does not show it, as an earlier run has left it room: the collection itself does."""
+def _list_finding(growing_list: Growing) -> Finding:
+    """Return the finding for a list that grows within memory that the process has already reserved."""
     return Finding(
-        claim=f"{grew.name} keeps a graph with each entry: {size(grew.each_bytes)} each, {size(grew.bytes)} by now.",
+        claim=f"Memory leak: {growing_list.name} keeps an autograd graph per entry: "
+        f"{size(growing_list.each_bytes)} each, {size(growing_list.bytes)} so far.",
         evidence=(
-            _grew(grew),
-            "The process has not grown by it yet: it still has room that was used before, by an earlier run perhaps.",
+            _list_growth(growing_list),
+            "The process has not grown yet: it reuses memory that was freed before, perhaps by an earlier run.",
         ),
-        numbers=figures(kept_bytes=grew.bytes or 0, entries=grew.entries),
-        fix=_number(grew.name),
-        advice=_KEEPING,
+        numbers=figures(kept_bytes=growing_list.bytes or 0, entries=growing_list.entries),
+        fix=_append_number_code(growing_list.name),
+        advice=_LEAK_ADVICE,
         confidence=CERTAIN,
         from_steps=False,
     )
 
 
-def _grew(each: Growing) -> str:
-    kept = "" if each.bytes is None else f", and these keep {size(each.bytes)}"
-    return f"{each.name} grew by {each.entries:,} entries with their graphs{kept}."
+def _list_growth(growing_list: Growing) -> str:
+    size_text = "" if growing_list.bytes is None else f", which keep {size(growing_list.bytes)}"
+    return f"{growing_list.name} grew by {growing_list.entries:,} entries with autograd graphs{size_text}."
 
 
-_TOO_SHORT = Unjudged(
-    why=f"it takes {LEAST_STEPS} steps, and a reading of memory in most, after the recorded ones",
-    fix="let the loop run on for some seconds under %%gpuprofile",
+_TOO_FEW_STEPS = Unjudged(
+    why=f"at least {LEAST_STEPS} steps after the traced ones are needed, with a memory reading in most of them",
+    fix="let the loop run for some more seconds under %%gpuprofile",
 )
-_KEEPING = (
-    "A loss that is kept keeps its graph, and that keeps everything that was computed for it. "
-    "total += loss.detach() and losses.append(loss.item()) keep a number."
+_LEAK_ADVICE = (
+    "A stored loss keeps its autograd graph with all activations. Use total += loss.detach() or "
+    "losses.append(loss.item()) instead."
 )
-_SAME_INPUTS = "profile again with inputs of one size: what still grows then is kept"
-_WHAT_GROWS = (
-    "import gc, torch   # run this between two steps, twice: what is longer the second time is what grows\n"
-    "alive = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]\n"
-    "print(len(alive), sorted(((each.nbytes, tuple(each.shape)) for each in alive), reverse=True)[:10])"
+_SAME_INPUT_SIZE = "profile again with inputs of one size: memory that still grows is a leak"
+_LIST_TENSORS_CODE = (
+    "import gc, torch   # run this twice, between steps: compare the two lists\n"
+    "tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]\n"
+    "print(len(tensors), sorted(((t.nbytes, tuple(t.shape)) for t in tensors), reverse=True)[:10])"
 )
 
 
 def _grows(growth: Growth) -> bool:
-    """Steadily, to the end, and by an amount worth a word."""
-    slope, late = growth.per_step, growth.late
-    grown = slope.slope * growth.steps
-    if not slope.rises or grown < max(GROWN_BYTES, GROWN_FRAC * growth.first_bytes):
+    """Whether memory grows steadily, to the end, and by an amount that matters."""
+    slope, second_half = growth.per_step, growth.late
+    growth_bytes = slope.slope * growth.steps
+    if not slope.rises or growth_bytes < max(_MIN_GROWTH_BYTES, _MIN_GROWTH_FRAC * growth.first_bytes):
         return False
-    return late is not None and late.rises and late.slope >= slope.slope / 2
+    return second_half is not None and second_half.rises and second_half.slope >= slope.slope / 2
 
 
 def _inputs_grow(growth: Growth) -> str | None:
-    """Why the growth may be that of the inputs, which no one keeps."""
+    """Return why the growth may come from growing inputs rather than a leak; None if not."""
     peak, time = growth.peak, growth.step_time
-    if peak is not None and peak.rises and peak.slope > PEAK_FOLLOWS * growth.per_step.slope:
+    if peak is not None and peak.rises and peak.slope > _PEAK_SLOPE_RATIO * growth.per_step.slope:
         return (
-            f"the peak of each step grows by {size(peak.slope)} a step and what is left after it by "
+            f"peak memory grows by {size(peak.slope)} per step and memory between steps by "
             f"{size(growth.per_step.slope)}: the inputs seem to grow"
         )
     if growth.device is None and time is not None and time.rises:
-        longer = time.slope * growth.steps / max(1, growth.step_ns)
-        if longer > LONGER_FRAC:
-            return f"memory grows, but steps get longer too ({percent(longer)} over the run): the inputs seem to grow"
+        lengthening_frac = time.slope * growth.steps / max(1, growth.step_ns)
+        if lengthening_frac > _LONGER_STEP_FRAC:
+            return (
+                f"memory grows, but steps also get longer ({percent(lengthening_frac)} over the run): the inputs "
+                "seem to grow"
+            )
     return None
 
 
-def _growth(growth: Growth) -> tuple[str, ...]:
+def _trend_evidence(growth: Growth) -> tuple[str, ...]:
     slope = growth.per_step
-    told = [
+    sentences = [
         f"From {size(growth.first_bytes)} to {size(growth.last_bytes)} over {growth.steps} steps; "
-        f"{size(slope.low)} to {size(slope.high)} a step (95 % interval of {slope.points} readings).",
+        f"{size(slope.low)} to {size(slope.high)} per step (95 % interval of {slope.points} readings).",
     ]
     if growth.late is not None:
-        told.append(f"In the second half of them it still grows, by {size(growth.late.slope)} a step.")
+        sentences.append(f"In the second half it still grows, by {size(growth.late.slope)} per step.")
     if growth.room_bytes is not None:
-        told.append(f"{size(growth.room_bytes)} is left.")
-    return tuple(told)
+        sentences.append(f"{size(growth.room_bytes)} is still free.")
+    return tuple(sentences)
 
 
-def _rounded(steps: float) -> str:
-    """Two figures of a large number: it is a projection."""
+def _rounded_steps(steps: float) -> str:
+    """Return the number of steps with two significant digits, as it is a projection."""
     return count(int(float(f"{steps:.2g}")), "step")
 
 
-def _number(name: str) -> str:
-    return f"{name}.append(loss.item())   # a number: the tensor would keep all that it was computed from"
+def _append_number_code(name: str) -> str:
+    return f"{name}.append(loss.item())   # a number; the tensor would keep its autograd graph"
 
 
-def unused_gpu_memory(seen: Evidence) -> Finding | Unjudged | None:
-    """Most of the GPU's memory is free: there is room for a larger batch.
+def unused_gpu_memory(evidence: Evidence) -> Finding | Unjudged | None:
+    """Most of the GPU's memory is free: a larger batch fits.
 
-    Proof: at its fullest, all processes together use less than half of it. Confused with: a GPU that starves or waits
-    for the host, which a larger batch does not feed: those findings come in place of this one; and a GPU whose kernels
-    fill it already, which gains little. What to do: double the batch while samples per second still rise, and scale
-    the learning rate with it.
+    Proof: at its peak, all processes together use less than half of it.
+
+    Confused with: a GPU that waits for data or for the host, which a larger batch does not help; those findings replace
+    this one. A GPU whose kernels already fill it gains little.
+
+    What to do: double the batch as long as samples per second rise, and scale the learning rate with it.
     """
-    for room in rooms(seen.run, seen.steps):
-        if room.used_frac is None:
-            return SIZE_UNKNOWN
-        if room.used_frac < UNUSED_FRAC:
-            return _unused(seen, room)
+    for memory in rooms(evidence.run, evidence.steps):
+        if memory.used_frac is None:
+            return _UNKNOWN_CAPACITY
+        if memory.used_frac < _MAX_USED_FRAC:
+            return _unused_finding(evidence, memory)
     return None
 
 
-def _unused(seen: Evidence, room: Room) -> Finding:
-    used, capacity = room.used_bytes, room.capacity_bytes or 1
-    batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
-    now = f" from {batch} to {2 * batch}" if batch else ""
+def _unused_finding(evidence: Evidence, memory: Room) -> Finding:
+    used_bytes, capacity = memory.used_bytes, memory.capacity_bytes or 1
+    batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
+    sizes = f" from {batch} to {2 * batch}" if batch else ""
     return Finding(
-        claim=f"{percent(1 - used / capacity)} of the memory of GPU {room.device} is never used.",
-        evidence=(f"At its fullest, {size(used)} of {size(capacity)} is in use, by all processes together.",),
-        numbers=figures(used_bytes=used, capacity_bytes=capacity, used_frac=used / capacity),
-        advice=f"Double the batch size{now}, and look whether samples per second rise: they do where kernels are too "
-        "small for the GPU, and not where it is full of work already. The learning rate may then be raised with it.",
+        claim=f"{percent(1 - used_bytes / capacity)} of the memory of GPU {memory.device} is never used.",
+        evidence=(f"At the peak, all processes together use {size(used_bytes)} of {size(capacity)}.",),
+        numbers=figures(used_bytes=used_bytes, capacity_bytes=capacity, used_frac=used_bytes / capacity),
+        advice=f"Double the batch size{sizes} and check whether samples per second rise. They rise if kernels are "
+        "too small for the GPU, and not if the GPU is already full. Then scale the learning rate with the batch size.",
         confidence=LIKELY,
-        why_confidence="free memory is no fault by itself",
+        why_confidence="free memory alone is not a fault",
         from_steps=False,
         aside=True,
     )

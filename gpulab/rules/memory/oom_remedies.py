@@ -1,4 +1,4 @@
-"""What helps where memory ran out: cheapest first, and each only where the figures say that it applies."""
+"""Fixes for an out-of-memory error, cheapest first, each only if the memory figures show that it applies."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from gpulab.rules.kernels.precision import autocast
 from gpulab.run import Failure
 from gpulab.wording import number, percent, size
 
-WORTH_FRAC = 0.05  # of what is held: to free less is not worth a line of advice
-MUCH_FRAC = 0.30  # what costs time or a change of the training is proposed for a third of the memory only
-STRANDED_FRAC = 0.10  # of what PyTorch holds: from here on fragmentation is worth a setting
-EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF"  # this name works in all versions; the newer PYTORCH_ALLOC_CONF from 2.9 on
-OF_THE_STEP = re.compile(r" in \w+\(\)$|^the step under way$")  # names of gpulab.capture.memory.holders
-KEPT = re.compile(r"Out\[|_+\d*$")  # what IPython keeps of earlier cells, and the graphs of that
-NAMELESS = ("the step under way", "objects without a name", "PyTorch's own C++ code")
-_LOOK_FOR = (
-    "look for a loss or an output that is kept from step to step, and keep loss.item() or outputs.detach() in its place"
+WORTH_FRAC = 0.05  # of allocated memory; freeing less is not worth a line of advice
+_MIN_LARGE_FRAC = 0.30  # of allocated memory; fixes that cost time or change the training must free at least this much
+STRANDED_FRAC = 0.10  # of reserved memory; above it, fragmentation is worth a setting
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF"  # works in all versions; PYTORCH_ALLOC_CONF only from 2.9 on
+_OWNED_BY_STEP = re.compile(r" in \w+\(\)$|^the step under way$")  # names of gpulab.capture.memory.holders
+_KEPT_BY_IPYTHON = re.compile(r"Out\[|_+\d*$")  # outputs of earlier cells that IPython keeps, and their graphs
+_UNNAMED_OWNERS = ("the step under way", "objects without a name", "PyTorch's own C++ code")
+_LEAK_HINT = (
+    "look for a loss or an output that is stored in every step, and store loss.item() or outputs.detach() instead"
 )
-# IPython keeps a value in five places and an error in four: forgetting it in some of them frees nothing.
+# IPython keeps a value in five places and an error in four; clearing only some of them frees nothing.
 _FORGET_VALUES = (
     "import gc\n"
     "shell = get_ipython()\n"
-    'shell.run_line_magic("reset", "-f out")   # end a cell with ; and it keeps no value\n'
+    'shell.run_line_magic("reset", "-f out")   # end a cell with ; so that its value is not kept\n'
     'shell.push(dict.fromkeys(("_", "__", "___"), ""), interactive=False)\n'
     "gc.collect()"
 )
@@ -42,7 +42,7 @@ _FORGET_ERROR = (
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """Something to do: why, as a clause; the code where there is code; what it frees where that is known."""
+    """A fix: the reason as a clause, code if there is any, and the bytes it frees if known."""
 
     words: str
     code: str = ""
@@ -51,99 +51,106 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class _Leak:
-    """What each step adds to; where it `fills` memory, any room that is made for the batch fills as well."""
+    """Memory that each step adds to. If it `fills` the memory, memory freed by other fixes fills up again."""
 
-    who: str
+    owner: str
     fills: bool
-    remedy: Remedy
+    fix: Remedy
 
 
-def remedies(seen: Evidence, failure: Failure, held: Held) -> tuple[Remedy, ...]:
-    """All that apply, cheapest first: free what nobody needs, then settings, then another way to train."""
-    found = _leak(seen, failure, held)
-    told = [
-        _earlier_values(held),
-        _errors(held),
-        None if found is None else found.remedy,
+def remedies(evidence: Evidence, failure: Failure, owners: Held) -> tuple[Remedy, ...]:
+    """Return all fixes that apply, cheapest first: free unused memory, then settings, then changes to the training."""
+    leak = _leak(evidence, failure, owners)
+    fixes = [
+        _earlier_values(owners),
+        _errors(owners),
+        None if leak is None else leak.fix,
         _others(failure),
-        _evaluation(seen, failure, held),
-        _fragments(failure, held),
+        _evaluation(evidence, failure, owners),
+        _fragmentation(failure, owners),
     ]
-    if found is None or not found.fills:
-        rest = held if found is None else held.but_for(found.who)
-        told += [
-            _precision(seen, failure, rest),
-            _micro_batches(seen, failure, rest),
+    if leak is None or not leak.fills:
+        rest = owners if leak is None else owners.but_for(leak.owner)
+        fixes += [
+            _precision(evidence, failure, rest),
+            _micro_batches(evidence, failure, rest),
             _checkpoints(failure, rest),
-            _optimizer_state(seen, rest),
+            _optimizer_state(evidence, rest),
         ]
-    return tuple(remedy for remedy in told if remedy is not None)
+    return tuple(fix for fix in fixes if fix is not None)
 
 
-def _earlier_values(held: Held) -> Remedy | None:
-    """Values of earlier cells, which the notebook keeps for Out and _."""
-    mine = _worth(held, tuple(each for each in held.holdings if KEPT.match(each.who)))
-    if not mine:
+def _earlier_values(owners: Held) -> Remedy | None:
+    """Return the fix for outputs of earlier cells, which the notebook keeps in Out and _."""
+    holdings = _large_enough(owners, tuple(each for each in owners.holdings if _KEPT_BY_IPYTHON.match(each.who)))
+    if not holdings:
         return None
-    freed = sum(each.bytes for each in mine)
-    names = ", ".join(each.who for each in mine[:3])
+    freed = sum(each.bytes for each in holdings)
+    names = ", ".join(each.who for each in holdings[:3])
     return Remedy(
-        words=f"the notebook keeps values of earlier cells ({names})",
+        words=f"the notebook keeps outputs of earlier cells ({names})",
         code=_FORGET_VALUES,
         frees_bytes=freed,
     )
 
 
-def _errors(held: Held) -> Remedy | None:
-    """An error keeps what its lines were working on: that of an earlier cell, and this one until the next try."""
-    earlier = _worth(held, held.of("traceback"))
-    mine = _worth(held, (*earlier, *(each for each in held.holdings if OF_THE_STEP.search(each.who))))
-    if not mine:
+def _errors(owners: Held) -> Remedy | None:
+    """Return the fix for a traceback, of an earlier cell or of this error, which keeps local variables alive."""
+    earlier = _large_enough(owners, owners.of("traceback"))
+    holdings = _large_enough(owners, (*earlier, *(each for each in owners.holdings if _OWNED_BY_STEP.search(each.who))))
+    if not holdings:
         return None
     if earlier:
-        words = "the error of an earlier cell still keeps all that its lines were working on"
-        return Remedy(words=words, code=_FORGET_ERROR, frees_bytes=sum(each.bytes for each in earlier))
-    kept = size(sum(each.bytes for each in mine))
-    words = f"before you try again in this kernel: the error keeps {kept}, all that its lines were working on"
-    return Remedy(words=words, code=_FORGET_ERROR)
+        reason = "the traceback of an earlier cell keeps the local variables of its frames alive"
+        return Remedy(words=reason, code=_FORGET_ERROR, frees_bytes=sum(each.bytes for each in earlier))
+    kept_size = size(sum(each.bytes for each in holdings))
+    reason = f"before you try again in this kernel: the traceback of this error keeps {kept_size} alive"
+    return Remedy(words=reason, code=_FORGET_ERROR)
 
 
-def _leak(seen: Evidence, failure: Failure, held: Held) -> _Leak | None:
-    """Something keeps what each step made: a list of tensors whose graphs are kept, or memory that grew steadily."""
-    grew = None if failure.device is None else kept_by_steps(seen.run, failure.device)
-    if grew is not None and grew.grown_bytes < MUCH_FRAC * max(held.total_bytes, failure.allocated_bytes or 0):
-        grew = None
-    many = {each.who: each for each in held.of("variable", "output") if each.tensors > 1}
-    keepers = [each for each in held.holdings if each.kind == "graph" and each.who in many]
-    if grew is not None:
-        keepers = keepers or [each for each in held.of("graph") if each.who not in NAMELESS] or list(many.values())
-    mine = _worth(held, tuple(keepers))
-    if not mine:
-        words = "" if grew is None else f"{_grown(grew)}, by whom was not seen: {_LOOK_FOR}"
-        return _Leak(who="", fills=True, remedy=Remedy(words=words)) if words else None
-    first = mine[0]
-    name, _, function = first.who.partition(" in ")
-    # What a function held cannot be dropped from outside: it goes with the error.
-    drop = "" if function or first.who not in many else f"{name}.clear()\n"
-    if first.kind != "graph":
-        what, code = f"{many[first.who].tensors} tensors", f"{name}.append(outputs.detach().cpu())   # off the GPU"
-    elif first.who in many:
-        what = f"{many[first.who].tensors} tensors whose graphs are kept for a backward() to come"
-        code = f"{name}.append(loss.item())   # from now on: a number; or loss.detach(), which keeps no graph"
+def _leak(evidence: Evidence, failure: Failure, owners: Held) -> _Leak | None:
+    """Return the leak, if any: a list of tensors that keep their graphs, or memory that grew steadily."""
+    growth = None if failure.device is None else kept_by_steps(evidence.run, failure.device)
+    if growth is not None and growth.grown_bytes < _MIN_LARGE_FRAC * max(
+        owners.total_bytes, failure.allocated_bytes or 0
+    ):
+        growth = None
+    lists = {each.who: each for each in owners.of("variable", "output") if each.tensors > 1}
+    keepers = [each for each in owners.holdings if each.kind == "graph" and each.who in lists]
+    if growth is not None:
+        keepers = (
+            keepers or [each for each in owners.of("graph") if each.who not in _UNNAMED_OWNERS] or list(lists.values())
+        )
+    holdings = _large_enough(owners, tuple(keepers))
+    if not holdings:
+        reason = "" if growth is None else f"{_growth_text(growth)}, owner unknown: {_LEAK_HINT}"
+        return _Leak(owner="", fills=True, fix=Remedy(words=reason)) if reason else None
+    largest = holdings[0]
+    name, _, function = largest.who.partition(" in ")
+    # Local variables of a function cannot be cleared from outside; they are freed with the traceback.
+    drop = "" if function or largest.who not in lists else f"{name}.clear()\n"
+    if largest.kind != "graph":
+        content, code = (
+            f"{lists[largest.who].tensors} tensors",
+            f"{name}.append(outputs.detach().cpu())   # off the GPU",
+        )
+    elif largest.who in lists:
+        content = f"{lists[largest.who].tensors} tensors with their autograd graphs"
+        code = f"{name}.append(loss.item())   # a number; or loss.detach(), which keeps no graph"
     else:
-        what = "the graph of every step"
-        code = f"{name} = {name} + loss.item()   # from now on: a number; or loss.detach(), which keeps no graph"
-    remedy = Remedy(
-        words=f"{'' if grew is None else f'{_grown(grew)}: '}{name} holds {what}",
+        content = "the autograd graph of every step"
+        code = f"{name} = {name} + loss.item()   # a number; or loss.detach(), which keeps no graph"
+    fix = Remedy(
+        words=f"{'' if growth is None else f'{_growth_text(growth)}: '}{name} holds {content}",
         code=f"{drop}{code}",
-        frees_bytes=first.bytes,
+        frees_bytes=largest.bytes,
     )
-    fills = grew is not None or first.bytes >= held.holdings[0].bytes
-    return _Leak(who=first.who, fills=fills, remedy=remedy)
+    fills = growth is not None or largest.bytes >= owners.holdings[0].bytes
+    return _Leak(owner=largest.who, fills=fills, fix=fix)
 
 
-def _grown(grew: Kept) -> str:
-    return f"memory grew by {size(grew.grown_bytes / grew.times)} again and again, by {size(grew.grown_bytes)} in all"
+def _growth_text(growth: Kept) -> str:
+    return f"memory grew repeatedly by {size(growth.grown_bytes / growth.times)}, {size(growth.grown_bytes)} in total"
 
 
 def _others(failure: Failure) -> Remedy | None:
@@ -151,117 +158,120 @@ def _others(failure: Failure) -> Remedy | None:
     if not others or not capacity or others < WORTH_FRAC * capacity:
         return None
     return Remedy(
-        words=f"other processes hold {size(others)} of this GPU: shut down kernels you have done with, or take "
-        "another GPU; nvidia-smi lists them",
+        words=f"other processes hold {size(others)} of this GPU: shut down unused kernels, or use another GPU "
+        "(nvidia-smi lists the processes)",
         frees_bytes=others,
     )
 
 
-def _evaluation(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
-    graph = held.bytes_of("graph")
-    if failure.phase != "evaluation" or graph < WORTH_FRAC * held.total_bytes:
+def _evaluation(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.bytes_of("graph")
+    if failure.phase != "evaluation" or graph < WORTH_FRAC * owners.total_bytes:
         return None
-    model = seen.names.model
+    model = evidence.names.model
     return Remedy(
-        words="evaluation keeps graphs that no backward() will use",
+        words="evaluation keeps autograd graphs that no backward() uses",
         code=f"with torch.inference_mode():   # around the whole evaluation\n    outputs = {model}(inputs)",
         frees_bytes=graph,
     )
 
 
-def _fragments(failure: Failure, held: Held) -> Remedy | None:
-    unused = held.unused_bytes
+def _fragmentation(failure: Failure, owners: Held) -> Remedy | None:
+    unused = owners.unused_bytes
     if failure.simulated or not unused or unused < STRANDED_FRAC * (failure.reserved_bytes or 0):
         return None
     if unused < (failure.needed_bytes or 0):
-        return None  # even in one piece it would not have been enough
+        return None  # too little even if it were contiguous
     return Remedy(
-        words=f"{size(unused)} is held by PyTorch in pieces of the wrong size; run this before anything else, in a "
-        "restarted kernel",
+        words=f"{size(unused)} of reserved memory is fragmented; run this first, in a restarted kernel",
         code=f'import os\nos.environ["{EXPANDABLE}"] = "expandable_segments:True"',
         frees_bytes=unused,
     )
 
 
-def _micro_batches(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
-    """Smaller parts of each batch, whose gradients add up to the same; what a step works on shrinks in proportion."""
+def _micro_batches(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
+    """Return the fix that splits each batch; gradients add up to the same, and activations shrink in proportion."""
     if failure.phase in ("evaluation", "optimizer"):
         return None
-    activations = held.bytes_of("graph")
-    batch = next((loader.batch_size for loader in seen.run.loaders if loader.batch_size), None)
-    if activations < WORTH_FRAC * held.total_bytes or (not activations and failure.phase is None):
+    activations = owners.bytes_of("graph")
+    batch = next((loader.batch_size for loader in evidence.run.loaders if loader.batch_size), None)
+    if activations < WORTH_FRAC * owners.total_bytes or (not activations and failure.phase is None):
         return None  # it is not the batch that takes the memory
     missing = max(0, (failure.needed_bytes or 0) - (failure.free_bytes or 0))
-    # What backward() has yet to make: a gradient for each parameter.
-    to_come = max(0, held.bytes_of("parameter") - held.bytes_of("gradient"))
-    parts = _parts(activations, 2 * missing + to_come, batch)
-    names = seen.names
-    whole = f"{batch} samples in {parts} parts of {max(1, batch // parts)}" if batch else f"each batch in {parts} parts"
+    # backward() still has to allocate a gradient for each parameter.
+    to_come = max(0, owners.bytes_of("parameter") - owners.bytes_of("gradient"))
+    parts = _micro_batch_count(activations, 2 * missing + to_come, batch)
+    names = evidence.names
+    split = (
+        f"{batch} samples in {parts} micro-batches of {max(1, batch // parts)}"
+        if batch
+        else f"each batch in {parts} micro-batches"
+    )
     code = (
         f"parts = {parts}\n"
-        f"loss_of = torch.nn.functional.cross_entropy   # or the one you use\n"
+        f"loss_function = torch.nn.functional.cross_entropy   # or your own\n"
         f"for inputs, targets in {names.loader}:\n"
         f"    {names.optimizer}.zero_grad()\n"
-        f"    for part, wanted in zip(inputs.chunk(parts), targets.chunk(parts)):\n"
-        f"        loss = loss_of({names.model}(part), wanted) * len(part) / len(inputs)\n"
-        f"        loss.backward()   # frees the part's activations at once\n"
+        f"    for part, target in zip(inputs.chunk(parts), targets.chunk(parts)):\n"
+        f"        loss = loss_function({names.model}(part), target) * len(part) / len(inputs)\n"
+        f"        loss.backward()   # frees the activations of this micro-batch\n"
         f"    {names.optimizer}.step()"
     )
     return Remedy(
-        words=f"{whole}: the gradients add up to the same (BatchNorm alone sees the parts)",
+        words=f"{split}: the accumulated gradients are the same (except with BatchNorm, which sees micro-batches)",
         code=code,
         frees_bytes=activations * (parts - 1) // parts if activations else None,
     )
 
 
-def _parts(activations: int, wanted: int, batch: int | None) -> int:
-    """The fewest parts, a power of two, that make so much room, as far as can be told from what was kept so far."""
+def _micro_batch_count(activations: int, needed_bytes: int, batch: int | None) -> int:
+    """Return the smallest power of two of micro-batches that frees this much memory, by the activations so far."""
     parts = 2
-    while activations and parts < 64 and activations * (parts - 1) // parts < wanted:
+    while activations and parts < 64 and activations * (parts - 1) // parts < needed_bytes:
         parts *= 2
     return min(parts, max(2, batch or parts))
 
 
-def _precision(seen: Evidence, failure: Failure, held: Held) -> Remedy | None:
-    graph = held.of("graph")
-    if failure.phase in ("optimizer", "evaluation") or held.bytes_of("graph") < WORTH_FRAC * held.total_bytes:
+def _precision(evidence: Evidence, failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.of("graph")
+    if failure.phase in ("optimizer", "evaluation") or owners.bytes_of("graph") < WORTH_FRAC * owners.total_bytes:
         return None
-    # Of half precision there is no half.
-    if not any("float32" in (each.largest or "") for each in graph):
+    # Half precision cannot be halved.
+    if not any("float32" in (holding.largest or "") for holding in graph):
         return None
     device = 0 if failure.device is None else failure.device
-    gpu = next((each for each in seen.run.machine.gpus if each.index == device), None)
+    gpu = next((each for each in evidence.run.machine.gpus if each.index == device), None)
     bfloat16 = has_bfloat16(gpu)
-    kind, scaled = ("bfloat16", "") if bfloat16 else ("float16", ", which needs a gradient scaler")
+    kind, scaler_note = ("bfloat16", "") if bfloat16 else ("float16", ", which needs a gradient scaler")
     return Remedy(
-        words=f"{kind} autocast around the forward pass{scaled}: activations that matrix products make take half the "
+        words=f"{kind} autocast around the forward pass{scaler_note}: activations of matrix products take half the "
         "bytes",
-        code=autocast(seen, bfloat16=bfloat16).replace("import torch\n\n", "import torch\n"),
+        code=autocast(evidence, bfloat16=bfloat16).replace("import torch\n\n", "import torch\n"),
     )
 
 
-def _checkpoints(failure: Failure, held: Held) -> Remedy | None:
-    graph = held.bytes_of("graph")
-    if failure.phase in ("optimizer", "evaluation") or not graph or graph < MUCH_FRAC * held.total_bytes:
+def _checkpoints(failure: Failure, owners: Held) -> Remedy | None:
+    graph = owners.bytes_of("graph")
+    if failure.phase in ("optimizer", "evaluation") or not graph or graph < _MIN_LARGE_FRAC * owners.total_bytes:
         return None
     return Remedy(
-        words="checkpointing computes activations twice instead of keeping them, for a quarter to a third more time: "
-        "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) around each large block"
+        words="checkpointing recomputes activations instead of storing them, at a cost of a quarter to a third more "
+        "time: torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) around each large block"
     )
 
 
-def _optimizer_state(seen: Evidence, held: Held) -> Remedy | None:
-    """The state of the optimizer, where it is much of what is held."""
-    state, parameters = held.bytes_of("optimizer"), held.bytes_of("parameter")
-    if not parameters or state < MUCH_FRAC * held.total_bytes:
+def _optimizer_state(evidence: Evidence, owners: Held) -> Remedy | None:
+    """Return the fix for optimizer state that is a large part of allocated memory."""
+    state, parameters = owners.bytes_of("optimizer"), owners.bytes_of("parameter")
+    if not parameters or state < _MIN_LARGE_FRAC * owners.total_bytes:
         return None
-    share, kind = percent(state / held.total_bytes), seen.names.optimizer_kind
+    share, kind = percent(state / owners.total_bytes), evidence.names.optimizer_kind
     return Remedy(
-        words=f"the state of {kind} is {share} of what is held ({size(state)}, "
-        f"{number(state / parameters, 2)} times the parameters): an optimizer with less of it "
-        "(torch.optim.Adafactor; SGD with momentum: as much as the parameters) makes room",
+        words=f"the state of {kind} is {share} of allocated memory ({size(state)}, "
+        f"{number(state / parameters, 2)} times the parameters): use an optimizer with less state "
+        "(torch.optim.Adafactor, or SGD with momentum, whose state is as large as the parameters)",
     )
 
 
-def _worth(held: Held, mine: tuple[Holding, ...]) -> tuple[Holding, ...]:
-    return mine if sum(each.bytes for each in mine) >= max(1, WORTH_FRAC * held.total_bytes) else ()
+def _large_enough(owners: Held, holdings: tuple[Holding, ...]) -> tuple[Holding, ...]:
+    return holdings if sum(each.bytes for each in holdings) >= max(1, WORTH_FRAC * owners.total_bytes) else ()

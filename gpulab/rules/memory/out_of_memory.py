@@ -1,4 +1,4 @@
-"""A rule about how a run ended: memory ran out."""
+"""A rule about a run that ended in an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -10,107 +10,116 @@ from gpulab.rules.engine.evidence import Evidence
 from gpulab.rules.engine.finding import CERTAIN, Finding, figures
 from gpulab.rules.memory.oom_remedies import STRANDED_FRAC, WORTH_FRAC, Remedy, remedies
 from gpulab.run import Failure
-from gpulab.wording import size
+from gpulab.wording import sentence, size
 
-CODE_WIDTH = 90
-MOST_CODES = 4  # more code than that is not pasted, it is studied
-HELD_AS = {
+_CODE_WIDTH = 90
+_MAX_CODE_FIXES = 4  # further fixes are given as advice
+_DESCRIPTIONS = {
     "parameter": "the parameters of {}",
     "gradient": "the gradients of {}",
-    "optimizer": "the state of {}",
+    "optimizer": "the optimizer state of {}",
     "variable": "{}",
-    "output": "{}, the value of an earlier cell",
-    "traceback": "the error of an earlier cell",
-    "graph": "the intermediate results that {} keeps for backward()",
+    "output": "{}, the output of an earlier cell",
+    "traceback": "the traceback of an earlier cell",
+    "graph": "activations that {} keeps for backward()",
     "other": "{}",
 }
 
 
-def out_of_memory(seen: Evidence) -> Finding | None:
-    """Memory ran out, and ended the recorded code.
+def out_of_memory(evidence: Evidence) -> Finding | None:
+    """The recorded code ended in an out-of-memory error.
 
-    Proof: the error that ended it, and a walk over every tensor that was alive: each is counted once, for the first
-    that would have to let it go. Confused with: memory that other processes hold, which nothing done here frees;
-    memory that PyTorch holds in pieces of the wrong size; values that the notebook keeps of earlier cells. Each is
-    told apart by its own figure. What to do: in the order of what it costs: free what nobody needs, close what else
-    uses the GPU, then compute the batch in parts, with less precision, or twice instead of keeping it.
+    Proof: the error itself, and a list of all tensors that were alive, each counted once under the first owner that
+    would have to release it.
+
+    Confused with: memory of other processes, which this process cannot free; fragmentation, where PyTorch reserves
+    memory in blocks of the wrong size; values of earlier cells that the notebook keeps. Each has its own number in the
+    evidence.
+
+    What to do: the cheapest fix first: free unused tensors, close other processes on the GPU; then split the batch into
+    micro-batches, use lower precision, or recompute activations (checkpointing).
     """
-    failure = seen.run.failure
+    failure = evidence.run.failure
     if failure is None:
         return None
-    holders = held(seen.run)
-    found = remedies(seen, failure, holders)
-    told = (*_where(failure), *_figures(failure, holders), *_by_phase(seen, failure))
+    holders = held(evidence.run)
+    fixes = remedies(evidence, failure, holders)
+    evidence_texts = (*_location(failure), *_memory_figures(failure, holders), *_peak_by_phase(evidence, failure))
     return Finding(
         claim=_claim(failure, holders),
-        evidence=told or (f"The error: {failure.message[:200]}",),
+        evidence=evidence_texts or (f"The error: {failure.message[:200]}",),
         numbers=_numbers(failure, holders),
-        fix=_code(found),
-        advice=_words(found),
+        fix=_code(fixes),
+        advice=_other_advice(fixes),
         confidence=CERTAIN,
-        why_confidence="" if len(holders.holdings) else "but who held it was not seen",
+        why_confidence="" if len(holders.holdings) else "the owners of the memory were not recorded",
         from_steps=False,
-        caveats=("The GPU is simulated: its memory is counted, its allocator is not.",) if failure.simulated else (),
+        caveats=("The GPU is simulated: memory is counted, but the allocator is not modelled.",)
+        if failure.simulated
+        else (),
         urgent=True,
     )
 
 
 def named(holding: Holding) -> str:
-    """Who holds it, and how, in words."""
-    return HELD_AS.get(holding.kind, "{}").format(holding.who)
+    """Return a description of the owner of this memory."""
+    return _DESCRIPTIONS.get(holding.kind, "{}").format(holding.who)
 
 
 def _claim(failure: Failure, holders: Held) -> str:
     kind = "host memory" if failure.device is None else "GPU memory"
     kind = f"simulated {kind}" if failure.simulated else kind
-    wanted = "" if failure.needed_bytes is None else f"{size(failure.needed_bytes)} more was wanted"
-    free = "" if failure.free_bytes is None else f"{size(failure.free_bytes)} was free"
-    biggest = _biggest(failure, holders)
-    parts = [part for part in (wanted, free, biggest) if part]
-    told = ", and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else "".join(parts)
-    return f"Out of {kind}: {told}." if told else f"Out of {kind}."
+    request = "" if failure.needed_bytes is None else f"an allocation of {size(failure.needed_bytes)} failed"
+    free_memory = "" if failure.free_bytes is None else f"{size(failure.free_bytes)} was free"
+    largest = _largest_owner(failure, holders)
+    parts = [part for part in (request, free_memory, largest) if part]
+    details = ", and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else "".join(parts)
+    return f"Out of {kind}: {details}." if details else f"Out of {kind}."
 
 
-def _biggest(failure: Failure, holders: Held) -> str:
-    """Whoever holds most, of this process or of others."""
+def _largest_owner(failure: Failure, holders: Held) -> str:
+    """Return the largest owner of memory, in this process or another."""
     first = holders.holdings[0] if holders.holdings else None
     others = failure.others_bytes or 0
     if others > (first.bytes if first else 0) and others >= WORTH_FRAC * (failure.capacity_bytes or others):
-        return f"{size(others)} is held by other processes"
+        return f"{size(others)} is used by other processes"
     if first is None:
         return ""
-    return f"{size(first.bytes)} is held by {named(first)}"
+    return f"{size(first.bytes)} is used by {named(first)}"
 
 
-def _where(failure: Failure) -> tuple[str, ...]:
+def _location(failure: Failure) -> tuple[str, ...]:
     phase = f" in the {failure.phase} pass" if failure.phase in ("forward", "backward") else ""
-    phase = {"optimizer": " in the optimizer's step", "evaluation": " in evaluation"}.get(failure.phase or "", phase)
-    where = f" at {failure.where}" if failure.where else ""
-    return (f"It was asked for{phase}{where}.",) if phase or where else ()
+    phase = {"optimizer": " in the optimizer step", "evaluation": " during evaluation"}.get(failure.phase or "", phase)
+    location = f" at {failure.where}" if failure.where else ""
+    return (f"The allocation failed{phase}{location}.",) if phase or location else ()
 
 
-def _figures(failure: Failure, holders: Held) -> tuple[str, ...]:
-    told = []
+def _memory_figures(failure: Failure, holders: Held) -> tuple[str, ...]:
+    sentences = []
     if failure.capacity_bytes and failure.allocated_bytes is not None:
-        told.append(f"Of {size(failure.capacity_bytes)}, PyTorch had given out {size(failure.allocated_bytes)}.")
+        sentences.append(f"PyTorch had allocated {size(failure.allocated_bytes)} of {size(failure.capacity_bytes)}.")
     if failure.capacity_bytes and (failure.needed_bytes or 0) > failure.capacity_bytes:
-        told.append("What was wanted in one piece is more than all there is: freeing something cannot help.")
+        sentences.append("The allocation is larger than the whole memory: freeing memory cannot help.")
     if failure.others_bytes and failure.others_bytes >= WORTH_FRAC * (failure.capacity_bytes or 0):
-        told.append(f"Other processes hold {size(failure.others_bytes)} of this GPU.")
+        sentences.append(f"Other processes hold {size(failure.others_bytes)} of this GPU.")
     unused = holders.unused_bytes or 0
     if unused > STRANDED_FRAC * (failure.reserved_bytes or 0):
-        told.append(f"PyTorch holds another {size(unused)} that is free, but in pieces too small for what was wanted.")
+        sentences.append(
+            f"Fragmentation: PyTorch reserves another {size(unused)} in free fragments that are too small for the "
+            "allocation."
+        )
     if holders.total_bytes:
-        most = [f"{named(each)} ({size(each.bytes)})" for each in holders.holdings[:3]]
-        told.append(f"Most is held by {'; '.join(most)}.")
-    return tuple(told)
+        largest = [f"{named(holding)} ({size(holding.bytes)})" for holding in holders.holdings[:3]]
+        sentences.append(f"Largest owners: {'; '.join(largest)}.")
+    return tuple(sentences)
 
 
-def _by_phase(seen: Evidence, failure: Failure) -> tuple[str, ...]:
-    peaks = {} if failure.device is None else phase_peaks(seen.run, seen.steps, failure.device)
+def _peak_by_phase(evidence: Evidence, failure: Failure) -> tuple[str, ...]:
+    peaks = {} if failure.device is None else phase_peaks(evidence.run, evidence.steps, failure.device)
     if not peaks:
         return ()
-    return (f"The most given out by phase: {', '.join(f'{phase} {size(peak)}' for phase, peak in peaks.items())}.",)
+    return (f"Peak allocation by phase: {', '.join(f'{phase} {size(peak)}' for phase, peak in peaks.items())}.",)
 
 
 def _numbers(failure: Failure, holders: Held) -> dict[str, float]:
@@ -125,27 +134,26 @@ def _numbers(failure: Failure, holders: Held) -> dict[str, float]:
     )
 
 
-def _code(found: tuple[Remedy, ...]) -> str:
-    """The first remedies that are code, each under what it frees."""
-    return "\n\n".join(f"# {_headed(remedy)}\n{remedy.code}" for remedy in _coded(found))
+def _code(fixes: tuple[Remedy, ...]) -> str:
+    """Return the fixes that have code, each under a comment."""
+    return "\n\n".join(f"# {_comment(fix)}\n{fix.code}" for fix in _fixes_with_code(fixes))
 
 
-def _coded(found: tuple[Remedy, ...]) -> list[Remedy]:
-    return [remedy for remedy in found if remedy.code][:MOST_CODES]
+def _fixes_with_code(fixes: tuple[Remedy, ...]) -> list[Remedy]:
+    return [fix for fix in fixes if fix.code][:_MAX_CODE_FIXES]
 
 
-def _headed(remedy: Remedy) -> str:
-    frees = f"frees {size(remedy.frees_bytes)}: " if remedy.frees_bytes else ""
-    return "\n# ".join(textwrap.wrap(f"{frees}{remedy.words}", CODE_WIDTH))
+def _comment(fix: Remedy) -> str:
+    frees = f"frees {size(fix.frees_bytes)}: " if fix.frees_bytes else ""
+    return "\n# ".join(textwrap.wrap(f"{frees}{fix.words}", _CODE_WIDTH))
 
 
-def _words(found: tuple[Remedy, ...]) -> str:
-    """What is not code, in the same order."""
-    if not found:
+def _other_advice(fixes: tuple[Remedy, ...]) -> str:
+    """Return the fixes without code as sentences, in the same order."""
+    if not fixes:
         return (
-            "Make what asked for it smaller: a smaller batch, fewer samples held at once, files mapped into memory "
+            "Reduce the memory of this code: a smaller batch, fewer samples in memory at once, memory-mapped files "
             "instead of arrays."
         )
-    words = [remedy.words for remedy in found if remedy not in _coded(found)]
-    sentences = [f"{each[:1].upper()}{each[1:]}." for each in words]
-    return " ".join(sentences)
+    with_code = _fixes_with_code(fixes)
+    return " ".join(sentence(fix.words) for fix in fixes if fix not in with_code)

@@ -1,1 +1,1 @@
-"""Rules about several GPUs: communication, stragglers, DataParallel."""
+"""Rules about several GPUs: communication, stragglers, DataParallel, idle GPUs."""

@@ -1,4 +1,4 @@
-"""Rules about communication between GPUs: what nothing hides, and collectives too small to be worth their call."""
+"""Rules about communication between GPUs: exposed collectives and small all-reduce buckets."""
 
 from __future__ import annotations
 
@@ -9,211 +9,225 @@ from gpulab.rules.engine.phrases import duration_in_step, of_each_step, range_ov
 from gpulab.rules.ranks.parallelism import Parallel, overlapped, parallel, rewrapped
 from gpulab.wording import duration, metric, percent, size
 
-# TensorBoard's plug-in says 10 %, TraceLens 5 %: the fix is a few arguments, so it is worth telling at the earlier.
-COMMUNICATION_WORTH_FRAC = 0.05
-# Any link between two GPUs of one machine does better, PCIe 3.0 x16 among them (12 GB/s): slower is waiting.
-SLOW_BYTES_PER_S = 8e9
-SLOW_NETWORK_BYTES_PER_S = 1.25e9  # 10 Gbit/s
-ONE_BUCKET_BYTES = 50 << 20  # twice DDP's own bucket: so much in one piece was asked for
-TAIL_FRAC = 0.5  # the last all-reduce holds this much of what is exposed: it is the one to split
+# TensorBoard's profiler plug-in uses 10 %, TraceLens 5 %; the fix is a few arguments, so the lower one is used.
+_MIN_COMMUNICATION_FRAC = 0.05
+# Any link between two GPUs of one machine is faster, even PCIe 3.0 x16 (12 GB/s): a slower rate is mostly waiting.
+_SLOW_LINK_BYTES_PER_S = 8e9
+_SLOW_NETWORK_BYTES_PER_S = 1.25e9  # 10 Gbit/s
+_LARGE_BUCKET_BYTES = 50 << 20  # twice DDP's default: the user set a larger bucket
+_TAIL_FRAC = 0.5  # of the exposed time, in the last all-reduce: it should be split
 
-WAITING_FRAC = 0.2  # less of it than this is jitter
+_WAITING_FRAC = 0.2  # of the communication; less waiting is jitter
 
-SMALL_WORTH_FRAC = 0.03  # one argument mends it
-MANY_SMALL = 8  # DDP makes its first bucket small on purpose; buffers and metrics add a few more
+_MIN_SMALL_FRAC = 0.03  # the fix is one argument
+_MANY_SMALL = 8  # DDP's first bucket is small on purpose; buffers and metrics add a few small all-reduces
 
-_DOES = {
-    "all-reduce": "adds up results with the other GPUs",
-    "all-gather": "collects pieces of tensors from the other GPUs",
-    "reduce-scatter": "adds up results with the other GPUs",
-    "all-to-all": "exchanges data with the other GPUs",
+_OPERATIONS = {
+    "all-reduce": "all-reduces of results",
+    "all-gather": "all-gathers",
+    "reduce-scatter": "reduce-scatters of results",
+    "all-to-all": "all-to-all exchanges",
 }
 
 
-def exposed_communication(seen: Evidence) -> Finding | None:
-    """The GPU exchanges data with other GPUs, or waits for them, while it computes nothing.
+def exposed_communication(evidence: Evidence) -> Finding | None:
+    """Exposed communication: the GPU exchanges data with other GPUs, or waits for them, while no kernel runs.
 
-    Proof: collectives (NCCL, RCCL and their like) with no kernel beside them. Confused with: communication that runs
-    behind the backward pass and costs nothing, which is not counted; waiting for a late rank (`straggler`), which one
-    rank alone cannot tell from slow communication; many small collectives (`small_buckets`). What to do: start the
-    exchange earlier, so that compute runs beside it, and move less.
+    Proof: collectives (NCCL, RCCL or similar) with no concurrent kernel.
+
+    Confused with: communication that overlaps with the backward pass, which costs nothing and is not counted; waiting
+    for a straggler (`straggler`), which a single rank cannot distinguish from slow communication; many small
+    collectives (`small_buckets`).
+
+    What to do: start the exchange earlier, so that compute overlaps with it, and send fewer bytes.
     """
-    share = seen.ledger.share("communication")
-    told = seen.once(exposed)
-    if told is None or share < COMMUNICATION_WORTH_FRAC:
+    share = evidence.ledger.share("communication")
+    collectives = evidence.once(exposed)
+    if collectives is None or share < _MIN_COMMUNICATION_FRAC:
         return None
-    exposed_ns = seen.ledger.median_ns("communication")
-    kind = told.by_kind[0][0]
-    how = parallel(seen, kind)
-    fix, advice = overlapped(seen, how, half_bytes=told.float32, bucket_mb=_bucket(told))
+    exposed_ns = evidence.ledger.median_ns("communication")
+    kind = collectives.by_kind[0][0]
+    parallelism = parallel(evidence, kind)
+    fix, advice = overlapped(
+        evidence, parallelism, half_bytes=collectives.float32, bucket_mb=_smaller_bucket_mb(collectives)
+    )
     return Finding(
         parts=("communication",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while it {_does(kind, how)}.",
+        claim=f"Exposed communication takes {percent(share)} {of_each_step(evidence)}: "
+        f"{_operations(kind, parallelism)} do not overlap with compute.",
         evidence=(
-            f"{duration_in_step(seen, exposed_ns)} in collectives with no kernel beside them "
-            f"({range_over_steps(seen, 'communication')}).",
-            f"Compute hides {percent(told.hidden_frac)} of all communication.",
-            *_kinds(told),
-            *_rate(seen, told),
-            *_tail(told, how),
-            *_waiting(seen),
+            f"{duration_in_step(evidence, exposed_ns)} in collectives with no concurrent kernel "
+            f"({range_over_steps(evidence, 'communication')}).",
+            f"{percent(collectives.hidden_frac)} of all communication overlaps with compute.",
+            *_time_by_kind(collectives),
+            *_rate(evidence, collectives),
+            *_last_all_reduce(collectives, parallelism),
+            *_wait_evidence(evidence),
         ),
         numbers=figures(
-            exposed_frac=share, exposed_ns=exposed_ns, hidden_frac=told.hidden_frac, per_step=told.per_step
+            exposed_frac=share,
+            exposed_ns=exposed_ns,
+            hidden_frac=collectives.hidden_frac,
+            per_step=collectives.per_step,
         ),
         fix=fix,
         advice=advice,
-        gain=_hidden(seen, told, exposed_ns),
-        rewrites=seen.typed("overlap"),
+        gain=_overlap_gain(evidence, collectives, exposed_ns),
+        rewrites=evidence.typed("overlap"),
         confidence=CERTAIN,
-        shown_by=told.spans,
-        caveats=_caveats(seen),
+        shown_by=collectives.spans,
+        caveats=_caveats(evidence),
     )
 
 
-def _hidden(seen: Evidence, told: Exposed, exposed_ns: int) -> Gain:
-    basis = "the exposed communication, hidden or spared by 20 to 80 %"
-    plain = seen.bounded(seen.plain_ns(exposed_ns), basis, "even free communication", (0.2, 0.8), told.spans)
-    return seen.predicted("overlap", plain)
+def _overlap_gain(evidence: Evidence, collectives: Exposed, exposed_ns: int) -> Gain:
+    basis = "overlapping or avoiding 20 to 80 % of the exposed communication"
+    gain = evidence.bounded(
+        evidence.plain_ns(exposed_ns), basis, "communication at no cost", (0.2, 0.8), collectives.spans
+    )
+    return evidence.predicted("overlap", gain)
 
 
-def _does(kind: str, how: Parallel) -> str:
-    does = _DOES.get(kind, "communicates with other GPUs")
-    return does.replace("results", "gradients") if how.training else does
+def _operations(kind: str, parallelism: Parallel) -> str:
+    operations = _OPERATIONS.get(kind, "collectives")
+    return operations.replace("results", "gradients") if parallelism.training else operations
 
 
-def _bucket(told: Exposed) -> int | None:
-    """DDP's own bucket size, where one bucket holds so much that nothing can run beside it."""
-    one = told.tail_bytes is not None and told.tail_bytes > ONE_BUCKET_BYTES
-    return 25 if one and told.tail_ns >= TAIL_FRAC * told.exposed_ns else None
+def _smaller_bucket_mb(collectives: Exposed) -> int | None:
+    """Return DDP's default bucket size (in MB) if the last bucket is too large to overlap, else None."""
+    is_large = collectives.tail_bytes is not None and collectives.tail_bytes > _LARGE_BUCKET_BYTES
+    return 25 if is_large and collectives.tail_ns >= _TAIL_FRAC * collectives.exposed_ns else None
 
 
-def _kinds(told: Exposed) -> tuple[str, ...]:
-    worth = [(kind, dur_ns) for kind, dur_ns in told.by_kind if dur_ns >= 0.05 * told.exposed_ns]
-    if len(worth) < 2:
+def _time_by_kind(collectives: Exposed) -> tuple[str, ...]:
+    main_kinds = [(kind, dur_ns) for kind, dur_ns in collectives.by_kind if dur_ns >= 0.05 * collectives.exposed_ns]
+    if len(main_kinds) < 2:
         return ()
-    return (f"By kind, per step: {', '.join(f'{kind} {duration(dur_ns)}' for kind, dur_ns in worth)}.",)
+    return (f"By kind, per step: {', '.join(f'{kind} {duration(dur_ns)}' for kind, dur_ns in main_kinds)}.",)
 
 
-def _rate(seen: Evidence, told: Exposed) -> tuple[str, ...]:
-    if told.rate_bytes_per_s is None:
+def _rate(evidence: Evidence, collectives: Exposed) -> tuple[str, ...]:
+    if collectives.rate_bytes_per_s is None:
         return ()
-    kind = told.by_kind[0][0]
-    rate = f"Each {kind} moves its data at {metric(told.rate_bytes_per_s, 'B/s')}"
-    ranks = _ranks(seen)
-    inside = ranks is not None and ranks <= len(seen.run.machine.gpus)
-    slow = told.rate_bytes_per_s < (SLOW_BYTES_PER_S if inside else SLOW_NETWORK_BYTES_PER_S)
-    if not slow or seen.arrivals is not None:  # all ranks side by side tell of waiting without a guess
+    kind = collectives.by_kind[0][0]
+    rate = f"Each {kind} moves its data at {metric(collectives.rate_bytes_per_s, 'B/s')}"
+    ranks = _world_size(evidence)
+    on_one_machine = ranks is not None and ranks <= len(evidence.run.machine.gpus)
+    is_slow = collectives.rate_bytes_per_s < (_SLOW_LINK_BYTES_PER_S if on_one_machine else _SLOW_NETWORK_BYTES_PER_S)
+    if not is_slow or evidence.arrivals is not None:  # the arrival times of all ranks show the waiting
         return (f"{rate}.",)
-    if inside:
-        return (f"{rate}; links inside a machine carry 12 and more: most of the time is likely waiting.",)
+    if on_one_machine:
+        return (f"{rate}; links inside a machine reach 12 GB/s or more: most of the time is likely waiting.",)
     return (f"{rate}: either the network between the machines is slow, or most of the time is waiting.",)
 
 
-def _ranks(seen: Evidence) -> int | None:
-    told = seen.run.facts.get("world_size", "")
-    return int(told) if told.isdecimal() else None
+def _world_size(evidence: Evidence) -> int | None:
+    world_size = evidence.run.facts.get("world_size", "")
+    return int(world_size) if world_size.isdecimal() else None
 
 
-def _tail(told: Exposed, how: Parallel) -> tuple[str, ...]:
-    if not how.ddp or told.tail_ns < TAIL_FRAC * told.exposed_ns:
+def _last_all_reduce(collectives: Exposed, parallelism: Parallel) -> tuple[str, ...]:
+    if not parallelism.ddp or collectives.tail_ns < _TAIL_FRAC * collectives.exposed_ns:
         return ()
-    bytes_ = f" ({size(told.tail_bytes)})" if told.tail_bytes else ""
+    size_text = f" ({size(collectives.tail_bytes)})" if collectives.tail_bytes else ""
     return (
-        f"{duration(told.tail_ns)} of it is the last all-reduce of the step{bytes_}, with no backward pass left beside "
-        "it.",
+        f"{duration(collectives.tail_ns)} of that is the last all-reduce of the step{size_text}, which has no "
+        "backward pass left to overlap with.",
     )
 
 
-def _waiting(seen: Evidence) -> tuple[str, ...]:
-    """How much of it is waiting for other ranks, where all of them were recorded."""
-    arrived = seen.arrivals
-    if arrived is None:
+def _wait_evidence(evidence: Evidence) -> tuple[str, ...]:
+    """Return how much of the communication is waiting for other ranks, if all of them were recorded."""
+    arrivals = evidence.arrivals
+    if arrivals is None:
         return ()
     wait_ns = next(
-        (wait for side, wait in zip(arrived.sides, arrived.waits_ns, strict=True) if side.run is seen.run), 0
+        (wait for side, wait in zip(arrivals.sides, arrivals.waits_ns, strict=True) if side.run is evidence.run), 0
     )
-    if wait_ns < WAITING_FRAC * seen.ledger.median_ns("communication"):
-        return ("Hardly any of it is waiting for other ranks: it is the exchange itself that takes the time.",)
-    ranks = len(arrived.sides)
-    return (f"{duration(wait_ns)} of it is waiting for whichever of the {ranks} ranks comes last in a step.",)
+    if wait_ns < _WAITING_FRAC * evidence.ledger.median_ns("communication"):
+        return ("Hardly any of it is waiting for other ranks: the exchange itself takes the time.",)
+    ranks = len(arrivals.sides)
+    return (f"{duration(wait_ns)} of it is waiting for the last of the {ranks} ranks to arrive.",)
 
 
-def _caveats(seen: Evidence) -> tuple[str, ...]:
-    if seen.peers:
+def _caveats(evidence: Evidence) -> tuple[str, ...]:
+    if evidence.peers:
         return ()
     return (
-        "One rank alone does not tell moving data from waiting for a late rank; the traces of all ranks, loaded "
-        "together, do.",
+        "A single rank cannot distinguish the exchange from waiting for a straggler; load the traces of all ranks "
+        "together.",
     )
 
 
-def small_buckets(seen: Evidence) -> Finding | Unjudged | None:
-    """Gradients are added up in many small pieces, each of which costs a call and a round among all GPUs.
+def small_buckets(evidence: Evidence) -> Finding | Unjudged | None:
+    """Gradients are all-reduced in many small buckets, each of which costs a launch and a round between all GPUs.
 
-    Proof: eight and more all-reduces of less than a mebibyte in a step, exposed. Confused with: DDP's first bucket,
-    which is small on purpose; batch normalisation that is synchronised, whose statistics are small by nature; sharded
-    inference, which adds up activations. What to do: larger buckets, or DDP in place of one all-reduce a parameter.
+    Proof: at least eight exposed all-reduces of less than 1 MiB per step.
+
+    Confused with: DDP's first bucket, which is small on purpose; synchronised batch normalisation, whose statistics are
+    small by nature; sharded inference, which all-reduces activations.
+
+    What to do: use larger buckets, or DDP instead of one all-reduce per parameter.
     """
-    how = parallel(seen, "all-reduce")
-    if not how.training or how.small_by_nature:
+    parallelism = parallel(evidence, "all-reduce")
+    if not parallelism.training or parallelism.small_by_nature:
         return None
-    told = seen.once(buckets)
-    if told is None:
-        return _unknown_sizes(seen)
-    share = seen.step_share(told.small_exposed_ns)
-    if told.small_per_step < MANY_SMALL or share < SMALL_WORTH_FRAC:
+    all_reduces = evidence.once(buckets)
+    if all_reduces is None:
+        return _unknown_sizes(evidence)
+    share = evidence.step_share(all_reduces.small_exposed_ns)
+    if all_reduces.small_per_step < _MANY_SMALL or share < _MIN_SMALL_FRAC:
         return None
     return Finding(
         parts=("communication",),
-        claim=f"The GPU computes nothing {percent(share)} {of_each_step(seen)} while gradients are added up with "
-        f"the other GPUs in {round(told.small_per_step)} small pieces.",
-        evidence=_pieces(seen, told),
+        claim=f"Exposed communication takes {percent(share)} {of_each_step(evidence)}: gradients are all-reduced in "
+        f"{round(all_reduces.small_per_step)} small buckets.",
+        evidence=_bucket_evidence(evidence, all_reduces),
         numbers=figures(
             exposed_frac=share,
-            exposed_ns=told.small_exposed_ns,
-            per_step=told.small_per_step,
-            median_bytes=told.median_bytes,
+            exposed_ns=all_reduces.small_exposed_ns,
+            per_step=all_reduces.small_per_step,
+            median_bytes=all_reduces.median_bytes,
         ),
-        fix=rewrapped(seen, bucket_mb=_larger(told), ddp=how.ddp),
+        fix=rewrapped(evidence, bucket_mb=_larger_bucket_mb(all_reduces), ddp=parallelism.ddp),
         advice=""
-        if how.ddp
-        else "Leave out the all_reduce of each parameter: DDP does it in buckets, while the backward pass still runs.",
-        gain=seen.predicted(
-            f"bucket_mb={_larger(told)}",
-            seen.bounded(
-                seen.plain_ns(told.small_exposed_ns),
-                "the exposed time of the small all-reduces, lessened by 30 to 90 %",
-                "even free small all-reduces",
+        if parallelism.ddp
+        else "Remove the all_reduce of each parameter: DDP all-reduces buckets while the backward pass still runs.",
+        gain=evidence.predicted(
+            f"bucket_mb={_larger_bucket_mb(all_reduces)}",
+            evidence.bounded(
+                evidence.plain_ns(all_reduces.small_exposed_ns),
+                "removing 30 to 90 % of the exposed time of small all-reduces",
+                "small all-reduces at no cost",
                 (0.3, 0.9),
-                told.spans,
+                all_reduces.spans,
             ),
         ),
-        rewrites=seen.typed(f"bucket_mb={_larger(told)}"),
+        rewrites=evidence.typed(f"bucket_mb={_larger_bucket_mb(all_reduces)}"),
         confidence=LIKELY,
-        shown_by=told.spans,
+        shown_by=all_reduces.spans,
     )
 
 
-def _unknown_sizes(seen: Evidence) -> Unjudged | None:
-    told = seen.once(exposed)
-    if told is None or told.by_kind[0][0] != "all-reduce" or told.per_step < MANY_SMALL:
+def _unknown_sizes(evidence: Evidence) -> Unjudged | None:
+    collectives = evidence.once(exposed)
+    if collectives is None or collectives.by_kind[0][0] != "all-reduce" or collectives.per_step < _MANY_SMALL:
         return None
     return Unjudged(
-        why=f"there are {round(told.per_step)} collectives a step, but the trace does not tell their sizes",
-        fix="record with PyTorch 2.2 or newer, which tells them",
+        why=f"there are {round(collectives.per_step)} collectives per step, but the trace does not hold their sizes",
+        fix="record with PyTorch 2.2 or newer, which records them",
     )
 
 
-def _pieces(seen: Evidence, told: Buckets) -> tuple[str, ...]:
+def _bucket_evidence(evidence: Evidence, all_reduces: Buckets) -> tuple[str, ...]:
     return (
-        f"{round(told.small_per_step)} of {round(told.per_step)} all-reduces a step move less than "
-        f"{size(SMALL_BYTES)} each (median of all {size(told.median_bytes)}, together "
-        f"{size(told.total_bytes)}).",
-        f"{duration_in_step(seen, told.small_exposed_ns)} goes to the small ones with no kernel beside them.",
+        f"{round(all_reduces.small_per_step)} of {round(all_reduces.per_step)} all-reduces per step move less than "
+        f"{size(SMALL_BYTES)} each (median of all: {size(all_reduces.median_bytes)}; total "
+        f"{size(all_reduces.total_bytes)}).",
+        f"{duration_in_step(evidence, all_reduces.small_exposed_ns)} goes to the small ones with no concurrent kernel.",
     )
 
 
-def _larger(told: Buckets) -> int:
-    """About four buckets a step, of 25 MB at least and 100 MB at most: fewer would leave nothing to overlap."""
-    return round(min(100, max(25, told.total_bytes / 4e6)))
+def _larger_bucket_mb(all_reduces: Buckets) -> int:
+    """Return a bucket size in MB for about four buckets per step, between 25 and 100: fewer would prevent overlap."""
+    return round(min(100, max(25, all_reduces.total_bytes / 4e6)))

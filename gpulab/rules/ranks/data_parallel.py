@@ -1,4 +1,4 @@
-"""Rules about several GPUs in sight of one process: one that feeds them all, and some that do nothing."""
+"""Rules about several GPUs visible to one process: DataParallel, and idle GPUs."""
 
 from __future__ import annotations
 
@@ -14,60 +14,65 @@ from gpulab.rules.ranks.parallelism import spread_over
 from gpulab.run import Run
 from gpulab.wording import percent, plural
 
-REPLICAS_WORTH_FRAC = 0.03
+_MIN_REPLICATION_FRAC = 0.03
 
-DOES_NOTHING_FRAC = 0.02  # NVML says 0 % of an idle GPU; one that draws a screen shows 1-2 %
-WORKS_FRAC = 0.10
-WELL_FED_FRAC = 0.5  # a GPU that waits more than it works does not need others beside it
-HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more is somebody's work
+_IDLE_FRAC = 0.02  # NVML reports 0 % for an idle GPU; one that drives a display shows 1-2 %
+_BUSY_FRAC = 0.10
+_WELL_USED_FRAC = 0.5  # if the busiest GPU mostly waits, more GPUs do not help
+_MIN_HELD_BYTES = 512 << 20  # an empty CUDA context takes up to 500 MiB; more belongs to another process's work
 
 OTHER_GPUS = Need(
-    lambda seen: len(seen.run.gpu_rows) > 0 or len(seen.run.machine.gpus) < 2 or len(devices(seen.run)) > 1,
-    "what the other GPUs did was not read",
-    "profile here with %%gpuprofile: a trace tells of one process only",
+    lambda evidence: (
+        len(evidence.run.gpu_rows) > 0 or len(evidence.run.machine.gpus) < 2 or len(devices(evidence.run)) > 1
+    ),
+    "the utilisation of the other GPUs was not read",
+    "profile with %%gpuprofile: a trace holds one process only",
 )
 
 
-def data_parallel(seen: Evidence) -> Finding | None:
-    """One process feeds several GPUs with DataParallel: it copies the model to all of them in every step.
+def data_parallel(evidence: Evidence) -> Finding | None:
+    """One process drives several GPUs with DataParallel, which copies the model to all of them in every step.
 
-    Proof: `DataParallel.forward` in the trace, and more than one GPU that worked. Confused with:
-    DistributedDataParallel, one process a GPU, which copies nothing but gradients; DataParallel on a single GPU, which
-    does nothing. What to do: DistributedDataParallel, started by torchrun.
+    Proof: `DataParallel.forward` in the trace, and more than one GPU with work.
+
+    Confused with: DistributedDataParallel, which runs one process per GPU and communicates only gradients; DataParallel
+    on a single GPU, which does nothing.
+
+    What to do: use DistributedDataParallel, started with torchrun.
     """
-    told = seen.once(replicated)
-    if told is None:
+    replication = evidence.once(replicated)
+    if replication is None:
         return None
-    share = seen.step_share(told.exposed_ns)
-    worth = share >= REPLICAS_WORTH_FRAC
+    share = evidence.step_share(replication.exposed_ns)
+    is_costly = share >= _MIN_REPLICATION_FRAC
     cost = (
-        f"the first one computes nothing {percent(share)} {of_each_step(seen)} meanwhile"
-        if worth
-        else "which costs little here"
+        f"meanwhile the busiest GPU runs no kernel during {percent(share)} {of_each_step(evidence)}"
+        if is_costly
+        else "this costs little here"
     )
     return Finding(
-        parts=("communication", "copies") if worth else (),
-        claim=f"DataParallel copies the model to {told.gpus} GPUs in every step; {cost}.",
+        parts=("communication", "copies") if is_costly else (),
+        claim=f"DataParallel copies the model to {replication.gpus} GPUs in every step; {cost}.",
         evidence=(
-            f"{duration_in_step(seen, told.exposed_ns)} goes to replicating, scattering, gathering and adding up, "
-            "with no kernel beside it on the GPU that works most.",
-            _by_device(told.shares),
+            f"{duration_in_step(evidence, replication.exposed_ns)} goes to replicating the model, scattering, "
+            "gathering and reducing, with no concurrent kernel on the busiest GPU.",
+            _by_device(replication.shares),
         ),
-        numbers=figures(exposed_frac=share, exposed_ns=told.exposed_ns, gpus=told.gpus),
-        fix=spread_over(seen, told.gpus, from_one=True),
-        advice="DistributedDataParallel needs a script and one process a GPU: it does not run in a notebook cell.",
-        gain=seen.bounded(
-            seen.plain_ns(told.exposed_ns),
-            "what DataParallel adds to each step, removed by 50 to 90 %",
-            "even free data parallelism",
+        numbers=figures(exposed_frac=share, exposed_ns=replication.exposed_ns, gpus=replication.gpus),
+        fix=spread_over(evidence, replication.gpus, from_one=True),
+        advice="DistributedDataParallel needs a script with one process per GPU; it does not run in a notebook cell.",
+        gain=evidence.bounded(
+            evidence.plain_ns(replication.exposed_ns),
+            "removing 50 to 90 % of the overhead of DataParallel",
+            "data parallelism at no cost",
             (0.5, 0.9),
-            told.spans,
+            replication.spans,
         )
-        if worth
+        if is_costly
         else None,
         confidence=CERTAIN,
-        shown_by=told.spans,
-        aside=not worth,
+        shown_by=replication.spans,
+        aside=not is_costly,
     )
 
 
@@ -75,65 +80,67 @@ def _by_device(shares: Shares) -> str:
     return "Busy: " + ", ".join(f"GPU {device} {percent(share)}" for device, share in shares) + " of the time."
 
 
-def idle_gpus(seen: Evidence) -> Finding | None:
-    """Some of the GPUs that this process may use do nothing while another one works.
+def idle_gpus(evidence: Evidence) -> Finding | None:
+    """Some GPUs that this process may use are idle while another one works.
 
-    Proof: the driver's utilisation of each GPU over the run; without sensors, the GPUs that worked in the trace.
-    Confused with: a GPU that another process has taken (memory in use on it), GPUs of other ranks of the same job
-    (which are busy), and a cell that only tries something out. What to do: one process a GPU with torchrun, or leave
-    the others to somebody else: CUDA_VISIBLE_DEVICES.
+    Proof: the driver's utilisation of each GPU over the run; without sensors, the GPUs with work in the trace.
+
+    Confused with: a GPU that another process uses (memory in use on it); GPUs of other ranks of the same job, which are
+    busy; a cell that only tries something out.
+
+    What to do: run one process per GPU with torchrun, or leave the other GPUs to other users: CUDA_VISIBLE_DEVICES.
     """
-    shares = _shares(seen)
-    busy = [(share, device) for device, share in shares if share >= WORKS_FRAC]
-    free = [device for device, share in shares if share < DOES_NOTHING_FRAC and not _held(seen.run, device)]
-    if not busy or not free:
+    shares = _busy_shares(evidence)
+    busy = [(share, device) for device, share in shares if share >= _BUSY_FRAC]
+    idle = [device for device, share in shares if share < _IDLE_FRAC and not _is_held(evidence.run, device)]
+    if not busy or not idle:
         return None
-    most, first = max(busy)
+    busiest_frac, busiest = max(busy)
     gpus = len(shares)
-    by_sensors = bool(_sampled(seen.run))
-    well_fed = most >= WELL_FED_FRAC
+    by_sensors = bool(_sampled_shares(evidence.run))
+    is_well_used = busiest_frac >= _WELL_USED_FRAC
     return Finding(
-        claim=f"{len(free)} of {gpus} GPUs {plural(len(free), 'does', 'do')} nothing while GPU {first} works.",
+        claim=f"{len(idle)} of {gpus} GPUs {plural(len(idle), 'is', 'are')} idle while GPU {busiest} works.",
         evidence=(
-            _by_device(shares) if gpus <= 16 else f"GPU {first} is busy {percent(most)} of the time.",
-            "Read from the driver's sensors during the run." if by_sensors else "By the work in the trace.",
+            _by_device(shares) if gpus <= 16 else f"GPU {busiest} is busy {percent(busiest_frac)} of the time.",
+            "Measured by the driver during the run." if by_sensors else "Measured from the device work in the trace.",
         ),
-        numbers=figures(idle_gpus=len(free), gpus=gpus, busiest_frac=most),
-        fix=spread_over(seen, len(free) + len(busy), from_one=False),
-        advice="One process a GPU needs a script: it does not run in a notebook cell. "
+        numbers=figures(idle_gpus=len(idle), gpus=gpus, busiest_frac=busiest_frac),
+        fix=spread_over(evidence, len(idle) + len(busy), from_one=False),
+        advice="One process per GPU needs a script; it does not run in a notebook cell. "
         + (
-            "Where one GPU is enough, set CUDA_VISIBLE_DEVICES before Python starts, and others can use the rest."
-            if well_fed
-            else f"Mend first what keeps GPU {first} waiting: more GPUs would wait alike."
+            "If one GPU is enough, set CUDA_VISIBLE_DEVICES before Python starts, so that others can use the rest."
+            if is_well_used
+            else f"First fix the cause that keeps GPU {busiest} waiting: more GPUs would wait in the same way."
         ),
         confidence=LIKELY,
         from_steps=not by_sensors,
-        aside=not well_fed,
+        aside=not is_well_used,
     )
 
 
-def _shares(seen: Evidence) -> Shares:
-    """Each GPU and the share of time it worked: by sensors, else by the trace; () where neither tells."""
-    sampled = _sampled(seen.run)
+def _busy_shares(evidence: Evidence) -> Shares:
+    """Return each GPU and the share of time it was busy: by sensors, else by the trace; () if neither is available."""
+    sampled = _sampled_shares(evidence.run)
     if len(sampled) > 1:
         return sampled
-    return seen.once(worked) if seen.accounts is not None and not sampled else ()
+    return evidence.once(worked) if evidence.accounts is not None and not sampled else ()
 
 
-def _sampled(run: Run) -> Shares:
+def _sampled_shares(run: Run) -> Shares:
     samples = run.gpu_rows
-    told = samples.where(~np.isnan(samples["util_frac"]))
+    samples_with_util = samples.where(~np.isnan(samples["util_frac"]))
     return tuple(
-        (device, float(told["util_frac"][told["device"] == device].mean()))
-        for device in np.unique(told["device"]).tolist()
+        (device, float(samples_with_util["util_frac"][samples_with_util["device"] == device].mean()))
+        for device in np.unique(samples_with_util["device"]).tolist()
     )
 
 
-def _held(run: Run, device: int) -> bool:
-    """Whether another process keeps memory on this GPU; where the driver does not say whose it is, anybody."""
+def _is_held(run: Run, device: int) -> bool:
+    """Whether another process holds memory on this GPU, or any process if the driver does not report whose it is."""
     samples = run.gpu_rows.where(run.gpu_rows["device"] == device)
     for column in ("others_memory_bytes", "memory_used_bytes"):
-        known = samples[column][~np.isnan(samples[column])]
-        if len(known):
-            return bool(np.median(known) > HELD_BYTES)
+        readings = samples[column][~np.isnan(samples[column])]
+        if len(readings):
+            return bool(np.median(readings) > _MIN_HELD_BYTES)
     return False

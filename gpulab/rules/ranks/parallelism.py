@@ -1,4 +1,4 @@
-"""How a run is spread over GPUs, as far as its trace tells, and the code that spreads it better."""
+"""How a run is distributed over GPUs, by its trace, and code that distributes it better."""
 
 from __future__ import annotations
 
@@ -10,117 +10,122 @@ from gpulab.run import Loader
 
 @dataclass(frozen=True, kw_only=True)
 class Parallel:
-    """What spreads the work, by the names in the trace."""
+    """How the work is distributed, by the names in the trace."""
 
-    kind: str  # the kind of collective that matters most
+    kind: str  # the collective with the longest exposed time
     ddp: bool
     fsdp: int  # 0: none, 1: FullyShardedDataParallel, 2: fully_shard
     training: bool  # an optimizer ran
-    small_by_nature: bool  # batch normalisation is synchronised
+    small_by_nature: bool  # uses synchronised batch normalisation, whose all-reduces are small
 
 
-def parallel(seen: Evidence, kind: str) -> Parallel:
-    """How this run is spread over GPUs."""
-    words = seen.run.event_rows.words("name").vocabulary
-    old = any(word.startswith("FullyShardedDataParallel") for word in words)
-    new = any(word.startswith("FSDP::") for word in words)
+def parallel(evidence: Evidence, kind: str) -> Parallel:
+    """Return how this run is distributed over GPUs."""
+    event_names = evidence.run.event_rows.words("name").vocabulary
+    fsdp1 = any(name.startswith("FullyShardedDataParallel") for name in event_names)
+    fsdp2 = any(name.startswith("FSDP::") for name in event_names)
     return Parallel(
         kind=kind,
-        ddp=any("DistributedDataParallel" in word or "distributed.ddp.reducer" in word for word in words),
-        fsdp=1 if old else 2 if new else 0,
-        training=seen.trains,
-        small_by_nature=any("SyncBatchNorm" in word for word in words),
+        ddp=any("DistributedDataParallel" in name or "distributed.ddp.reducer" in name for name in event_names),
+        fsdp=1 if fsdp1 else 2 if fsdp2 else 0,
+        training=evidence.trains,
+        small_by_nature=any("SyncBatchNorm" in name for name in event_names),
     )
 
 
-def overlapped(seen: Evidence, how: Parallel, *, half_bytes: bool, bucket_mb: int | None) -> tuple[str, str]:
-    """Code that hides or spares communication, and what to do beside it."""
-    if how.kind == "all-to-all":
-        return _started_early(), (
-            "What is computed between the start and the result hides the exchange. Fewer, larger exchanges cost "
-            "less than many small ones."
+def overlapped(
+    evidence: Evidence, parallelism: Parallel, *, half_bytes: bool, bucket_mb: int | None
+) -> tuple[str, str]:
+    """Return code that overlaps or avoids communication, and advice."""
+    if parallelism.kind == "all-to-all":
+        return _async_exchange_code(), (
+            "Compute between the start and the result overlaps with the exchange. Fewer, larger exchanges cost less "
+            "than many small ones."
         )
-    if how.fsdp == 1:
-        return _prefetching_wrapper(seen), "Where memory allows, ShardingStrategy.SHARD_GRAD_OP gathers once a step."
-    if how.fsdp == 2 or how.kind in ("all-gather", "reduce-scatter"):
-        return _prefetching(seen), (
-            "Where memory allows, fully_shard(..., reshard_after_forward=False) gathers once a step instead of twice."
+    if parallelism.fsdp == 1:
+        return _fsdp1_prefetch_code(evidence), "If memory allows, ShardingStrategy.SHARD_GRAD_OP gathers once per step."
+    if parallelism.fsdp == 2 or parallelism.kind in ("all-gather", "reduce-scatter"):
+        return _fsdp2_prefetch_code(evidence), (
+            "If memory allows, fully_shard(..., reshard_after_forward=False) gathers once per step instead of twice."
         )
-    if how.ddp or how.training:
-        code = rewrapped(seen, bucket_mb=bucket_mb, ddp=how.ddp, lean=True)
-        return code + (_half_bytes(seen) if half_bytes else ""), (
-            f"Communicate less often: with {seen.names.model}.no_sync() around all but every fourth backward pass "
-            "(gradient accumulation), or a larger batch for each GPU. static_graph is for models that use the same "
+    if parallelism.ddp or parallelism.training:
+        code = rewrapped(evidence, bucket_mb=bucket_mb, ddp=parallelism.ddp, lean=True)
+        return code + (_bf16_compression_code(evidence) if half_bytes else ""), (
+            f"Communicate less often: with {evidence.names.model}.no_sync() around all but every fourth backward pass "
+            "(gradient accumulation), or use a larger batch per GPU. static_graph is for models that use the same "
             "parameters in every step."
         )
-    return "", "A larger batch for each GPU, or fewer GPUs for one model, gives compute a larger share of each step."
+    return "", "A larger batch per GPU, or fewer GPUs per model, gives compute a larger share of each step."
 
 
-def rewrapped(seen: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = False) -> str:
-    """The line that wraps the model in DDP, with better arguments."""
-    model = seen.names.model
+def rewrapped(evidence: Evidence, *, bucket_mb: int | None, ddp: bool, lean: bool = False) -> str:
+    """Return code that wraps the model in DDP with better arguments."""
+    model = evidence.names.model
     arguments = ["device_ids=[torch.cuda.current_device()]", "gradient_as_bucket_view=True"]
     arguments += [f"bucket_cap_mb={bucket_mb}"] if bucket_mb is not None else []
     arguments += ["static_graph=True"] if lean else []
-    where = "in place of the line that wraps the model now" if ddp else "instead of all_reduce for each parameter"
+    comment = "replaces the line that wraps the model now" if ddp else "replaces all_reduce for each parameter"
     return (
         "import torch\n"
         "from torch.nn.parallel import DistributedDataParallel as DDP\n\n"
-        f'{model} = getattr({model}, "module", {model})  # {where}\n'
+        f'{model} = getattr({model}, "module", {model})  # {comment}\n'
         f"{model} = DDP({model}, {', '.join(arguments)})"
     )
 
 
-def _half_bytes(seen: Evidence) -> str:
+def _bf16_compression_code(evidence: Evidence) -> str:
     return (
         "\n\nfrom torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n\n"
-        f"{seen.names.model}.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the bytes"
+        f"{evidence.names.model}.register_comm_hook(None, default_hooks.bf16_compress_hook)  # half the bytes"
     )
 
 
-def _prefetching(seen: Evidence) -> str:
-    model = seen.names.model
+def _fsdp2_prefetch_code(evidence: Evidence) -> str:
+    model = evidence.names.model
     return (
         "from torch.distributed.fsdp import FSDPModule\n\n"
-        f"layers = [each for each in {model}.modules() if isinstance(each, FSDPModule) and each is not {model}]\n"
-        "for layer, following in zip(layers, layers[1:]):\n"
-        "    layer.set_modules_to_forward_prefetch([following])   # gathered while this one computes\n"
-        "    following.set_modules_to_backward_prefetch([layer])"
+        f"layers = [module for module in {model}.modules() if isinstance(module, FSDPModule) and module is not "
+        f"{model}]\n"
+        "for layer, next_layer in zip(layers, layers[1:]):\n"
+        "    layer.set_modules_to_forward_prefetch([next_layer])   # gathered while this layer computes\n"
+        "    next_layer.set_modules_to_backward_prefetch([layer])"
     )
 
 
-def _prefetching_wrapper(seen: Evidence) -> str:
-    model = seen.names.model
+def _fsdp1_prefetch_code(evidence: Evidence) -> str:
+    model = evidence.names.model
     return (
         "from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP\n\n"
         f"for layer in FSDP.fsdp_modules({model}):\n"
-        "    layer.forward_prefetch = True                        # the next one is gathered while this one computes\n"
+        "    layer.forward_prefetch = True                        # gathers the next layer while this one computes\n"
         "    layer.backward_prefetch = BackwardPrefetch.BACKWARD_PRE"
     )
 
 
-def _started_early() -> str:
+def _async_exchange_code() -> str:
     return (
         "import torch\n\n\n"
-        "def exchange(sent):\n"
-        '    """Start the exchange; call what this gives where the values are needed, and compute in between."""\n'
-        "    received = torch.empty_like(sent)\n"
-        "    work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n\n"
+        "def exchange(inputs):\n"
+        '    """Starts the exchange and returns a function that waits for the result; compute in between."""\n'
+        "    outputs = torch.empty_like(inputs)\n"
+        "    work = torch.distributed.all_to_all_single(outputs, inputs, async_op=True)\n\n"
         "    def result():\n"
         "        work.wait()\n"
-        "        return received\n\n"
+        "        return outputs\n\n"
         "    return result"
     )
 
 
-def spread_over(seen: Evidence, gpus: int, *, from_one: bool) -> str:
-    """A training script's beginning for one process a GPU; `from_one`: now one process feeds them all."""
-    names, loader = seen.names, next(iter(seen.run.loaders), Loader())
+def spread_over(evidence: Evidence, gpus: int, *, from_one: bool) -> str:
+    """Return the start of a training script with one process per GPU. `from_one`: one process drives all GPUs now."""
+    names, loader = evidence.names, next(iter(evidence.run.loaders), Loader())
     batch = loader.batch_size
-    each = f"batch_size={max(1, batch // gpus) if batch and from_one else batch or f'{names.loader}.batch_size'}, "
+    batch_argument = (
+        f"batch_size={max(1, batch // gpus) if batch and from_one else batch or f'{names.loader}.batch_size'}, "
+    )
     workers = f", num_workers={loader.workers}" if loader.workers else ""
     return (
-        f"# Save the training as train.py; start it with: torchrun --nproc-per-node={gpus} train.py\n"
+        f"# Save the training loop as train.py and start it with: torchrun --nproc-per-node={gpus} train.py\n"
         "import os\n\n"
         "import torch\n"
         "from torch.nn.parallel import DistributedDataParallel as DDP\n"
@@ -130,6 +135,7 @@ def spread_over(seen: Evidence, gpus: int, *, from_one: bool) -> str:
         "torch.cuda.set_device(gpu)\n"
         f'{names.model} = getattr({names.model}, "module", {names.model}).to(gpu)\n'
         f"{names.model} = DDP({names.model}, device_ids=[gpu])\n"
-        f"sampler = DistributedSampler({names.dataset})  # each process gets its own part; sampler.set_epoch(epoch)\n"
-        f"{names.loader} = DataLoader({names.dataset}, {each}sampler=sampler{workers}, pin_memory=True)"
+        f"sampler = DistributedSampler({names.dataset})  # each process gets its own shard; call "
+        "sampler.set_epoch(epoch)\n"
+        f"{names.loader} = DataLoader({names.dataset}, {batch_argument}sampler=sampler{workers}, pin_memory=True)"
     )

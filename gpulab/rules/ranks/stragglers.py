@@ -1,4 +1,4 @@
-"""A rule about the ranks of a job side by side: one that all the others wait for."""
+"""A rule about stragglers: one rank that all others wait for."""
 
 from __future__ import annotations
 
@@ -15,82 +15,85 @@ from gpulab.rules.engine.finding import CERTAIN, LIKELY, Finding, Gain, Unjudged
 from gpulab.run import Run
 from gpulab.wording import duration, percent, quantity
 
-WAIT_WORTH_FRAC = 0.05
-LATE_FRAC = 0.6  # the same rank last in more steps than this; of ranks that jitter none is last so often
-EXPLAINS_FRAC = 0.3  # a part of the step that is longer by this much of the wait is why
-SLOWER_FRAC = 0.95  # a clock under this share of the others' is slower; boost clocks of equal cards differ by 1-2 %
+_MIN_WAIT_FRAC = 0.05
+_MIN_LATE_FRAC = 0.6  # the same rank is last in more steps than this; random jitter does not do that
+_MIN_EXPLAINED_FRAC = 0.3  # of the wait: a part of the step that is longer by this much is the reason
+_SLOWER_CLOCK_FRAC = 0.95  # of the others' clock; boost clocks of equal GPUs differ by 1-2 %
 
 
-def straggler(seen: Evidence) -> Finding | Unjudged | None:
-    """One rank comes last at the collectives, and all the others wait for it.
+def straggler(evidence: Evidence) -> Finding | Unjudged | None:
+    """One rank is a straggler: it arrives last at the collectives, and all other ranks wait for it.
 
-    Proof: the same collective is shortest on the rank that comes last, and longer on the others by what they wait; the
-    same rank is last in most steps. Confused with: slow communication, which is equally long everywhere; ranks that
-    take turns in being late, as uneven batches make them; pipelines, whose stages wait for one another by design and
-    are not compared. What to do: what that rank's own diagnosis says: mend its loader, its throttling, its share of
-    the work.
+    Proof: the same collective is shortest on the rank that arrives last, and longer on the others by their wait; the
+    same rank is last in most steps.
+
+    Confused with: slow communication, which is equally long on all ranks; ranks that are late alternately, as with
+    uneven batches; pipeline parallelism, whose stages wait for each other by design and are not compared.
+
+    What to do: follow that rank's own diagnosis: fix its data loading, its throttling, or its share of the work.
     """
-    arrived = seen.arrivals
-    if arrived is None:
-        return _not_comparable(seen)
-    step_ns = seen.steps.traced_ns or 1
-    if not _worth(arrived, step_ns):
+    timing = evidence.arrivals
+    if timing is None:
+        return _not_comparable(evidence)
+    step_ns = evidence.steps.traced_ns or 1
+    if not _is_straggler(timing, step_ns):
         return None
-    cause = _cause(seen, arrived)
-    name = _rank(arrived)
-    others = len(arrived.sides) - 1
+    cause = _cause(evidence, timing)
+    rank = _rank(timing)
+    others = len(timing.sides) - 1
     return Finding(
-        parts=cause.parts if arrived.sides[arrived.late].run is seen.run else ("communication",),
-        claim=f"{'The other GPU waits' if others == 1 else f'The other {others} GPUs wait'} "
-        f"{duration(arrived.wait_ns)} of each {duration(step_ns)} step for that of rank {name}{cause.clause}.",
+        parts=cause.parts if timing.sides[timing.late].run is evidence.run else ("communication",),
+        claim=f"Rank {rank} is a straggler{cause.clause}: "
+        f"{'the other GPU waits' if others == 1 else f'{others} GPUs wait'} "
+        f"{duration(timing.wait_ns)} of each {duration(step_ns)} step for it.",
         evidence=(
-            f"Rank {name} comes last in {percent(arrived.late_frac)} of the {arrived.steps} steps compared "
-            f"({arrived.matched} collectives, matched across {others + 1} ranks).",
+            f"Rank {rank} arrives last in {percent(timing.late_frac)} of the {timing.steps} steps compared "
+            f"({timing.matched} collectives, matched across {others + 1} ranks).",
             *cause.evidence,
         ),
         numbers=figures(
-            rank=name, late_frac=arrived.late_frac, exposed_ns=arrived.wait_ns, exposed_frac=arrived.wait_ns / step_ns
+            rank=rank, late_frac=timing.late_frac, exposed_ns=timing.wait_ns, exposed_frac=timing.wait_ns / step_ns
         ),
         fix=cause.fix,
         advice=cause.advice,
-        gain=_mended(seen, arrived),
-        confidence=CERTAIN if arrived.late_frac >= 0.9 else LIKELY,
+        gain=_gain(evidence, timing),
+        confidence=CERTAIN if timing.late_frac >= 0.9 else LIKELY,
         shown_by=next(
-            (spans for side, spans in zip(arrived.sides, arrived.spans, strict=True) if side.run is seen.run),
-            seen.ledger.spans["communication"],
+            (spans for side, spans in zip(timing.sides, timing.spans, strict=True) if side.run is evidence.run),
+            evidence.ledger.spans["communication"],
         ),
-        # On the rank that is late, what it is late for is told with that.
-        explains=cause.told if arrived.sides[arrived.late].run is seen.run else (),
+        # On the straggler itself, the finding about its cause is part of this evidence.
+        explains=cause.rules if timing.sides[timing.late].run is evidence.run else (),
     )
 
 
-def _mended(seen: Evidence, arrived: Arrivals) -> Gain:
-    """One rank that is mended comes with the next to last at best; the floor is that all arrive together."""
-    mended = min(1.0, arrived.by_mending_ns / arrived.wait_ns)
-    return seen.bounded(
-        seen.plain_ns(arrived.wait_ns),
-        "the wait for this rank, less that for the next to last, removed by 70 to 100 %",
-        "even ranks that arrive together",
-        (REALISED_FRAC * mended, mended),
+def _gain(evidence: Evidence, timing: Arrivals) -> Gain:
+    """Return the gain of fixing this rank: at best the next slowest then arrives last. The floor: no rank waits."""
+    removable_frac = min(1.0, timing.by_mending_ns / timing.wait_ns)
+    return evidence.bounded(
+        evidence.plain_ns(timing.wait_ns),
+        "removing 70 to 100 % of the wait for this rank beyond the wait for the next slowest",
+        "ranks that all arrive together",
+        (REALISED_FRAC * removable_frac, removable_frac),
     )
 
 
 def awaited(ranks: Sequence[Run]) -> Run | None:
-    """The rank that the others wait for, as `straggler` has it; None where there is none."""
-    arrived = arrivals(ranks)
-    if arrived is None:
+    """Return the straggler among these ranks, as the rule `straggler` finds it; None if there is none."""
+    timing = arrivals(ranks)
+    if timing is None:
         return None
-    late = arrived.sides[arrived.late]
-    return late.run if _worth(arrived, late.steps.traced_ns or 1) else None
+    slowest = timing.sides[timing.late]
+    return slowest.run if _is_straggler(timing, slowest.steps.traced_ns or 1) else None
 
 
-def _worth(arrived: Arrivals, step_ns: int) -> bool:
-    return arrived.wait_ns >= WAIT_WORTH_FRAC * step_ns and arrived.late_frac >= LATE_FRAC
+def _is_straggler(timing: Arrivals, step_ns: int) -> bool:
+    return timing.wait_ns >= _MIN_WAIT_FRAC * step_ns and timing.late_frac >= _MIN_LATE_FRAC
 
 
-def _not_comparable(seen: Evidence) -> Unjudged | None:
-    if not seen.ledger.part_ns["communication"].any():
-        return None  # these runs are not parts of one job, or do not communicate: nobody waits
+def _not_comparable(evidence: Evidence) -> Unjudged | None:
+    if not evidence.ledger.part_ns["communication"].any():
+        return None  # these runs are separate jobs or do not communicate, so no rank waits
     return Unjudged(
         why="the collectives of the ranks cannot be matched: no three steps were recorded by all of them",
         fix="record the same steps on every rank: torch.profiler.schedule(wait=5, warmup=2, active=6)",
@@ -99,90 +102,94 @@ def _not_comparable(seen: Evidence) -> Unjudged | None:
 
 @dataclass(frozen=True)
 class _Cause:
-    """Why a rank is late, as far as the ranks' ledgers side by side tell."""
+    """Why a rank is late, by comparing the ledgers of the ranks."""
 
     parts: tuple[str, ...]  # of that rank's ledger
     clause: str
     evidence: tuple[str, ...]
     fix: str
     advice: str
-    told: tuple[str, ...] = ()  # the rule whose finding about that rank is part of the evidence
+    rules: tuple[str, ...] = ()  # the rules whose findings about that rank are part of the evidence
 
 
-_WHY = {
-    "loader": ", whose data comes late",
-    "python": ", whose Python code takes longer",
-    "glue": ", whose Python process is slower at calling operators",
-    "dispatch": ", whose Python process is slower at calling operators",
-    "launch": ", whose Python process is slower at calling operators",
-    "runtime": ", whose Python process is slower at calling operators",
-    "copies": ", whose copies take longer",
-    "copy_call": ", whose copies take longer",
-    "sync": ", which waits for its GPU more often",
-    "alloc": ", which asks the driver for memory",
+_CLAUSES = {
+    "loader": " that waits for data",
+    "python": " with slower Python code",
+    "glue": " with slower operator dispatch",
+    "dispatch": " with slower operator dispatch",
+    "launch": " with slower operator dispatch",
+    "runtime": " with slower operator dispatch",
+    "copies": " with slower copies",
+    "copy_call": " with slower copies",
+    "sync": " with more synchronisation",
+    "alloc": " that calls cudaMalloc",
 }
 _COMPUTES = ("matmul", "kernels")
 
 
-def _cause(seen: Evidence, arrived: Arrivals) -> _Cause:
-    """What takes longer there, and what that rank's own diagnosis makes of it."""
-    late = arrived.sides[arrived.late]
-    longer = excess(arrived)
+def _cause(evidence: Evidence, timing: Arrivals) -> _Cause:
+    """Return which part of the step is longer on the straggler, and its own diagnosis."""
+    slowest = timing.sides[timing.late]
+    longer = excess(timing)
     longer["compute"] = sum(longer.pop(key) for key in _COMPUTES)
-    key, more_ns = max(longer.items(), key=lambda each: each[1])
-    if more_ns < EXPLAINS_FRAC * arrived.wait_ns:
-        return _Cause((), "", (), "", f"Compare rank {_rank(arrived)} with another one: gpulab.report(ranks[...]).")
-    keys = _COMPUTES if key == "compute" else (key,)
-    there, elsewhere = late.ledger.median_ns(*keys), _elsewhere(arrived, keys)
-    label = "compute" if key == "compute" else late.ledger.label(key)
-    evidence = [
-        f"There {label} takes {duration(there)} of a step, "
-        f"on the others {duration(elsewhere) if elsewhere else 'nothing'}."
-    ]
-    clause, advice = _why(arrived, key)
-    evidence += _clocks_told(arrived) if key == "compute" else []
-    own = seen.diagnose_alone(late.run).first if seen.diagnose_alone else None
-    if own is None or not (set(own.parts) & set(keys) or (key == "compute" and own.rule == "clock_throttling")):
-        return _Cause(keys, clause, tuple(evidence), "", advice)
-    evidence.append(f"Its own diagnosis: {own.claim}")
-    fix = f"# on rank {_rank(arrived)}:\n{own.fix}" if own.fix else ""
-    return _Cause(keys, clause, tuple(evidence), fix, own.advice or advice, (own.rule,))
-
-
-def _elsewhere(arrived: Arrivals, keys: tuple[str, ...]) -> int:
-    late = arrived.sides[arrived.late]
-    return int(np.median([side.ledger.median_ns(*keys) for side in arrived.sides if side is not late]))
-
-
-def _why(arrived: Arrivals, key: str) -> tuple[str, str]:
-    """The clause of the claim, and what to do where that rank's own diagnosis has no better words."""
-    name = _rank(arrived)
-    if key != "compute":
-        return _WHY[key], f"Mend that on rank {name}: gpulab.report of its run alone says more."
-    clock, others = _clocks(arrived)
-    if clock is not None and others is not None and clock < SLOWER_FRAC * others:
-        return ", whose GPU runs at a lower clock", (
-            f"Look at the cooling, the power limit and the other work of the GPU of rank {name}; where it cannot be "
-            "mended, leave that machine out."
+    key, more_ns = max(longer.items(), key=lambda item: item[1])
+    if more_ns < _MIN_EXPLAINED_FRAC * timing.wait_ns:
+        return _Cause(
+            (), "", (), "", f"Compare the report of rank {_rank(timing)} with another one: gpulab.report(ranks[...])."
         )
-    return ", whose GPU takes longer for its kernels", (
-        "Give every rank as much work: batches of equal length (sort samples by length, or count tokens instead of "
-        "samples). Where all have the same work, that GPU is slower: look at its clocks and at who shares it."
+    keys = _COMPUTES if key == "compute" else (key,)
+    late_ns, others_ns = slowest.ledger.median_ns(*keys), _median_of_others(timing, keys)
+    label = "compute" if key == "compute" else slowest.ledger.label(key)
+    sentences = [
+        f"On rank {_rank(timing)}, {label} takes {duration(late_ns)} per step, "
+        f"on the others {duration(others_ns) if others_ns else 'none'}."
+    ]
+    clause, advice = _clause_and_advice(timing, key)
+    sentences += _clock_evidence(timing) if key == "compute" else []
+    finding = evidence.diagnose_alone(slowest.run).first if evidence.diagnose_alone else None
+    if finding is None or not (
+        set(finding.parts) & set(keys) or (key == "compute" and finding.rule == "clock_throttling")
+    ):
+        return _Cause(keys, clause, tuple(sentences), "", advice)
+    sentences.append(f"Diagnosis of that rank: {finding.claim}")
+    fix = f"# on rank {_rank(timing)}:\n{finding.fix}" if finding.fix else ""
+    return _Cause(keys, clause, tuple(sentences), fix, finding.advice or advice, (finding.rule,))
+
+
+def _median_of_others(timing: Arrivals, keys: tuple[str, ...]) -> int:
+    slowest = timing.sides[timing.late]
+    return int(np.median([side.ledger.median_ns(*keys) for side in timing.sides if side is not slowest]))
+
+
+def _clause_and_advice(timing: Arrivals, key: str) -> tuple[str, str]:
+    """Return the clause of the claim, and advice in case the rank's own diagnosis has none."""
+    rank = _rank(timing)
+    if key != "compute":
+        return _CLAUSES[key], f"Fix that on rank {rank}; gpulab.report() of its run shows more."
+    clock, others = _clocks(timing)
+    if clock is not None and others is not None and clock < _SLOWER_CLOCK_FRAC * others:
+        return " with a lower GPU clock", (
+            f"Check the cooling, the power limit and other processes on the GPU of rank {rank}; if it cannot be fixed, "
+            "exclude that machine."
+        )
+    return " with longer kernel times", (
+        "Give every rank the same amount of work: batches of equal length (sort samples by length, or count tokens "
+        "instead of samples). If the work is equal, that GPU is slower: check its clocks and other processes on it."
     )
 
 
-def _clocks_told(arrived: Arrivals) -> list[str]:
-    clock, others = _clocks(arrived)
+def _clock_evidence(timing: Arrivals) -> list[str]:
+    clock, others = _clocks(timing)
     if clock is None or others is None:
         return []
-    return [f"Its GPU's clock is {quantity(clock, 'MHz')}, the others' {quantity(others, 'MHz')} (medians)."]
+    return [f"Its GPU clock is {quantity(clock, 'MHz')}, that of the others {quantity(others, 'MHz')} (medians)."]
 
 
-def _clocks(arrived: Arrivals) -> tuple[float | None, float | None]:
-    """The median clock of the late rank's GPU, and of the others'; None where not read."""
-    told = [_clock(side.run) for side in arrived.sides]
-    others = [clock for place, clock in enumerate(told) if place != arrived.late and clock is not None]
-    return told[arrived.late], float(np.median(others)) if others else None
+def _clocks(timing: Arrivals) -> tuple[float | None, float | None]:
+    """Return the median clock of the straggler's GPU and of the others; None if unknown."""
+    clocks = [_clock(side.run) for side in timing.sides]
+    others = [clock for index, clock in enumerate(clocks) if index != timing.late and clock is not None]
+    return clocks[timing.late], float(np.median(others)) if others else None
 
 
 def _clock(run: Run) -> float | None:
@@ -192,6 +199,6 @@ def _clock(run: Run) -> float | None:
     return float(np.median(clocks)) if len(clocks) else None
 
 
-def _rank(arrived: Arrivals) -> int:
-    told = arrived.sides[arrived.late].run.rank
-    return arrived.late if told is None else told
+def _rank(timing: Arrivals) -> int:
+    rank = timing.sides[timing.late].run.rank
+    return timing.late if rank is None else rank

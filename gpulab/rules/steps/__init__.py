@@ -1,1 +1,1 @@
-"""Rules about steps that take longer than their neighbours."""
+"""Rules about steps that are longer than the others."""

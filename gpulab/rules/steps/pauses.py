@@ -1,4 +1,4 @@
-"""Rules about steps that take far longer than the others: now and then, at the beginning of a pass, or once."""
+"""Rules about steps that are much longer than the others: periodic stalls, epoch starts, and the first steps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from gpulab.run import Loader
 from gpulab.tables import StallKind
 from gpulab.wording import count, duration, percent
 
-PAUSE_WORTH_FRAC = 0.05  # as elsewhere: a twentieth of the time
-FIRST_TIMES = 3.0  # the spec of this field: a first step this much longer than the median is a warm-up
-FIRST_WORTH_FRAC = 0.10  # of the whole run; shorter warm-ups are not worth a word
-FIRST_MOST_FRAC = 0.5  # a warm-up that takes most of the run is what there is to tell
-# What a pause is, by the call into a library that samples of it found.
-RARER = 10
-ADVICE = {
-    "saving": "Call save_beside(step, path) where torch.save was called. A checkpoint every 10 to 30 minutes loses "
-    "little work when a job dies.",
-    "logging": "Collect the values on the device, and write them out every few hundred steps.",
+_MIN_STALL_FRAC = 0.05  # of the time
+_SLOW_FIRST_STEP = 3.0  # a first step this many times as long as the median is a warm-up
+_MIN_WARM_UP_FRAC = 0.10  # of the whole run; shorter warm-ups are not reported
+_MOST_OF_RUN_FRAC = 0.5  # a warm-up that takes most of the run is the verdict
+_LESS_OFTEN = 10  # times, in the fix
+_ADVICE = {
+    "saving": "Call save_in_background(step, path) instead of torch.save. With a checkpoint every 10 to 30 minutes, "
+    "a job that dies loses little work.",
+    "logging": "Collect the values on the device and log them every few hundred steps.",
 }
-LOGGING = (
+_LOGGING = (
     "torch.utils.tensorboard",
     "wandb",
     "mlflow",
@@ -41,174 +40,191 @@ LOGGING = (
 )
 
 
-def periodic_stalls(seen: Evidence) -> Finding | None:
-    """Every so many steps one takes far longer: a checkpoint, a log entry, a picture.
+def periodic_stalls(evidence: Evidence) -> Finding | None:
+    """Some steps, often every n-th, are much longer: the loop writes a checkpoint, a log entry or a picture.
 
-    Proof: the marks of all steps, recorded or not. A step counts that is half as long again as the median and stands
-    out from the spread, without the waits for batches, collections and compilations in it. What it is, is told by
-    samples of the line that ran. Confused with: an evaluation (batches of another loader: work, not a pause), the
-    beginning of a pass with its new workers (told as that), the first steps (`slow_first_step`), ordinary spread. What
-    to do: do it less often, or in a thread beside the loop.
+    Proof: the durations of all steps, traced or not. A step counts if it is half as long again as the median and stands
+    out from the spread, after subtracting waits for batches, garbage collection and compilation. Samples of the main
+    thread show which line ran.
+
+    Confused with: an evaluation (batches of another DataLoader: work, not a stall); the start of an epoch with new
+    workers, which is reported as such; the first steps (`slow_first_step`); ordinary variation.
+
+    What to do: do it less often, or in a background thread.
     """
-    found, begun = pauses(seen.run, seen.steps), passes(seen.run, seen.steps)
-    if found is not None and found.frac >= PAUSE_WORTH_FRAC and (found.every or _kind(found.called)):
-        return _pausing(seen, found)
-    if begun is not None and begun.frac >= PAUSE_WORTH_FRAC and (loader := _restarts(seen)) is not None:
-        return _restarting(seen, begun, loader)
+    stalls, epoch_starts = pauses(evidence.run, evidence.steps), passes(evidence.run, evidence.steps)
+    if stalls is not None and stalls.frac >= _MIN_STALL_FRAC and (stalls.every or _kind(stalls.called)):
+        return _stall_finding(evidence, stalls)
+    if (
+        epoch_starts is not None
+        and epoch_starts.frac >= _MIN_STALL_FRAC
+        and (loader := _restarts(evidence)) is not None
+    ):
+        return _restart_finding(evidence, epoch_starts, loader)
     return None
 
 
-def slow_first_step(seen: Evidence) -> Finding | None:
-    """The first steps take far longer than the others; they do so once.
+def slow_first_step(evidence: Evidence) -> Finding | None:
+    """The first steps take much longer than the others, once.
 
-    Proof: the marks: a first or second step of more than three times the median of the warm ones. Confused with:
-    compilations that come back (`recompilation`) and pauses every so many steps (`periodic_stalls`). What to do: mostly
-    nothing; leave these steps out of every timing. Where jobs are short and start often, keep what was compiled.
+    Proof: the step marks: the first or second step takes more than three times the median of the steps after warm-up.
+
+    Confused with: recompilation, which happens again (`recompilation`); stalls every n-th step (`periodic_stalls`).
+
+    What to do: usually nothing; exclude these steps from measurements. If jobs are short and start often, cache
+    compiled code.
     """
-    steps = seen.steps
+    steps = evidence.steps
     warm = steps.dur_ns[steps.plain | steps.interior]
     if len(warm) < FEW:
         return None
-    typical = float(np.median(warm))
-    first = np.arange(len(steps)) < WARM_UP + 1
-    slow = first & (steps.dur_ns > FIRST_TIMES * typical)
-    extra_ns = int((steps.dur_ns[slow] - typical).sum())
-    whole_ns = int(steps.dur_ns.sum())
-    if not slow.any() or extra_ns < FIRST_WORTH_FRAC * whole_ns:
+    median_ns = float(np.median(warm))
+    is_early = np.arange(len(steps)) < WARM_UP + 1
+    is_slow = is_early & (steps.dur_ns > _SLOW_FIRST_STEP * median_ns)
+    extra_ns = int((steps.dur_ns[is_slow] - median_ns).sum())
+    total_ns = int(steps.dur_ns.sum())
+    if not is_slow.any() or extra_ns < _MIN_WARM_UP_FRAC * total_ns:
         return None
-    share = extra_ns / whole_ns
-    spans = Spans(steps.start_ns[slow], steps.end_ns[slow])
-    count = int(slow.sum())
-    what = "The first step takes" if count == 1 else f"The first {count} steps take"
+    share = extra_ns / total_ns
+    spans = Spans(steps.start_ns[is_slow], steps.end_ns[is_slow])
+    count = int(is_slow.sum())
+    subject = "The first step takes" if count == 1 else f"The first {count} steps take"
     return Finding(
-        claim=f"{what} {duration(extra_ns)} longer than the others, once: {_warming(seen, spans, extra_ns)}.",
+        claim=f"{subject} {duration(extra_ns)} longer than a typical step, once: "
+        f"{_warm_up_cause(evidence, spans, extra_ns)}.",
         evidence=(
-            f"A typical step takes {duration(typical)}; the warm-up is {percent(share)} of the "
-            f"{duration(whole_ns)} of all steps.",
+            f"A typical step takes {duration(median_ns)}; the warm-up is {percent(share)} of the "
+            f"{duration(total_ns)} of all steps.",
         ),
-        numbers=figures(extra_ns=extra_ns, typical_ns=typical, frac=share),
-        advice="It happens once a run: leave the first steps out when you time a loop. "
-        "In a real training run it is soon forgotten.",
+        numbers=figures(extra_ns=extra_ns, typical_ns=median_ns, frac=share),
+        advice="It happens once per run: exclude the first steps when you time a loop. "
+        "In a long training run it does not matter.",
         confidence=CERTAIN,
         from_steps=False,
         shown_by=spans,
-        aside=share < FIRST_MOST_FRAC,
+        aside=share < _MOST_OF_RUN_FRAC,
     )
 
 
-def _pausing(seen: Evidence, found: Pauses) -> Finding:
-    kind = _kind(found.called)
-    when = f"Every {found.every} steps" if found.every else f"{count(found.count, 'time')} in {found.steps} steps"
-    where = f" ({found.frame})" if found.frame else ""
-    what = {"saving": "a checkpoint is written", "logging": "something is logged"}.get(kind, "something else is done")
+def _stall_finding(evidence: Evidence, stalls: Pauses) -> Finding:
+    kind = _kind(stalls.called)
+    occurrence = (
+        f"Every {stalls.every} steps" if stalls.every else f"{count(stalls.count, 'time')} in {stalls.steps} steps"
+    )
+    location = f" ({stalls.frame})" if stalls.frame else ""
+    action = {"saving": "a checkpoint is written", "logging": "values are logged"}.get(kind, "other code runs")
     return Finding(
-        claim=f"{when} the loop stops for {duration(found.each_ns)} while {what}{where}: "
-        f"{percent(found.frac)} of the time.",
+        claim=f"{occurrence} the loop stalls for {duration(stalls.each_ns)} while {action}{location}: "
+        f"{percent(stalls.frac)} of the time.",
         evidence=(
-            f"{found.count} of {found.steps} steps take {duration(found.each_ns)} more than the ordinary "
-            f"{duration(found.ordinary_ns)}, without waits for data; "
-            f"that is {duration(found.total_ns / found.steps)} a step.",
-            *_sampled(found),
+            f"{stalls.count} of {stalls.steps} steps take {duration(stalls.each_ns)} more than the usual "
+            f"{duration(stalls.ordinary_ns)}, not counting waits for data; averaged over all steps, that is "
+            f"{duration(stalls.total_ns / stalls.steps)} per step.",
+            *_sample_evidence(stalls),
         ),
-        numbers=figures(frac=found.frac, each_ns=found.each_ns, count=found.count, every=found.every or None),
-        fix=_fix(seen, kind, found),
-        advice=ADVICE.get(kind, "Do it less often, or in a thread beside the loop."),
+        numbers=figures(frac=stalls.frac, each_ns=stalls.each_ns, count=stalls.count, every=stalls.every or None),
+        fix=_fix(evidence, kind, stalls),
+        advice=_ADVICE.get(kind, "Do it less often, or in a background thread."),
         gain=averaged(
-            found.step_mean_ns,
-            round(found.total_ns / found.steps),
-            "the pauses, removed by 70 to 100 %",
-            "even no such pause",
+            stalls.step_mean_ns,
+            round(stalls.total_ns / stalls.steps),
+            "removing 70 to 100 % of the stalls",
+            "a loop without these stalls",
             (0.7, 1.0),
         ),
         confidence=LIKELY if kind else SUSPECT,
-        why_confidence="" if kind else "what ran in them is not known for certain",
+        why_confidence="" if kind else "the code that ran in these steps is uncertain",
         from_steps=False,
-        shown_by=found.spans,
+        shown_by=stalls.spans,
     )
 
 
-def _restarting(seen: Evidence, begun: Passes, loader: Loader) -> Finding:
-    name, batch = seen.names.loader, loader.batch_size or 32
-    warm = seen.steps.dur_ns[seen.steps.plain | seen.steps.interior]
+def _restart_finding(evidence: Evidence, starts: Passes, loader: Loader) -> Finding:
+    name, batch = evidence.names.loader, loader.batch_size or 32
+    warm = evidence.steps.dur_ns[evidence.steps.plain | evidence.steps.interior]
     step_ns = int(warm.mean()) if len(warm) else 0
     return Finding(
-        claim=f"Each pass over the data begins with a wait of {duration(begun.each_ns)} while its {loader.workers} "
-        f"workers are started anew: {percent(begun.frac)} of the time.",
+        claim=f"Each epoch starts with a wait of {duration(starts.each_ns)} while {loader.workers} DataLoader workers "
+        f"restart: {percent(starts.frac)} of the time.",
         evidence=(
-            f"In {begun.count} passes after the first, the first batch took {duration(begun.each_ns)} longer than "
-            "others.",
-            "persistent_workers is off, so the workers end with every pass.",
+            f"In {starts.count} epochs after the first, the first batch took {duration(starts.each_ns)} longer than "
+            "other batches.",
+            "persistent_workers is off, so the workers exit after every epoch.",
         ),
-        numbers=figures(frac=begun.frac, each_ns=begun.each_ns, count=begun.count),
+        numbers=figures(frac=starts.frac, each_ns=starts.each_ns, count=starts.count),
         fix="from torch.utils.data import DataLoader\n\n"
-        f"{name} = DataLoader({seen.names.dataset}, batch_size={batch}, shuffle=True,\n"
-        f"    num_workers={loader.workers}, persistent_workers=True)  # they stay between passes",
-        advice="What a worker prepares once (open files, tables) is then kept as well. With very short passes, let one "
-        "pass go over the data several times.",
+        f"{name} = DataLoader({evidence.names.dataset}, batch_size={batch}, shuffle=True,\n"
+        f"    num_workers={loader.workers}, persistent_workers=True)  # workers stay alive between epochs",
+        advice="Workers then also keep their state (open files, tables). If epochs are very short, let one epoch go "
+        "over the data several times.",
         gain=averaged(
-            step_ns, round(begun.frac * step_ns), "the restarts, removed by 50 to 100 %", "even no restart", (0.5, 1.0)
+            step_ns,
+            round(starts.frac * step_ns),
+            "removing 50 to 100 % of the restarts",
+            "no restart of workers",
+            (0.5, 1.0),
         ),
         confidence=LIKELY,
         from_steps=False,
-        shown_by=begun.spans,
+        shown_by=starts.spans,
     )
 
 
-def _restarts(seen: Evidence) -> Loader | None:
-    """The loader whose workers end with every pass, if there is one."""
-    loader = leading_loader(seen.run)
+def _restarts(evidence: Evidence) -> Loader | None:
+    """Return the loader whose workers exit after every epoch; None if there is none."""
+    loader = leading_loader(evidence.run)
     restarts = loader is not None and bool(loader.workers) and loader.persistent_workers is False
     return loader if restarts else None
 
 
-def _kind(called: str | None) -> str:
-    if called is None:
+def _kind(function: str | None) -> str:
+    if function is None:
         return ""
-    if called.startswith(SAVING):
+    if function.startswith(SAVING):
         return "saving"
-    return "logging" if called.startswith(LOGGING) else ""
+    return "logging" if function.startswith(_LOGGING) else ""
 
 
-def _sampled(found: Pauses) -> tuple[str, ...]:
-    if not found.frame:
+def _sample_evidence(stalls: Pauses) -> tuple[str, ...]:
+    if not stalls.frame:
         return ()
-    call = f", calling {found.called}" if found.called else ""
-    return (f"{found.samples} samples of the main thread in these steps found it at {found.frame}{call}.",)
+    call = f", calling {stalls.called}" if stalls.called else ""
+    return (f"{stalls.samples} samples of the main thread in these steps are at {stalls.frame}{call}.",)
 
 
-def _warming(seen: Evidence, spans: Spans, extra_ns: int) -> str:
-    """What took that long, as far as was recorded."""
-    compiled = stalled(seen.run, StallKind.COMPILE)
-    inside = sum(clip(compiled, start, end).total_ns for start, end in zip(*spans, strict=True))
-    if inside >= extra_ns / 2:
-        return "torch.compile compiles"
-    if any(loader.workers for loader in seen.run.loaders):
-        return "workers start, libraries are loaded, memory is taken"
-    return "libraries are loaded, memory is taken, the fastest kernels are looked for"
+def _warm_up_cause(evidence: Evidence, spans: Spans, extra_ns: int) -> str:
+    """Return what took that long, as far as recorded."""
+    compilations = stalled(evidence.run, StallKind.COMPILE)
+    compile_ns = sum(clip(compilations, start, end).total_ns for start, end in zip(*spans, strict=True))
+    if compile_ns >= extra_ns / 2:
+        return "torch.compile compiles the model"
+    if any(loader.workers for loader in evidence.run.loaders):
+        return "workers start, libraries load, memory is allocated"
+    return "libraries load, memory is allocated, and libraries search for the fastest kernels"
 
 
-def _fix(seen: Evidence, kind: str, found: Pauses) -> str:
-    every = RARER * (found.every or max(1, found.steps // found.count))
+def _fix(evidence: Evidence, kind: str, stalls: Pauses) -> str:
+    every = _LESS_OFTEN * (stalls.every or max(1, stalls.steps // stalls.count))
     if kind == "saving":
-        return _saved_beside(seen, every)
+        return _background_save_code(evidence, every)
     return (
-        f"def now_and_then(step, do, every={every}):  # ten times less often\n    if step % every == 0:\n        do()"
+        f"def every_n_steps(step, action, n={every}):  # ten times less often\n    if step % n == 0:\n        action()"
     )
 
 
-def _saved_beside(seen: Evidence, every: int) -> str:
-    model, optimizer = seen.names.model, seen.names.optimizer
+def _background_save_code(evidence: Evidence, every: int) -> str:
+    model, optimizer = evidence.names.model, evidence.names.optimizer
     return (
         "import threading\n"
         "import torch\n\n"
-        "def copied(value):  # a copy in host memory, which training does not change any more\n"
+        "def copy_to_host(value):  # a snapshot that training does not change\n"
         "    if torch.is_tensor(value):\n"
         '        return value.detach().to("cpu", copy=True)\n'
         "    if isinstance(value, dict):\n"
-        "        return {key: copied(each) for key, each in value.items()}\n"
-        "    return [copied(each) for each in value] if isinstance(value, list) else value\n\n"
-        f"def save_beside(step, path, every={every}):  # less often; a thread writes while training goes on\n"
+        "        return {key: copy_to_host(item) for key, item in value.items()}\n"
+        "    return [copy_to_host(item) for item in value] if isinstance(value, list) else value\n\n"
+        f"def save_in_background(step, path, every={every}):  # less often; a thread writes while training continues\n"
         "    if step % every == 0:\n"
-        f'        state = copied({{"model": {model}.state_dict(), "optimizer": {optimizer}.state_dict()}})\n'
+        f'        state = copy_to_host({{"model": {model}.state_dict(), "optimizer": {optimizer}.state_dict()}})\n'
         "        threading.Thread(target=torch.save, args=(state, path)).start()"
     )

@@ -1,4 +1,4 @@
-"""A function that is compiled again and again, and compilations that happen once."""
+"""Recompilation of a function, and compilations that happen once."""
 
 from gpulab.tables import STALLS, Kind, StallKind
 from tests.support.runs.made_runs import event, host_samples, rows, run_of, stall, stepped
@@ -8,8 +8,8 @@ AGAIN = "forward (model.py:12), again: tensor 'x' size mismatch at index 1. expe
 
 def compiled(stalls, count=12):
     step = lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
-    found = [stall(at, dur, what, StallKind.COMPILE) for at, dur, what in stalls]
-    return run_of(stepped(step, count=count), samples=host_samples(100 * count), stall_rows=rows(STALLS, found))
+    compilations = [stall(at, dur, reason, StallKind.COMPILE) for at, dur, reason in stalls]
+    return run_of(stepped(step, count=count), samples=host_samples(100 * count), stall_rows=rows(STALLS, compilations))
 
 
 def provoked_by_another_size_in_every_step():
@@ -21,8 +21,8 @@ def provoked_by_another_size_now_and_then():
 
 
 def provoked_by_something_else_that_changes():
-    what = "train_step (cell line 3), again: L['alpha'] == 0.5"
-    return compiled([(100 * step + 2, 55, what) for step in range(12)])
+    reason = "train_step (cell line 3), again: L['alpha'] == 0.5"
+    return compiled([(100 * step + 2, 55, reason) for step in range(12)])
 
 
 def spared_by_the_first_compilations():

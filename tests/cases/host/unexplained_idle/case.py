@@ -1,10 +1,10 @@
-"""A loop that waits with nobody computing, and waits that have a name."""
+"""A loop that waits while no thread computes, and waits with a known cause."""
 
 from gpulab.run import Loader
 from gpulab.tables import Kind
 from tests.support.runs.made_runs import event, host_samples, loader_call, mark, run_of, stepped
 
-ASKS = {"frame": "labels_of (cell line 4)", "called": "requests.api.get"}
+REQUEST = {"frame": "labels_of (cell line 4)", "called": "requests.api.get"}
 
 
 def waits(at):
@@ -12,16 +12,16 @@ def waits(at):
 
 
 def provoked_by_a_service_that_answers_slowly():
-    return run_of(stepped(waits), samples=host_samples(600, main=0.6, **ASKS))
+    return run_of(stepped(waits), samples=host_samples(600, main=0.6, **REQUEST))
 
 
 def provoked_beside_an_idle_gpu():
     step = lambda at: [event(Kind.KERNEL, "ampere_sgemm", at + 60, 40)]  # noqa: E731
-    return run_of(stepped(step), samples=host_samples(600, main=0.1, **ASKS))
+    return run_of(stepped(step), samples=host_samples(600, main=0.1, **REQUEST))
 
 
 def spared_where_the_main_thread_computes():
-    return run_of(stepped(waits), samples=host_samples(600, main=1.0, **ASKS))
+    return run_of(stepped(waits), samples=host_samples(600, main=1.0, **REQUEST))
 
 
 def spared_where_batches_are_waited_for():

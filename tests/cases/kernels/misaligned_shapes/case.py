@@ -7,9 +7,9 @@ BF16 = ["c10::BFloat16", "c10::BFloat16"]
 
 def products(name, dur_ms=80, shapes=((96, 3137, 64), (96, 64, 3137))):
     def step(at):
-        told = {"op": "aten::bmm", "shapes": shapes, "dtypes": BF16}
+        recorded = {"op": "aten::bmm", "shapes": shapes, "dtypes": BF16}
         waits = event(Kind.SYNC, "cudaStreamSynchronize", at + 1, dur_ms - 0.99)
-        return [*launched(name, at, dur_ms, number=round(at) + 1, **told), waits]
+        return [*launched(name, at, dur_ms, number=round(at) + 1, **recorded), waits]
 
     return stepped(step)
 

@@ -1,4 +1,4 @@
-"""A GPU is there, and the CPU computes."""
+"""A model that computes on the CPU although there is a GPU."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ def on_cpu(at):
 
 
 def run(step, *, gpus=(CARD,), models=(), activities=("cpu", "cuda"), facts=None, **more):
-    made = run_of(stepped(step), models=models, facts=facts or {"cuda": "True"}, **more)
-    recording = Recording(windows_ns=made.recording.windows_ns, activities=activities)
-    return replace(made, source=HERE, machine=Machine(gpus=gpus, cores_allowed=8.0), recording=recording)
+    plain_run = run_of(stepped(step), models=models, facts=facts or {"cuda": "True"}, **more)
+    recording = Recording(windows_ns=plain_run.recording.windows_ns, activities=activities)
+    return replace(plain_run, source=HERE, machine=Machine(gpus=gpus, cores_allowed=8.0), recording=recording)
 
 
 def provoked_by_a_model_whose_parameters_lie_on_the_cpu():

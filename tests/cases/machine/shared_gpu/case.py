@@ -11,9 +11,9 @@ FREE = Gpu(index=1, name="Made GPU", uuid="GPU-1", memory_bytes=80 << 30)
 GIB = float(1 << 30)
 
 
-def run(told, gpus=(CARD,), reserved=None, step=None):
+def run(sensors, gpus=(CARD,), reserved=None, step=None):
     usual = {"util_frac": 0.95, "memory_used_bytes": 10 * GIB}
-    samples = gpu_series(lambda _: {**usual, **told})
+    samples = gpu_series(lambda _: {**usual, **sensors})
     allocator = rows(ALLOCATOR, [] if reserved is None else [state(number, reserved) for number in range(6)])
     events = stepped(step or (lambda at: [event(Kind.KERNEL, "ampere_sgemm", at, 97)]))
     machine = Machine(gpus=gpus, cores_allowed=8.0)

@@ -1,4 +1,4 @@
-"""GPU memory asked of the driver in every step, or only where that is as it should be."""
+"""cudaMalloc calls in every step, and harmless ones."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ STEPS = 8
 
 
 def reading(step, *, device=0, allocated=10**9, reserved=2 * 10**9, split=0, peak=None, retries=0, asked=9, **more):
-    told = {
+    columns = {
         "at_ns": round(step * 100 * MS),
         "device": device,
         "allocated_bytes": allocated,
@@ -21,18 +21,18 @@ def reading(step, *, device=0, allocated=10**9, reserved=2 * 10**9, split=0, pea
         "device_allocs": asked,
         "out_of_memory": 0,
     }
-    return {**told, **more}
+    return {**columns, **more}
 
 
 def loop(calls, readings=(), only=range(STEPS)):
     """Steps of 100 ms, 60 of them on the GPU, then such calls of 10 ms each."""
 
     def step(at):
-        asked = calls if round(at / 100) in only else ()
+        calls_of_step = calls if round(at / 100) in only else ()
         return [
             event(Kind.LAUNCH, "cudaLaunchKernel", at, 1),
             event(Kind.KERNEL, "k", at + 1, 60),
-            *(event(Kind.ALLOC, name, at + 62 + 10 * number, 10) for number, name in enumerate(asked)),
+            *(event(Kind.ALLOC, name, at + 62 + 10 * number, 10) for number, name in enumerate(calls_of_step)),
         ]
 
     run = run_of(stepped(step, count=STEPS))

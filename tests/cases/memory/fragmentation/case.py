@@ -1,4 +1,4 @@
-"""A GPU that is nearly full of pieces, or of what is in use, or of a cache that has room beside it."""
+"""A nearly full GPU: fragmented, fully used, or with a harmless cache."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ STEPS = 8
 
 
 def reading(step, *, allocated=30, reserved=76, split=20, peak=55, retries=0, **more):
-    told = {
+    columns = {
         "at_ns": round(step * 100 * MS),
         "device": 0,
         "allocated_bytes": allocated * GIB,
@@ -23,13 +23,13 @@ def reading(step, *, allocated=30, reserved=76, split=20, peak=55, retries=0, **
         "device_allocs": 9,
         "out_of_memory": 0,
     }
-    return {**told, **more}
+    return {**columns, **more}
 
 
-def loop(*, capacity=80, gpus=None, **told):
+def loop(*, capacity=80, gpus=None, **values):
     run = run_of(stepped(lambda at: [event(Kind.KERNEL, "k", at, 99)], count=STEPS))
     gpus = (Gpu(index=0, name="Made GPU", memory_bytes=capacity * GIB),) if gpus is None else gpus
-    readings = [reading(step, **told) for step in range(STEPS)]
+    readings = [reading(step, **values) for step in range(STEPS)]
     return replace(run, machine=Machine(gpus=gpus), allocator_rows=rows(ALLOCATOR, readings))
 
 

@@ -1,4 +1,4 @@
-"""Memory ran out, and the code that was recorded ended with it; or it ended otherwise."""
+"""Runs that ended in an out-of-memory error, and runs that ended otherwise."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from tests.support.runs.made_runs import MS, event, rows, run_of, stepped
 GIB = 2**30
 
 
-def failure(**told):
+def failure(**changes):
     facts = {
         "message": "CUDA out of memory. Tried to allocate 4.00 GiB.",
         "device": 0,
@@ -22,18 +22,18 @@ def failure(**told):
         "phase": "forward",
         "where": "train (cell line 12)",
     }
-    return Failure(**{**facts, **told})
+    return Failure(**{**facts, **changes})
 
 
-def holder(who, kind, gib, *, device=0, tensors=1, largest="[64, 3, 224, 224] float32"):
+def holder(owner, kind, gib, *, device=0, tensors=1, largest="[64, 3, 224, 224] float32"):
     size = round(gib * GIB)
-    return {"who": who, "kind": kind, "device": device, "bytes": size, "tensors": tensors, "largest": largest}
+    return {"who": owner, "kind": kind, "device": device, "bytes": size, "tensors": tensors, "largest": largest}
 
 
-def ended(told, *holders, **more):
+def ended(failure_of_run, *holders, **more):
     loaders = (Loader(workers=2, batch_size=64, name="batches"),)
     run = run_of([event(Kind.OP, "aten::relu", 0, 5)], loaders=loaders, **more)
-    return replace(run, outcome="OutOfMemoryError", failure=told, holder_rows=rows(HOLDERS, holders))
+    return replace(run, outcome="OutOfMemoryError", failure=failure_of_run, holder_rows=rows(HOLDERS, holders))
 
 
 def provoked_by_a_batch_that_is_too_large():

@@ -1,4 +1,4 @@
-"""Eight ranks; what one of them does before it arrives, the others wait."""
+"""Eight ranks, one of which may arrive late at the collectives."""
 
 from gpulab.run import Loader
 from gpulab.tables import Kind
@@ -11,19 +11,19 @@ TO_NEXT = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send"
 
 
 def job(fetch_ms=lambda rank, step: 0, compute_ms=lambda rank, step: 60, *, kind=REDUCE, transfer_ms=5, **of_rank):
-    """Steps of 100 ms: fetch, compute, communicate until all have arrived, and update."""
+    """Steps of 100 ms: fetch, compute, communicate until all ranks have arrived, and update."""
 
     def events(rank):
         def step(at):
             number = round(at / 100)
             arrives = [fetch_ms(each, number) + compute_ms(each, number) for each in range(RANKS)]
-            mine, done = at + arrives[rank], at + max(arrives) + transfer_ms
+            arrival, done = at + arrives[rank], at + max(arrives) + transfer_ms
             fetch = fetch_ms(rank, number)
             return [
                 *([loader_call(at, fetch)] if fetch else []),
                 event(Kind.ANNOTATION, "DistributedDataParallel.forward", at + fetch, 10),
-                event(Kind.KERNEL, "ampere_sgemm", at + fetch, mine - at - fetch),
-                collective(kind[0], mine, done - mine, moves=moving(5_000_000, collective=kind[1], size=RANKS)),
+                event(Kind.KERNEL, "ampere_sgemm", at + fetch, arrival - at - fetch),
+                collective(kind[0], arrival, done - arrival, moves=moving(5_000_000, collective=kind[1], size=RANKS)),
                 event(Kind.ANNOTATION, "Optimizer.step#SGD.step", done, 1),
                 event(Kind.KERNEL, "multi_tensor_apply_kernel", done, at + 100 - done),
             ]

@@ -1,4 +1,4 @@
-"""Steps that pause now and then, and steps that are longer for other reasons."""
+"""Periodic stalls, and steps that are longer for other reasons."""
 
 import numpy as np
 
@@ -10,43 +10,41 @@ SAVE = {"frame": "train (cell line 30)", "called": "torch.serialization.save"}
 
 
 def marked(step_ms, *, fetch_ms=2.0, others=(), samples=(), **more):
-    """A run of which the marks tell the steps, and no events were recorded."""
+    """A run with step marks and no events."""
     starts = np.concatenate([[0.0], np.cumsum(step_ms)])
     marks = [mark(start, fetch_ms) for start in starts]
     more = {"loaders": [Loader(workers=0, batch_size=32), Loader(workers=0)], **more}
-    return run_of(
-        marks=sorted([*marks, *others], key=lambda each: each["start_ns"]), samples=samples, windows=[], **more
-    )
+    return run_of(marks=sorted([*marks, *others], key=lambda row: row["start_ns"]), samples=samples, windows=[], **more)
 
 
 def every(steps=60, each=10, pause_ms=100.0, step_ms=20.0):
     return [step_ms + (pause_ms if number % each == each - 1 else 0.0) for number in range(steps)]
 
 
-def within(step_ms, sample, longer_than_ms=50):
-    """Samples in the midst of the long steps."""
+def samples_in_long_steps(step_ms, sample, longer_than_ms=50):
+    """Samples in the middle of the long steps."""
     starts = np.cumsum(step_ms) - step_ms
     return [host_sample(at + 25, **sample) for at, dur in zip(starts, step_ms, strict=True) if dur > longer_than_ms]
 
 
 def provoked_by_a_checkpoint_every_ten_steps():
-    return marked(every(), samples=within(every(), SAVE))
+    return marked(every(), samples=samples_in_long_steps(every(), SAVE))
 
 
 def provoked_by_a_checkpoint_now_and_then():
     steps = [20.0] * 60
     for number in (13, 22, 41):
         steps[number] = 150.0
-    return marked(steps, samples=within(steps, SAVE))
+    return marked(steps, samples=samples_in_long_steps(steps, SAVE))
 
 
 def provoked_by_something_regular_that_is_not_known():
-    return marked(every(), samples=within(every(), {"frame": "train (cell line 31)", "called": None}))
+    return marked(every(), samples=samples_in_long_steps(every(), {"frame": "train (cell line 31)", "called": None}))
 
 
 def provoked_by_a_log_entry():
     sample = {"frame": "train (cell line 12)", "called": "torch.utils.tensorboard.writer.SummaryWriter.add_histogram"}
-    return marked(every(), samples=within(every(), sample))
+    return marked(every(), samples=samples_in_long_steps(every(), sample))
 
 
 def provoked_by_workers_that_start_with_every_pass():
@@ -111,7 +109,10 @@ def spared_by_noise():
         for _ in range(300)
     ]
     return marked(
-        noisy, samples=within(noisy, {"frame": "train (cell line 3)", "called": "torch._tensor.Tensor.backward"})
+        noisy,
+        samples=samples_in_long_steps(
+            noisy, {"frame": "train (cell line 3)", "called": "torch._tensor.Tensor.backward"}
+        ),
     )
 
 
