@@ -180,7 +180,7 @@ def _check(ready: Scene, chosen: Sequence[Chosen]) -> None:
 
 
 def draws_of(samples: int) -> tuple[Draw, ...]:
-    """Return this many random draws of the unknowns; below a dozen, only the two ends, as random ends would be noise."""
+    """Return this many random draws of the unknowns; below a dozen, only the two ends, as random ends are noise."""
     if samples < LEAST_SAMPLES:
         return Draw(otherwise=0.1), Draw(otherwise=0.9)
     return tuple(Draw(seed=number) for number in range(samples))
