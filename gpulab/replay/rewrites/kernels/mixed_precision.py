@@ -121,7 +121,7 @@ def _products(graph: Graph) -> Mask:
 
 @once
 def _activations(graph: Graph) -> Mask:
-    """Mask of passes over activations, except those that autocast keeps in float32 and those that are narrow already."""
+    """Mask of passes over activations, except those kept in float32 by autocast and those already narrow."""
     kernels = pieces_of(graph)
     return kernels.is_family(Family.STREAM, Family.COMPILED) & ~kernels.reduces & ~kernels.narrow & ~kernels.updates
 
@@ -198,7 +198,7 @@ def _product_launches(graph: Graph) -> Mask:
 
 
 def _add_scaler(graph: Graph, draw: Draw) -> Graph:
-    """Add the gradient scaler: gradients are unscaled before the optimizer step, and the host waits for the overflow check."""
+    """Add the gradient scaler: unscaling before the optimizer step, and a host wait for the overflow check."""
     first_nodes = calls(graph).opens
     last = graph.host.first[first_nodes] - 1
     first_nodes, last = first_nodes[last >= 0], last[last >= 0]

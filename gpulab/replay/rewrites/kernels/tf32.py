@@ -17,7 +17,7 @@ from gpulab.replay.rewrites.machine.other_gpu import other_gpu
 
 
 def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, inputs rounded to 10 mantissa bits.
+    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, inputs rounded to 10 bits.
 
     Models: float32 matrix kernels outside convolutions (PyTorch computes those in TF32 by default) speed up by the
     ratio of this GPU's peaks to the power 0.3 to 0.85. Combined with amp, nothing is left to gain.
@@ -25,7 +25,7 @@ def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
     Priced from: the peaks as the maker states them; NVIDIA's published examples on A100, where a ratio of 8 gave 2.6x
     for ResNet-50 and 6x for BERT.
 
-    Cannot know: how well your sizes fit, and whether 10 bits are enough.
+    Cannot know: how well your sizes fit, and whether 10 mantissa bits are enough.
     """
     if "amp" in graph.made:
         return graph
