@@ -35,9 +35,9 @@ BETWEEN = {
 }
 _CALL_KINDS = {Stop.LAUNCH: "launch", Stop.COPY_CALL: "copy_call", Stop.SYNC: "sync", Stop.ALLOC: "alloc"}
 _WORK = {Kind.COLLECTIVE: "communication", Kind.MEMCPY: "copies", Kind.MEMSET: "copies"}
-EQUAL_FRAC = 0.01  # if the device is slower by less, it keeps up with the host; only the step boundaries differ
+TIE_FRAC = 0.01  # if the device is slower by less, it keeps up with the host; only the step boundaries differ
 TENTH = 0.9
-WORTH_FRAC = 0.005  # of a step; shorter kinds are not worth two replays
+MIN_FRAC = 0.005  # of a step; shorter kinds are not worth two replays
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CriticalPath:
         totals_ns: dict[str, int] = {}
         for segment in self.segments:
             totals_ns[segment.kind] = totals_ns.get(segment.kind, 0) + segment.dur_ns
-        return dict(sorted(totals_ns.items(), key=lambda each: -each[1]))
+        return dict(sorted(totals_ns.items(), key=lambda item: -item[1]))
 
     def spans(self, kind: str | None = None, *, on_device: bool | None = None) -> Spans:
         """Spans of the path, optionally of one kind or on one side only."""
@@ -85,7 +85,7 @@ class CriticalPath:
             for each in self.segments
             if (kind is None or each.kind == kind) and (on_device is None or each.on_device is on_device)
         ]
-        return union([each.start_ns for each in selected], [each.end_ns for each in selected])
+        return union([segment.start_ns for segment in selected], [segment.end_ns for segment in selected])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def extent(timed: Timed, step: int | None = None) -> Extent:
     if graph.steps.found_by == "whole run":
         work, end = _last_work(timed, len(graph.device))
         return Extent(step, begin, end, last, work)
-    work, end = _last_work(timed, int(graph.host.first[last]))
+    work, end = _last_work(timed, int(graph.host.first_op[last]))
     return Extent(step, _previous_end(timed, step, begin), end, last, work)
 
 
@@ -139,11 +139,11 @@ def critical_path(timed: Timed, step: int | None = None) -> CriticalPath:
 def levers(timed: Timed, path: CriticalPath) -> tuple[Lever, ...]:
     """Return the gain from shortening each kind on the path, largest gain first."""
     now_ns = timed.step_ns
-    candidates = {kind: ns for kind, ns in path.by_kind.items() if ns >= WORTH_FRAC * path.step_ns and kind != QUEUE}
+    candidates = {kind: ns for kind, ns in path.by_kind.items() if ns >= MIN_FRAC * path.step_ns and kind != QUEUE}
     lengths = steps_ns([shorter(timed.graph, kind, left) for kind in candidates for left in (TENTH, 0.0)])
     gains = [
-        Lever(kind=kind, path_ns=ns, tenth_ns=max(0.0, now_ns - tenth), all_ns=max(0.0, now_ns - without))
-        for (kind, ns), tenth, without in zip(candidates.items(), lengths[::2], lengths[1::2], strict=True)
+        Lever(kind=kind, path_ns=ns, tenth_ns=max(0.0, now_ns - tenth_less), all_ns=max(0.0, now_ns - none))
+        for (kind, ns), tenth_less, none in zip(candidates.items(), lengths[::2], lengths[1::2], strict=True)
     ]
     return tuple(sorted(gains, key=lambda lever: (-lever.tenth_ns, -lever.all_ns)))
 
@@ -154,14 +154,16 @@ def shorter(graph: Graph, kind: str, left: float) -> Graph:
     if kind == LATENCY:
         return graph.with_device(latency_ns=device.latency_ns * left)
     if kind == TURN:
-        return graph.with_device(turn_ns=device.turn_ns * left)
+        return graph.with_device(gap_ns=device.gap_ns * left)
     if kind == WAIT:
-        return graph.with_host(wait_ns=host.wait_ns * left).with_device(lag_ns=device.lag_ns * left)
+        return graph.with_host(return_delay_ns=host.return_delay_ns * left).with_device(
+            awaited_delay_ns=device.awaited_delay_ns * left
+        )
     selected = families(graph) == kind
     if selected.any():
         return graph.with_device(dur_ns=np.where(selected, device.dur_ns * left, device.dur_ns))
-    calls = np.isin(host.stop, [int(stop) for stop, kind_of_call in _CALL_KINDS.items() if kind_of_call == kind])
-    return graph.scaled_before({kind: left}).with_host(own_ns=np.where(calls, host.own_ns * left, host.own_ns))
+    calls = np.isin(host.kind, [int(stop) for stop, kind_of_call in _CALL_KINDS.items() if kind_of_call == kind])
+    return graph.scaled_before({kind: left}).with_host(call_ns=np.where(calls, host.call_ns * left, host.call_ns))
 
 
 @once
@@ -184,7 +186,7 @@ def device_paces(timed: Timed) -> bool:
     if graph.steps.found_by == "whole run":
         return bool(_last_work(timed, len(graph.device))[1] > timed.ends_ns[graph.step_last[-1]])
     burst = graph.steps.burst
-    return typical(timed.device_steps_ns, burst) > (1 + EQUAL_FRAC) * typical(timed.host_steps_ns, burst)
+    return typical(timed.device_steps_ns, burst) > (1 + TIE_FRAC) * typical(timed.host_steps_ns, burst)
 
 
 def _last_work(timed: Timed, until: int) -> tuple[int, float]:
@@ -197,7 +199,7 @@ def _last_work(timed: Timed, until: int) -> tuple[int, float]:
 
 
 def _previous_end(timed: Timed, step: int, otherwise: float) -> float:
-    since = int(timed.graph.host.first[timed.graph.step_first[step]])
+    since = int(timed.graph.host.first_op[timed.graph.step_first[step]])
     _, end = _last_work(timed, since)
     return end if end > NEVER / 2 else otherwise
 
@@ -234,10 +236,10 @@ class _Walk:
         """Add a device op; return what it started after: the host node that launched it, or another op."""
         device, timed = self._device, self._timed
         self._add(timed.device_start_ns[work], self._families[work], True, work)
-        call, before, after = int(device.call[work]), int(device.before[work]), int(device.after[work])
+        call, before, after = int(device.call[work]), int(device.previous_op[work]), int(device.awaited_op[work])
         launched = timed.begins_ns[call] + device.latency_ns[work] if call != NONE else NEVER
-        ready = timed.device_end_ns[before] + device.turn_ns[work] if before != NONE else NEVER
-        other = timed.device_end_ns[after] + device.lag_ns[work] if after != NONE else NEVER
+        ready = timed.device_end_ns[before] + device.gap_ns[work] if before != NONE else NEVER
+        other = timed.device_end_ns[after] + device.awaited_delay_ns[work] if after != NONE else NEVER
         if call != NONE and launched >= max(ready, other):
             self._add(timed.begins_ns[call], LATENCY, True, work)
             return call, NONE
@@ -253,17 +255,17 @@ class _Walk:
     def _add_host_call(self, stop: int) -> int:
         """Add a host call; return the device op it waited for, or -1."""
         host, timed = self._host, self._timed
-        wait, room = int(host.wait[stop]), int(host.room[stop])
-        own_end = timed.begins_ns[stop] + host.own_ns[stop]
-        ready = timed.device_end_ns[wait] + host.wait_ns[stop] if wait != NONE else NEVER
-        queue_free = timed.device_end_ns[room] + host.room_ns[stop] if room != NONE else NEVER
+        wait, queue_op = int(host.awaited_op[stop]), int(host.queue_op[stop])
+        own_end = timed.begins_ns[stop] + host.call_ns[stop]
+        ready = timed.device_end_ns[wait] + host.return_delay_ns[stop] if wait != NONE else NEVER
+        queue_free = timed.device_end_ns[queue_op] + host.queue_delay_ns[stop] if queue_op != NONE else NEVER
         if ready > own_end and ready >= queue_free:
             self._add(timed.device_end_ns[wait], WAIT, False, stop)
             return wait
         if queue_free > own_end:
-            self._add(timed.device_end_ns[room], QUEUE, False, stop)
-            return room
-        self._add(timed.begins_ns[stop], _CALL_KINDS.get(Stop(int(host.stop[stop])), "python"), False, stop)
+            self._add(timed.device_end_ns[queue_op], QUEUE, False, stop)
+            return queue_op
+        self._add(timed.begins_ns[stop], _CALL_KINDS.get(Stop(int(host.kind[stop])), "python"), False, stop)
         return NONE
 
     def _add_host_work(self, stop: int) -> int:

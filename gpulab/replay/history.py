@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SHRUNK = 5.0  # prior: counts like this many earlier predictions without any error
-COVERED = 80  # per cent of earlier errors that a range must cover
+PRIOR_COUNT = 5.0  # prior: counts like this many earlier predictions without any error
+COVERED_PERCENT = 80  # per cent of earlier errors that a range must cover
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class History:
         if not measured:
             return Learned()
         errors = [abs(float(np.log(each.measured_ns / each.predicted_ns))) for each in measured]
-        trust = len(measured) / (len(measured) + SHRUNK)
-        return Learned(trust * float(np.percentile(errors, COVERED)), len(measured))
+        trust = len(measured) / (len(measured) + PRIOR_COUNT)
+        return Learned(trust * float(np.percentile(errors, COVERED_PERCENT)), len(measured))
 
 
 NO_HISTORY = History()

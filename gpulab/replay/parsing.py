@@ -38,7 +38,7 @@ def is_change(word: str) -> bool:
 def in_order(changes: Iterable[Chosen]) -> tuple[Chosen, ...]:
     """Sort rewrites into catalogue order."""
     position = {rewrite.name: number for number, rewrite in enumerate(REWRITES)}
-    return tuple(sorted(changes, key=lambda each: position[each.rewrite.name]))
+    return tuple(sorted(changes, key=lambda change: position[change.rewrite.name]))
 
 
 def _normalise(name: str) -> str:

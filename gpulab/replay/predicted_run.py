@@ -93,16 +93,18 @@ def _clock(timed: Timed) -> Clock:
     """Return the function that maps recorded times to predicted times."""
     graph, host = timed.graph, timed.graph.host
     last = int(host.event[-1])
-    last_end = host.at_ns[-1] + (float(graph.run.event_rows["dur_ns"][last]) if last >= 0 else 0.0)
-    ends = np.append(host.from_ns[1:], last_end)
+    last_end = host.start_ns[-1] + (float(graph.run.event_rows["dur_ns"][last]) if last >= 0 else 0.0)
+    ends = np.append(host.previous_end_ns[1:], last_end)
     parts = []
     for part, spans in graph.part_spans.items():
         coverage = Coverage.of(spans)
-        recorded_ns = coverage.within(host.from_ns.astype(np.int64), host.at_ns.astype(np.int64)).astype(float)
+        recorded_ns = coverage.within(host.previous_end_ns.astype(np.int64), host.start_ns.astype(np.int64)).astype(
+            float
+        )
         longer = np.divide(host.before_ns[part], recorded_ns, out=np.ones(len(recorded_ns)), where=recorded_ns > 0) - 1
         if longer.any():
             parts.append((coverage, longer))
-    track = _HostTimes(host.at_ns, ends, timed.begins_ns, timed.ends_ns, tuple(parts))
+    track = _HostTimes(host.start_ns, ends, timed.begins_ns, timed.ends_ns, tuple(parts))
 
     def to_predicted(times: Ints) -> Ints:
         unique_times, inverse = np.unique(np.asarray(times, np.int64), return_inverse=True)
@@ -120,8 +122,8 @@ def _events_in_interval(timed: Timed, between_ns: tuple[float, float] | None) ->
     start, end = between_ns
     first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.ends_ns), start)) - 1)
     last = int(np.searchsorted(np.maximum.accumulate(timed.begins_ns), end, side="right"))
-    until = host.at_ns[last] if last < len(host) else np.inf
-    remaining: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.from_ns[first])
+    until = host.start_ns[last] if last < len(host) else np.inf
+    remaining: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.previous_end_ns[first])
     remaining[device.event] = (timed.device_start_ns <= end) & (timed.device_end_ns >= start)
     return remaining
 
@@ -150,8 +152,8 @@ def _events(timed: Timed, to_predicted: Clock, remaining: Mask) -> tuple[Rows, M
 def _removed_calls(timed: Timed, remaining: Mask) -> Ints:
     """Events of calls that waited, copied or allocated, but now cost nothing and launch nothing."""
     graph, host = timed.graph, timed.graph.host
-    calls = np.isin(host.stop, (Stop.SYNC, Stop.COPY_CALL, Stop.ALLOC)) & (host.event >= 0)
-    calls &= (timed.ends_ns - timed.begins_ns < 1.0) & (host.own_ns <= 0)
+    calls = np.isin(host.kind, (Stop.SYNC, Stop.COPY_CALL, Stop.ALLOC)) & (host.event >= 0)
+    calls &= (timed.ends_ns - timed.begins_ns < 1.0) & (host.call_ns <= 0)
     busy = np.zeros(len(host) + 1, bool)
     busy[graph.device.call[remaining[graph.device.event]]] = True
     calls &= ~busy[:-1]
@@ -195,10 +197,10 @@ def _marks(run: Run, to_predicted: Clock) -> Rows:
 def _device_marks(timed: Timed) -> Rows:
     """Step marks for a device-bound run: a step ends when the device work launched in it ends."""
     graph = timed.graph
-    marks = np.flatnonzero(graph.host.stop == Stop.MARK)
-    reach = np.maximum.accumulate(np.where(graph.device.call >= 0, timed.device_end_ns, NEVER))
-    called = graph.host.first[marks]
-    at = np.where(called > 0, reach[np.maximum(called - 1, 0)], NEVER)
+    marks = np.flatnonzero(graph.host.kind == Stop.MARK)
+    latest_end = np.maximum.accumulate(np.where(graph.device.call >= 0, timed.device_end_ns, NEVER))
+    first_op = graph.host.first_op[marks]
+    at = np.where(first_op > 0, latest_end[np.maximum(first_op - 1, 0)], NEVER)
     at = np.unique(np.rint(np.where(at > NEVER / 2, at, timed.begins_ns[marks])).astype(np.int64))
     columns: Mapping[str, Any] = {column.name: np.full(len(at), -1) for column in MARKS.columns}
     kinds = np.full(len(at), int(MarkKind.USER))

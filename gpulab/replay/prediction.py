@@ -210,13 +210,13 @@ def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draws: Sequence[Draw]) -> 
 
 
 def _range(
-    ready: Scene, likely_ns: float, drawn: tuple[float, float], grade: str, spread: float
+    ready: Scene, likely_ns: float, drawn_range: tuple[float, float], grade: str, spread: float
 ) -> tuple[float, float]:
     """Widen the drawn range to the minimum that grade and past errors require, and by the errors of the replay."""
     # The error is a fraction of the saving, but at most that fraction of twice the remaining time.
     uncertain_ns = min(abs(ready.step_ns - likely_ns), 2 * likely_ns)
     min_half_width = GRADES[grade][1] * uncertain_ns + (NOISE_GPU if ready.graph.on_gpu else NOISE_CPU) * likely_ns
     widening = ready.quality.widening
-    below = max((likely_ns - drawn[0]) * widening, min_half_width, spread * likely_ns)
-    above = max((drawn[1] - likely_ns) * widening, min_half_width, spread * likely_ns)
+    below = max((likely_ns - drawn_range[0]) * widening, min_half_width, spread * likely_ns)
+    above = max((drawn_range[1] - likely_ns) * widening, min_half_width, spread * likely_ns)
     return likely_ns - below, likely_ns + above

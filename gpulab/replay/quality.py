@@ -14,12 +14,12 @@ from gpulab.replay.sweep import swept, typical
 from gpulab.wording import percent
 
 REPLAY_ERROR = 0.02  # maximum error of an unchanged replay, as a fraction of the step
-UNEXPLAINED_FRAC = 0.10  # of the time: device work idle for no recorded reason
-CROSSED_FRAC = 0.05  # of the time: two threads in device calls at once
-LOST_FRAC = 0.10  # of device work: its launch was not recorded, so it cannot be moved
-SECOND_STREAM_FRAC = 0.01  # of device work: less than this on other streams has no effect
+MAX_UNEXPLAINED_FRAC = 0.10  # of the time: device work idle for no recorded reason
+MAX_CONCURRENT_FRAC = 0.05  # of the time: two threads in device calls at once
+MAX_LOST_FRAC = 0.10  # of device work: its launch was not recorded, so it cannot be moved
+MIN_OTHER_STREAMS_FRAC = 0.01  # of device work: less than this on other streams has no effect
 UNSURE_FRAC = 0.20  # of the median step: its own uncertainty
-FEW = 3
+FEW_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Quality:
     def widening(self) -> float:
         """Factor by which a range must be wider because the replay is not exact."""
         uncertainty = abs(self.generic_error) + self.unexplained_frac / 2 + self.step_error / 2
-        return 1.0 + uncertainty + (0.25 if self.steps < FEW else 0.0)
+        return 1.0 + uncertainty + (0.25 if self.steps < FEW_STEPS else 0.0)
 
 
 def quality(graph: Graph) -> Quality:
@@ -47,9 +47,9 @@ def quality(graph: Graph) -> Quality:
     replayed, usual = swept(graph), swept(generic(graph))
     burst = graph.steps.burst
     first, last = graph.step_first, graph.step_last
-    recorded = (graph.host.at_ns[last] - graph.host.at_ns[first]).astype(float)
+    recorded = (graph.host.start_ns[last] - graph.host.start_ns[first]).astype(float)
     error = typical(replayed.host_steps_ns, burst) / max(1.0, typical(recorded, burst)) - 1
-    span = max(graph.host.at_ns[-1], graph.device.end_ns.max(initial=0.0)) - graph.host.at_ns[0]
+    span = max(graph.host.start_ns[-1], graph.device.end_ns.max(initial=0.0)) - graph.host.start_ns[0]
     if len(graph.device):
         error = max(error, (replayed.device_end_ns.max() - graph.device.end_ns.max()) / max(1.0, span), key=abs)
     errors = {
@@ -75,7 +75,7 @@ def _median_error(graph: Graph) -> float:
 
 
 def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
-    if graph.guessed and _other_streams_share(graph) > SECOND_STREAM_FRAC:
+    if graph.guessed and _other_streams_share(graph) > MIN_OTHER_STREAMS_FRAC:
         return (
             "the GPU uses several streams, and the waits between them were not recorded",
             "record again with a PyTorch whose profiler has synchronisation events (%%gpuprofile turns them on)",
@@ -86,12 +86,12 @@ def _refusal(graph: Graph, errors: dict[str, float]) -> tuple[str | None, str]:
             f"the replay does not reproduce the recording: its step is {percent(abs(error), 1)} {direction}",
             "record more steps, with no other programs running",
         )
-    if errors["unexplained_frac"] > UNEXPLAINED_FRAC:
+    if errors["unexplained_frac"] > MAX_UNEXPLAINED_FRAC:
         share = percent(errors["unexplained_frac"])
         return f"GPU work was idle for {share} of the time, and the recording does not show why", "record again"
-    if (lost := launches_lost(graph)) > LOST_FRAC:
+    if (lost := launches_lost(graph)) > MAX_LOST_FRAC:
         return f"the launches of {percent(lost)} of the GPU work were not recorded", "record again"
-    if errors["crossed_frac"] > CROSSED_FRAC:
+    if errors["crossed_frac"] > MAX_CONCURRENT_FRAC:
         return (
             "several threads called the GPU at the same time, and their order is unknown",
             "record one process at a time",

@@ -67,7 +67,7 @@ def _shares_inside(graph: Graph, spans: Spans, device_only: bool) -> Inside:
     device = _extrapolated(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
     if device_only:
         return Inside(device)
-    return Inside(device, share(graph.host.at_ns, graph.host.own_ns), graph.within(spans))
+    return Inside(device, share(graph.host.start_ns, graph.host.call_ns), graph.within(spans))
 
 
 def _extrapolated(graph: Graph, spans: Spans, device: Floats) -> Floats:
@@ -93,4 +93,4 @@ def _scaled(graph: Graph, inside: Inside, share: float) -> Graph:
     if inside.own is None:
         return graph
     graph = graph.scaled_before({part: 1 - removed * fraction for part, fraction in inside.before.items()})
-    return graph.with_host(own_ns=graph.host.own_ns * (1 - removed * inside.own))
+    return graph.with_host(call_ns=graph.host.call_ns * (1 - removed * inside.own))

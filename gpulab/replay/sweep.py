@@ -41,7 +41,7 @@ class Timed:
         if not len(self.device_end_ns):
             return np.zeros(len(graph.step_first))
         reach = np.maximum.accumulate(np.where(graph.device.call >= 0, self.device_end_ns, NEVER))
-        until, since = graph.host.first[graph.step_last], graph.host.first[graph.step_first]
+        until, since = graph.host.first_op[graph.step_last], graph.host.first_op[graph.step_first]
         ends: Floats = np.where(until > 0, reach[np.maximum(until - 1, 0)], NEVER)
         begins = np.where(since > 0, reach[np.maximum(since - 1, 0)], NEVER)
         begins = np.where(begins > NEVER / 2, begins, self.ends_ns[graph.step_first])
@@ -90,9 +90,9 @@ def swept(graph: Graph) -> Timed:
     if len(device):
         ends, starts, done = _sweep(host, device, before)
     else:
-        ends = host.at_ns[0] + np.cumsum(before + host.own_ns)
+        ends = host.start_ns[0] + np.cumsum(before + host.call_ns)
         starts = done = np.empty(0)
-    begins = np.append(host.at_ns[:1], ends[:-1]) + before
+    begins = np.append(host.start_ns[:1], ends[:-1]) + before
     return Timed(graph, begins, ends, starts, done)
 
 
@@ -101,12 +101,21 @@ def _sweep(host: Host, device: Device, before: Floats) -> tuple[Floats, Floats, 
     fixed = device.call < 0
     done = np.where(fixed, device.end_ns, NEVER).tolist()
     starts = np.where(fixed, device.start_ns, NEVER).tolist()
-    columns = (before, host.own_ns, host.wait, host.wait_ns, host.room, host.room_ns, host.first[:-1], host.first[1:])
-    dur, latency, turn, lag = (
-        each.tolist() for each in (device.dur_ns, device.latency_ns, device.turn_ns, device.lag_ns)
+    columns = (
+        before,
+        host.call_ns,
+        host.awaited_op,
+        host.return_delay_ns,
+        host.queue_op,
+        host.queue_delay_ns,
+        host.first_op[:-1],
+        host.first_op[1:],
     )
-    earlier, other = device.before.tolist(), device.after.tolist()
-    ends, end = [], float(host.at_ns[0])
+    dur, latency, turn, lag = (
+        each.tolist() for each in (device.dur_ns, device.latency_ns, device.gap_ns, device.awaited_delay_ns)
+    )
+    earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
+    ends, end = [], float(host.start_ns[0])
     for work_before, own_ns, wait, wait_ns, queue_wait, queue_ns, first, last in zip(
         *(each.tolist() for each in columns), strict=True
     ):

@@ -42,7 +42,7 @@ def check(path):
 @given(calls, st.floats(0.1, 3), st.floats(0.1, 3))
 def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
     made = timed(run_like(loop)).graph
-    changed = made.with_device(dur_ns=made.device.dur_ns * gpu).with_host(own_ns=made.host.own_ns * host)
+    changed = made.with_device(dur_ns=made.device.dur_ns * gpu).with_host(call_ns=made.host.call_ns * host)
     changed = changed.scaled_before(dict.fromkeys(changed.host.before_ns, host))
     for step in (None, *range(len(made.step_first))):
         check(critical_path(swept(changed), step))
@@ -69,7 +69,7 @@ def test_a_path_does_not_get_shorter_by_more_than_what_is_taken_from_it(loop, le
 
 def off_before(made, path, off, left):
     """How much device work before the step was made shorter: the backlog that a step may inherit."""
-    before = np.arange(len(off)) < made.graph.host.first[made.graph.step_first[path.step]]
+    before = np.arange(len(off)) < made.graph.host.first_op[made.graph.step_first[path.step]]
     return float((made.graph.device.dur_ns * (1 - left))[before & off].sum())
 
 

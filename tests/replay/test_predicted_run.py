@@ -62,7 +62,7 @@ def test_unchanged_it_is_the_recording(loop):
 def test_changed_its_events_keep_their_order_and_its_steps_are_the_replayed_ones(loop, gpu, host):
     run = run_like(loop, steps=8)
     base = graph(run)
-    changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(own_ns=base.host.own_ns * host)
+    changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(call_ns=base.host.call_ns * host)
     made = swept(changed.scaled_before(dict.fromkeys(changed.host.before_ns, host)))
     then = emitted(made)
     assert (then.event_rows["dur_ns"] >= 0).all()

@@ -32,7 +32,7 @@ calls = loops()
 def test_without_a_change_everything_is_where_it_was(loop):
     made = graph(run_like(loop))
     again = swept(made)
-    assert np.abs(again.begins_ns - made.host.at_ns).max() < 2
+    assert np.abs(again.begins_ns - made.host.start_ns).max() < 2
     assert np.abs(again.device_end_ns - made.device.end_ns).max() < 2
 
 
@@ -41,14 +41,14 @@ def test_without_a_change_everything_is_where_it_was(loop):
 def test_a_faster_or_slower_machine_is_what_such_a_machine_does(loop, gpu, host):
     made = graph(run_like(loop, steps=20))
     changed = made.with_device(dur_ns=made.device.dur_ns * gpu)
-    changed = changed.with_host(own_ns=changed.host.own_ns * host)
+    changed = changed.with_host(call_ns=changed.host.call_ns * host)
     changed = changed.scaled_before(dict.fromkeys(changed.host.before_ns, host))
     assert swept(changed).step_ns / 1e6 == pytest.approx(step_ms(loop, gpu=gpu, host=host), rel=0.02)
 
 
 def test_a_synchronisation_left_out_lets_the_host_run_ahead():
     made = graph(run_like(LOGGING, steps=20))
-    free = made.with_host(wait=np.full(len(made.host), NONE))
+    free = made.with_host(awaited_op=np.full(len(made.host), NONE))
     assert swept(free).step_ns / 1e6 == pytest.approx(step_ms(LOGGING, blocking=False), rel=0.03)
     assert swept(free).step_ns < 0.9 * swept(made).step_ns
 
@@ -57,7 +57,7 @@ def test_a_synchronisation_left_out_lets_the_host_run_ahead():
 def test_a_full_launch_queue_holds_the_host_back_until_the_gpu_is_faster_than_it(gpu):
     loop = [Call(host_us=5.0, kernel_us=40.0)] * 400  # 3200 launches, of which 1024 may be outstanding
     made = graph(run_like(loop, steps=8))
-    assert (made.host.room >= 0).any()
+    assert (made.host.queue_op >= 0).any()
     faster = swept(made.with_device(dur_ns=made.device.dur_ns * gpu))
     assert faster.step_ns / 1e6 == pytest.approx(step_ms(loop, steps=20, gpu=gpu), rel=0.02)
 
@@ -65,7 +65,9 @@ def test_a_full_launch_queue_holds_the_host_back_until_the_gpu_is_faster_than_it
 def test_without_that_queue_a_busy_gpu_would_seem_to_be_limited_by_the_host():
     loop = [Call(host_us=5.0, kernel_us=40.0)] * 400
     made = graph(run_like(loop, steps=8))
-    endless = made.with_host(room=np.full(len(made.host), NONE), own_ns=np.diff(made.host.at_ns, append=0).clip(0))
+    endless = made.with_host(
+        queue_op=np.full(len(made.host), NONE), call_ns=np.diff(made.host.start_ns, append=0).clip(0)
+    )
     half = endless.with_device(dur_ns=made.device.dur_ns / 2)
     assert swept(half).host_steps_ns[1:].mean() > 1.5 * step_ms(loop, steps=20, gpu=0.5) * 1e6
 
@@ -79,7 +81,7 @@ def test_what_costs_less_never_makes_a_step_longer(loop, one, other):
         lambda factor: made.with_device(dur_ns=made.device.dur_ns * factor),
         lambda factor: made.scaled_before({"dispatch": factor, "glue": factor, "python": factor}),
         lambda factor: made.scaled_before({"loader": factor}),
-        lambda factor: made.with_host(own_ns=made.host.own_ns * factor),
+        lambda factor: made.with_host(call_ns=made.host.call_ns * factor),
     ):
         assert swept(change(low)).step_ns <= swept(change(high)).step_ns + 1
 
@@ -91,7 +93,7 @@ def test_no_step_is_shorter_than_its_host_or_its_gpu_alone(loop):
     whole = swept(made).step_ns
     host = swept(made.with_device(dur_ns=made.device.dur_ns * 0)).step_ns
     gpu = swept(
-        made.scaled_before(dict.fromkeys(made.host.before_ns, 0.0)).with_host(own_ns=made.host.own_ns * 0)
+        made.scaled_before(dict.fromkeys(made.host.before_ns, 0.0)).with_host(call_ns=made.host.call_ns * 0)
     ).step_ns
     assert host <= whole + 1
     assert gpu <= whole + 1
@@ -178,7 +180,7 @@ def test_a_gpu_twice_as_fast_halves_the_step_of_a_busy_v100(recorded):
 def test_recorded_waits_between_streams_are_replayed(recorded):
     made = graph(gpulab.load(recorded("cuda_event_sync_multi_stream.json.gz")))
     assert not made.guessed
-    assert (made.device.after >= 0).sum() == 1
+    assert (made.device.awaited_op >= 0).sum() == 1
 
 
 def test_a_run_on_a_cpu_is_a_track_without_device_work():
@@ -217,7 +219,7 @@ def test_many_graphs_swept_at_once_are_what_each_is_alone(loop, count):
 
 def test_graphs_that_wait_for_different_work_are_swept_each_by_itself():
     made = graph(run_like(LOGGING))
-    free = made.with_host(wait=np.full(len(made.host), NONE))
+    free = made.with_host(awaited_op=np.full(len(made.host), NONE))
     assert steps_ns([made, free] * 5) == [swept(made).step_ns, swept(free).step_ns] * 5
 
 

@@ -55,7 +55,7 @@ def _least_share(graph: Graph) -> float:
     """Return the smallest possible real share of call cost, if recording added its maximum to each event."""
     inside = graph.step_of >= 0
     calls_ns = sum(float(graph.host.before_ns[part][inside].sum()) for part in CALLING if part in graph.host.before_ns)
-    calls_ns += float(graph.host.own_ns[inside].sum())
+    calls_ns += float(graph.host.call_ns[inside].sum())
     recorded = len(in_interior(graph.run.event_rows.of_kind(Kind.OP, *RUNTIME_KINDS), graph.steps.by_host))
     overhead_ns = recorded * (ADDED_GPU_NS if graph.on_gpu else ADDED_CPU_NS)
     return min(MOST, max(LEAST, 1 - overhead_ns / max(1.0, calls_ns)))
@@ -63,13 +63,13 @@ def _least_share(graph: Graph) -> float:
 
 def with_calling(graph: Graph, share: float) -> Graph:
     """Return the graph with the cost of calls multiplied."""
-    return graph.scaled_before(dict.fromkeys(CALLING, share)).with_host(own_ns=graph.host.own_ns * share)
+    return graph.scaled_before(dict.fromkeys(CALLING, share)).with_host(call_ns=graph.host.call_ns * share)
 
 
 def with_all(graph: Graph, factor: float) -> Graph:
     """Return the graph with all host work multiplied."""
     scaled = graph.scaled_before(dict.fromkeys(graph.host.before_ns, factor))
-    return scaled.with_host(own_ns=graph.host.own_ns * factor)
+    return scaled.with_host(call_ns=graph.host.call_ns * factor)
 
 
 def _bisect(step_ns: Callable[[float], float], target: float, low: float, high: float) -> float:

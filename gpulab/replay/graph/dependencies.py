@@ -21,10 +21,10 @@ CLOCKS_NS = 1_000  # host and device clocks agree to about a microsecond
 SHORT_NS = 2_000  # a call as short as this waited for nothing
 QUEUE = 1022  # capacity of a CUDA context's launch queue; the next launch call blocks
 QUEUE_FACT = "launch_queue"  # name of the fact that holds another capacity
-FULL = 1000  # if more launches were outstanding, their maximum shows the capacity
+MIN_OBSERVED_CAPACITY = 1000  # if more launches were outstanding, their maximum shows the capacity
 AFTER_NS = 15_000  # an op that starts this soon after an op of another stream may have waited for it
 EARLY_NS = 25_000  # provided it was launched at least this long before
-LOOKED_AT = 64  # maximum number of candidates to skip because they were launched too late
+MAX_CANDIDATES = 64  # maximum number of candidates to skip because they were launched too late
 
 
 def host_waits(run: Run, track: Track) -> tuple[Ints, Floats]:
@@ -55,7 +55,7 @@ def _last_ended_during(track: Track, stops: Ints) -> Ints:
     order = np.argsort(end, kind="stable")
     position = np.searchsorted(end[order], track.end_ns[stops] + CLOCKS_NS, side="right") - 1
     open_calls = np.flatnonzero(position >= 0)
-    for _ in range(LOOKED_AT):
+    for _ in range(MAX_CANDIDATES):
         candidate = order[position[open_calls]]
         launched_before = launched_at[candidate] <= start[open_calls]
         fits = (
@@ -89,9 +89,9 @@ def _inferred(track: Track, stream: Ints, before: Ints, latency_ns: float, after
     start, end = track.work.start_ns, track.work.end_ns
     launched_at = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], start)
     stream_free = np.where(before >= 0, end[np.maximum(before, 0)], np.iinfo(np.int64).min // 2)
-    late = start > np.maximum(launched_at + max(3 * latency_ns, EARLY_NS), stream_free + 10_000)
+    is_late = start > np.maximum(launched_at + max(3 * latency_ns, EARLY_NS), stream_free + 10_000)
     order = np.argsort(end, kind="stable")
-    waiters = np.flatnonzero(late)
+    waiters = np.flatnonzero(is_late)
     position = np.searchsorted(end[order], start[waiters] + CLOCKS_NS // 2, side="right") - 1
     for _ in range(6):
         candidate = order[np.maximum(position, 0)]
@@ -177,18 +177,18 @@ def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
     host. `queue`: the capacity in this run, if known.
     """
     count = len(track.stop)
-    target, delay, own = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
+    target, delay, own_ns = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
     calls = np.flatnonzero(track.first[1:] > track.first[:-1])
     if not len(calls):
-        return target, delay, own
+        return target, delay, own_ns
     last = track.first[1:][calls] - 1
     ends = track.work.end_ns[last]
     launched_at = track.at_ns[calls]
     outstanding = np.arange(1, len(calls) + 1) - np.searchsorted(np.sort(ends), launched_at, side="right")
     most_outstanding = int(outstanding.max())
-    size = queue or (most_outstanding - 1 if most_outstanding >= FULL else QUEUE)
+    size = queue or (most_outstanding - 1 if most_outstanding >= MIN_OBSERVED_CAPACITY else QUEUE)
     if len(calls) <= size:
-        return target, delay, own
+        return target, delay, own_ns
     queued = calls[size:]
     target[queued] = last[:-size]
     freed = track.work.end_ns[target[queued]]
@@ -197,5 +197,5 @@ def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
     blocked = full & (track.dur_ns[queued] > 3 * usual)
     slack = (track.end_ns[queued] - freed).astype(float)
     delay[queued] = np.where(blocked, slack, np.minimum(slack, 0.0))
-    own[queued[blocked]] = usual
-    return target, delay, own
+    own_ns[queued[blocked]] = usual
+    return target, delay, own_ns

@@ -5,8 +5,8 @@ before each of them, by part of the ledger. Threads that launch alternately (the
 Without a GPU there are no device ops: the host computes, and the track is everything.
 
     host    begins(i) = ends(i-1) + before(i)
-            ends(i)   = max(begins(i) + own(i), awaited device op + its delay, free slot in the queue + its delay)
-    device  starts(k) = max(its launch begins + latency, previous op on its stream + turn, awaited op of another + lag)
+            ends(i)   = max(begins(i) + call(i), awaited device op + its delay, free slot in the queue + its delay)
+    device  starts(k) = max(its launch begins + latency, previous op on its stream + gap, awaited op + its delay)
 
 A rewrite is a function from a graph to a graph: it changes costs and removes waits, never the order. Times are float64
 nanoseconds, because modelled times are not integers.
@@ -51,20 +51,20 @@ class Stop(IntEnum):
 class Host:
     """The host track: one entry per host node, in order of time."""
 
-    stop: Ints  # a Stop
+    kind: Ints  # a Stop
     event: Ints  # row of the events table; -1 if the node is not an event
-    from_ns: Floats  # end of the previous node in the recording
-    at_ns: Floats  # its start in the recording
+    previous_end_ns: Floats  # end of the previous node in the recording
+    start_ns: Floats  # its start in the recording
     before_ns: Mapping[str, Floats]  # host work since the previous node, by part; "overlap" may be negative
-    own_ns: Floats  # cost of the call if it does not wait
-    wait: Ints  # index of the device op that must end before it returns
-    wait_ns: Floats  # delay from that end to the return
-    room: Ints  # index of the device op that must end before the launch queue has a free slot
-    room_ns: Floats
-    first: Ints  # node i launches the device ops first[i] .. first[i + 1]
+    call_ns: Floats  # cost of the call if it does not wait
+    awaited_op: Ints  # index of the device op that must end before it returns
+    return_delay_ns: Floats  # delay from that end to the return
+    queue_op: Ints  # index of the device op that must end before the launch queue has a free slot
+    queue_delay_ns: Floats
+    first_op: Ints  # node i launches the device ops first[i] .. first[i + 1]
 
     def __len__(self) -> int:
-        return len(self.stop)
+        return len(self.kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,10 +75,10 @@ class Device:
     dur_ns: Floats
     call: Ints  # the host node that launched it; -1: not recorded, so it keeps its time
     latency_ns: Floats  # from the start of the launch to the start of the op, on an idle device
-    before: Ints  # the previous op on its stream
-    turn_ns: Floats  # gap after the previous op
-    after: Ints  # the op of another stream it waits for
-    lag_ns: Floats
+    previous_op: Ints  # the previous op on its stream
+    gap_ns: Floats  # gap after the previous op
+    awaited_op: Ints  # the op of another stream it waits for
+    awaited_delay_ns: Floats
     start_ns: Floats  # its start in the recording
 
     def __len__(self) -> int:
@@ -144,15 +144,19 @@ class Graph:
 
     def without_calls(self, stops: NDArray[Any]) -> Graph:
         """Return the graph where these calls cost nothing and wait for nothing; `stops` is a mask or an index."""
-        own_ns, wait, wait_ns = self.host.own_ns.copy(), self.host.wait.copy(), self.host.wait_ns.copy()
-        own_ns[stops], wait[stops], wait_ns[stops] = 0.0, NONE, 0.0
-        return self.with_host(own_ns=own_ns, wait=wait, wait_ns=wait_ns)
+        call_ns, awaited_op, return_delay_ns = (
+            self.host.call_ns.copy(),
+            self.host.awaited_op.copy(),
+            self.host.return_delay_ns.copy(),
+        )
+        call_ns[stops], awaited_op[stops], return_delay_ns[stops] = 0.0, NONE, 0.0
+        return self.with_host(call_ns=call_ns, awaited_op=awaited_op, return_delay_ns=return_delay_ns)
 
     def without_work(self, work: NDArray[Any]) -> Graph:
         """Return the graph where these device ops take no time and leave no gap on their stream."""
-        dur, turn = self.device.dur_ns.copy(), self.device.turn_ns.copy()
-        dur[work], turn[work] = 0.0, np.minimum(turn[work], 0.0)
-        return self.with_device(dur_ns=dur, turn_ns=turn)
+        dur_ns, gap_ns = self.device.dur_ns.copy(), self.device.gap_ns.copy()
+        dur_ns[work], gap_ns[work] = 0.0, np.minimum(gap_ns[work], 0.0)
+        return self.with_device(dur_ns=dur_ns, gap_ns=gap_ns)
 
     def scaled_before(self, factors: Mapping[str, float | Floats]) -> Graph:
         """Return the graph with host work of these parts multiplied, by one factor for all nodes or one per node."""
@@ -177,7 +181,7 @@ class Graph:
             if part not in self.part_spans:
                 continue
             part_inside = Coverage.of(intersect(self.part_spans[part], spans))
-            start, end = self.host.from_ns.astype(np.int64), self.host.at_ns.astype(np.int64)
+            start, end = self.host.previous_end_ns.astype(np.int64), self.host.start_ns.astype(np.int64)
             inside = part_inside.within(start, end)
             total = Coverage.of(self.part_spans[part]).within(start, end)
             shares[part] = np.divide(inside, total, out=np.zeros(len(start)), where=total > 0)

@@ -81,7 +81,12 @@ def after(ready_, some, draw):
 
 def costs(graph):
     host, device = graph.host, graph.device
-    return [host.own_ns, host.wait_ns, *(ns for part, ns in host.before_ns.items() if part != "overlap"), device.dur_ns]
+    return [
+        host.call_ns,
+        host.return_delay_ns,
+        *(ns for part, ns in host.before_ns.items() if part != "overlap"),
+        device.dur_ns,
+    ]
 
 
 @settings(max_examples=25, deadline=None)

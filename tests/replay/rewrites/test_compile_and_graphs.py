@@ -151,7 +151,7 @@ def test_a_wait_at_the_end_of_a_step_stands_outside_its_graph():
     assert (found.held == 60).all()
     assert len(found.opens) == 6
     after = cuda_graphs(graph, True, Draw())
-    assert (after.host.wait == graph.host.wait).all()
+    assert (after.host.awaited_op == graph.host.awaited_op).all()
 
 
 @pytest.mark.parametrize(

@@ -93,11 +93,11 @@ def test_a_copy_that_is_as_fast_as_the_link_already_is_not_made_slower():
 def test_nobody_waits_for_a_pinned_copy_and_the_synchronisation_is_not_called():
     made = graph(copying(loaders=(WORKERS,)))
     freed = waiting(made)
-    assert (made.host.stop[freed] == Stop.SYNC).all()
+    assert (made.host.kind[freed] == Stop.SYNC).all()
     assert len(freed) == 8
     pinned = edited("pin_memory", made)
-    assert (pinned.host.wait[freed] == NONE).all()
-    assert (pinned.host.own_ns[freed] == 0).all()
+    assert (pinned.host.awaited_op[freed] == NONE).all()
+    assert (pinned.host.call_ns[freed] == 0).all()
 
 
 LOOPS = [(8.0, 30.0, 10.0), (8.0, 5.0, 20.0), (20.0, 10.0, 1.0), (3.0, 50.0, 40.0)]
@@ -130,7 +130,7 @@ def test_what_is_remembered_of_a_run_does_not_depend_on_what_was_asked_first():
     again = BY_NAME["no_syncs"].edit(pinned, True, MIDDLE)  # asked of the edited graph first
     assert swept(again).step_ns == swept(pinned).step_ns
     assert len(waiting(made)) == 8
-    assert (BY_NAME["no_syncs"].edit(made, True, MIDDLE).host.wait == made.host.wait).all()
+    assert (BY_NAME["no_syncs"].edit(made, True, MIDDLE).host.awaited_op == made.host.awaited_op).all()
 
 
 def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():
@@ -144,9 +144,9 @@ def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():
         ]
 
     made = graph(on_gpu(stepped(step, count=6, step_ms=20.0), machine=GEN3))
-    late = np.flatnonzero(made.host.wait >= 0)
+    late = np.flatnonzero(made.host.awaited_op >= 0)
     assert len(late)
-    assert (edited("pin_memory", made).host.wait[late] >= 0).all()
+    assert (edited("pin_memory", made).host.awaited_op[late] >= 0).all()
 
 
 def test_without_workers_the_main_thread_pays_for_pinning_and_with_workers_a_thread_does():

@@ -113,19 +113,19 @@ def test_float16_waits_once_a_step_for_its_scaler_and_bfloat16_does_not():
     run = network(STEP, gpu="A100", count=6)
     before, half = edit(amp, run, "fp16")
     _, brain = edit(amp, run, "bf16")
-    waits = [int((graph.host.wait != NONE).sum()) for graph in (before, half, brain)]
+    waits = [int((graph.host.awaited_op != NONE).sum()) for graph in (before, half, brain)]
     assert waits == [6, 12, 6]
 
 
 def test_without_an_optimizer_there_is_no_scaler():
     before, half = edit(amp, network(PRODUCTS, gpu="V100"), "fp16")
-    assert (half.host.wait == before.host.wait).all()
+    assert (half.host.awaited_op == before.host.awaited_op).all()
 
 
 def test_by_default_it_is_bfloat16_where_the_gpu_has_it():
     old, new = network(STEP, gpu="V100"), network(STEP, gpu="A100")
-    assert (edit(amp, old)[1].host.wait == edit(amp, old, "fp16")[1].host.wait).all()
-    assert (edit(amp, new)[1].host.wait == edit(amp, new, "bf16")[1].host.wait).all()
+    assert (edit(amp, old)[1].host.awaited_op == edit(amp, old, "fp16")[1].host.awaited_op).all()
+    assert (edit(amp, new)[1].host.awaited_op == edit(amp, new, "bf16")[1].host.awaited_op).all()
 
 
 def test_a_product_of_known_size_takes_what_its_arithmetic_takes():

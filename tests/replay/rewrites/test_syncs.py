@@ -91,20 +91,20 @@ def test_a_value_that_is_read_takes_its_copy_along_when_it_goes():
     reads = waits(made).reads
     assert len(reads) == 6
     assert (left.device.dur_ns[reads] == 0).all()
-    assert (left.host.wait[waits(made).stops] == -1).all()
+    assert (left.host.awaited_op[waits(made).stops] == -1).all()
     assert BY_NAME["no_syncs"].lacking(made, True) is None
 
 
 @pytest.mark.parametrize("op", ["aten::nonzero", "aten::masked_select", "aten::unique_dim"])
 def test_a_wait_for_how_many_elements_there_are_stays(op):
     made = reading(op)
-    assert (edited("no_syncs", made).host.wait == made.host.wait).all()
+    assert (edited("no_syncs", made).host.awaited_op == made.host.awaited_op).all()
     assert "how many elements" in BY_NAME["no_syncs"].lacking(made, True)
 
 
 def test_a_wait_for_a_copy_to_the_gpu_is_another_changes_business():
     made = reading("aten::copy_", way="Memcpy HtoD (Pageable -> Device)")
-    assert (edited("no_syncs", made).host.wait == made.host.wait).all()
+    assert (edited("no_syncs", made).host.awaited_op == made.host.awaited_op).all()
     assert "waits to read a value" in BY_NAME["no_syncs"].lacking(made, True)
 
 

@@ -19,12 +19,12 @@ from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.sweep import device_step_ns
 from gpulab.tables import Kind
 
-USUAL_LANES = 16  # if the run does not record the link
+DEFAULT_LANES = 16  # if the run does not record the link
 CALL_NS = (5_000.0, 12_000.0)  # of an asynchronous copy call
 PINNING_BYTES_PER_S = (12e9, 4e9)  # rate at which a core copies from pageable to pinned memory
 # Share of that copy which every step pays if there is no DataLoader: none if batches are pinned once, when they are
 # created, as the fix says; the worse half of the range assumes that batches are created in each step.
-PINNED_ANEW = (-1.0, 1.0)
+REPEATED_PINNING = (-1.0, 1.0)
 COPIES = "the copies to the GPU"
 
 
@@ -63,7 +63,7 @@ def writes(graph: Graph) -> Writes:
 
 
 def _possible_waits(graph: Graph, copies: Ints) -> Ints:
-    kind = np.append(graph.host.stop, [Stop.MARK, Stop.MARK])
+    kind = np.append(graph.host.kind, [Stop.MARK, Stop.MARK])
     calls = np.unique(graph.device.call[copies])
     # One of the two nodes after the call: PyTorch synchronises in the same operator. A later wait is the user's.
     after = np.concatenate([calls + 1, calls[kind[calls + 1] != Stop.LAUNCH] + 2])
@@ -75,7 +75,7 @@ def waiting(graph: Graph) -> Ints:
     copies = writes(graph)
     is_copy = np.zeros(len(graph.device) + 1, bool)  # one more, for those that wait for nothing
     is_copy[copies.work] = True
-    return copies.asking[is_copy[graph.host.wait[copies.asking]]]
+    return copies.asking[is_copy[graph.host.awaited_op[copies.asking]]]
 
 
 def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -104,7 +104,7 @@ def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
     rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
     pinning_ns = np.where(copies.pageable, np.maximum(copies.bytes, 0) * growth, 0.0) / rate * 1e9
     if _has_no_loader(graph):
-        pinning_ns *= max(0.0, draw.between("pinned anew", *PINNED_ANEW))
+        pinning_ns *= max(0.0, draw.between("pinned anew", *REPEATED_PINNING))
     return _add_pinning(unblocked.with_device(dur_ns=faster, latency_ns=latency_ns), copies, pinning_ns)
 
 
@@ -142,7 +142,7 @@ def link_bytes_per_s(graph: Graph) -> tuple[float, bool]:
     if rate is not None:
         return rate, True
     gpu = next(iter(graph.run.machine.gpus), None)
-    return pinned_copy_bytes_per_s(usual_pcie_generation(gpu), USUAL_LANES) or 0.0, False
+    return pinned_copy_bytes_per_s(usual_pcie_generation(gpu), DEFAULT_LANES) or 0.0, False
 
 
 def _rate(graph: Graph, draw: Draw) -> float:
@@ -163,13 +163,13 @@ def _durations_if_pinned(graph: Graph, copies: Writes, rate: float) -> Floats:
 def _without_waits(graph: Graph, copies: Writes, call_ns: float) -> Graph:
     """Return the graph where nothing waits for the copies; calls that only waited cost nothing."""
     host = graph.host
-    own_ns, wait, wait_ns = host.own_ns.copy(), host.wait.copy(), host.wait_ns.copy()
+    host_call_ns, awaited_op, return_delay_ns = host.call_ns.copy(), host.awaited_op.copy(), host.return_delay_ns.copy()
     waits = waiting(graph)
-    wait[waits], wait_ns[waits] = -1, 0.0
-    own_ns[waits[host.stop[waits] == Stop.SYNC]] = 0.0
+    awaited_op[waits], return_delay_ns[waits] = -1, 0.0
+    host_call_ns[waits[host.kind[waits] == Stop.SYNC]] = 0.0
     calls = copies.call[copies.pageable]
-    own_ns[calls] = np.minimum(own_ns[calls], call_ns)
-    return graph.with_host(own_ns=own_ns, wait=wait, wait_ns=wait_ns)
+    host_call_ns[calls] = np.minimum(host_call_ns[calls], call_ns)
+    return graph.with_host(call_ns=host_call_ns, awaited_op=awaited_op, return_delay_ns=return_delay_ns)
 
 
 def _add_pinning(graph: Graph, copies: Writes, pinning_ns: Floats) -> Graph:

@@ -17,9 +17,9 @@ from gpulab.run import Run
 from gpulab.tables import MarkKind
 
 LATE_FRAC = 0.05  # of a step: workers that delay the model by less keep up with it
-IDLE = 0.1  # cores in use on an idle machine
-SIMULATED = 240  # batches; more batches change the result by less than one per cent
-MANY = 32  # more workers than this do not change how evenly batches arrive
+IDLE_CORES = 0.1  # cores in use on an idle machine
+SIMULATED_BATCHES = 240  # batches; more batches change the result by less than one per cent
+MAX_WORKERS = 32  # more workers than this do not change how evenly batches arrive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ def _cores_of_others(graph: Graph) -> float:
     if cores is None or own_cores is None or np.isnan(cpu_frac).all():
         return 0.0
     others = float(np.nanmean(cpu_frac)) * cores - own_cores - (rate(samples, "worker_cpu_s") or 0.0)
-    return others if others > IDLE else 0.0
+    return others if others > IDLE_CORES else 0.0
 
 
 def _relative_durations(run: Run, steps: Steps) -> Floats:
@@ -83,7 +83,7 @@ def _relative_durations(run: Run, steps: Steps) -> Floats:
 def unevenness(graph: Graph, count: int) -> float:
     """Factor by which measured batches take `count` workers longer than evenly sized ones would."""
     table = _unevenness_table(graph)
-    return float(table[min(count, MANY)]) if len(table) else 1.0
+    return float(table[min(count, MAX_WORKERS)]) if len(table) else 1.0
 
 
 @once
@@ -91,12 +91,12 @@ def _unevenness_table(graph: Graph) -> Floats:
     loading = source(graph)
     if loading is None or len(loading.shares) < 4:
         return np.empty(0)
-    durations = np.random.default_rng(0).choice(loading.shares, SIMULATED)
+    durations = np.random.default_rng(0).choice(loading.shares, SIMULATED_BATCHES)
     times_ns = np.array(
-        [np.inf, *(queue_ns(durations, count, loading.prefetch) * count for count in range(1, MANY + 1))]
+        [np.inf, *(queue_ns(durations, count, loading.prefetch) * count for count in range(1, MAX_WORKERS + 1))]
     )
     # More workers must not be slower per batch than fewer: that would only be noise from the order of the batches.
-    counts = np.arange(MANY + 1)
+    counts = np.arange(MAX_WORKERS + 1)
     return np.minimum.accumulate(times_ns / np.maximum(counts, 1)) * np.maximum(counts, 1)
 
 

@@ -17,14 +17,14 @@ WORKERS, CORES = "the workers", "the cores"  # limits, by the names that users s
 HANDOVER_NS = (100_000.0, 1_500_000.0)  # taking a ready batch: measured from tiny ones to 19 MB, which took 1.4 ms
 HANDOVER_LEAST_NS, HANDOVER_NS_PER_BYTE = 100_000.0, 1.3e6 / 19e6
 CROWD = (0.1, 0.4)  # slowdown of a worker, times workers over cores: shared caches, memory, clocks
-MAIN = (0.03, 0.12)  # slowdown of the main thread: 5-10 % measured
-CORES_EACH = (8.0, 2.0)  # cores per worker if the number of cores is unknown
-PAGEABLE = (1.3, 1.9)  # slowdown of pageable copies while workers are busy: 9.9 GB/s became 5.3-6.5
+MAIN_SLOWDOWN = (0.03, 0.12)  # slowdown of the main thread: 5-10 % measured
+CORES_PER_WORKER = (8.0, 2.0)  # cores per worker if the number of cores is unknown
+PAGEABLE_SLOWDOWN = (1.3, 1.9)  # slowdown of pageable copies while workers are busy: 9.9 GB/s became 5.3-6.5
 # If cores are the limit, processes also wait for their turn: two workers and one thread on two cores took
 # 1.36 times the CPU time over the cores. With several threads per operator, which wait for each other: 1.8 times.
-PACKED, PACKED_THREADS = (1.1, 1.5), (1.3, 1.9)
+PACKING, PACKING_THREADS = (1.1, 1.5), (1.3, 1.9)
 # Part of a fetch that is not loading: sampler, queue, the loader's own Python in a cold cache.
-LOADER_OWN_NS = (50_000.0, 300_000.0)
+LOADER_OVERHEAD_NS = (50_000.0, 300_000.0)
 
 
 def free_input(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -87,18 +87,18 @@ def item_cost(graph: Graph, value: Value, draw: Draw) -> Graph:
     factor, batches = _number(value), source(graph)
     if batches is None or factor == 1:
         return graph
-    own_ns = draw.ratio("loader's own", *(LOADER_OWN_NS if factor < 1 else LOADER_OWN_NS[::-1]))
+    overhead_ns = draw.ratio("loader's own", *(LOADER_OVERHEAD_NS if factor < 1 else LOADER_OVERHEAD_NS[::-1]))
     if not batches.feeding.workers:
-        return graph.scaled_before({"loader": _factor_except(own_ns, loading_ns(graph), factor)})
+        return graph.scaled_before({"loader": _factor_except(overhead_ns, loading_ns(graph), factor)})
     built_ns = graph.limits_ns.get(WORKERS, float(batches.feeding.step_ns))
-    paced_ns = built_ns * _factor_except(own_ns, built_ns, factor)
+    paced_ns = built_ns * _factor_except(overhead_ns, built_ns, factor)
     taken_over = graph.scaled_before({"loader": _handover(graph, batches, draw)})
     return replace(taken_over, limits_ns={**graph.limits_ns, WORKERS: paced_ns})
 
 
-def _factor_except(own_ns: float, now_ns: float, factor: float) -> float:
-    """Return the factor on a fetch if all of it except `own_ns` is multiplied by `factor`."""
-    return factor + (1 - factor) * min(1.0, own_ns / max(1.0, now_ns))
+def _factor_except(overhead_ns: float, now_ns: float, factor: float) -> float:
+    """Return the factor on a fetch if all of it except `overhead_ns` is multiplied by `factor`."""
+    return factor + (1 - factor) * min(1.0, overhead_ns / max(1.0, now_ns))
 
 
 def _count(graph: Graph, batches: Source, value: Value) -> int:
@@ -143,7 +143,7 @@ def _slowdown(graph: Graph, batches: Source, count: int, draw: Draw) -> float:
 
 
 def _cores(graph: Graph, draw: Draw, count: int = 1) -> float:
-    return graph.run.machine.cores_allowed or count * draw.ratio("cores", *CORES_EACH)
+    return graph.run.machine.cores_allowed or count * draw.ratio("cores", *CORES_PER_WORKER)
 
 
 def _cpu_limit_ns(graph: Graph, batches: Source, demand_ns: float, count: int, draw: Draw) -> float:
@@ -179,7 +179,7 @@ def _demand_ns(graph: Graph, batches: Source) -> float | None:
 def _packing_factor(graph: Graph, draw: Draw) -> float:
     threads = graph.run.facts.get("threads", "")
     several = threads.isdigit() and int(threads) > 1 and not graph.on_gpu
-    return draw.between("packing", *(PACKED_THREADS if several else PACKED))
+    return draw.between("packing", *(PACKING_THREADS if several else PACKING))
 
 
 def _handover(graph: Graph, batches: Source, draw: Draw) -> float:
@@ -207,14 +207,14 @@ def _batch_bytes(graph: Graph) -> float | None:
 
 def _slowed_by_workers(graph: Graph, busy_frac: float, draw: Draw) -> Graph:
     """Slow down the main thread and pageable copies, because workers compute at the same time."""
-    slower = 1.0 + draw.between("main thread crowd", *MAIN) * busy_frac
+    slower = 1.0 + draw.between("main thread crowd", *MAIN_SLOWDOWN) * busy_frac
     parts = [part for part in graph.host.before_ns if part not in ("loader", "overlap")]
-    slowed = graph.scaled_before(dict.fromkeys(parts, slower)).with_host(own_ns=graph.host.own_ns * slower)
+    slowed = graph.scaled_before(dict.fromkeys(parts, slower)).with_host(call_ns=graph.host.call_ns * slower)
     if not graph.on_gpu:
         return slowed
     copies = writes(graph)
     dur = graph.device.dur_ns.copy()
-    dur[copies.work[copies.pageable]] *= 1.0 + (draw.between("pageable crowd", *PAGEABLE) - 1.0) * busy_frac
+    dur[copies.work[copies.pageable]] *= 1.0 + (draw.between("pageable crowd", *PAGEABLE_SLOWDOWN) - 1.0) * busy_frac
     return slowed.with_device(dur_ns=dur)
 
 

@@ -26,7 +26,7 @@ def once(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
     @wraps(compute)
     def cached(graph: Graph) -> T:
         # Another choice of steps gives another graph of the same run; edits keep this very array.
-        key = graph.host.first
+        key = graph.host.first_op
         entry = results.get(graph.run)
         if entry is None or entry[0] is not key:
             entry = key, compute(graph)

@@ -34,9 +34,9 @@ def held_up(graph: Graph, by_ns: float, *, device_ns: float | None = None) -> Gr
     delayed = graph.with_host(before_ns={**graph.host.before_ns, "python": python})
     if not len(graph.device):
         return delayed
-    turn_ns: Floats = graph.device.turn_ns.copy()
-    turn_ns[_first_of_steps(graph)] += by_ns if device_ns is None else device_ns
-    return delayed.with_device(turn_ns=turn_ns)
+    gap_ns: Floats = graph.device.gap_ns.copy()
+    gap_ns[_first_of_steps(graph)] += by_ns if device_ns is None else device_ns
+    return delayed.with_device(gap_ns=gap_ns)
 
 
 def _cost_ns(graph: Graph, without: Graph, name: str) -> float:

@@ -76,10 +76,10 @@ def calls(graph: Graph) -> Calls:
     names = events.words("name")
     clearing = events.matching(lambda word: word.startswith("Optimizer.zero_grad#"))
     clears = within(events, host.event, events.where(np.flatnonzero(clearing & (events["kind"] == Kind.ANNOTATION))))
-    count = np.diff(host.first)
+    count = np.diff(host.first_op)
     launching = np.flatnonzero(updates & (count > 0))
     first_nodes = launching[np.flatnonzero(np.diff(_optimizer_step_of(graph, launching), prepend=-2) != 0)]
-    first = np.minimum(host.first[:-1], max(0, len(graph.device) - 1))
+    first = np.minimum(host.first_op[:-1], max(0, len(graph.device) - 1))
     family = pieces_of(graph).family
     node_family = family[first] if len(family) else np.zeros(len(host), np.int64)
     kernel = (count > 0) & ~np.isin(node_family, (Family.COPY, Family.FILL, Family.COLLECTIVE))
@@ -97,7 +97,7 @@ def calls(graph: Graph) -> Calls:
         launches=kernel & (count == 1),
         model=kernel & ~updates & ~clears,
         kernels=kernel,
-        copies_in=across["HtoD"] & (host.stop == Stop.COPY_CALL),
+        copies_in=across["HtoD"] & (host.kind == Stop.COPY_CALL),
         copies_across=across["HtoD"] | across["DtoH"],
         copies_within=across["DtoD"],
     )
@@ -105,8 +105,8 @@ def calls(graph: Graph) -> Calls:
 
 def _optimizer_step_of(graph: Graph, stops: Ints) -> Ints:
     """Return the index of the optimizer step that each of these nodes is in, counted by start times."""
-    begun = np.sort(ranges(graph.run)["start_ns"])
-    return np.asarray(np.searchsorted(begun, graph.host.at_ns[stops], side="right"), np.int64)
+    starts = np.sort(ranges(graph.run)["start_ns"])
+    return np.asarray(np.searchsorted(starts, graph.host.start_ns[stops], side="right"), np.int64)
 
 
 @once
@@ -126,7 +126,7 @@ def no_model_spans(graph: Graph) -> Spans:
 def calling_ns(graph: Graph) -> Floats:
     """Return the host cost of each node: the operators before it, and its own call."""
     before = sum((graph.host.before_ns.get(part, 0.0) for part in CALLED), np.zeros(len(graph.host)))
-    return np.asarray(np.maximum(before, 0.0) + graph.host.own_ns, np.float64)
+    return np.asarray(np.maximum(before, 0.0) + graph.host.call_ns, np.float64)
 
 
 def faster(dur_ns: Floats, factor: Floats) -> Floats:

@@ -41,23 +41,25 @@ def least(graph: Graph) -> Least:
     return Least(np.where(multiplies, flops, 0.0), np.where(passes & ~multiplies, size, 0.0), operator_ns)
 
 
-def _flops_and_bytes(graph: Graph, wanted: Mask) -> tuple[Floats, Floats]:
+def _flops_and_bytes(graph: Graph, relevant: Mask) -> tuple[Floats, Floats]:
     """Return FLOPs and largest tensor of the operator behind each device op; 0 if its sizes were not recorded."""
     run, op = graph.run, pieces_of(graph).op
     flops, size = np.zeros(len(op)), np.zeros(len(op))
     shapes = run.shape_rows
-    known = np.isin(op, np.unique(op[wanted & (op >= 0)]))
-    if not len(shapes) or not known.any():
+    has_shapes = np.isin(op, np.unique(op[relevant & (op >= 0)]))
+    if not len(shapes) or not has_shapes.any():
         return flops, size
     names, count = run.event_rows.words("name"), len(run.event_rows)
-    shape_codes, dtype_codes = (shapes.spread(column, count)[op[known]] for column in ("shapes", "dtypes"))
-    keys, inverse = np.unique(np.stack([names.codes[op[known]], shape_codes, dtype_codes]), axis=1, return_inverse=True)
+    shape_codes, dtype_codes = (shapes.spread(column, count)[op[has_shapes]] for column in ("shapes", "dtypes"))
+    keys, inverse = np.unique(
+        np.stack([names.codes[op[has_shapes]], shape_codes, dtype_codes]), axis=1, return_inverse=True
+    )
     amounts = np.zeros((2, keys.shape[1]))
     for column, (name, shape, dtype) in enumerate(keys.T.tolist()):
         if min(name, shape, dtype) >= 0:
             sizes = inputs(shapes.words("shapes").vocabulary[shape], shapes.words("dtypes").vocabulary[dtype])
             amounts[:, column] = least_flops(names.vocabulary[name], sizes) or 0.0, largest_bytes(sizes)
-    flops[known], size[known] = amounts[:, inverse.reshape(-1)]
+    flops[has_shapes], size[has_shapes] = amounts[:, inverse.reshape(-1)]
     return flops, size
 
 
@@ -102,13 +104,13 @@ def shrunk(graph: Graph, work: Mask, share: Floats) -> Graph:
     The launches of its other kernels cost nothing.
     """
     device, host = graph.device, graph.host
-    dur = np.where(work, device.dur_ns * share, device.dur_ns)
-    turn = np.where(work, np.minimum(device.turn_ns, 0.0), device.turn_ns)
+    dur_ns = np.where(work, device.dur_ns * share, device.dur_ns)
+    gap_ns = np.where(work, np.minimum(device.gap_ns, 0.0), device.gap_ns)
     op = pieces_of(graph).op
     later_ops = np.ones(len(op), bool)
     later_ops[np.unique(op, return_index=True)[1]] = False
     later_ops = device.call[work & later_ops & (op >= 0) & (device.call >= 0)]
     call_factor: Floats = np.ones(len(host))
-    call_factor[later_ops[np.diff(host.first)[later_ops] == 1]] = 0.0
-    cheaper = graph.scaled_before(dict.fromkeys(CALLED, call_factor)).with_host(own_ns=host.own_ns * call_factor)
-    return cheaper.with_device(dur_ns=dur, turn_ns=turn)
+    call_factor[later_ops[np.diff(host.first_op)[later_ops] == 1]] = 0.0
+    cheaper = graph.scaled_before(dict.fromkeys(CALLED, call_factor)).with_host(call_ns=host.call_ns * call_factor)
+    return cheaper.with_device(dur_ns=dur_ns, gap_ns=gap_ns)

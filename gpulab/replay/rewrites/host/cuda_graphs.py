@@ -15,9 +15,9 @@ from gpulab.replay.rewrites.kernels.compile import waiting
 
 LAUNCH_NS = (10_000.0, 30_000.0)  # host time to launch a graph
 TURN_NS = (1_000.0, 1_500.0)  # gap between kernels of a graph
-HELD_FRAC = 0.8  # minimum share of a step's kernels that one graph must contain
-OWN_CODE_NS = 5_000_000.0  # Python code this long does work of its own, which a graph cannot repeat
-GRAPHED_ALREADY = 0.5
+MIN_CAPTURED_FRAC = 0.8  # minimum share of a step's kernels that one graph must contain
+LONG_PYTHON_NS = 5_000_000.0  # Python code this long does work of its own, which a graph cannot repeat
+MAX_GRAPHED_FRAC = 0.5
 
 
 def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -38,19 +38,21 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 def cuda_graphs_ceiling(graph: Graph, value: Value) -> Graph:
     """A host that costs nothing in any capturable sequence, each a separate graph, and kernels back to back."""
-    return _captured(graph, 0.0, 0.0, keep_before=False, all_of_them=True)
+    return _captured(graph, 0.0, 0.0, keep_before=False, all_regions=True)
 
 
-def _captured(graph: Graph, launch_ns: float, turn_ns: float, *, keep_before: bool, all_of_them: bool = False) -> Graph:
-    host, device, region = graph.host, graph.device, regions(graph, all_of_them=all_of_them)
+def _captured(
+    graph: Graph, launch_ns: float, max_gap_ns: float, *, keep_before: bool, all_regions: bool = False
+) -> Graph:
+    host, device, region = graph.host, graph.device, regions(graph, all_regions=all_regions)
     inside = region.inside.copy()
-    own_ns, room, before = host.own_ns.copy(), host.room.copy(), dict(host.before_ns)
+    call_ns, queue_op, before = host.call_ns.copy(), host.queue_op.copy(), dict(host.before_ns)
     first_nodes = region.opens
     other_nodes = inside.copy()
     other_nodes[first_nodes] = False
-    own_ns[inside] = 0.0
-    own_ns[first_nodes] = launch_ns
-    room[other_nodes] = NONE  # a graph takes one slot of the launch queue
+    call_ns[inside] = 0.0
+    call_ns[first_nodes] = launch_ns
+    queue_op[other_nodes] = NONE  # a graph takes one slot of the launch queue
     for part, ns in before.items():
         if part != "loader":
             # The code before the first kernel may not belong to the graph: only the calls are known to disappear.
@@ -58,12 +60,12 @@ def _captured(graph: Graph, launch_ns: float, turn_ns: float, *, keep_before: bo
             before[part] = np.where(removed, 0.0, ns)
     captured = (device.call >= 0) & inside[np.maximum(device.call, 0)]
     follows = captured.copy()
-    follows[host.first[first_nodes]] = False
-    latency = np.where(follows, 0.0, device.latency_ns)
-    turn = np.where(captured, np.minimum(device.turn_ns, turn_ns), device.turn_ns)
-    lag = np.where(captured, np.minimum(device.lag_ns, turn_ns), device.lag_ns)
-    return graph.with_host(own_ns=own_ns, room=room, before_ns=before).with_device(
-        latency_ns=latency, turn_ns=turn, lag_ns=lag
+    follows[host.first_op[first_nodes]] = False
+    latency_ns = np.where(follows, 0.0, device.latency_ns)
+    gap_ns = np.where(captured, np.minimum(device.gap_ns, max_gap_ns), device.gap_ns)
+    awaited_delay_ns = np.where(captured, np.minimum(device.awaited_delay_ns, max_gap_ns), device.awaited_delay_ns)
+    return graph.with_host(call_ns=call_ns, queue_op=queue_op, before_ns=before).with_device(
+        latency_ns=latency_ns, gap_ns=gap_ns, awaited_delay_ns=awaited_delay_ns
     )
 
 
@@ -73,26 +75,26 @@ class Regions(NamedTuple):
     inside: Mask  # host nodes
     opens: Ints  # the first node of each region
     counts: Ints  # kernels in each interior step
-    held: Ints  # kernels of the step that are in its region
+    captured: Ints  # kernels of the step that are in its region
     breaks: Mask  # nodes that no graph can capture, among the kernels of a step
 
 
-def regions(graph: Graph, *, all_of_them: bool = False) -> Regions:
+def regions(graph: Graph, *, all_regions: bool = False) -> Regions:
     """Return, per step, the sequence with the most kernels between two breaks, or all; with the present waits."""
     host = graph.host
-    work = np.diff(host.first)
+    work = np.diff(host.first_op)
     kernels = np.where(calls(graph).kernels, work, 0)
     breaks = _breaks(graph)
-    edge = breaks | (host.stop == Stop.MARK)
+    edge = breaks | (host.kind == Stop.MARK)
     # Python code before a call ends a sequence, and the call starts the next one; other breaks are in no sequence.
     long_python = _long_python(graph) & ~edge
     _, segment = np.unique(np.cumsum(edge | long_python), return_inverse=True)
     weight = np.bincount(segment, weights=np.where(edge, 0, kernels))
     _, segment_start = np.unique(segment, return_index=True)
-    step = np.cumsum(host.stop == Stop.MARK)[segment_start]
+    step = np.cumsum(host.kind == Stop.MARK)[segment_start]
     order = np.lexsort((np.arange(len(weight)), -weight, step))
     best = order[np.unique(step[order], return_index=True)[1]]
-    best = np.flatnonzero(weight) if all_of_them else best[weight[best] > 0]
+    best = np.flatnonzero(weight) if all_regions else best[weight[best] > 0]
     inside, first_nodes = _first_to_last_kernel(np.isin(segment, best) & ~edge, segment, kernels > 0)
     total, captured = (
         np.append(0, np.cumsum(kernel_counts)) for kernel_counts in (kernels, np.where(inside, kernels, 0))
@@ -117,7 +119,7 @@ def _first_to_last_kernel(region: Mask, segment: Ints, works: Mask) -> tuple[Mas
 
 def _breaks(graph: Graph) -> Mask:
     """Nodes that cannot be part of a graph: waits, allocations, synchronisations, copies from and to the host."""
-    stop = graph.host.stop
+    stop = graph.host.kind
     return np.asarray(waiting(graph) | (stop == Stop.ALLOC) | (stop == Stop.SYNC) | calls(graph).copies_across, bool)
 
 
@@ -126,7 +128,7 @@ def _long_python(graph: Graph) -> Mask:
     loader = graph.host.before_ns.get("loader")
     zeros = np.zeros(len(graph.host))
     return np.asarray(
-        ((zeros if python is None else python) >= OWN_CODE_NS) | ((zeros if loader is None else loader) > 0)
+        ((zeros if python is None else python) >= LONG_PYTHON_NS) | ((zeros if loader is None else loader) > 0)
     )
 
 
@@ -142,16 +144,16 @@ def cuda_graphs_lacking(graph: Graph, value: Value) -> str | None:
     """Return why CUDA graphs cannot be predicted."""
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    kernels_per_call = np.diff(graph.host.first)
-    if kernels_per_call[kernels_per_call > 1].sum() > GRAPHED_ALREADY * max(1, kernels_per_call.sum()):
+    kernels_per_call = np.diff(graph.host.first_op)
+    if kernels_per_call[kernels_per_call > 1].sum() > MAX_GRAPHED_FRAC * max(1, kernels_per_call.sum()):
         return "its kernels are launched as CUDA graphs already"
     region = regions(graph)
-    counts, captured = region.counts, region.held
+    counts, captured = region.counts, region.captured
     if not counts.sum():
         return "no kernel launch was recorded"
     if counts.min() != counts.max():
         return f"the number of kernels differs from step to step ({counts.min():,} to {counts.max():,})"
-    if captured.min() < HELD_FRAC * counts.max():
+    if captured.min() < MIN_CAPTURED_FRAC * counts.max():
         return (
             f"a graph could capture at most {captured.min():,} of the {counts.max():,} kernels of a step: "
             f"{_interrupting_calls(graph, region)} interrupt them"

@@ -16,10 +16,10 @@ from gpulab.tables import StallKind
 
 # Python time outside PyTorch that cannot be moved: the loop itself, and the optimizer's iteration over its
 # parameters. Loops without any code of their own took 0.2-0.4 ms per step, with 180 parameters 1.0-1.3 ms.
-STAYS_NS = 400_000.0
-STAYS_NS_PER_TENSOR = 5_000.0
-LITTLE_FRAC = 0.01  # of a step: less Python than this is not worth moving
-IN_MOST = 0.5  # with collections in a smaller share of the steps, a typical step has none
+REMAINING_NS = 400_000.0
+REMAINING_NS_PER_TENSOR = 5_000.0
+MIN_PYTHON_FRAC = 0.01  # of a step: less Python than this is not worth moving
+MIN_STEPS_FRAC = 0.5  # with collections in a smaller share of the steps, a typical step has none
 
 
 def no_python(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -66,7 +66,7 @@ def _scaled(graph: Graph, factor: float, draw: Draw) -> Graph:
 def stays_frac(graph: Graph) -> float:
     """Return the maximum share (0-1) of a step's Python time outside PyTorch that is not the loop's own code."""
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
-    return min(1.0, (STAYS_NS + STAYS_NS_PER_TENSOR * tensors) / max(1.0, _python_ns(graph)))
+    return min(1.0, (REMAINING_NS + REMAINING_NS_PER_TENSOR * tensors) / max(1.0, _python_ns(graph)))
 
 
 def _python_ns(graph: Graph) -> float:
@@ -80,19 +80,19 @@ def _collections(graph: Graph) -> Spans:
 
 def _python_refusal(graph: Graph, value: Value) -> str | None:
     python_ns = _python_ns(graph)
-    if python_ns < max(LONG_GAP_NS, LITTLE_FRAC * (graph.steps.step_ns or 0)):
+    if python_ns < max(LONG_GAP_NS, MIN_PYTHON_FRAC * (graph.steps.step_ns or 0)):
         return "its steps spend almost no time in Python outside PyTorch"
     return None
 
 
 def _gc_refusal(graph: Graph, value: Value) -> str | None:
     spans = _collections(graph)
-    marks = graph.host.at_ns
+    marks = graph.host.start_ns
     first, last = marks[graph.step_first], marks[graph.step_last]
     hit = np.searchsorted(spans.start_ns, last) > np.searchsorted(spans.start_ns, first)
     if not hit.any():
         return "no garbage collection ran in its recorded steps"
-    if hit.mean() < IN_MOST:
+    if hit.mean() < MIN_STEPS_FRAC:
         return f"garbage collection ran in only {hit.sum()} of {len(hit)} steps, so a typical step has none"
     return None
 

@@ -20,7 +20,7 @@ from gpulab.rows import Rows
 from gpulab.run import Run
 from gpulab.tables import Kind
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +43,9 @@ def waits(graph: Graph) -> Waits:
     reads_value = np.zeros(len(host), bool)
     reads_value[device.call[is_read]] = True
     in_steps = np.zeros(len(host), bool)
-    marks = np.flatnonzero(host.stop == Stop.MARK)
+    marks = np.flatnonzero(host.kind == Stop.MARK)
     in_steps[marks[0] : marks[-1] + 1] = True
-    avoidable: Mask = in_steps & ((host.stop == Stop.SYNC) | ((host.stop == Stop.COPY_CALL) & reads_value))
+    avoidable: Mask = in_steps & ((host.kind == Stop.SYNC) | ((host.kind == Stop.COPY_CALL) & reads_value))
     avoidable[writes(graph).asking] = False
     shapes = _inside_ops(graph.run, np.flatnonzero(avoidable), host.event, SHAPES)
     stops = np.flatnonzero(avoidable)[~shapes]
@@ -120,7 +120,7 @@ def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: which change achieves it. Usually it is no `empty_cache()` in the loop, tensors of the same sizes in
     every step, or more free memory.
     """
-    return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.stop == Stop.ALLOC)
+    return graph.scaled_before({"alloc": 0.0}).without_calls(graph.host.kind == Stop.ALLOC)
 
 
 def steps_count(text: str) -> Value:
@@ -129,8 +129,8 @@ def steps_count(text: str) -> Value:
         count = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number of steps") from None
-    if not 1 <= count <= MOST_STEPS:
-        raise ValueError(f"{count} is not between 1 and {MOST_STEPS:,} steps")
+    if not 1 <= count <= MAX_STEPS:
+        raise ValueError(f"{count} is not between 1 and {MAX_STEPS:,} steps")
     return count
 
 
@@ -138,7 +138,7 @@ def _sync_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
         return "the run contains no GPU work"
     avoidable = waits(graph)
-    in_steps = avoidable.stops[(graph.step_of[avoidable.stops] >= 0) & (graph.host.wait[avoidable.stops] >= 0)]
+    in_steps = avoidable.stops[(graph.step_of[avoidable.stops] >= 0) & (graph.host.awaited_op[avoidable.stops] >= 0)]
     if len(in_steps):
         return None
     if avoidable.needed:
@@ -156,7 +156,7 @@ def _every_nth_refusal(graph: Graph, value: Value) -> str | None:
 def _alloc_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
         return "the run contains no GPU work"
-    calls = (graph.host.stop == Stop.ALLOC) & (graph.step_of >= 0)
+    calls = (graph.host.kind == Stop.ALLOC) & (graph.step_of >= 0)
     return None if calls.any() else "its steps do not call cudaMalloc or cudaFree"
 
 

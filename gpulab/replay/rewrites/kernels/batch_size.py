@@ -17,16 +17,16 @@ from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying,
 from gpulab.replay.rewrites.kernels.compile_on_cpu import batch_on_cpu
 from gpulab.wording import number
 
-MOST = 256.0
+MAX_FACTOR = 256.0
 CALL_NS = 10_000.0  # of a copy call, independent of its size
 SMALL_NS = 10_000.0  # a kernel shorter than this is assumed to have few blocks, if their number was not recorded
 WEIGHTS = (Family.OPTIMIZER, Family.COLLECTIVE, Family.FILL)  # work on parameters, which does not depend on the batch
-GROWN = (0.3, 1.0)  # position between growth by full waves of blocks (0) and proportional growth (1)
-POWER, POWER_LESS = (
+GROWTH_POSITION = (0.3, 1.0)  # position between growth by full waves of blocks (0) and proportional growth (1)
+POWER, POWER_SMALLER = (
     (0.95, 1.08),
     (1.1, 0.95),
 )  # exponent of the factor: 3.6 to 4.3 times as long was measured for a factor of 4
-CODE = (0.0, 1.0)  # share of the user's own Python between steps that grows with the batch
+PYTHON_SHARE = (0.0, 1.0)  # share of the user's own Python between steps that grows with the batch
 
 
 def batch(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -46,13 +46,13 @@ def batch(graph: Graph, value: Value, draw: Draw) -> Graph:
     times = work_of_batch(graph, value)
     if not graph.on_gpu:
         return batch_on_cpu(graph, times, draw)
-    python = 1 + (times - 1) * draw.between("batch_python", *(CODE if times >= 1 else CODE[::-1]))
-    position = draw.between("batch_grown", *(GROWN if times >= 1 else GROWN[::-1]))
+    python = 1 + (times - 1) * draw.between("batch_python", *(PYTHON_SHARE if times >= 1 else PYTHON_SHARE[::-1]))
+    position = draw.between("batch_grown", *(GROWTH_POSITION if times >= 1 else GROWTH_POSITION[::-1]))
     min_growth = growth_at_least(graph, times)
-    power = draw.between("batch_power", *(POWER if times >= 1 else POWER_LESS))
+    power = draw.between("batch_power", *(POWER if times >= 1 else POWER_SMALLER))
     growth = min_growth + (times**power - min_growth) * position
-    grown = graph.scaled_before({"loader": times, "python": python})
-    return _scale_work(grown, times, growth)
+    scaled = graph.scaled_before({"loader": times, "python": python})
+    return _scale_work(scaled, times, growth)
 
 
 def batch_ceiling(graph: Graph, value: Value) -> Graph:
@@ -70,7 +70,9 @@ def batch_ceiling(graph: Graph, value: Value) -> Graph:
     shrinks = ~(kernels.updates & ~kernels.is_family(Family.COLLECTIVE))
     shrunk_graph = shrunk(smaller, shrinks, least_share(graph, own_peak(graph)) * times)
     copying, usual = calls(graph).copies_in, np.minimum(shrunk_graph.device.latency_ns, graph.usual.latency_ns)
-    return shrunk_graph.with_host(own_ns=np.where(copying, 0.0, shrunk_graph.host.own_ns)).with_device(latency_ns=usual)
+    return shrunk_graph.with_host(call_ns=np.where(copying, 0.0, shrunk_graph.host.call_ns)).with_device(
+        latency_ns=usual
+    )
 
 
 def _unsplit(graph: Graph) -> Graph:
@@ -85,8 +87,8 @@ def work_of_batch(graph: Graph, value: Value) -> float:
     """Return the factor on the samples per step."""
     if isinstance(value, str):
         return float(value.removeprefix("x"))
-    known = _batch_size(graph)
-    return float(value) / known if known else 1.0
+    batch_size = _batch_size(graph)
+    return float(value) / batch_size if batch_size else 1.0
 
 
 def _batch_size(graph: Graph) -> int | None:
@@ -120,10 +122,10 @@ def _scale_work(graph: Graph, times: float, growth: Floats) -> Graph:
     usual = np.minimum(device.latency_ns, graph.usual.latency_ns)
     latency = np.where(h2d, usual + (device.latency_ns - usual) * times, device.latency_ns)
     copying = calls(graph).copies_in
-    call_ns = np.minimum(graph.host.own_ns, CALL_NS)
-    own_ns = np.where(copying, call_ns + (graph.host.own_ns - call_ns) * times, graph.host.own_ns)
+    call_ns = np.minimum(graph.host.call_ns, CALL_NS)
+    own_ns = np.where(copying, call_ns + (graph.host.call_ns - call_ns) * times, graph.host.call_ns)
     longer = graph.with_device(dur_ns=start_ns + (device.dur_ns - start_ns) * factor, latency_ns=latency)
-    return longer.with_host(own_ns=own_ns)
+    return longer.with_host(call_ns=own_ns)
 
 
 @once
@@ -137,7 +139,7 @@ def batch_lacking(graph: Graph, value: Value) -> str | None:
     if not isinstance(value, str) and _batch_size(graph) is None:
         return "its batch size was not recorded, or there were several; use batch=x2 to double it"
     times = work_of_batch(graph, value)
-    if not 1 / MOST <= times <= MOST:
+    if not 1 / MAX_FACTOR <= times <= MAX_FACTOR:
         return f"{number(times)} times the batch is too far from the recorded one"
     if graph.steps.found_by == "whole run" and not graph.on_gpu and not graph.run.loaders:
         return "no steps were detected, so the batch is unknown"

@@ -15,8 +15,8 @@ from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying,
 from gpulab.replay.rewrites.machine.other_gpu import other_gpu
 
 ON_TENSOR_CORES = (0.70, 0.97)  # remaining share of a convolution's time, without the conversions
-ON_PLAIN_CORES = (0.92, 1.15)  # in float32 on CUDA cores, channels last is often no faster, or slower
-LAST_ALREADY = 0.5
+ON_CUDA_CORES = (0.92, 1.15)  # in float32 on CUDA cores, channels last is often no faster, or slower
+MAX_NHWC_FRAC = 0.5
 
 
 def channels_last(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -29,8 +29,11 @@ def channels_last(graph: Graph, value: Value, draw: Draw) -> Graph:
 
     Cannot know: which kernels cuDNN chooses for the other format, and operators that convert back (reshape, view).
     """
-    tensor, plain = draw.between("layout_tensor", *ON_TENSOR_CORES), draw.between("layout_plain", *ON_PLAIN_CORES)
-    return _converted(graph, tensor, plain)
+    tensor_factor, cuda_factor = (
+        draw.between("layout_tensor", *ON_TENSOR_CORES),
+        draw.between("layout_plain", *ON_CUDA_CORES),
+    )
+    return _converted(graph, tensor_factor, cuda_factor)
 
 
 def channels_last_ceiling(graph: Graph, value: Value) -> Graph:
@@ -49,21 +52,21 @@ def channels_last_ceiling(graph: Graph, value: Value) -> Graph:
     return shrunk(_converted(graph, 1.0, 1.0), multiplying(graph, kernels.convolves) | passes, share)
 
 
-def _converted(graph: Graph, tensor: float, plain: float) -> Graph:
+def _converted(graph: Graph, tensor_factor: float, cuda_factor: float) -> Graph:
     device, kernels = graph.device, pieces_of(graph)
-    factor = np.where(_on_tensor_cores(graph), tensor, plain)
-    dur = np.where(kernels.convolves, faster(device.dur_ns, factor), device.dur_ns)
+    factor = np.where(_on_tensor_cores(graph), tensor_factor, cuda_factor)
+    dur_ns = np.where(kernels.convolves, faster(device.dur_ns, factor), device.dur_ns)
     conversions = kernels.is_family(Family.LAYOUT)
-    dur = np.where(conversions, 0.0, dur)
-    turn = np.where(conversions, 0.0, device.turn_ns)
+    dur_ns = np.where(conversions, 0.0, dur_ns)
+    gap_ns = np.where(conversions, 0.0, device.gap_ns)
     calls = device.call[conversions & (device.call >= 0)]
-    single_launches = calls[np.diff(graph.host.first)[calls] == 1]
+    single_launches = calls[np.diff(graph.host.first_op)[calls] == 1]
     call_factor: Floats = np.ones(len(graph.host))
     call_factor[single_launches] = 0.0
     return (
         graph.scaled_before(dict.fromkeys(CALLING, call_factor))
-        .with_host(own_ns=graph.host.own_ns * call_factor)
-        .with_device(dur_ns=dur, turn_ns=turn)
+        .with_host(call_ns=graph.host.call_ns * call_factor)
+        .with_device(dur_ns=dur_ns, gap_ns=gap_ns)
     )
 
 
@@ -86,7 +89,7 @@ def channels_last_lacking(graph: Graph, value: Value) -> str | None:
     is_nhwc = graph.run.event_rows.matching(lambda word: "nhwc" in word.lower())[graph.device.event]
     dur_ns = kernels.dur_ns
     if not kernels.is_family(Family.LAYOUT).any() and (
-        dur_ns[kernels.convolves & is_nhwc].sum() > LAST_ALREADY * dur_ns[kernels.convolves].sum()
+        dur_ns[kernels.convolves & is_nhwc].sum() > MAX_NHWC_FRAC * dur_ns[kernels.convolves].sum()
     ):
         return "its convolutions use channels last already"
     return None

@@ -16,11 +16,14 @@ from gpulab.replay.rewrites.engine.graph_work import CALLED, calling_ns, calls, 
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.kernels.compile_on_cpu import compiled_on_cpu, lacking_compile, least_on_cpu
 
-KEPT = (0.05, 0.6)  # remaining share of a chain's shorter passes: their inputs, and tensors saved for backward
-WRITTEN = (0.85, 1.1)  # duration of a compiler-generated kernel relative to PyTorch's own
+REMAINING_PASSES = (
+    0.05,
+    0.6,
+)  # remaining share of a chain's shorter passes: their inputs, and tensors saved for backward
+CODEGEN = (0.85, 1.1)  # duration of a compiler-generated kernel relative to PyTorch's own
 KERNEL_NS = (3_000.0, 8_000.0)  # host time per remaining kernel: compiled code calls launchers directly
 ENTERED_NS = (20_000.0, 80_000.0)  # host time per graph: guards, and passing tensors
-COMPILED_ALREADY = 0.5  # share of the time in memory passes
+MAX_COMPILED_FRAC = 0.5  # share of the time in memory passes
 
 
 def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -42,7 +45,10 @@ def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
     if not graph.on_gpu:
         return compiled_on_cpu(graph, draw)
     fusable = chains(graph)
-    kept_frac, codegen_factor = draw.between("compile_kept", *KEPT), draw.between("compile_written", *WRITTEN)
+    kept_frac, codegen_factor = (
+        draw.between("compile_kept", *REMAINING_PASSES),
+        draw.between("compile_written", *CODEGEN),
+    )
     longest, total = fusable.of(graph.device.dur_ns)
     fused = _fuse(graph, fusable, codegen_factor * (longest + kept_frac * (total - longest)))
     kernel_ns, graph_ns = draw.between("compile_kernel", *KERNEL_NS), draw.ratio("compile_entered", *ENTERED_NS)
@@ -94,7 +100,7 @@ def chains(graph: Graph) -> Chains:
     call = np.maximum(graph.device.call, 0)
     member = np.flatnonzero(kernels.is_family(Family.STREAM) & inside[call] & (graph.device.call >= 0))
     joined = np.zeros(len(member), bool)
-    before = graph.device.before[member]
+    before = graph.device.previous_op[member]
     joined[1:] = (before[1:] == member[:-1]) & (group[call[member[1:]]] == group[call[member[:-1]]])
     # Any op launched between two passes interrupts the chain, on whichever stream.
     joined[1:] &= member[1:] - member[:-1] == 1
@@ -111,21 +117,21 @@ def compiled_stops(graph: Graph) -> Mask:
 @once
 def _model_calls(graph: Graph) -> Mask:
     roles, host = calls(graph), graph.host
-    single = np.diff(host.first) <= 1  # including calls whose work was not recorded
-    kinds = (host.stop == Stop.LAUNCH) | (host.stop == Stop.COPY_CALL)
+    single = np.diff(host.first_op) <= 1  # including calls whose work was not recorded
+    kinds = (host.kind == Stop.LAUNCH) | (host.kind == Stop.COPY_CALL)
     return np.asarray(single & kinds & ~roles.updates & ~roles.clears & ~roles.copies_in, bool)
 
 
 def waiting(graph: Graph) -> Mask:
     """Mask of the nodes where the host waits for the device, except D2D copies, which never block it."""
-    return np.asarray((graph.host.wait != NONE) & ~calls(graph).copies_within, bool)
+    return np.asarray((graph.host.awaited_op != NONE) & ~calls(graph).copies_within, bool)
 
 
 def graph_of_stop(graph: Graph, compiled: Mask) -> Ints:
     """Number the compiled graphs: a new one starts after steps, after waits, and when the thread changes."""
     host, stops = graph.host, np.flatnonzero(compiled)
     thread = _thread_of(graph)[stops]
-    ends = (host.stop == Stop.MARK) | waiting(graph)
+    ends = (host.kind == Stop.MARK) | waiting(graph)
     ends[stops[1:][thread[1:] != thread[:-1]]] = True
     return np.cumsum(ends)
 
@@ -138,11 +144,11 @@ def _thread_of(graph: Graph) -> Ints:
 
 def _fuse(graph: Graph, fusable: Chains, chain_ns: Floats) -> Graph:
     """Return the graph with each chain's time in its first kernel, and without the others."""
-    dur, turn = graph.device.dur_ns.copy(), graph.device.turn_ns.copy()
+    dur_ns, gap_ns = graph.device.dur_ns.copy(), graph.device.gap_ns.copy()
     later = fusable.later
-    dur[fusable.member[fusable.first]] = chain_ns
-    dur[later], turn[later] = 0.0, 0.0
-    return graph.with_device(dur_ns=dur, turn_ns=turn)
+    dur_ns[fusable.member[fusable.first]] = chain_ns
+    dur_ns[later], gap_ns[later] = 0.0, 0.0
+    return graph.with_device(dur_ns=dur_ns, gap_ns=gap_ns)
 
 
 def _host_cost(graph: Graph, fusable: Chains, each_ns: float, entered_ns: float) -> Graph:
@@ -152,7 +158,7 @@ def _host_cost(graph: Graph, fusable: Chains, each_ns: float, entered_ns: float)
     target[removed_calls] = 0.0
     current_ns = calling_ns(graph)
     factor = np.minimum(1.0, np.divide(target, current_ns, out=np.ones(len(current_ns)), where=current_ns > 0))
-    cheaper = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(own_ns=graph.host.own_ns * factor)
+    cheaper = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(call_ns=graph.host.call_ns * factor)
     added = np.zeros(len(current_ns))
     added[fusable.opens] = entered_ns
     return cheaper.with_more_before("dispatch", added)
@@ -166,7 +172,7 @@ def compile_lacking(graph: Graph, value: Value) -> str | None:
     compiled_ns, passes_ns = (
         kernels.dur_ns[kernels.is_family(each)].sum() for each in (Family.COMPILED, Family.STREAM)
     )
-    if any(model.compiled for model in graph.run.models) or compiled_ns > COMPILED_ALREADY * (compiled_ns + passes_ns):
+    if any(model.compiled for model in graph.run.models) or compiled_ns > MAX_COMPILED_FRAC * (compiled_ns + passes_ns):
         return "the model is compiled already"
     if not compiled_stops(graph).any():
         return "no calls of a forward or backward pass were recorded, so there is nothing to compile"

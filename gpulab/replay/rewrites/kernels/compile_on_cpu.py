@@ -19,8 +19,8 @@ from gpulab.tables import Kind
 CALLS = ("dispatch", "glue")
 GRAPHS = 2  # compiled graphs per step: forward and backward
 ENTERED_NS = (30_000.0, 120_000.0)  # guards, and passing tensors to compiled code, per graph
-KEPT_CALLS = (0.05, 0.5)  # share of operator calls that remain: matrix products, views, buffers
-KEPT_MEMORY = (0.3, 0.95)  # remaining share of the time of elementwise operators
+REMAINING_CALLS = (0.05, 0.5)  # share of operator calls that remain: matrix products, views, buffers
+REMAINING_MEMORY = (0.3, 0.95)  # remaining share of the time of elementwise operators
 
 # Share of the calls inside `Optimizer.step` that remain if fused: one operator, and the iteration over parameters.
 FUSED_CALLS = (0.02, 0.25)
@@ -30,10 +30,10 @@ TRAFFIC = {"Adam": (18, 7), "AdamW": (20, 7), "Adagrad": (11, 5)}
 FUSED_MEMORY = (0.15, 0.9)  # for any other optimizer
 # How closely the time of its operators follows those numbers. Tensors of 128 KiB and more get new pages from the
 # system for each result, which costs several times the arithmetic; a fused optimizer allocates none.
-FOLLOWS, FOLLOWS_LARGE = (0.5, 1.8), (0.1, 1.4)
+TRAFFIC_SPREAD, TRAFFIC_SPREAD_LARGE = (0.5, 1.8), (0.1, 1.4)
 LARGE_ELEMENTS = 32_768
 # SGD with momentum reads and writes 8 elements, 5 if fused; measured, it gained little or nothing.
-SGD_MEMORY, PLAIN_SGD_MEMORY = (0.7, 1.3), (0.8, 1.1)
+SGD_MEMORY, SIMPLE_SGD_MEMORY = (0.7, 1.3), (0.8, 1.1)
 MOMENTUM = 2  # SGD with at least this many operators per parameter has momentum; without, it has one operator
 
 # With a batch N times as large, operators take N to this power as long. Matrix products read their weights once per
@@ -42,15 +42,18 @@ PRODUCT_POWER, CONVOLUTION_POWER, OTHER_POWER = (0.0, 1.0), (0.85, 1.1), (0.8, 1
 FEW_ROWS, MANY_ROWS = 64, 256  # samples up to which weights limit products, and from which arithmetic does
 FEW_POWER, MANY_POWER = (0.0, 0.5), (0.6, 1.0)
 CALL_NS = 8_000.0  # call cost of an operator that is long enough to count as computing
-SMALL_SHARE = (0.0, 0.03)  # arithmetic share of small operators, which grows with the batch; the rest is call cost
+SMALL_OPS_ARITHMETIC = (
+    0.0,
+    0.03,
+)  # arithmetic share of small operators, which grows with the batch; the rest is call cost
 
 _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", "aten::_flash_attention")
 
 
 def compiled_on_cpu(graph: Graph, draw: Draw) -> Graph:
     """Few loops replace the operators of forward and backward; matrix products, optimizer and loading do not change."""
-    calls = draw.between("compile_cpu_calls", *KEPT_CALLS)
-    memory = draw.between("compile_cpu_memory", *KEPT_MEMORY)
+    calls = draw.between("compile_cpu_calls", *REMAINING_CALLS)
+    memory = draw.between("compile_cpu_memory", *REMAINING_MEMORY)
     entered_ns = GRAPHS * draw.ratio("compile_cpu_entered", *ENTERED_NS)
     return _with_shares(graph, calls, memory).with_more_before("glue", _once_per_step(graph, entered_ns))
 
@@ -80,11 +83,11 @@ def _fused_memory(graph: Graph, draw: Draw) -> float:
     kind, operators = _method(graph)
     if kind == "SGD":
         without_momentum = operators is not None and operators < MOMENTUM
-        return draw.between("optimizer_cpu_sgd", *(PLAIN_SGD_MEMORY if without_momentum else SGD_MEMORY))
+        return draw.between("optimizer_cpu_sgd", *(SIMPLE_SGD_MEMORY if without_momentum else SGD_MEMORY))
     if kind not in TRAFFIC:
         return draw.between("optimizer_cpu_memory", *FUSED_MEMORY)
     separate, fused = TRAFFIC[kind]
-    follows = FOLLOWS_LARGE if _elements(graph) >= LARGE_ELEMENTS else FOLLOWS
+    follows = TRAFFIC_SPREAD_LARGE if _elements(graph) >= LARGE_ELEMENTS else TRAFFIC_SPREAD
     return min(1.0, fused / separate * draw.ratio("optimizer_cpu_traffic", *follows))
 
 
@@ -104,10 +107,12 @@ def _method(graph: Graph) -> tuple[str, float | None]:
 
 def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
     """A batch `times` as large: loading and operators take longer, calls and the optimizer do not."""
-    code = 1 + (times - 1) * draw.between("batch_python", *_ordered_ends((0.0, 1.0), times)) * (1 - stays_frac(graph))
+    python_factor = 1 + (times - 1) * draw.between("batch_python", *_ordered_ends((0.0, 1.0), times)) * (
+        1 - stays_frac(graph)
+    )
     product = times ** draw.between("batch_product", *_ordered_ends(_product_power(graph, times), times))
     convolution, other = (_growth("batch_" + name, ends, times, draw) for name, ends in _POWERS)
-    small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_SHARE)
+    small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_OPS_ARITHMETIC)
     updates = graph.within(no_model_spans(graph), "compute", "dispatch", "python")
     elementwise, convolving = (
         graph.within(find(graph), "compute")["compute"] for find in (_elementwise_spans, _convolution_spans)
@@ -117,11 +122,11 @@ def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
     compute = graph.host.before_ns["compute"]
     working = 1 - np.minimum(1.0, CALL_NS / np.maximum(compute, 1.0))
     products = 1 - elementwise - convolving
-    grown = working * (products * product + convolving * convolution + elementwise * other - 1)
+    growth = working * (products * product + convolving * convolution + elementwise * other - 1)
     factors = {
         "loader": times,
-        "python": 1 + (1 - updates["python"]) * (code - 1),
-        "compute": 1 + (1 - updates["compute"]) * grown,
+        "python": 1 + (1 - updates["python"]) * (python_factor - 1),
+        "compute": 1 + (1 - updates["compute"]) * growth,
         "dispatch": 1 + (1 - updates["dispatch"]) * (small - 1),
     }
     return graph.scaled_before(factors)

@@ -16,7 +16,7 @@ from gpulab.replay.rewrites.engine.graph_work import CALLED, calls, gpu_spec_of,
 from gpulab.replay.rewrites.kernels.compile_on_cpu import no_optimizer_cpu, optimizer_cpu
 
 FUSED, FOREACH = "fused", "foreach"
-HAS_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+FUSED_AVAILABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class Method(NamedTuple):
@@ -42,10 +42,10 @@ _ADAGRAD = {"loop": Method(28, 2, 1), FOREACH: Method(24, 2, 60, 3_500), FUSED: 
 _OTHER = {"loop": Method(60, 7, 1), FOREACH: Method(52, 7, 60, 5_000), FUSED: Method(24, 1, 30, 1_700)}
 _METHODS = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": _SGD, "Adagrad": _ADAGRAD}
 
-CHUNK = 21_000_000  # maximum number of parameters per launch: 320 blocks of 65536
+MAX_ELEMENTS = 21_000_000  # maximum number of parameters per launch: 320 blocks of 65536
 RATE_FRAC = (0.85, 0.6)  # of peak memory bandwidth, reached by such kernels
-SHARE = (0.7, 1.4)  # uncertainty of the ratio of bytes, if the time is derived from the recorded kernels
-TINY_NS = 1_500.0  # fixed time per kernel, however few elements it has
+RATIO_SPREAD = (0.7, 1.4)  # uncertainty of the ratio of bytes, if the time is derived from the recorded kernels
+KERNEL_OVERHEAD_NS = 1_500.0  # fixed time per kernel, however few elements it has
 KERNEL_NS = (2_000.0, 4_000.0)
 HOST_NS = (50_000.0, 150_000.0)  # of any `Optimizer.step`: hooks, groups, checks
 HOST_TENSOR = (0.8, 3.0)  # factor on `host_ns`, the fastest of many consecutive steps; in a loop caches are colder
@@ -104,7 +104,7 @@ class Updating(NamedTuple):
     def launches(self, to: Method) -> int:
         """Return the number of launches per step."""
         by_tensors = np.ceil(self.tensors / to.tensors)
-        by_elements = np.ceil((self.elements or 0) / CHUNK)
+        by_elements = np.ceil((self.elements or 0) / MAX_ELEMENTS)
         return int(to.operations * max(1.0, by_tensors, by_elements))
 
 
@@ -141,9 +141,9 @@ def _kind(graph: Graph) -> str:
 
 def _implementation(graph: Graph, is_update: Mask) -> str:
     """Return the present implementation, judged by kernel names."""
-    words = graph.run.event_rows.words("name")
-    codes = words.codes[graph.device.event[is_update]]
-    names = [words.vocabulary[code].lower() for code in codes[codes >= 0].tolist()]
+    labels = graph.run.event_rows.words("name")
+    codes = labels.codes[graph.device.event[is_update]]
+    names = [labels.vocabulary[code].lower() for code in codes[codes >= 0].tolist()]
     if not names:
         return "loop"
     fused = sum("fused" in name for name in names)
@@ -167,8 +167,10 @@ def _device_ns(graph: Graph, update: Updating, target: Method, current: Method, 
             * 1e9
         )
     else:
-        traffic_ns = float(np.maximum(dur - TINY_NS, 0.0).sum()) / update.steps * target.bytes / current.bytes
-        traffic_ns *= draw.ratio("optimizer_share", *SHARE)
+        traffic_ns = (
+            float(np.maximum(dur - KERNEL_OVERHEAD_NS, 0.0).sum()) / update.steps * target.bytes / current.bytes
+        )
+        traffic_ns *= draw.ratio("optimizer_share", *RATIO_SPREAD)
     return min(now_ns, launch_ns + traffic_ns)
 
 
@@ -178,18 +180,18 @@ def _scale_optimizer(graph: Graph, update: Updating, host_ns: float, device_ns: 
     current_ns = float(device.dur_ns[update.mine].sum()) / update.steps
     device_factor = min(1.0, device_ns / current_ns) if current_ns else 1.0
     gap_factor = min(1.0, launches * update.steps / max(1, int(update.mine.sum())))
-    dur = np.where(update.mine, device.dur_ns * device_factor, device.dur_ns)
-    turn = np.where(update.mine, device.turn_ns * gap_factor, device.turn_ns)
+    dur_ns = np.where(update.mine, device.dur_ns * device_factor, device.dur_ns)
+    gap_ns = np.where(update.mine, device.gap_ns * gap_factor, device.gap_ns)
     inside = _share_in_optimizer(graph)
     host_work = sum((host.before_ns[part] * share for part, share in inside.items()), np.zeros(len(host)))
-    own_ns = np.where(update.stops, host.own_ns, 0.0)
-    cost_ns = float(host_work.sum() + own_ns.sum()) / update.steps
+    calls_ns = np.where(update.stops, host.call_ns, 0.0)
+    cost_ns = float(host_work.sum() + calls_ns.sum()) / update.steps
     host_factor = min(1.0, host_ns / cost_ns) if cost_ns > 0 else 1.0
     factors: dict[str, float | Floats] = {part: 1 - share * (1 - host_factor) for part, share in inside.items()}
     factors["overlap"] = np.where(update.stops, host_factor, 1.0)
     scaled = graph.scaled_before(factors)
-    return scaled.with_host(own_ns=np.where(update.stops, host.own_ns * host_factor, host.own_ns)).with_device(
-        dur_ns=dur, turn_ns=turn
+    return scaled.with_host(call_ns=np.where(update.stops, host.call_ns * host_factor, host.call_ns)).with_device(
+        dur_ns=dur_ns, gap_ns=gap_ns
     )
 
 
@@ -212,7 +214,7 @@ def optimizer_lacking(graph: Graph, value: Value) -> str | None:
         return "the optimizer step launches no GPU work"
     if update.way == value or update.way == FUSED:
         return f"the optimizer is {update.way} already"
-    if value == FUSED and update.kind and update.kind not in HAS_FUSED:
+    if value == FUSED and update.kind and update.kind not in FUSED_AVAILABLE:
         return f"{update.kind} has no fused implementation in PyTorch; use optimizer=foreach"
     return None
 

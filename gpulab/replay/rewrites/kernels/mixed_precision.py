@@ -41,12 +41,12 @@ CAST_TRAFFIC = (0.0, 0.06)  # of the time of the product that reads the result
 CHECK_NS = (15_000.0, 40_000.0)  # float16: from the end of the overflow check until the host has its result
 SCALER_NS = (50_000.0, 200_000.0)  # host time per step
 UNSCALE_FRAC = (0.1, 0.4)  # of the optimizer's kernels: one more pass over the gradients
-HALF_ALREADY = 0.5  # of matrix kernel time: if more is in half precision already, little is left to gain
+MAX_HALF_FRAC = 0.5  # of matrix kernel time: if more is in half precision already, little is left to gain
 WORTH_RATIO = 1.2
 _IN_FLOAT32 = re.compile(
     r"layer_?norm|gammabeta|group_?norm|rowwisemoments"
 )  # autocast keeps their inputs and outputs in float32
-UNTOLD_FRAC = 0.5
+MAX_UNKNOWN_FRAC = 0.5
 
 
 def amp(graph: Graph, value: Value, draw: Draw) -> Graph:
@@ -194,15 +194,15 @@ def _add_casts(graph: Graph, casts: float, draw: Draw) -> Graph:
 def _product_launches(graph: Graph) -> Mask:
     """Mask of the nodes that launch a single kernel, a matrix product."""
     matrix = np.append(_products(graph), False)
-    return np.asarray(calls(graph).launches & matrix[graph.host.first[:-1]], bool)
+    return np.asarray(calls(graph).launches & matrix[graph.host.first_op[:-1]], bool)
 
 
 def _add_scaler(graph: Graph, draw: Draw) -> Graph:
     """Add the gradient scaler: unscaling before the optimizer step, and a host wait for the overflow check."""
     first_nodes = calls(graph).opens
-    last = graph.host.first[first_nodes] - 1
+    last = graph.host.first_op[first_nodes] - 1
     first_nodes, last = first_nodes[last >= 0], last[last >= 0]
-    wait, wait_ns = graph.host.wait.copy(), graph.host.wait_ns.copy()
+    wait, wait_ns = graph.host.awaited_op.copy(), graph.host.return_delay_ns.copy()
     wait[first_nodes] = np.maximum(wait[first_nodes], last)
     wait_ns[first_nodes] = np.maximum(wait_ns[first_nodes], draw.between("amp_check", *CHECK_NS))
     added = np.zeros(len(graph.host))
@@ -210,7 +210,11 @@ def _add_scaler(graph: Graph, draw: Draw) -> Graph:
     dur = graph.device.dur_ns.copy()
     optimizer_ns = float(dur[pieces_of(graph).is_family(Family.OPTIMIZER)].sum()) / max(1, len(first_nodes))
     np.add.at(dur, last, optimizer_ns * draw.between("amp_unscale", *UNSCALE_FRAC))
-    return graph.with_device(dur_ns=dur).with_host(wait=wait, wait_ns=wait_ns).with_more_before("dispatch", added)
+    return (
+        graph.with_device(dur_ns=dur)
+        .with_host(awaited_op=wait, return_delay_ns=wait_ns)
+        .with_more_before("dispatch", added)
+    )
 
 
 def amp_lacking(graph: Graph, value: Value) -> str | None:
@@ -220,7 +224,7 @@ def amp_lacking(graph: Graph, value: Value) -> str | None:
     gpu, kernels = gpu_of(graph), pieces_of(graph)
     name = gpu.name if gpu else "this GPU"
     share = half_share(kernels)
-    if share > HALF_ALREADY:
+    if share > MAX_HALF_FRAC:
         return f"{percent(share)} of its matrix product time is in half precision already"
     products = _products(graph)
     if not products.any():
@@ -247,7 +251,7 @@ def no_products(graph: Graph) -> str | None:
         return "the run contains no matrix products"
     unknown = is_product & (kernels.precision == Precision.UNKNOWN) & ~kernels.narrow
     share = kernels.dur_ns[unknown].sum() / kernels.dur_ns[is_product].sum()
-    if share > UNTOLD_FRAC:
+    if share > MAX_UNKNOWN_FRAC:
         return f"the precision of {percent(share)} of its matrix kernel time cannot be derived from kernel names"
     return None
 

@@ -16,7 +16,7 @@ def instant_gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
 def instant_host(graph: Graph, value: Value, draw: Draw) -> Graph:
     """An infinitely fast host: the step takes what the GPU alone needs. No loader, compiler or CPU can give more."""
     before = {part: np.zeros_like(ns) for part, ns in graph.host.before_ns.items()}
-    return graph.with_host(before_ns=before, own_ns=np.zeros(len(graph.host)))
+    return graph.with_host(before_ns=before, call_ns=np.zeros(len(graph.host)))
 
 
 def _refusal(graph: Graph, value: Value) -> str | None:

@@ -18,12 +18,15 @@ from gpulab.replay.rewrites.engine.cache import noting, once
 from gpulab.replay.rewrites.engine.graph_work import LEAST_NS, gpu_of, gpu_spec_of, pieces_of
 from gpulab.replay.rewrites.kernels.batch_size import inward
 
-SPREAD = (1.25, 0.8)  # uncertainty of the ratio of two GPUs: one network differs from the medians over many kernels
-BOUND = (0.0, 0.4)  # memory-bound share of a product's time
-LINKED = (1.0, 0.0)  # exponent of the ratio of links: the host limits copies from pageable memory
+RATIO_SPREAD = (
+    1.25,
+    0.8,
+)  # uncertainty of the ratio of two GPUs: one network differs from the medians over many kernels
+MEMORY_BOUND = (0.0, 0.4)  # memory-bound share of a product's time
+LINK_EXPONENT = (1.0, 0.0)  # exponent of the ratio of links: the host limits copies from pageable memory
 CLOCKS = 0.2  # logarithm of the maximum ratio of clocks between generations
 
-IN_TF32 = 0.45  # share of the TF32 peak that convolutions reach; in half precision it is 0.5 to 0.6 on all GPUs
+TF32_REACHED = 0.45  # share of the TF32 peak that convolutions reach; in half precision it is 0.5 to 0.6 on all GPUs
 SHORT_NAMES = tuple(spec.aliases[0] for spec in SPECS)
 
 
@@ -51,9 +54,9 @@ def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
         np.log(_product_ratio(graph, current, target)),
         float(np.log(_streaming_bandwidth(target) / _streaming_bandwidth(current))),
     )
-    spread = float(np.log(draw.ratio("gpu_reached", *SPREAD)))
+    spread = float(np.log(draw.ratio("gpu_reached", *RATIO_SPREAD)))
     # Part of a product's time is memory-bound: if memory speeds up by less, so does the product.
-    memory_lag = np.minimum(0.0, streams - products) * draw.between("gpu_bound", *BOUND)
+    memory_lag = np.minimum(0.0, streams - products) * draw.between("gpu_bound", *MEMORY_BOUND)
     kernels = pieces_of(graph)
     is_product = kernels.is_family(Family.MATRIX)
     log_speedup = np.where(is_product, products + memory_lag, streams) + spread
@@ -62,7 +65,9 @@ def gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
         np.minimum(log_speedup, _multiprocessor_speedup(is_product, products, current, target)),
         log_speedup,
     )
-    link_speedup = np.log(target.link_bytes_per_s / current.link_bytes_per_s) * draw.between("gpu_linked", *LINKED)
+    link_speedup = np.log(target.link_bytes_per_s / current.link_bytes_per_s) * draw.between(
+        "gpu_linked", *LINK_EXPONENT
+    )
     log_speedup = np.where(inward(graph), link_speedup, log_speedup)
     log_speedup = np.where(kernels.is_family(Family.COLLECTIVE), 0.0, log_speedup)
     dur = graph.device.dur_ns
@@ -100,12 +105,12 @@ def _product_ratio(graph: Graph, current: GpuSpec, target: GpuSpec) -> Floats:
     # PyTorch uses TF32 for convolutions by default, and for other products only if it is enabled.
     convolutions = kernels.convolves & (kernels.precision != Precision.HALF) & ~kernels.narrow
     if target.tf32_flops_per_s and not current.tf32_flops_per_s:
-        ratio[convolutions] = IN_TF32 * target.tf32_flops_per_s / _float32_rate(current)
+        ratio[convolutions] = TF32_REACHED * target.tf32_flops_per_s / _float32_rate(current)
     elif current.tf32_flops_per_s and not target.tf32_flops_per_s:
-        ratio[convolutions] = _float32_rate(target) / (IN_TF32 * current.tf32_flops_per_s)
+        ratio[convolutions] = _float32_rate(target) / (TF32_REACHED * current.tf32_flops_per_s)
     tf32 = kernels.precision == Precision.TF32
-    target_tf32 = IN_TF32 * target.tf32_flops_per_s if target.tf32_flops_per_s else _float32_rate(target)
-    ratio[tf32] = target_tf32 / (IN_TF32 * current.fastest_float32_flops_per_s)
+    target_tf32 = TF32_REACHED * target.tf32_flops_per_s if target.tf32_flops_per_s else _float32_rate(target)
+    ratio[tf32] = target_tf32 / (TF32_REACHED * current.fastest_float32_flops_per_s)
     ratio[(kernels.precision == Precision.HALF) | kernels.narrow] = target.half_flops_per_s / current.half_flops_per_s
     return ratio
 

@@ -12,7 +12,7 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrites.engine.cache import once
 
-GRADIENTS = ("all-reduce", "reduce-scatter")  # what is done with gradients, in backward
+GRADIENTS = ("all-reduce", "reduce-scatter")  # the collectives that average gradients in backward
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,15 +57,15 @@ def _in_launch_order(graph: Graph, recorded: Collectives) -> Exchanges:
     op_of_event = np.full(len(graph.run.event_rows) + 1, -1, np.int64)
     op_of_event[graph.device.event] = np.arange(len(graph.device))
     work = op_of_event[recorded.event]
-    known = np.flatnonzero((work >= 0) & (graph.device.call[work] >= 0))
-    known = known[np.argsort(work[known], kind="stable")]
+    launched = np.flatnonzero((work >= 0) & (graph.device.call[work] >= 0))
+    launched = launched[np.argsort(work[launched], kind="stable")]
     return Exchanges(
-        work=work[known],
-        call=graph.device.call[work[known]],
-        kind=recorded.kind[known],
-        bytes=recorded.bytes[known],
-        recorded_ns=recorded.dur_ns[known].astype(float),
-        exposed_ns=recorded.exposed_ns[known].astype(float),
+        work=work[launched],
+        call=graph.device.call[work[launched]],
+        kind=recorded.kind[launched],
+        bytes=recorded.bytes[launched],
+        recorded_ns=recorded.dur_ns[launched].astype(float),
+        exposed_ns=recorded.exposed_ns[launched].astype(float),
     )
 
 

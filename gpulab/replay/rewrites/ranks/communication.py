@@ -18,11 +18,11 @@ from gpulab.wording import size
 
 MIB = 1 << 20
 LATENCY_NS = (10_000.0, 40_000.0)  # of a tiny all-reduce within one machine
-USABLE = (0.9, 0.6)  # share of backward that remains when the first bucket is full
-SLOWED = (0.0, 0.15)  # slowdown of kernels during communication, as a share of the hidden time
-ENOUGH = 5  # minimum number of collectives of one kind and size for a usual duration
-HIDDEN_FRAC = 0.05  # if a smaller share is exposed, there is nothing to hide
-WAITING = (0.0, 20.0)  # percentile of equal collectives that did not wait for another rank
+BACKWARD_LEFT = (0.9, 0.6)  # share of backward that remains when the first bucket is full
+SLOWDOWN = (0.0, 0.15)  # slowdown of kernels during communication, as a share of the hidden time
+MIN_COLLECTIVES = 5  # minimum number of collectives of one kind and size for a usual duration
+MIN_EXPOSED_FRAC = 0.05  # if a smaller share is exposed, there is nothing to hide
+UNDELAYED_PERCENTILE = (0.0, 20.0)  # percentile of equal collectives that did not wait for another rank
 AUTOGRAD = "autograd::engine::evaluate_function"
 
 
@@ -36,7 +36,7 @@ def no_straggler(graph: Graph, value: Value, draw: Draw) -> Graph:
     Cannot know: from one rank, whether all of them waited; then the gain is larger. Runs of all ranks show it exactly
     (`diagnose` of all runs).
     """
-    percentile = draw.between("waited for nobody", *WAITING)
+    percentile = draw.between("waited for nobody", *UNDELAYED_PERCENTILE)
     return _cap_durations(graph, lambda recorded_ns: float(np.percentile(recorded_ns, percentile)))
 
 
@@ -50,7 +50,7 @@ def _cap_durations(graph: Graph, usual_ns: Callable[[Floats], float]) -> Graph:
     synchronising, groups = alike(graph)
     dur = graph.device.dur_ns.copy()
     for group in groups:
-        if len(group) >= ENOUGH:
+        if len(group) >= MIN_COLLECTIVES:
             recorded = synchronising.recorded_ns[group]
             dur[synchronising.work[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
     return graph.with_device(dur_ns=dur)
@@ -71,11 +71,11 @@ def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
     for step in _steps(graph, gradients):
         durations = graph.device.dur_ns[gradients.work[step]]
         total, tail = float(durations.sum()), float(durations[-1])
-        hideable_ns = draw.between("backward left", *USABLE) * _backward_ns(
+        hideable_ns = draw.between("backward left", *BACKWARD_LEFT) * _backward_ns(
             graph, int(graph.step_of[gradients.call[step[-1]]])
         )
         exposed_ns = max(tail, total - hideable_ns)
-        exposed_ns += draw.between("slowed by communication", *SLOWED) * (total - exposed_ns)
+        exposed_ns += draw.between("slowed by communication", *SLOWDOWN) * (total - exposed_ns)
         present_ns = float(
             (durations * gradients.exposed_ns[step] / np.maximum(gradients.recorded_ns[step], 1.0)).sum()
         )
@@ -169,26 +169,26 @@ def bucket_mb(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def _merge(graph: Graph, buckets: Merging, latency_ns: float) -> Graph:
-    dur, own_ns = graph.device.dur_ns.copy(), graph.host.own_ns.copy()
+    dur_ns, call_ns = graph.device.dur_ns.copy(), graph.host.call_ns.copy()
     is_alone = np.bincount(buckets.bucket, minlength=len(buckets.last))[buckets.bucket] == 1
-    data_ns = np.maximum(dur[buckets.work] - latency_ns, 0.0)
+    data_ns = np.maximum(dur_ns[buckets.work] - latency_ns, 0.0)
     bucket_data_ns = np.bincount(buckets.bucket, weights=data_ns, minlength=len(buckets.last))
     shortest = np.full(len(buckets.last), np.inf)
-    np.minimum.at(shortest, buckets.bucket, dur[buckets.work])
-    last_ns = dur[buckets.work[buckets.last]]
+    np.minimum.at(shortest, buckets.bucket, dur_ns[buckets.work])
+    last_ns = dur_ns[buckets.work[buckets.last]]
     bucket_ns = np.where(is_alone[buckets.last], last_ns, bucket_data_ns + np.minimum(latency_ns, shortest))
-    dur[buckets.work] = 0.0
-    dur[buckets.work[buckets.last]] = bucket_ns
-    own_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
-    return graph.with_device(dur_ns=dur).with_host(own_ns=own_ns)
+    dur_ns[buckets.work] = 0.0
+    dur_ns[buckets.work[buckets.last]] = bucket_ns
+    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
+    return graph.with_device(dur_ns=dur_ns).with_host(call_ns=call_ns)
 
 
 def _free_buckets(graph: Graph, value: Value) -> Graph:
     """Launches merged, and communication in no time: no bucket size can do better."""
     buckets = merging(graph, float(value) * MIB)
-    own_ns = graph.host.own_ns.copy()
-    own_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
-    return hidden(graph, value).with_host(own_ns=own_ns)
+    call_ns = graph.host.call_ns.copy()
+    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
+    return hidden(graph, value).with_host(call_ns=call_ns)
 
 
 def megabytes(text: str) -> Value:
@@ -215,7 +215,7 @@ def _overlap_refusal(graph: Graph, value: Value) -> str | None:
         return reason
     gradients = exchanges(graph)
     gradients = gradients.where(graph.step_of[gradients.call] >= 0)
-    if gradients.exposed_ns.sum() < HIDDEN_FRAC * gradients.recorded_ns.sum():
+    if gradients.exposed_ns.sum() < MIN_EXPOSED_FRAC * gradients.recorded_ns.sum():
         return "communication is hidden behind kernels already"
     if not len(_backward_kernels(graph)):
         return "the kernels of the backward pass cannot be identified"
@@ -241,8 +241,8 @@ def _straggler_refusal(graph: Graph, value: Value) -> str | None:
     synchronising, groups = alike(graph)
     if not len(synchronising) or not (graph.step_of[synchronising.call] >= 0).any():
         return f"its steps contain no collective that synchronises all ranks ({', '.join(TOGETHER)})"
-    if max(map(len, groups)) < ENOUGH:
-        return f"no kind and size of collective occurs {ENOUGH} times, so the usual duration is unknown"
+    if max(map(len, groups)) < MIN_COLLECTIVES:
+        return f"no kind and size of collective occurs {MIN_COLLECTIVES} times, so the usual duration is unknown"
     return None
 
 

@@ -17,11 +17,14 @@ from gpulab.run import Run
 from gpulab.wording import duration
 
 SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
-COPYING = (0.03, 0.30)  # time to copy the state, relative to saving it: a core copies 4-12 GB/s, files take 0.3-3 GB/s
+STATE_COPY = (
+    0.03,
+    0.30,
+)  # time to copy the state, relative to saving it: a core copies 4-12 GB/s, files take 0.3-3 GB/s
 # Share of the saved main-thread time by which the step gets shorter: the writer needs the GIL, and a core.
 REALISED, REALISED_ON_CPU = (1.0, 0.6), (1.0, 0.2)
-ENOUGH = 5  # minimum number of samples inside a save to estimate its share
-MOST_APART_NS = 1_000_000_000  # samples further apart than this do not represent the time between them
+MIN_SAMPLES = 5  # minimum number of samples inside a save to estimate its share
+MAX_SAMPLE_GAP_NS = 1_000_000_000  # samples further apart than this do not represent the time between them
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +42,7 @@ def saving(graph: Graph) -> Saving:
     """Return when samples of the main thread were inside a call that saves."""
     run, steps = graph.run, graph.steps
     spans = _saving_spans(run)
-    step_start, step_end = graph.host.at_ns[graph.step_first], graph.host.at_ns[graph.step_last]
+    step_start, step_end = graph.host.start_ns[graph.step_first], graph.host.start_ns[graph.step_last]
     saving_ns = covered_ns(spans, step_start.astype(np.int64), step_end.astype(np.int64))
     if 2 * (saving_ns > 0).sum() > len(saving_ns):
         return Saving(spans, True, 0.0, 0.0)
@@ -48,7 +51,7 @@ def saving(graph: Graph) -> Saving:
     in_steps = covered_ns(warm, rows["at_ns"], rows["at_ns"] + 1) > 0
     saving_samples = int((in_steps & _saves(run)).sum())
     stalls = pauses(run, steps)
-    if saving_samples < ENOUGH or stalls is not None:
+    if saving_samples < MIN_SAMPLES or stalls is not None:
         return Saving(spans, False, 0.0, 0.0)
     share = saving_samples / int(in_steps.sum())
     return Saving(spans, False, share, float(np.sqrt(share * (1 - share) / int(in_steps.sum()))))
@@ -66,7 +69,7 @@ def _saving_spans(run: Run) -> Spans:
         return nothing()
     at = rows["at_ns"]
     middles = (at[1:] + at[:-1]) // 2
-    is_far = np.diff(at) > MOST_APART_NS
+    is_far = np.diff(at) > MAX_SAMPLE_GAP_NS
     starts = np.append(at[:1], np.where(is_far, at[1:], middles))
     ends = np.append(np.where(is_far, at[:-1], middles), at[-1:])
     is_saving = _saves(run)
@@ -91,7 +94,7 @@ def async_checkpoint(graph: Graph, value: Value, draw: Draw) -> Graph:
         "share of saving", checkpoint.share + checkpoint.error, max(0.0, checkpoint.share - checkpoint.error)
     )
     realised = draw.between("writing beside", *(REALISED if graph.on_gpu else REALISED_ON_CPU))
-    return _write_in_thread(graph, 1 - realised * (1 - draw.ratio("copying the state", *COPYING)), share)
+    return _write_in_thread(graph, 1 - realised * (1 - draw.ratio("copying the state", *STATE_COPY)), share)
 
 
 def _write_in_thread(graph: Graph, remaining: float, share: float) -> Graph:
@@ -119,11 +122,11 @@ def _refusal(graph: Graph, value: Value) -> str | None:
     checkpoint = saving(graph)
     if checkpoint.usual or checkpoint.share:
         return None
-    stalls = pauses(graph.run, graph.steps)
-    if stalls is not None and (stalls.called or "").startswith(SAVING):
+    pause = pauses(graph.run, graph.steps)
+    if pause is not None and (pause.called or "").startswith(SAVING):
         return (
-            f"only {stalls.count} of {stalls.steps} steps save, for {duration(stalls.each_ns)} each: the typical step does "
-            f"not change, the average step would be {duration(stalls.total_ns / stalls.steps)} shorter"
+            f"only {pause.count} of {pause.steps} steps save, for {duration(pause.each_ns)} each: the typical step "
+            f"does not change, the average step would be {duration(pause.total_ns / pause.steps)} shorter"
         )
     if not len(graph.run.host_rows):
         return "the main thread was not sampled, so its checkpoints are unknown"

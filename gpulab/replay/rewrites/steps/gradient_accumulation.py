@@ -22,8 +22,8 @@ UPDATES = ("Optimizer.step#", "Optimizer.zero_grad#")
 # an unfused one 80 to 120; a CPU makes the most passes. As shares of the optimizer's own time:
 ADDING_TO_SGD, ADDING, ADDING_ON_CPU = (0.3, 1.0), (0.08, 0.45), (0.05, 0.25)
 ADDING_NS = (4_000.0, 12_000.0)  # host time per tensor: one more operator and its launch
-MOST = 10_000
-GIVEN = "torch::autograd::AccumulateGrad"
+MAX_BATCHES = 10_000
+ACCUMULATE_GRAD = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +78,8 @@ def accumulate(graph: Graph, value: Value, draw: Draw) -> Graph:
 @once
 def _adding_range(graph: Graph) -> tuple[float, float]:
     """Return the cost of adding gradients relative to the optimizer's time: minimum and maximum."""
-    words = graph.run.event_rows.words("name").vocabulary
-    if any(word.startswith("Optimizer.step#SGD") for word in words):
+    names = graph.run.event_rows.words("name").vocabulary
+    if any(word.startswith("Optimizer.step#SGD") for word in names):
         return ADDING_TO_SGD
     return ADDING if graph.on_gpu else ADDING_ON_CPU
 
@@ -91,7 +91,7 @@ def _tensors(graph: Graph) -> int:
     if count:
         return count
     events = graph.run.event_rows
-    is_gradient = events.matching(lambda word: word == GIVEN) & (events["kind"] == Kind.OP)
+    is_gradient = events.matching(lambda word: word == ACCUMULATE_GRAD) & (events["kind"] == Kind.OP)
     return round(int(is_gradient.sum()) / max(1, int(graph.steps.by_host.recorded.sum())))
 
 
@@ -128,8 +128,8 @@ def batches_count(text: str) -> Value:
         count = int(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a whole number of batches") from None
-    if not 1 <= count <= MOST:
-        raise ValueError(f"{count} is not between 1 and {MOST:,} batches")
+    if not 1 <= count <= MAX_BATCHES:
+        raise ValueError(f"{count} is not between 1 and {MAX_BATCHES:,} batches")
     return count
 
 
