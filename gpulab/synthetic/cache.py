@@ -90,7 +90,7 @@ def _publish(unfinished: Path, folder: Path) -> None:
 def _trim(keep: Path) -> None:
     """Remove least recently used data until the rest is within the limit; keep the new data."""
     folders = [each.parent for each in path().glob(f"*/{_READY}")]
-    folders.sort(key=lambda each: (each / _READY).stat().st_mtime)
+    folders.sort(key=lambda folder: (folder / _READY).stat().st_mtime)
     sizes = {each: size_bytes(each) for each in folders}
     over = sum(sizes.values()) - limit_bytes()
     for folder in folders:

@@ -15,7 +15,7 @@ from gpulab.workloads.workload import Workload
 if TYPE_CHECKING:
     from torch import Tensor
 
-WORDS = 3000  # per document
+WORDS_PER_DOCUMENT = 3000  # per document
 FEATURES = 2048
 BATCH = 32
 DISTINCT = 64  # documents; each is used many times, as in several epochs
@@ -53,8 +53,8 @@ def word_pairs(text: bytes) -> Tensor:
     import torch
 
     counts = [0.0] * FEATURES
-    words = text.split()
-    for first, second in itertools.pairwise(words):
+    tokens = text.split()
+    for first, second in itertools.pairwise(tokens):
         counts[zlib.crc32(second, zlib.crc32(first)) % FEATURES] += 1
     return torch.tensor(counts).sqrt()
 
@@ -66,7 +66,7 @@ def texts(count: int) -> tuple[bytes, ...]:
     vocabulary = [bytes(random_state.integers(97, 123, random_state.integers(2, 10)).tolist()) for _ in range(5000)]
     documents = []
     for index in range(count):
-        picks = random_state.zipf(1.3, WORDS) * (index % 10 + 1) % len(vocabulary)
+        picks = random_state.zipf(1.3, WORDS_PER_DOCUMENT) * (index % 10 + 1) % len(vocabulary)
         documents.append(b" ".join(vocabulary[pick] for pick in picks))
     return tuple(documents)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH, BATCH = 256, 256
 EVERY = 1000  # steps between explicit collections
-KEPT, MADE = 60_000, 2_500  # transitions in the buffer, and new ones in a step
+BUFFER_SIZE, NEW_PER_STEP = 60_000, 2_500  # transitions in the buffer, and new ones in a step
 
 
 def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
@@ -32,7 +32,7 @@ def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) ->
 def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
     """Train while filling a replay buffer of Python objects, as in reinforcement learning."""
     training = _steps(device, steps)
-    buffer: deque[list[object]] = deque(_transitions(0, KEPT), maxlen=KEPT)
+    buffer: deque[list[object]] = deque(_transitions(0, BUFFER_SIZE), maxlen=BUFFER_SIZE)
     if frozen:
         gc.collect()
         gc.freeze()
@@ -41,7 +41,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
     try:
         with computing_on(1):
             for step in range(1, steps + 1):
-                buffer.extend(_transitions(step, MADE))
+                buffer.extend(_transitions(step, NEW_PER_STEP))
                 losses.append(next(training))
                 if frozen and step % EVERY == 0:
                     gc.collect()
