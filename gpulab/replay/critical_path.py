@@ -129,11 +129,9 @@ def extent(timed: Timed, step: int | None = None) -> Extent:
 
 def critical_path(timed: Timed, step: int | None = None) -> CriticalPath:
     """Return the critical path of an interior step; of the most typical one by default."""
-    step_extent = extent(timed, step)
-    segments = _Walk(timed, round(step_extent.begin_ns), round(step_extent.end_ns)).back(
-        step_extent.stop, step_extent.work
-    )
-    return CriticalPath(timed, step_extent.step, "host" if step_extent.work == NONE else "device", segments)
+    span = extent(timed, step)
+    segments = _Walk(timed, round(span.begin_ns), round(span.end_ns)).back(span.stop, span.work)
+    return CriticalPath(timed, span.step, "host" if span.work == NONE else "device", segments)
 
 
 def levers(timed: Timed, path: CriticalPath) -> tuple[Lever, ...]:

@@ -150,9 +150,9 @@ EXACT = {
     "v100_resnet50_workers4": 0.01,
 }
 REFUSED = {
-    "a100_ddp_8ranks_rank": "several streams",
-    "mi300_resnet_checkpoint": "several streams",
-    "mi250_minitoy": "stood still",
+    "a100_ddp_8ranks_rank": "streams",
+    "mi300_resnet_checkpoint": "streams",
+    "mi250_minitoy": "idle",
 }
 
 

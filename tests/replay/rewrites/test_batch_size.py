@@ -107,7 +107,7 @@ def test_half_precision_after_a_change_of_gpu_is_priced_on_that_gpu():
 
 @pytest.mark.parametrize(
     ("kernels", "own", "asked", "why"),
-    [(BUSY, "MI300", "gpu=h100", "not listed"), ([Kernel(HALF, 300), END], "A100", "gpu=v100", "bfloat16")],
+    [(BUSY, "MI300", "gpu=h100", "MI300X"), ([Kernel(HALF, 300), END], "A100", "gpu=v100", "bfloat16")],
 )
 def test_another_gpu_is_refused_where_it_cannot_be_told(kernels, own, asked, why):
     with pytest.raises(RunError, match=why):

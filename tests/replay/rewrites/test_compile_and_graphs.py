@@ -71,7 +71,7 @@ def test_code_that_waits_for_its_host_gains_most():
 
 @pytest.mark.parametrize(
     ("kernels", "why"),
-    [([Kernel(TRITON, 100), END], "compiled already"), ([Kernel(ADD, 50, updates=True), END], "nothing tells")],
+    [([Kernel(TRITON, 100), END], "compiled already"), ([Kernel(ADD, 50, updates=True), END], "forward or backward")],
 )
 def test_compiling_is_refused_where_it_cannot_be_told(kernels, why):
     with pytest.raises(RunError, match=why):
@@ -145,10 +145,10 @@ def test_on_a_gpu_that_is_always_busy_a_graph_gains_nothing():
     assert found.speedup == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_wait_at_the_end_of_a_step_stands_outside_its_graph():
+def test_a_wait_at_the_end_of_a_step_is_outside_its_graph():
     graph = ready(network(TINY, gpu="A100")).graph
     found = regions(graph)
-    assert (found.held == 60).all()
+    assert (found.captured == 60).all()
     assert len(found.opens) == 6
     after = cuda_graphs(graph, True, Draw())
     assert (after.host.awaited_op == graph.host.awaited_op).all()

@@ -208,11 +208,11 @@ def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range
     ("name", "run", "why"),
     [
         ("pin_memory", {"name": PINNED, "blocking": False}, "pageable memory"),
-        ("pin_memory", {"size": -1}, "how many bytes"),
-        ("prefetch", {"name": "Memcpy DtoD (Device -> Device)", "blocking": False}, "from the host to the GPU"),
+        ("pin_memory", {"size": -1}, "sizes"),
+        ("prefetch", {"name": "Memcpy DtoD (Device -> Device)", "blocking": False}, "no step copies"),
     ],
 )
-def test_what_cannot_be_told_is_said(name, run, why):
+def test_unpredictable_copies_are_refused_with_a_reason(name, run, why):
     assert why in BY_NAME[name].lacking(graph(copying(**run)), True)
 
 

@@ -74,7 +74,7 @@ def test_never_is_it_slower_than_now():
 @pytest.mark.parametrize(
     ("kernels", "asked", "why"),
     [
-        ([*MODEL, END], "optimizer", "no optimizer's step"),
+        ([*MODEL, END], "optimizer", "no optimizer step"),
         ([*MODEL, *[Kernel(FUSED, 50, updates=True)] * 3, END], "optimizer", "fused already"),
         ([*MODEL, *[Kernel(MULTI, 50, updates=True)] * 9, END], "optimizer=foreach", "foreach already"),
     ],

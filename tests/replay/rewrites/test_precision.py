@@ -145,10 +145,10 @@ def test_a_product_of_known_size_takes_what_its_arithmetic_takes():
         ([Kernel(ADD, 100), END], "A100", "amp", "no matrix products"),
         (PRODUCTS, "V100", "amp=bf16", "amp=fp16"),
         (PRODUCTS, "MI300", "amp", "AMD"),
-        (PRODUCTS, "V100", "tf32", "no units for TF32"),
-        (PRODUCTS, "3090", "tf32", "no units for TF32"),  # a GeForce's are as fast as its plain ones
-        ([Kernel(CONV, 500), END], "A100", "tf32", "outside convolutions"),
-        ([Kernel(TF32, 500), END], "A100", "tf32", "outside convolutions"),
+        (PRODUCTS, "V100", "tf32", "float32"),
+        (PRODUCTS, "3090", "tf32", "float32"),  # a GeForce's are as fast as its plain ones
+        ([Kernel(CONV, 500), END], "A100", "tf32", "apart from convolutions"),
+        ([Kernel(TF32, 500), END], "A100", "tf32", "apart from convolutions"),
         ([Kernel(SGEMM, 500), END], "A100", "channels_last", "no convolutions"),
     ],
 )
@@ -159,7 +159,7 @@ def test_it_is_refused_where_it_cannot_be_told(kernels, gpu, asked, why):
 
 def test_tf32_that_is_on_already_is_refused():
     run = network(PRODUCTS, gpu="A100", facts={"float32_matmul_precision": "high"})
-    with pytest.raises(RunError, match="on already"):
+    with pytest.raises(RunError, match="enabled already"):
         told(run, "tf32")
 
 

@@ -105,10 +105,10 @@ def sync_every(graph: Graph, value: Value, draw: Draw) -> Graph:
 def dropped(graph: Graph, *, asked: bool = True) -> Graph:
     """Return the graph without these waits; with `asked=False`, also without the operators that read the values."""
     avoidable = waits(graph)
-    without_waits = graph.without_calls(avoidable.stops).without_work(avoidable.reads)
+    remaining = graph.without_calls(avoidable.stops).without_work(avoidable.reads)
     if asked or not len(avoidable.asking.start_ns):
-        return without_waits
-    return without_waits.scaled_before({part: 1 - share for part, share in graph.within(avoidable.asking).items()})
+        return remaining
+    return remaining.scaled_before({part: 1 - share for part, share in graph.within(avoidable.asking).items()})
 
 
 def no_alloc(graph: Graph, value: Value, draw: Draw) -> Graph:

@@ -72,8 +72,8 @@ def _in_launch_order(graph: Graph, recorded: Collectives) -> Exchanges:
 @once
 def exchanges(graph: Graph) -> Exchanges:
     """Return the collectives that average gradients."""
-    all_collectives = every_exchange(graph)
-    return all_collectives.where(all_collectives.which(*GRADIENTS))
+    recorded = every_exchange(graph)
+    return recorded.where(recorded.which(*GRADIENTS))
 
 
 @once
