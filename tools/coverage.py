@@ -63,7 +63,7 @@ class Taught:
 
 
 def topics(path: Path = DOCS / "coverage.tsv") -> tuple[Taught, ...]:
-    """The table. Raises ValueError for a line that cannot be read."""
+    """Return the table. Raises ValueError for an invalid line."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines()[1:]:
         places, topic, experiments = line.split("\t")
@@ -80,7 +80,7 @@ def _place(text: str) -> Place:
 
 
 def unassigned(article: int, text: str) -> list[int]:
-    """Numbers of the lines of an article, from 1, that are not blank and in no topic."""
+    """Return the numbers (from 1) of the article's lines that are not blank and in no topic."""
     covered = {
         line
         for each in topics()
@@ -92,7 +92,7 @@ def unassigned(article: int, text: str) -> list[int]:
 
 
 def page() -> str:
-    """The Markdown page: what is taught now, by article; then what waits."""
+    """Return the Markdown page: covered topics by article, then the waiting ones."""
     parts = [
         "# What the course teaches of the articles\n",
         "Each paragraph of five articles on low GPU utilisation, and the experiment that teaches or tests it; "

@@ -61,7 +61,7 @@ QUIET = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What is asked for; 0 when all is well."""
+    """Run the requested command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("what", choices=tuple(TODO))
     parser.add_argument("numbers", nargs="*", help="of notebooks, as 05; all of them if left out")
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def build(numbers: list[str]) -> int:
-    """Notebooks from their texts, run, with what they put out."""
+    """Build notebooks from their texts and run them."""
     for text in _chosen(TEXTS, "*.py", numbers):
         formatted(text)
         notebook = from_text(text)
@@ -88,14 +88,14 @@ def build(numbers: list[str]) -> int:
 
 
 def texts(numbers: list[str]) -> int:
-    """The texts of notebooks."""
+    """Convert notebooks to texts."""
     for path in _chosen(FOLDER, "*.ipynb", numbers):
         (TEXTS / f"{path.stem}.py").write_text(to_text(nbformat.read(path, as_version=4)), encoding="utf-8")
     return 0
 
 
 def index(numbers: list[str]) -> int:
-    """The tables of the index notebook and of the README, from the lessons."""
+    """Update the tables of the index notebook and the README from the lessons."""
     for path, links, before in ((TEXTS / f"{INDEX}.py", "", "# "), (FOLDER.parent / "README.md", "notebooks/", "")):
         path.write_text(with_course(path.read_text(encoding="utf-8"), links, before), encoding="utf-8")
     return 0
@@ -110,14 +110,14 @@ def with_course(text: str, links: str, before: str) -> str:
 
 
 def check(numbers: list[str]) -> int:
-    """Print what is wrong with the notebooks; 1 if anything is."""
+    """Print the problems of the notebooks; return 1 if there are any."""
     problems = [f"{path.name}: {problem}" for path in _lessons(numbers) for problem in nblint.problems(path)]
     print("\n".join(problems) or "no problem found")
     return 1 if problems else 0
 
 
 def sabotage(numbers: list[str]) -> int:
-    """Run every notebook with its fixes taken out, and count the claims that notice; 1 unless all do."""
+    """Run every notebook with its fixes removed and count the claims that fail; return 1 unless all do."""
     total, noticed = 0, 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paths_of = _lessons(numbers)
@@ -132,7 +132,7 @@ def sabotage(numbers: list[str]) -> int:
 
 
 def live(numbers: list[str]) -> int:
-    """Run notebooks on what is here, and say which claims hold and how long it took; 1 unless all hold in time."""
+    """Run notebooks on this machine, and print which claims hold and the duration; return 1 unless all hold in time."""
     kept = FOLDER.parent / "build" / "live"
     kept.mkdir(parents=True, exist_ok=True)
     amiss = 0

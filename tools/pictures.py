@@ -1,9 +1,9 @@
-"""The pictures in docs/, made anew in JupyterLab: each view, in the light theme and the dark, wide and narrow.
+"""Generate the pictures in docs/ with JupyterLab: each view in the light and dark theme, wide and narrow.
 
     python tools/pictures.py docs
 
-The loop is one of gpulab's workloads on a virtual H100, so that any machine makes the same pictures. Look at each of
-them: a picture that says nothing, or is cut off, is a fault of the view.
+The loop is one of gpulab's workloads on a virtual H100, so that every machine generates the same pictures. Look at
+each of them: a picture that shows nothing, or is cut off, is a bug of the view.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SETUP, REPORT, TIMELINE, WHATIF, CHART, LIVE = range(6)
 
 
 def main(folder: Path) -> int:
-    """Make every picture; 0 when all are there."""
+    """Generate all pictures; return 0 if all exist."""
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -51,12 +51,12 @@ HIGH_FRAC = 0.80
 
 
 def always_batch_size(run: Run) -> Sequence[str]:
-    """A larger batch, whatever is seen."""
+    """Recommend a larger batch, whatever the run."""
     return ["small_batch"]
 
 
 def tensorboard_plugin(run: Run) -> Sequence[str]:
-    """All of its recommendations that apply, in the order in which it shows them; it does not rank them."""
+    """Return all recommendations that apply, in the order in which the plug-in shows them; it does not rank them."""
     found = steps(run)
     window = union(found.start_ns[found.recorded], found.end_ns[found.recorded])  # edge steps are averaged in
     if not window.total_ns:
@@ -76,7 +76,7 @@ def tensorboard_plugin(run: Run) -> Sequence[str]:
 
 
 def four_rules(run: Run) -> Sequence[str]:
-    """Each of the four sentences that applies, in the order in which the article gives them."""
+    """Return each of the four rules that applies, in the order of the article."""
     device, cpu = _device_use(run), _mean(run.host_rows, "cpu_frac")
     told = []
     if device is not None and cpu is not None and device < LOW_FRAC and cpu > HIGH_FRAC:
@@ -98,17 +98,13 @@ ADVISERS: Mapping[str, Adviser] = {
 
 
 def _workers(run: Run) -> str:
-    """What "set num_workers" means for this run."""
+    """Return our rule for "set num_workers" in this run."""
     with_workers = any(loader.workers for loader in run.loaders) or run.facts.get("loader") == "multi-process"
     return "too_few_workers" if with_workers else "no_workers"
 
 
 def _exclusive_shares(run: Run, window: Spans) -> dict[str, float]:
-    """The shares of loader and communication, each without what the plug-in ranks above it.
-
-    Kernels, copies, fills, communication, runtime calls, loader: what is covered by the former is not counted for the
-    latter. (Its own code counts some of it twice where nothing is left; that is not repeated here.)
-    """
+    """Shares of loader and communication, each without the time that the plug-in attributes to a higher category."""
     events = run.event_rows
     names = events.words("name")
     talking = events.where(names.matching(word in _COLLECTIVES for word in names.vocabulary))
@@ -141,7 +137,7 @@ def _distributed(run: Run, communication: float) -> list[str]:
 
 
 def _kernel_share(run: Run, window: Spans) -> float | None:
-    """Time with a kernel, of all steps from the first to the last; copies do not count. None without a GPU."""
+    """Share of time with a kernel, from the first step to the last, without copies. None without a GPU."""
     kernels = run.event_rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
     if not len(kernels):
         return None
@@ -150,7 +146,7 @@ def _kernel_share(run: Run, window: Spans) -> float | None:
 
 
 def _no_tensor_cores(run: Run) -> bool:
-    """Tensor cores are there, operators could use them, and no kernel's name shows it: not one."""
+    """Whether tensor cores exist and operators could use them, but no kernel name shows their use."""
     capability = _capability(run)
     if capability is None or capability < TENSOR_CORES_SINCE:
         return False
@@ -163,7 +159,7 @@ def _no_tensor_cores(run: Run) -> bool:
 
 
 def _capability(run: Run) -> float | None:
-    """The compute capability it reads; AMD's accelerators report 9, and it takes that for NVIDIA's."""
+    """Compute capability as the plug-in reads it; AMD accelerators report 9, which it takes for NVIDIA's."""
     if not run.machine.gpus:
         return None
     told = run.machine.gpus[0].compute_capability
@@ -176,7 +172,7 @@ def _capability(run: Run) -> float | None:
 
 
 def _peak_memory(run: Run) -> float | None:
-    """The most memory that PyTorch held on a GPU, as a share of what it has; None where not recorded."""
+    """Peak memory allocated by PyTorch as a share of the GPU's memory; None if not recorded."""
     sizes = {gpu.index: gpu.memory_bytes for gpu in run.machine.gpus if gpu.memory_bytes}
     shares = []
     for rows, column in ((run.allocator_rows, "peak_reserved_bytes"), (run.memory_rows, "reserved_bytes")):

@@ -33,7 +33,7 @@ from gpulab.workloads import WORKLOADS, workload  # noqa: E402
 
 
 def main() -> None:
-    """Record what is to be recorded, judge it, write the tables."""
+    """Record workloads if asked to, judge the runs, and write the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="workloads, by name; all that can be planted here unless given")
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _plantable() -> list[str]:
-    """The workloads with a flaw that this machine can have."""
+    """Workloads with a fault that can occur on this machine."""
     import torch
 
     gpu = torch.cuda.is_available()
@@ -77,7 +77,7 @@ def _record_all(folder: Path, repeats: int, chosen: Sequence[str]) -> None:
 
 
 def _record(name: str, file: Path) -> None:
-    """Profile one workload once, in this process, and save the run; one that runs out of memory is a run as well."""
+    """Profile one workload in this process and save the run, also if it runs out of memory."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -118,7 +118,7 @@ def _tables(planted: list[Judgement], traces: list[Verdict]) -> str:
 
 
 def _misses(planted: Sequence[Judgement]) -> list[str]:
-    """What was said instead, of each planted run that was missed and each twin that was accused."""
+    """Rules reported instead: for each planted run that was missed, and each twin with a false alarm."""
     told = Counter(
         f"{judgement.planted.name}: {judgement.planted.first or 'nothing'} first"
         for judgement in planted
@@ -155,7 +155,7 @@ def _trace_row(verdict: Verdict, names: Sequence[str]) -> str:
 
 
 def _right(advice: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether the first advice is to the point; to say nothing is right where nothing is wrong."""
+    """Return whether the first advice is correct; for a healthy run, no advice is correct."""
     return advice[0] in labels if advice else "device_bound" in labels
 
 

@@ -1,9 +1,9 @@
-"""Loops that no rule was written for: what does the diagnosis make of them?
+"""Evaluate the diagnosis on training loops that no rule was written for.
 
     python benchmarks/diagnosis/held_out.py
 
-They were written after the rules, and no threshold may be set by them: they tell how far the tallies of
-benchmarks/diagnosis/diagnosis.py hold beyond the loops that were at hand when the rules were written.
+They were written after the rules, and no threshold may be tuned on them: they show how far the results of
+benchmarks/diagnosis/diagnosis.py generalise beyond the loops that were known when the rules were written.
 """
 
 from __future__ import annotations

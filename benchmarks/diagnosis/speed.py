@@ -1,4 +1,4 @@
-"""How long a diagnosis takes, rule by rule: the figures rules share are charged to the first that asks for them."""
+"""Time a diagnosis, rule by rule; shared computations are charged to the first rule that needs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 3
 
 
 def speed(trace: Path) -> str:
-    """A table of milliseconds, medians of three rounds."""
+    """Return a table of milliseconds, medians of three rounds."""
     run = gpulab.load(trace)
     rounds = [_round(run) for _ in range(ROUNDS)]
     rows = {name: sorted(each[name] for each in rounds)[ROUNDS // 2] for name in rounds[0]}

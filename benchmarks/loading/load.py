@@ -1,31 +1,31 @@
-"""What loading a trace and its basic figures cost: gpulab beside its peers and the floor, taken in turn.
+"""Benchmark loading a trace and computing basic figures: gpulab, its peers and a lower limit, in alternating runs.
 
     python benchmarks/loading/load.py [--peers PYTHON] [--trace FILE ...] [--rounds 3] [--five-million [--peers-too]]
 
-A trace of a million events is made of each real trace named (benchmarks/loading/scaled_trace.py). Each way then runs
-in a fresh process of its own, all ways once a round, one after the other. Told are the medians over the rounds of
+From each real trace, a trace of a million events is generated (benchmarks/loading/scaled_trace.py). Each variant then
+runs in a fresh process, all variants once per round. The results are medians over the rounds:
 
     wall    from the start of the process to its end, imports included
     CPU     user and system time of the process, its threads and its children: the figure to compare by, since it
-            depends less than the wall on what else the machine does
-    peak    the most memory it held resident, in MB of 10**6 bytes
-    x CPU   the CPU time as a multiple of what gpulab took to load and for its figures
+            depends less than wall time on other load
+    peak    maximum resident memory, in MB of 10**6 bytes
+    x CPU   the CPU time as a multiple of gpulab's time to load and compute its figures
 
-The idle time and the kernels that each way found stand beside, to show that it did the work. They differ where a peer
-drops the last step, rounds to microseconds, or counts idle time over steps and kernels only.
+Idle time and number of kernels are printed too, to show that each variant did the work. They differ if a peer drops
+the last step, rounds to microseconds, or counts idle time over steps and kernels only.
 
-The ways are gpulab as a script would use it (benchmarks/loading/ours.py), at last with pandas imported and all events
-in a DataFrame; its peers, each by the shortest way its interface offers (benchmarks/loading/peers.py); and the floor:
-inflating the file and finding every token of its JSON with simdjson, without making anything of it. Loading is
-compared to the floor by the CPU time that each of the two took once all was imported.
+The variants are gpulab as a script would use it (benchmarks/loading/ours.py), the last one with pandas imported and
+all events in a DataFrame; its peers, each by the shortest way its interface offers (benchmarks/loading/peers.py); and
+the lower limit: inflating the file and finding every token of its JSON with simdjson, without building objects.
+Loading is compared to the limit by the CPU time of each after all imports.
 
-The peers' requirements need not agree with gpulab's: give them an environment of their own and name its Python by
---peers. These make it, without PyTorch:
+The peers' requirements may conflict with gpulab's: give them a separate environment and pass its Python as --peers.
+These commands create it, without PyTorch:
 
     python -m venv peers
     peers/bin/python -m pip install HolisticTraceAnalysis==0.5.0 torch_tb_profiler==0.4.3 "pandas<3" pysimdjson isal
 
-Absent peers are said to be absent. The targets are printed with yes or no, and none of them fails the command.
+Missing peers are reported. The targets are printed with yes or no; a missed target does not fail the command.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ PIP = {
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one process took, and what it told; `failed` is the last line of its complaint."""
+    """Time, memory and output of one process; `failed` is the last line of its error."""
 
     wall_s: float
     cpu_s: float
@@ -82,7 +82,7 @@ Results = dict[str, Taken]
 
 
 class Target(NamedTuple):
-    """What is to be reached, and what was measured; None where it was not."""
+    """A target and the measured value; None if not measured."""
 
     what: str
     value: float | None
@@ -99,7 +99,7 @@ class Target(NamedTuple):
 
 
 class Bench:
-    """Runs the ways on a file, with what is installed where."""
+    """Runs the variants on a file, with the available interpreters."""
 
     def __init__(self, peers: str, folder: Path) -> None:
         self.peers, self.folder = peers, folder
@@ -169,7 +169,7 @@ def taken(command: list[str], environ: dict[str, str], folder: str) -> Taken:
 
 
 def middle(several: list[Taken]) -> Taken:
-    """The median of each figure; what was found comes from the last."""
+    """Return the median of each figure; other output comes from the last run."""
     last = several[-1]
     told = dict(last.told)
     if "load_cpu_s" in told:
@@ -184,14 +184,14 @@ def middle(several: list[Taken]) -> Taken:
 
 
 def say(progress: str) -> None:
-    """Say on a terminal what is going on, in place of what was said before."""
+    """Show progress on a terminal, overwriting the previous line."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress}")
         sys.stderr.flush()
 
 
 def table(title: str, results: Results) -> str:
-    """The results as text, one way a line."""
+    """Return the results as text, one line per variant."""
     ours = results["figures"]
     head = f"  {'':27} {'wall s':>8} {'CPU s':>8} {'peak MB':>8} {'x CPU':>7} {'idle %':>8} {'kernels':>9}"
     lines = [title, head]
@@ -212,21 +212,21 @@ def table(title: str, results: Results) -> str:
 
 
 def plain_bytes(packed: Path) -> int:
-    """How much text a gzip file holds, below 4 GiB."""
+    """Return the uncompressed size of a gzip file, below 4 GiB."""
     with packed.open("rb") as file:
         file.seek(-4, os.SEEK_END)
         return int.from_bytes(file.read(), "little")
 
 
 def ratio(results: Results, way: str) -> float | None:
-    """How many times gpulab's CPU time a peer takes."""
+    """Return a peer's CPU time as a multiple of gpulab's."""
     if way not in results or results[way].failed or results["figures"].failed:
         return None
     return results[way].cpu_s / results["figures"].cpu_s
 
 
 def targets_of(name: str, events: int, results: Results, made: Path) -> list[Target]:
-    """What the loader has to reach at this size."""
+    """Return the loader's targets at this size."""
     peers = [
         Target(f"CPU of {PEERS[way]}, to gpulab, {name}", ratio(results, way), bound, "x", True)
         for way, bound in BOUNDS

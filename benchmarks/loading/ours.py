@@ -1,6 +1,6 @@
-"""What the benchmark of loading has gpulab do, in a process of its own: python benchmarks/loading/ours.py WAY FILE.
+"""The gpulab side of the loading benchmark, in a separate process: python benchmarks/loading/ours.py WAY FILE.
 
-It imports no more than a user's own script would, and says in one line of JSON what it found.
+It imports no more than a user's script would, and prints its results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Told = dict[str, float | int | None]
 
 
 def main() -> None:
-    """Go one way and print what was found."""
+    """Run one variant and print its results."""
     way, path = sys.argv[1:]
     print(json.dumps({"load": load, "figures": figures, "frame": frame}[way](path)))
 
 
 def load(path: str) -> Told:
-    """Only load."""
+    """Load only."""
     return loaded(path)[1]
 
 

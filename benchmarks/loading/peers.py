@@ -1,8 +1,8 @@
-"""What the benchmark of loading has others do, in a process of its own: python benchmarks/loading/peers.py WAY FILE.
+"""The peers' side of the loading benchmark, in a separate process: python benchmarks/loading/peers.py WAY FILE.
 
-Each peer goes the shortest way that its own interface offers to the figures that gpulab gives; what it writes to the
-screen or would hand to a browser is left out. Each says in one line of JSON what it found, so that one that did
-nothing is seen. Without arguments: which peers this interpreter has.
+Each peer computes gpulab's figures by the shortest way its interface offers; its output to screen or browser is
+suppressed. Each prints its results as one line of JSON, so that a peer that did nothing is noticed. Without
+arguments: the peers that this interpreter has.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK = 2**20  # of 0.5 to 16 MB the fastest, as it stays in the second-level ca
 
 
 def main() -> None:
-    """Go one way and print what was found, or print what is there."""
+    """Run one variant and print its results, or print the available peers."""
     if len(sys.argv) == 1:
         print(json.dumps({way: installed(package) for way, (package, _) in PACKAGES.items()}))
         return
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is absent."""
+    """Return the version of a package; None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -90,10 +90,7 @@ def torch_tb(path: str) -> Told:
 
 
 def by_hand(path: str) -> Told:
-    """What a careful engineer writes without a tool: json, one DataFrame, vectorised figures.
-
-    Python's garbage collector runs as it does by default.
-    """
+    """What a careful engineer writes without a tool: json, one DataFrame, vectorised figures."""
     import gzip
 
     pd = imported("pandas")
@@ -149,10 +146,7 @@ def _figures_by_hand(df: Any) -> Told:
 
 
 def floor(path: str) -> Told:
-    """The least that reading can cost: inflate, and find every token of the JSON; no Python object is made of it.
-
-    Blocks are read into one buffer, cut between events, and scanned by simdjson. Inflated by isal where it is there.
-    """
+    """Lower limit of reading: inflate, and find every token of the JSON, without building Python objects."""
     parser = imported("simdjson").Parser()
     opened: Any = open
     if path.endswith(".gz"):

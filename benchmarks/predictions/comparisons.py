@@ -1,12 +1,12 @@
-"""How often a comparison calls a difference that is none, and how often it finds one that is there.
+"""How often does a comparison report a difference that does not exist, and how often does it find one that does?
 
     python benchmarks/predictions/comparisons.py [--pairs 10] [--repeats 7] [--patience 0]
 
-Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second spends
-10 % more on each step, whatever that takes. Each pair is one `gpulab.experiment` in a fresh process: the variants take
-turns, A B A B. It is judged twice: by all its runs, and by the first of each alone, as two runs in a notebook would
-be. What else the machine did is told beside each; no pair is left out, and none is recorded again. `--patience 120`
-waits up to so many seconds before each pair until other programs leave the cores alone.
+Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second takes 10 %
+longer per step. Each pair is one `gpulab.experiment` in a fresh process; the variants alternate, A B A B. It is judged
+twice: by all its runs, and by the first run of each, as two runs in a notebook would be. Other load on the machine is
+printed with each pair; no pair is excluded or recorded again. `--patience 120` waits up to that many seconds before
+each pair until other programs leave the cores idle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOWER = 0.10
 
 
 def main() -> None:
-    """Record, judge, print every pair and the tally."""
+    """Record, judge, print every pair and the totals."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=10, help="of each kind")
     parser.add_argument("--repeats", type=int, default=7, help="runs of each variant")
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def recorded(loop: str, steps: int, share: float, asked: argparse.Namespace) -> dict[str, Any]:
-    """One pair, in a process of its own."""
+    """Record one pair in a separate process."""
     until = time.monotonic() + asked.patience
     while time.monotonic() < until and psutil.cpu_percent(2) > 10:
         pass
@@ -85,7 +85,7 @@ def recorded(loop: str, steps: int, share: float, asked: argparse.Namespace) -> 
 
 
 def pair(loop: str, steps: int, share: float, repeats: int, level: str) -> dict[str, Any]:
-    """An experiment, and what is said of it."""
+    """Run an experiment and print its verdicts."""
     train = partial(workload(loop).run, steps=steps)
 
     def after() -> Any:
@@ -107,7 +107,7 @@ def judged(compared: Comparison) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def slowed(share: float) -> Iterator[None]:
-    """Inside, each step takes so much longer: from the end of the one before to its own, and that share again."""
+    """Make each step inside longer by this share of its duration."""
     last = time.perf_counter()
 
     def spin(*_: Any) -> None:

@@ -1,6 +1,6 @@
-"""Small training loops with one thing in them that can be set: what a what-if changes, changed in fact.
+"""Small training loops with one setting each: the change that a what-if predicts, applied for real.
 
-Each is ordinary PyTorch, seeded, on one thread, and knows nothing of gpulab; gpulab.workloads has more of them.
+Each is ordinary seeded PyTorch on one thread without gpulab calls; gpulab.workloads has more of them.
 """
 
 from __future__ import annotations

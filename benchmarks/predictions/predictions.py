@@ -1,16 +1,15 @@
-"""Do what-ifs come true? Each of some thirty changes is predicted from the loop as it is, then made and measured.
+"""Do predictions hold? Each of some thirty changes is predicted from the original loop, then applied and measured.
 
     python benchmarks/predictions/predictions.py [--repeats 3] [--pairs NAME ...] [--json FILE] [--keep FOLDER]
-    python benchmarks/predictions/predictions.py --from FOLDER       ask recorded runs again, without recording anew
+    python benchmarks/predictions/predictions.py --from FOLDER       evaluate recorded runs again, without recording
 
-Before and after run in turns, each in a fresh process under `gpulab.profile`. What is measured is the median
-un-profiled step, the median over the repeats; what is predicted comes from each run of the loop before alone. Where
-the change makes items cheaper, by how much is told by timing batches alone, without any model, as a person would with
-`%timeit`. The error of a saving is its distance from the measured one, as a share of that; where a step then has more
-samples, savings are those of a sample. benchmarks/predictions/pairs.py lists the loops, and which of them were held
-out.
+Both variants run alternately, each in a fresh process under `gpulab.profile`. The measured value is the median
+un-profiled step, the median over the repeats; each run of the original loop alone gives one prediction. If the change
+makes items cheaper, the factor comes from timing batches alone, without a model, as a user would with `%timeit`. The
+error of a saving is its distance from the measured one, as a share of that; if the number of samples per step changes,
+savings are per sample. benchmarks/predictions/pairs.py lists the loops, and which of them were held out.
 
-Waits for a GPU cannot be planted without one: that kind is left to machines that have it.
+Waits for a GPU need a GPU: that kind is left to machines that have one.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ LITTLE = 0.03  # of a step: a saving as small as this is within the noise, and i
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One prediction, as shares of the step it starts from."""
+    """One prediction, as fractions of the original step."""
 
     best: float
     likely: float
@@ -60,7 +59,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A pair: what was predicted from each run before, and what came of it."""
+    """A pair: the predictions from each original run, and the measured results."""
 
     name: str
     kind: str
@@ -76,17 +75,17 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """The step after the change over that before it."""
+        """Return the step time after the change over the one before."""
         return median(self.after_ms) / median(self.before_ms)
 
     @property
     def inside(self) -> int:
-        """How many of the predictions hold it."""
+        """Return how many of the predicted ranges contain it."""
         return sum(each.best <= self.ratio <= each.worst for each in self.asked)
 
     @property
     def saving(self) -> float:
-        """What the change saved of a step, for the same samples; below zero it cost."""
+        """Return the measured saving as a fraction of a step, for the same samples; negative if slower."""
         return 1 - self.ratio / self.work
 
     @property
@@ -99,7 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How the predictions of some pairs did."""
+    """Accuracy of the predictions for some pairs."""
 
     pairs: int
     kinds: int
@@ -110,7 +109,7 @@ class Tally:
 
 
 def tally(outcomes: Sequence[Outcome]) -> Tally:
-    """The share of predictions whose range held what was measured, and the median error of the savings."""
+    """Return the share of predictions whose range contained the measured value, and the median error of the savings."""
     asked = sum(len(each.asked) for each in outcomes)
     errors = [each.error for each in outcomes if each.error is not None]
     return Tally(
@@ -124,7 +123,7 @@ def tally(outcomes: Sequence[Outcome]) -> Tally:
 
 
 def main() -> None:
-    """Record what is to be recorded, ask, write the table."""
+    """Record the pairs if needed, predict, write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pairs", nargs="*", help="by name, or by kind; all unless given")
@@ -196,7 +195,7 @@ def _record(name: str, side: str, file: str) -> None:
 
 
 def _batch_s(batches: Iterable[object]) -> float:
-    """What a batch takes, the median."""
+    """Return the median time per batch."""
     took, began = [], time.perf_counter()
     for _ in batches:
         took.append(time.perf_counter() - began)
@@ -293,7 +292,7 @@ HEAD = (
 
 
 def row(told: Outcome) -> str:
-    """Two lines for a pair, three where its prediction missed."""
+    """Return two lines for a pair, three if its prediction missed."""
     spread = (max(told.after_ms) - min(told.after_ms)) / 2 / median(told.before_ms)
     name = told.name + ("*" if told.held_out else "")
     start = f"{name:18.25} {told.kind:26.26} {median(told.before_ms):>9.2f}"

@@ -1,11 +1,11 @@
-"""How well runs are replayed, and how quickly: every trace given, or all of GPULAB_SHARED.
+"""Accuracy and speed of the replay, for the given traces or all of GPULAB_SHARED.
 
     python benchmarks/predictions/replay.py [TRACE ...]
 
-*error*: of a replay without any change, against the recording; *usual*: the same with one usual delay for all device
-work in place of each event's own; *unexplained*: of the time, device work that stood still for no recorded reason.
-*build*: from a loaded run to its graph; *sweep*: one scenario; *draws*: a range, of a hundred scenarios (the median of
-five, five and one). The last column says why a run is not predicted from.
+*error*: of an unchanged replay, relative to the recording; *usual*: the same with one usual delay for all device work
+instead of each event's own; *unexplained*: share of the time in which device work was idle for no recorded reason.
+*build*: from a loaded run to its graph; *sweep*: one scenario; *draws*: a range of a hundred scenarios (the median of
+five, five and one). The last column is the reason why a run is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws
 
 
 def main() -> None:
-    """Print one row for each trace."""
+    """Print one row per trace."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("traces", nargs="*", type=Path)
     asked = parser.parse_args()

@@ -47,7 +47,7 @@ TARGETS = {"mean": 0.12, "median": 0.09, "order": 0.95, "held": 0.80}
 
 @dataclass(frozen=True)
 class Point:
-    """One measured iteration, and what we say it takes."""
+    """One measured iteration, and our estimate."""
 
     model: str
     length: int
@@ -62,12 +62,12 @@ class Point:
 
     @property
     def off(self) -> float:
-        """Our error: 0.1 is a tenth too slow."""
+        """Our relative error: 0.1 is 10 % too slow."""
         return self.said_ms / self.measured_ms - 1
 
     @property
     def held(self) -> bool:
-        """Whether the range holds the measurement."""
+        """Whether the range contains the measurement."""
         return self.low_ms <= self.measured_ms <= self.high_ms
 
 
@@ -133,7 +133,7 @@ def ranged(ms: dict[OpClass, float]) -> tuple[float, float]:
 
 
 def points(path: Path) -> list[Point]:
-    """Every measured point, ours beside it."""
+    """Return every measured point with our estimate."""
     found = []
     with path.open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["model"] not in LEFT_OUT]
@@ -191,7 +191,7 @@ def report(found: list[Point]) -> str:
 
 
 def main() -> int:
-    """Print it all; 1 where a target is missed."""
+    """Print everything; return 1 if a target is missed."""
     shared = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
     path = shared / "measured" / "transformer_latency.csv"
     if not path.exists():

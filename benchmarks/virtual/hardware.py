@@ -1,10 +1,10 @@
-"""What a virtual GPU says of our workloads, beside what the real one does: step time, peak of memory, first finding.
+"""Compare virtual and real GPU on gpulab's workloads: step time, peak memory, first finding.
 
     python benchmarks/virtual/hardware.py [--gpu h200] [--steps 30] [--out measured.json]
 
-Needs an NVIDIA GPU, and has not been run on one yet. Each workload runs twice, each time in a process of its own: for
-real, under gpulab.profile, and on the virtual GPU with the real one hidden. `--virtual-only` leaves the real one out,
-which needs no GPU: it shows what would be compared.
+Needs an NVIDIA GPU, and has not been run on one yet. Each workload runs twice, each time in a separate process: on the
+real GPU, under gpulab.profile, and on the virtual GPU with the real one hidden. `--virtual-only` skips the real one
+and needs no GPU: it shows the values that would be compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VIRTUAL_STEPS = 10  # a virtual step is always the same
 
 
 def main() -> None:
-    """Run all, print the table, keep the figures."""
+    """Run all workloads, print the table, save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", help="the virtual GPU; by default the one that is here")
     parser.add_argument("--names", nargs="+", default=list(NAMES))
@@ -83,7 +83,7 @@ def this_gpu() -> str:
 
 
 def told(name: str, where: str, steps: int) -> dict[str, Any]:
-    """One workload in a process of its own."""
+    """Run one workload in a separate process."""
     hidden = {} if where == "real" else {"CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, __file__, "--one", name, where, "--steps", str(steps)]
     done = subprocess.run(

@@ -172,7 +172,7 @@ def predict(
 def _check(ready: Scene, chosen: Sequence[Chosen]) -> None:
     """Raise RunError if the replay cannot be trusted, or if a rewrite cannot be predicted from this run."""
     if ready.quality.refusal is not None:
-        raise RunError("This run does not allow predictions.", why=ready.quality.refusal, fix=ready.quality.fix)
+        raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
     reason = untold(ready, chosen)
     if reason is not None:
         problem = f"{', '.join(map(str, chosen))} cannot be predicted from this run."

@@ -21,9 +21,9 @@ def uneven(source):
     return replace(graph, run=run, steps=replace(steps, end_ns=steps.start_ns + longer))
 
 
-@pytest.mark.parametrize(("how", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
-def test_uneven_steps_are_refused_unless_they_are_virtual(how, refuses):
-    result = quality(uneven(how))
+@pytest.mark.parametrize(("source", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
+def test_uneven_steps_are_refused_unless_they_are_virtual(source, refuses):
+    result = quality(uneven(source))
     assert result.step_error > UNSURE_FRAC
     assert (result.refusal is not None) == refuses
     assert result.widening > 1 + result.step_error / 2 - 1e-9, "without a refusal, the range is wider"

@@ -106,11 +106,11 @@ def test_a_single_bucket_is_sent_at_the_time_of_the_last_collective():
 
 
 def test_only_larger_buckets_with_known_sizes_can_be_predicted():
-    lacking = BY_NAME["bucket_mb"].lacking
-    assert lacking(Loop([2.0] * 6).graph(), 8) is None
-    assert "4 MiB" in lacking(Loop([2.0] * 6).graph(), 7)
-    assert "sizes" in lacking(Loop([2.0] * 6, elements=None).graph(), 8)
-    assert "gradients" in lacking(Loop([]).graph(), 8)
+    refusal = BY_NAME["bucket_mb"].lacking
+    assert refusal(Loop([2.0] * 6).graph(), 8) is None
+    assert "4 MiB" in refusal(Loop([2.0] * 6).graph(), 7)
+    assert "sizes" in refusal(Loop([2.0] * 6, elements=None).graph(), 8)
+    assert "gradients" in refusal(Loop([]).graph(), 8)
 
 
 @pytest.mark.parametrize(("typed", "expected"), [("25", 25), ("12.5", 12.5)])
@@ -125,17 +125,17 @@ def test_a_size_is_a_number_of_mib(typed, expected):
 
 
 def test_backward_hides_all_communication_except_the_last_bucket():
-    made = Loop([2.0] * 4, backward_ms=40.0).graph()  # 8 ms of communication, 24-36 ms of backward left
-    best = edited("overlap", made, draw=Draw(otherwise=0.0))
-    assert step_ms(made) - step_ms(best) == pytest.approx(6.0, abs=0.05)
-    worst = edited("overlap", made, draw=Draw(otherwise=1.0))
+    graph = Loop([2.0] * 4, backward_ms=40.0).graph()  # 8 ms of communication, 24-36 ms of backward left
+    best = edited("overlap", graph, draw=Draw(otherwise=0.0))
+    assert step_ms(graph) - step_ms(best) == pytest.approx(6.0, abs=0.05)
+    worst = edited("overlap", graph, draw=Draw(otherwise=1.0))
     assert step_ms(worst) - step_ms(best) == pytest.approx(0.15 * 6.0, abs=0.05)
 
 
 def test_communication_longer_than_backward_remains_exposed():
-    made = Loop([10.0] * 6, backward_ms=20.0).graph()
-    best = edited("overlap", made, draw=Draw(otherwise=0.0))
-    assert step_ms(made) - step_ms(best) == pytest.approx(0.9 * 20.0, abs=0.05)
+    graph = Loop([10.0] * 6, backward_ms=20.0).graph()
+    best = edited("overlap", graph, draw=Draw(otherwise=0.0))
+    assert step_ms(graph) - step_ms(best) == pytest.approx(0.9 * 20.0, abs=0.05)
 
 
 def test_overlap_is_refused_if_communication_is_hidden_already():
@@ -159,16 +159,16 @@ def test_overlap_is_refused_if_communication_is_hidden_already():
 
 def test_exactly_the_time_of_a_late_rank_is_removed():
     late = {(step, 3): 5.0 for step in (1, 2, 3)}  # the second exchange of three steps waits 5 ms for another rank
-    made, prompt = Loop([2.0] * 4, late=late).graph(), Loop([2.0] * 4).graph()
-    assert step_ms(edited("no_straggler", made)) == pytest.approx(step_ms(prompt), rel=0.01)
+    graph, prompt = Loop([2.0] * 4, late=late).graph(), Loop([2.0] * 4).graph()
+    assert step_ms(edited("no_straggler", graph)) == pytest.approx(step_ms(prompt), rel=0.01)
     assert np.allclose(edited("no_straggler", prompt).device.dur_ns, prompt.device.dur_ns)
 
 
 def test_no_straggler_needs_enough_equal_collectives():
-    lacking = BY_NAME["no_straggler"].lacking
-    assert lacking(Loop([2.0]).graph(), True) is None  # one in each of six steps
-    assert "5 times" in lacking(Loop([2.0], elements=range(1, 99)).graph(), True)
-    assert "all-reduce" in lacking(Loop([]).graph(), True)
+    refusal = BY_NAME["no_straggler"].lacking
+    assert refusal(Loop([2.0]).graph(), True) is None  # one in each of six steps
+    assert "5 times" in refusal(Loop([2.0], elements=range(1, 99)).graph(), True)
+    assert "all-reduce" in refusal(Loop([]).graph(), True)
 
 
 # Rarer updates.
@@ -186,9 +186,9 @@ def test_updates_in_every_nth_step_cost_one_nth_on_average(count):
 
 
 def test_accumulating_gradients_costs_the_host_one_operator_per_tensor():
-    made = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1000),))
+    graph = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1000),))
     few = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1),))
-    assert step_ms(edited("accumulate", made, 4)) - step_ms(edited("accumulate", few, 4)) == pytest.approx(
+    assert step_ms(edited("accumulate", graph, 4)) - step_ms(edited("accumulate", few, 4)) == pytest.approx(
         999 * 0.008 * 0.75, rel=0.05
     )
 
@@ -207,17 +207,17 @@ def cpu_loop(update_ms):
 
 
 def test_on_a_cpu_rarer_updates_save_the_time_of_their_operators():
-    made = cpu_loop(8.0)
-    assert step_ms(made) == pytest.approx(30.0)
-    assert step_ms(edited("accumulate", made, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.3, abs=0.01)
-    assert step_ms(BY_NAME["accumulate"].ceiling(made, 4)) == pytest.approx(22.0, abs=0.01)
+    graph = cpu_loop(8.0)
+    assert step_ms(graph) == pytest.approx(30.0)
+    assert step_ms(edited("accumulate", graph, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.3, abs=0.01)
+    assert step_ms(BY_NAME["accumulate"].ceiling(graph, 4)) == pytest.approx(22.0, abs=0.01)
 
 
 def test_accumulation_is_refused_without_optimizer_and_all_reduce():
     run = run_of([event(Kind.STEP, f"ProfilerStep#{n}", 10 * n, 10) for n in range(4)], windows=[(0, 40)])
     assert ledger(run, steps(run)) is not None
-    made = graph_of(run, steps(run), ledger(run, steps(run)))
-    assert "optimizer" in BY_NAME["accumulate"].lacking(made, 4)
+    graph = graph_of(run, steps(run), ledger(run, steps(run)))
+    assert "optimizer" in BY_NAME["accumulate"].lacking(graph, 4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -231,11 +231,11 @@ def test_accumulation_is_refused_without_optimizer_and_all_reduce():
 def test_cheaper_communication_never_lengthens_a_step_and_never_beats_its_bound(
     exchanged_ms, backward_ms, size, at, late
 ):
-    made = Loop(exchanged_ms, backward_ms=backward_ms, late=late).graph()
-    now = swept(made).step_ns
+    graph = Loop(exchanged_ms, backward_ms=backward_ms, late=late).graph()
+    now = swept(graph).step_ns
     for name, value in (("bucket_mb", size), ("overlap", True), ("no_straggler", True)):
-        then = swept(edited(name, made, value, Draw(otherwise=at))).step_ns
-        assert swept(BY_NAME[name].ceiling(made, value)).step_ns <= then + 1, name
+        then = swept(edited(name, graph, value, Draw(otherwise=at))).step_ns
+        assert swept(BY_NAME[name].ceiling(graph, value)).step_ns <= then + 1, name
         assert then <= now + 1, name
 
 
