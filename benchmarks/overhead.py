@@ -46,7 +46,7 @@ def main() -> None:
     shell = prepared()
     cell = CELL.format(steps=1000)
 
-    def plain() -> None:
+    def run_plain() -> None:
         shell.run_cell(cell).raise_error()
 
     def recorded() -> None:
@@ -62,17 +62,17 @@ def main() -> None:
     if os.getloadavg()[0] > 0.5:
         print("Other programs are running: ratios of wall times will vary widely, those of CPU time less.")
     print(f"{pairs} pairs each: median ratio, its middle half, the bound")
-    tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(plain), wall_s)
-    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, plain, own_s)
-    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, plain, cpu_s)
-    tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, plain, own_s)
+    tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(run_plain), wall_s)
+    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, run_plain, own_s)
+    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, run_plain, cpu_s)
+    tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, run_plain, own_s)
     waits = [wall_s(recorded) - float(shell.user_ns["spent_s"]) for _ in range(3)]
     events = len(gpulab.runs["recorded"].event_rows)
     print(f"{'report shown after the last line of the cell':50} {median(waits):.2f} s for {events:,} events, bound 2 s")
-    by_file, by_object, count = zip(*(opened(plain) for _ in range(3)), strict=True)
+    by_file, by_object, count = zip(*(opened(run_plain) for _ in range(3)), strict=True)
     ratio = median(one / other for one, other in zip(by_file, by_object, strict=True))
-    told = f"{ratio:.2f}x  ({median(by_file):.2f} s and {median(by_object):.2f} s for {count[0]:,} events)"
-    print(f"{'a profile read by its file to by its objects':50} {told}")
+    ratio_text = f"{ratio:.2f}x  ({median(by_file):.2f} s and {median(by_object):.2f} s for {count[0]:,} events)"
+    print(f"{'a profile read by its file to by its objects':50} {ratio_text}")
 
 
 def prepared() -> InteractiveShell:

@@ -52,12 +52,12 @@ def executed(notebook: Any, folder: Path) -> None:
 
 def reports(notebook: Any) -> list[str]:
     """Return the text output of cells that start with a gpulab magic."""
-    told = []
+    texts = []
     for cell in notebook.cells:
         if cell.cell_type == "code" and cell.source.lstrip().startswith(("%%gpu", "%gpu")):
             data = [output.data for output in cell.outputs if output.output_type in ("display_data", "execute_result")]
-            told += [f"{cell.source.splitlines()[0]}\n\n{one['text/plain']}" for one in data if "text/html" in one]
-    return told
+            texts += [f"{cell.source.splitlines()[0]}\n\n{one['text/plain']}" for one in data if "text/html" in one]
+    return texts
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def main(folder: Path) -> int:
         with lab(Path(name)) as server, browser() as chromium:
             for theme, width in itertools.product(("light", "dark"), WIDTHS):
                 page = chromium.new_context(viewport={"width": WIDTHS[width], "height": 2300}).new_page()
-                for what, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
-                    path = folder / f"{what}-{theme}-{width}.png"
+                for view_name, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
+                    path = folder / f"{view_name}-{theme}-{width}.png"
                     path.write_bytes(picture)
                     print(f"{path}: {len(picture) / 1000:.0f} kB")
                 page.close()
@@ -106,9 +106,9 @@ def taken(notebook: Notebook, theme: str) -> Any:
     notebook.close()
 
 
-def small(shown: Any) -> bytes:
+def small(element: Any) -> bytes:
     """The element as a PNG of few colours."""
-    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+    picture = Image.open(io.BytesIO(element.screenshot())).convert("RGB")
     file = io.BytesIO()
     picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
         file, "PNG", optimize=True

@@ -73,7 +73,7 @@ def judged(folder: Path) -> Iterator[Judgement]:
 def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
     cause = workload(name).rule
     assert cause is not None, f"nothing is planted in {name}"
-    seen = verdict(name, planted, [cause])
+    planted_verdict = verdict(name, planted, [cause])
     ratio = inside = error = None
     finding = next((each for each in diagnose(planted).findings if each.rule == cause), None)
     if finding is not None and finding.gain is not None:
@@ -82,14 +82,14 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
         ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns
         # A twin with more samples per step applies another fix than the predicted one.
-        mended = workload(name).mends and work == 1
-        inside = compared.inside if mended else None
-        if before_ns > after_ns and mended:
+        fix_applied = workload(name).mends and work == 1
+        inside = compared.inside if fix_applied else None
+        if before_ns > after_ns and fix_applied:
             predicted = finding.gain.saves_ns / finding.gain.step_ns
             error = abs(predicted / (1 - after_ns / before_ns) - 1)
     return Judgement(
         cause=cause,
-        planted=seen,
+        planted=planted_verdict,
         twin=verdict(workload(name).twin or "", twin, ()),
         ratio=ratio,
         inside=inside,

@@ -50,10 +50,10 @@ SMALL = "b200_eager.json.gz"
 MB = MILLION = 1e6
 MANY = 2_000_000  # more events than this take the peers minutes and many GB
 BOUNDS = (("hta", 12.0), ("torch_tb", 12.0), ("pandas", 5.0))  # the CPU time of each, in that of gpulab
-OURS = {"load": "gpulab: load only", "figures": "gpulab: load, figures", "frame": "gpulab: and run.events"}
+GPULAB_WAYS = {"load": "gpulab: load only", "figures": "gpulab: load, figures", "frame": "gpulab: and run.events"}
 PEERS = {"hta": "HolisticTraceAnalysis", "torch_tb": "torch_tb_profiler", "pandas": "json + pandas by hand"}
 FLOOR = {"floor": "floor: inflate, scan JSON"}
-NAMES = OURS | PEERS | FLOOR
+NAMES = GPULAB_WAYS | PEERS | FLOOR
 PIP = {
     "hta": 'HolisticTraceAnalysis==0.5.0 "pandas<3"',
     "torch_tb": 'torch_tb_profiler==0.4.3 "pandas<3"',
@@ -112,7 +112,7 @@ class Bench:
 
     def run(self, way: str, trace: Path) -> Taken:
         """One way, in a fresh process, in a folder that vanishes."""
-        ours = way in OURS
+        ours = way in GPULAB_WAYS
         python, script = (sys.executable, "ours.py") if ours else (self.peers, "peers.py")
         environ = dict(os.environ)
         if ours:
@@ -155,15 +155,15 @@ def taken(command: list[str], environ: dict[str, str], folder: str) -> Taken:
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        said, complaint = out.read().splitlines(), err.read().splitlines()
-    found: dict[str, float | None] = json.loads(said[-1]) if child.returncode == 0 and said else {}
-    nothing = not any(found.get(key) for key in ("events", "kernels", "load_cpu_s"))
+        output_lines, complaint = out.read().splitlines(), err.read().splitlines()
+    figures: dict[str, float | None] = json.loads(output_lines[-1]) if child.returncode == 0 and output_lines else {}
+    nothing = not any(figures.get(key) for key in ("events", "kernels", "load_cpu_s"))
     why = f"{complaint[-1] if complaint else ''} (status {child.returncode})" if child.returncode else ""
     return Taken(
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_bytes=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        told=found,
+        told=figures,
         failed=why or ("it found nothing" if nothing else ""),
     )
 
@@ -171,14 +171,14 @@ def taken(command: list[str], environ: dict[str, str], folder: str) -> Taken:
 def middle(several: list[Taken]) -> Taken:
     """Return the median of each figure; other output comes from the last run."""
     last = several[-1]
-    told = dict(last.told)
-    if "load_cpu_s" in told:
-        told["load_cpu_s"] = median(each.load_cpu_s for each in several)
+    medians = dict(last.told)
+    if "load_cpu_s" in medians:
+        medians["load_cpu_s"] = median(each.load_cpu_s for each in several)
     return Taken(
         wall_s=median(each.wall_s for each in several),
         cpu_s=median(each.cpu_s for each in several),
         peak_bytes=median(each.peak_bytes for each in several),
-        told=told,
+        told=medians,
         failed=last.failed,
     )
 
@@ -192,17 +192,17 @@ def say(progress: str) -> None:
 
 def table(title: str, results: Results) -> str:
     """Return the results as text, one line per variant."""
-    ours = results["figures"]
+    gpulab_result = results["figures"]
     head = f"  {'':27} {'wall s':>8} {'CPU s':>8} {'peak MB':>8} {'x CPU':>7} {'idle %':>8} {'kernels':>9}"
     lines = [title, head]
-    for way, each in results.items():
-        if each.failed:
-            lines.append(f"  {NAMES[way]:27} failed: {each.failed}")
+    for way, result in results.items():
+        if result.failed:
+            lines.append(f"  {NAMES[way]:27} failed: {result.failed}")
             continue
-        idle, kernels = each.told.get("idle_frac"), each.told.get("kernels")
-        times = "" if ours.failed else f"{each.cpu_s / ours.cpu_s:.2f}"
+        idle, kernels = result.told.get("idle_frac"), result.told.get("kernels")
+        times = "" if gpulab_result.failed else f"{result.cpu_s / gpulab_result.cpu_s:.2f}"
         lines.append(
-            f"  {NAMES[way]:27} {each.wall_s:8.2f} {each.cpu_s:8.2f} {each.peak_bytes / MB:8.0f} {times:>7} "
+            f"  {NAMES[way]:27} {result.wall_s:8.2f} {result.cpu_s:8.2f} {result.peak_bytes / MB:8.0f} {times:>7} "
             f"{'' if idle is None else f'{100 * idle:.2f}':>8} {'' if kernels is None else f'{kernels:,.0f}':>9}"
         )
     if "floor" in results and not results["floor"].failed:
@@ -225,15 +225,15 @@ def ratio(results: Results, way: str) -> float | None:
     return results[way].cpu_s / results["figures"].cpu_s
 
 
-def targets_of(name: str, events: int, results: Results, made: Path) -> list[Target]:
+def targets_of(name: str, events: int, results: Results, trace_path: Path) -> list[Target]:
     """Return the loader's targets at this size."""
     peers = [
         Target(f"CPU of {PEERS[way]}, to gpulab, {name}", ratio(results, way), bound, "x", True)
         for way, bound in BOUNDS
     ]
     if events > MANY:
-        ours = results["figures"]
-        to_text = None if ours.failed else ours.peak_bytes / plain_bytes(made)
+        gpulab_result = results["figures"]
+        to_text = None if gpulab_result.failed else gpulab_result.peak_bytes / plain_bytes(trace_path)
         return [
             *(peer for peer in peers if peer.value),
             Target(f"peak, to the size of the text, {name}", to_text, 0.45, "x"),
@@ -275,23 +275,27 @@ def small(bench: Bench, rounds: int) -> list[Target]:
     for way in ways:  # once unmeasured: what is compiled and what comes from the disk is so from here on
         bench.run(way, trace)
     results = bench.measure(trace, ways, max(5, rounds))
-    ours = results["figures"]
-    print(table(f"\n{SMALL}, as it is: {ours.told.get('events') or 0:,.0f} rows", results), flush=True)
-    return [Target(f"wall of the whole process, {SMALL}", None if ours.failed else ours.wall_s, 0.35, " s")]
+    gpulab_result = results["figures"]
+    print(table(f"\n{SMALL}, as it is: {gpulab_result.told.get('events') or 0:,.0f} rows", results), flush=True)
+    return [
+        Target(
+            f"wall of the whole process, {SMALL}", None if gpulab_result.failed else gpulab_result.wall_s, 0.35, " s"
+        )
+    ]
 
 
 def large(bench: Bench, trace: Path, events: int, arguments: argparse.Namespace) -> list[Target]:
     """A real trace, scaled. Of very many events only gpulab is asked, once, unless the peers are wanted too."""
-    made = bench.scaled(trace, events)
+    trace_path = bench.scaled(trace, events)
     if events > MANY:
-        results = bench.measure(made, ["load", "figures", *(bench.there if arguments.peers_too else ())], 1)
+        results = bench.measure(trace_path, ["load", "figures", *(bench.there if arguments.peers_too else ())], 1)
     else:
-        results = bench.measure(made, [*OURS, *bench.there], arguments.rounds)
+        results = bench.measure(trace_path, [*GPULAB_WAYS, *bench.there], arguments.rounds)
     name = trace.name.removesuffix(".gz").removesuffix(".json")
-    size = f"{made.stat().st_size / MB:.1f} MB, {plain_bytes(made) / MB:,.0f} MB of text"
+    size = f"{trace_path.stat().st_size / MB:.1f} MB, {plain_bytes(trace_path) / MB:,.0f} MB of text"
     rows = results["load"].told.get("events") or 0
     print(f"\n{table(f'{name} x {events:,} events: {rows:,.0f} rows, {size}', results)}", flush=True)
-    return targets_of(f"{name} x {events / MILLION:g}M", events, results, made)
+    return targets_of(f"{name} x {events / MILLION:g}M", events, results, trace_path)
 
 
 def parsed() -> argparse.Namespace:

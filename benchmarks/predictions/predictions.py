@@ -110,13 +110,13 @@ class Tally:
 
 def tally(outcomes: Sequence[Outcome]) -> Tally:
     """Return the share of predictions whose range contained the measured value, and the median error of the savings."""
-    asked = sum(len(each.asked) for each in outcomes)
+    count = sum(len(each.asked) for each in outcomes)
     errors = [each.error for each in outcomes if each.error is not None]
     return Tally(
         pairs=len(outcomes),
         kinds=len({each.kind for each in outcomes}),
-        asked=asked,
-        inside_frac=sum(each.inside for each in outcomes) / asked if asked else 0.0,
+        asked=count,
+        inside_frac=sum(each.inside for each in outcomes) / count if count else 0.0,
         error=median(errors) if errors else None,
         refused=sum(each.refused is not None for each in outcomes),
     )
@@ -130,23 +130,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write what was predicted and measured to this file as well")
     parser.add_argument("--keep", type=Path, help="where recorded runs are kept; nowhere unless given")
     parser.add_argument("--from", dest="source", type=Path, help="ask the runs in this folder; record none")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     FRESH.set_forkserver_preload(IMPORTED)
     began, outcomes = time.monotonic(), []
-    picked = [pair for pair in PAIRS if not given.pairs or {pair.name, pair.kind} & set(given.pairs)]
-    _say(HEAD)
+    pairs = [pair for pair in PAIRS if not arguments.pairs or {pair.name, pair.kind} & set(arguments.pairs)]
+    _log(HEAD)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.source or given.keep or Path(temporary)
+        folder = arguments.source or arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for pair in picked:
-            if given.source is None:
-                _record_all(pair, folder, given.repeats)
+        for pair in pairs:
+            if arguments.source is None:
+                _record_all(pair, folder, arguments.repeats)
             if list(folder.glob(f"{pair.name}.*.after.gpulab")):
                 outcomes.append(judged(pair, folder))
-                _say(row(outcomes[-1]))
-    _say(summary(outcomes, time.monotonic() - began))
-    if given.json:
-        given.json.write_text(json.dumps([_as_data(each) for each in outcomes], indent=1) + "\n")
+                _log(row(outcomes[-1]))
+    _log(summary(outcomes, time.monotonic() - began))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([_as_data(each) for each in outcomes], indent=1) + "\n")
 
 
 def _record_all(pair: Pair, folder: Path, repeats: int) -> None:
@@ -225,25 +225,25 @@ def judged(pair: Pair, folder: Path) -> Outcome:
         work=pair.work,
         before_ms=tuple(_plain_ms(run) for run in before),
         after_ms=tuple(_plain_ms(run) for run in after),
-        asked=tuple(_asked(each) for each in predictions),
+        asked=tuple(_as_fractions(each) for each in predictions),
         refused=refused,
         why=_why(predictions[0], before, after) if predictions else "",
     )
 
 
 def _predicted(run: Run, spec: str) -> Prediction:
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     assert accounts is not None, "every pair is recorded with events"
-    return predict(scene(run, found, accounts), chosen(spec))
+    return predict(scene(run, run_steps, accounts), chosen(spec))
 
 
-def _asked(made: Prediction) -> Asked:
+def _as_fractions(prediction: Prediction) -> Asked:
     return Asked(
-        best=made.best_ns / made.step_ns,
-        likely=made.likely_ns / made.step_ns,
-        worst=made.worst_ns / made.step_ns,
-        floor=made.floor_ns / made.step_ns,
+        best=prediction.best_ns / prediction.step_ns,
+        likely=prediction.likely_ns / prediction.step_ns,
+        worst=prediction.worst_ns / prediction.step_ns,
+        floor=prediction.floor_ns / prediction.step_ns,
     )
 
 
@@ -251,38 +251,38 @@ def _plain_ms(run: Run) -> float:
     return (steps(run).step_ns or 0) / 1e6
 
 
-def _why(made: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
+def _why(prediction: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
     """The part of the step that went least as predicted, and whether other programs took the cores."""
-    graph = made.timed.graph
-    apart: dict[str, tuple[float, float]] = {}
+    graph = prediction.timed.graph
+    differences: dict[str, tuple[float, float]] = {}
     for part, ns in graph.host.before_ns.items():
         done = np.cumsum(ns)
         predicted = typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
         measured = median(_part_ns(run, part) for run in after)
-        apart[part] = predicted / 1e6, measured / 1e6
-    part, (predicted, measured) = max(apart.items(), key=lambda each: abs(each[1][0] - each[1][1]))
+        differences[part] = predicted / 1e6, measured / 1e6
+    part, (predicted, measured) = max(differences.items(), key=lambda each: abs(each[1][0] - each[1][1]))
     label = graph.ledger.label(part) if part in graph.ledger.part_ns else part
-    told = f"{label}: {predicted:.1f} ms predicted, {measured:.1f} came"
-    if made.limit:
-        told += f"; {made.limit} were to limit"
+    explanation = f"{label}: {predicted:.1f} ms predicted, {measured:.1f} came"
+    if prediction.limit:
+        explanation += f"; {prediction.limit} were to limit"
     crowds = [median(_others(run) for run in runs) for runs in (before, after)]
     if max(crowds) > 0.2:
-        told += f"; other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
-    return told
+        explanation += f"; other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
+    return explanation
 
 
 def _others(run: Run) -> float:
-    found = steps(run)
-    return other_cores(run, found, found.plain | found.interior) or 0.0
+    run_steps = steps(run)
+    return other_cores(run, run_steps, run_steps.plain | run_steps.interior) or 0.0
 
 
 def _part_ns(run: Run, part: str) -> float:
     """A part of a typical step, without what recording added: calls take that, and little else does."""
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     if accounts is None or part not in accounts.part_ns:
         return 0.0
-    return accounts.median_ns(part) / (found.inflation or 1.0)
+    return accounts.median_ns(part) / (run_steps.inflation or 1.0)
 
 
 HEAD = (
@@ -291,20 +291,20 @@ HEAD = (
 )
 
 
-def row(told: Outcome) -> str:
+def row(outcome: Outcome) -> str:
     """Return two lines for a pair, three if its prediction missed."""
-    spread = (max(told.after_ms) - min(told.after_ms)) / 2 / median(told.before_ms)
-    name = told.name + ("*" if told.held_out else "")
-    start = f"{name:18.25} {told.kind:26.26} {median(told.before_ms):>9.2f}"
-    if not told.asked:
-        return f"{start}  {'not predicted':30} {told.ratio:>8.3f} ±{spread:.2f}\n{'':18} {told.refused}"
-    mean = {key: median(asdict(each)[key] for each in told.asked) for key in ("likely", "best", "worst", "floor")}
-    asked = f"{mean['likely']:.3f} ({mean['best']:.3f}-{mean['worst']:.3f}, {mean['floor']:.3f})"
-    error = f"{100 * told.error:.0f} %" if told.error is not None else "-"
-    came = f"{told.ratio:>8.3f} ±{spread:.2f}  {told.inside} of {len(told.asked)}  {error:>5}"
-    line = f"{start}  {asked:30} {came}\n{'':18} {told.spec}: {told.about}"
-    missed = 2 * told.inside < len(told.asked) or (told.error or 0.0) > WANTED_ERROR
-    return f"{line}\n{'':18} {told.why}" if missed else line
+    spread = (max(outcome.after_ms) - min(outcome.after_ms)) / 2 / median(outcome.before_ms)
+    name = outcome.name + ("*" if outcome.held_out else "")
+    start = f"{name:18.25} {outcome.kind:26.26} {median(outcome.before_ms):>9.2f}"
+    if not outcome.asked:
+        return f"{start}  {'not predicted':30} {outcome.ratio:>8.3f} ±{spread:.2f}\n{'':18} {outcome.refused}"
+    mean = {key: median(asdict(each)[key] for each in outcome.asked) for key in ("likely", "best", "worst", "floor")}
+    prediction_cell = f"{mean['likely']:.3f} ({mean['best']:.3f}-{mean['worst']:.3f}, {mean['floor']:.3f})"
+    error = f"{100 * outcome.error:.0f} %" if outcome.error is not None else "-"
+    result_cell = f"{outcome.ratio:>8.3f} ±{spread:.2f}  {outcome.inside} of {len(outcome.asked)}  {error:>5}"
+    line = f"{start}  {prediction_cell:30} {result_cell}\n{'':18} {outcome.spec}: {outcome.about}"
+    missed = 2 * outcome.inside < len(outcome.asked) or (outcome.error or 0.0) > WANTED_ERROR
+    return f"{line}\n{'':18} {outcome.why}" if missed else line
 
 
 def summary(outcomes: Sequence[Outcome], took_s: float) -> str:
@@ -316,19 +316,27 @@ def summary(outcomes: Sequence[Outcome], took_s: float) -> str:
     lines = ["", f"{'':38} pairs  inside the range  median error of the saving"]
     for name, some in groups.items():
         if some:
-            told = tally(some)
-            error = f"{100 * told.error:.0f} %" if told.error is not None else "-"
-            refused = f"  ({told.refused} refused)" if told.refused else ""
-            lines.append(f"{name:38} {told.pairs:>5}  {100 * told.inside_frac:>14.0f} %  {error:>26}{refused}")
-    wanted = f"wanted: {100 * WANTED_INSIDE:.0f} % inside, {100 * WANTED_ERROR:.0f} % error; took {took_s / 60:.1f} min"
-    return "\n".join([*lines, wanted])
+            result = tally(some)
+            error = f"{100 * result.error:.0f} %" if result.error is not None else "-"
+            refused = f"  ({result.refused} refused)" if result.refused else ""
+            lines.append(f"{name:38} {result.pairs:>5}  {100 * result.inside_frac:>14.0f} %  {error:>26}{refused}")
+    target_line = (
+        f"wanted: {100 * WANTED_INSIDE:.0f} % inside, {100 * WANTED_ERROR:.0f} % error; took {took_s / 60:.1f} min"
+    )
+    return "\n".join([*lines, target_line])
 
 
-def _as_data(told: Outcome) -> dict[str, object]:
-    return {**asdict(told), "ratio": told.ratio, "inside": told.inside, "saving": told.saving, "error": told.error}
+def _as_data(outcome: Outcome) -> dict[str, object]:
+    return {
+        **asdict(outcome),
+        "ratio": outcome.ratio,
+        "inside": outcome.inside,
+        "saving": outcome.saving,
+        "error": outcome.error,
+    }
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

@@ -39,35 +39,33 @@ def main() -> None:
     """Print one row per trace."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("traces", nargs="*", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     shared = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
-    told = [HEADER, "|---|" + "---:|" * 7 + "---|"]
-    told += [_row(path) for path in asked.traces or sorted((shared / "traces").glob("*.json.gz"))]
-    sys.stdout.write("\n".join(told) + "\n")
+    lines = [HEADER, "|---|" + "---:|" * 7 + "---|"]
+    lines += [_row(path) for path in arguments.traces or sorted((shared / "traces").glob("*.json.gz"))]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _row(path: Path) -> str:
     run = gpulab.load(path)
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     if accounts is None:
         return f"| {path.name} | {len(run.event_rows):,} | | | | | | | no step was recorded |"
-    graph, build_s = _timed(lambda: graph_of(run, found, accounts), 5)
+    graph, build_s = _timed(lambda: graph_of(run, run_steps, accounts), 5)
     _, sweep_s = _timed(lambda: swept(graph), 5)
-    told = quality(graph)
+    replay_quality = quality(graph)
     draws = ""
-    if told.refusal is None:
-        ready = scene(run, found, accounts)
-        what = chosen("instant_gpu" if graph.on_gpu else "free_input")
-        if what[0].rewrite.lacking(ready.graph, True) is None:
-            draws = f"{_timed(lambda: predict(ready, what), 1)[1]:.2f} s"
-    errors = (told.replay_error, told.generic_error, told.unexplained_frac)
+    if replay_quality.refusal is None:
+        ready = scene(run, run_steps, accounts)
+        change = chosen("instant_gpu" if graph.on_gpu else "free_input")
+        if change[0].rewrite.lacking(ready.graph, True) is None:
+            draws = f"{_timed(lambda: predict(ready, change), 1)[1]:.2f} s"
+    errors = (replay_quality.replay_error, replay_quality.generic_error, replay_quality.unexplained_frac)
     figures = " | ".join(f"{100 * error:+.2f} %" for error in errors[:2])
     times = f"{1e3 * build_s:.0f} ms | {1e3 * sweep_s:.1f} ms | {draws}"
-    name = path.name.removesuffix(".json.gz")
-    return (
-        f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {told.refusal or ''} |"
-    )
+    name, reason = path.name.removesuffix(".json.gz"), replay_quality.refusal or ""
+    return f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {reason} |"
 
 
 def _timed(act: Callable[[], Any], rounds: int) -> tuple[Any, float]:
