@@ -22,10 +22,8 @@ CALL_NS = 10_000.0  # of a copy call, independent of its size
 SMALL_NS = 10_000.0  # a kernel shorter than this is assumed to have few blocks, if their number was not recorded
 WEIGHTS = (Family.OPTIMIZER, Family.COLLECTIVE, Family.FILL)  # work on parameters, which does not depend on the batch
 GROWTH_POSITION = (0.3, 1.0)  # position between growth by full waves of blocks (0) and proportional growth (1)
-POWER, POWER_SMALLER = (
-    (0.95, 1.08),
-    (1.1, 0.95),
-)  # exponent of the factor: 3.6 to 4.3 times as long was measured for a factor of 4
+# Exponent of the factor: 3.6 to 4.3 times as long was measured for a factor of 4.
+POWER, POWER_SMALLER = ((0.95, 1.08), (1.1, 0.95))
 PYTHON_SHARE = (0.0, 1.0)  # share of the user's own Python between steps that grows with the batch
 
 

@@ -16,10 +16,8 @@ from gpulab.replay.rewrites.engine.graph_work import CALLED, calling_ns, calls, 
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.kernels.compile_on_cpu import compiled_on_cpu, lacking_compile, least_on_cpu
 
-REMAINING_PASSES = (
-    0.05,
-    0.6,
-)  # remaining share of a chain's shorter passes: their inputs, and tensors saved for backward
+# Remaining share of a chain's shorter passes: their inputs, and tensors saved for backward.
+REMAINING_PASSES = (0.05, 0.6)
 CODEGEN = (0.85, 1.1)  # duration of a compiler-generated kernel relative to PyTorch's own
 KERNEL_NS = (3_000.0, 8_000.0)  # host time per remaining kernel: compiled code calls launchers directly
 ENTERED_NS = (20_000.0, 80_000.0)  # host time per graph: guards, and passing tensors

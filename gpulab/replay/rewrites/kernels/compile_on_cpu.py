@@ -42,10 +42,8 @@ PRODUCT_POWER, CONVOLUTION_POWER, OTHER_POWER = (0.0, 1.0), (0.85, 1.1), (0.8, 1
 FEW_ROWS, MANY_ROWS = 64, 256  # samples up to which weights limit products, and from which arithmetic does
 FEW_POWER, MANY_POWER = (0.0, 0.5), (0.6, 1.0)
 CALL_NS = 8_000.0  # call cost of an operator that is long enough to count as computing
-SMALL_OPS_ARITHMETIC = (
-    0.0,
-    0.03,
-)  # arithmetic share of small operators, which grows with the batch; the rest is call cost
+# Arithmetic share of small operators, which grows with the batch; the rest is call cost.
+SMALL_OPS_ARITHMETIC = (0.0, 0.03)
 
 _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", "aten::_flash_attention")
 

@@ -18,10 +18,8 @@ from gpulab.replay.rewrites.engine.cache import noting, once
 from gpulab.replay.rewrites.engine.graph_work import LEAST_NS, gpu_of, gpu_spec_of, pieces_of
 from gpulab.replay.rewrites.kernels.batch_size import inward
 
-RATIO_SPREAD = (
-    1.25,
-    0.8,
-)  # uncertainty of the ratio of two GPUs: one network differs from the medians over many kernels
+# Uncertainty of the ratio of two GPUs: one network differs from the medians over many kernels.
+RATIO_SPREAD = (1.25, 0.8)
 MEMORY_BOUND = (0.0, 0.4)  # memory-bound share of a product's time
 LINK_EXPONENT = (1.0, 0.0)  # exponent of the ratio of links: the host limits copies from pageable memory
 CLOCKS = 0.2  # logarithm of the maximum ratio of clocks between generations

@@ -17,10 +17,8 @@ from gpulab.run import Run
 from gpulab.wording import duration
 
 SAVING = ("torch.serialization.", "pickle.", "safetensors.", "torch.distributed.checkpoint", "torch._utils_internal")
-STATE_COPY = (
-    0.03,
-    0.30,
-)  # time to copy the state, relative to saving it: a core copies 4-12 GB/s, files take 0.3-3 GB/s
+# Time to copy the state, relative to saving it: a core copies 4-12 GB/s, files take 0.3-3 GB/s.
+STATE_COPY = (0.03, 0.30)
 # Share of the saved main-thread time by which the step gets shorter: the writer needs the GIL, and a core.
 REALISED, REALISED_ON_CPU = (1.0, 0.6), (1.0, 0.2)
 MIN_SAMPLES = 5  # minimum number of samples inside a save to estimate its share
