@@ -43,9 +43,8 @@ SCALER_NS = (50_000.0, 200_000.0)  # host time per step
 UNSCALE_FRAC = (0.1, 0.4)  # of the optimizer's kernels: one more pass over the gradients
 MAX_HALF_FRAC = 0.5  # of matrix kernel time: if more is in half precision already, little is left to gain
 WORTH_RATIO = 1.2
-_IN_FLOAT32 = re.compile(
-    r"layer_?norm|gammabeta|group_?norm|rowwisemoments"
-)  # autocast keeps their inputs and outputs in float32
+# Autocast keeps the inputs and outputs of these kernels in float32.
+_IN_FLOAT32 = re.compile(r"layer_?norm|gammabeta|group_?norm|rowwisemoments")
 MAX_UNKNOWN_FRAC = 0.5
 
 
