@@ -1,9 +1,9 @@
-"""What recording costs: each figure is a ratio of two walls of the same cell, taken in turn in one process.
+"""Measure the overhead of recording: ratios of the wall times of one cell, in alternating runs in one process.
 
     python benchmarks/overhead.py [--pairs 9]
 
-The cell is the dearest kind for a profiler: many small operators a step, on one thread. The last figure is what a
-user waits for between the end of the cell's own code and the report, beside the number of events recorded.
+The cell is the worst case for a profiler: many small operators per step, on one thread. The last figure is the delay
+between the end of the cell's own code and the report, with the number of recorded events.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     shell = prepared()
     cell = CELL.format(steps=1000)
 
-    def plain() -> None:
+    def run_plain() -> None:
         shell.run_cell(cell).raise_error()
 
     def recorded() -> None:
@@ -60,23 +60,23 @@ def main() -> None:
         return float(shell.user_ns["spent_s"])
 
     if os.getloadavg()[0] > 0.5:
-        print("Something else is running on this machine: ratios of walls will be wide, those of CPU time less so.")
+        print("Other programs are running: ratios of wall times will vary widely, those of CPU time less.")
     print(f"{pairs} pairs each: median ratio, its middle half, the bound")
-    tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(plain), wall_s)
-    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, plain, own_s)
-    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, plain, cpu_s)
-    tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, plain, own_s)
+    tell("%%gpuprofile to bare torch.profiler, all in", 1.05, pairs, recorded, lambda: profiled(run_plain), wall_s)
+    tell("--level sensors to nothing, the cell's own code", 1.02, pairs, sensed, run_plain, own_s)
+    tell("--level sensors to nothing, CPU time", 1.02, pairs, sensed, run_plain, cpu_s)
+    tell("%%gpuprofile to nothing, the cell's own code", None, pairs, recorded, run_plain, own_s)
     waits = [wall_s(recorded) - float(shell.user_ns["spent_s"]) for _ in range(3)]
     events = len(gpulab.runs["recorded"].event_rows)
     print(f"{'report shown after the last line of the cell':50} {median(waits):.2f} s for {events:,} events, bound 2 s")
-    by_file, by_object, count = zip(*(opened(plain) for _ in range(3)), strict=True)
+    by_file, by_object, count = zip(*(opened(run_plain) for _ in range(3)), strict=True)
     ratio = median(one / other for one, other in zip(by_file, by_object, strict=True))
-    told = f"{ratio:.2f}x  ({median(by_file):.2f} s and {median(by_object):.2f} s for {count[0]:,} events)"
-    print(f"{'a profile read by its file to by its objects':50} {told}")
+    ratio_text = f"{ratio:.2f}x  ({median(by_file):.2f} s and {median(by_object):.2f} s for {count[0]:,} events)"
+    print(f"{'a profile read by its file to by its objects':50} {ratio_text}")
 
 
 def prepared() -> InteractiveShell:
-    """A shell with gpulab loaded and a model of many small operators, past its first use."""
+    """Return a warm shell with gpulab loaded and a model of many small operators."""
     shell = InteractiveShell.instance()
     shell.run_line_magic("load_ext", "gpulab")
     layers = [layer for _ in range(12) for layer in (torch.nn.Linear(128, 128), torch.nn.Tanh())]
@@ -90,7 +90,7 @@ def prepared() -> InteractiveShell:
 
 
 def run_magic(shell: InteractiveShell, line: str, cell: str) -> None:
-    """Run the cell under a magic, its report kept off the screen."""
+    """Run the cell under a magic without displaying its report."""
     with capture_output():
         shell.run_cell(f"{line}\n{cell}").raise_error()
 
@@ -130,21 +130,21 @@ def tell(
     other: Callable[[], None],
     seconds: Callable[[Callable[[], None]], float],
 ) -> None:
-    """Print the median ratio of two ways, run in turn, with its spread."""
+    """Print the median ratio of two variants, run alternately, with its spread."""
     ratios = sorted(seconds(one) / seconds(other) for _ in range(pairs))
     middle = f"{ratios[pairs // 4]:.3f}-{ratios[-1 - pairs // 4]:.3f}"
     print(f"{what:50} {median(ratios):.3f}x  ({middle}){f'  {bound:.2f}' if bound else ''}", flush=True)
 
 
 def wall_s(run: Callable[[], None]) -> float:
-    """How long it took, report included."""
+    """Return the wall time, report included."""
     began = time.perf_counter()
     run()
     return time.perf_counter() - began
 
 
 def cpu_s(run: Callable[[], None]) -> float:
-    """How much CPU time this process used, all threads, report included."""
+    """Return the CPU time of all threads of this process, report included."""
     began = time.process_time()
     run()
     return time.process_time() - began

@@ -63,24 +63,24 @@ class Taught:
 
 
 def topics(path: Path = DOCS / "coverage.tsv") -> tuple[Taught, ...]:
-    """The table. Raises ValueError for a line that cannot be read."""
-    found = []
+    """Return the table. Raises ValueError for an invalid line."""
+    rows = []
     for line in path.read_text(encoding="utf-8").splitlines()[1:]:
         places, topic, experiments = line.split("\t")
-        told = () if experiments == "-" else tuple(experiments.split())
-        found.append(Taught(tuple(map(_place, places.split())), topic, told))
-    return tuple(found)
+        ids = () if experiments == "-" else tuple(experiments.split())
+        rows.append(Taught(tuple(map(_place, places.split())), topic, ids))
+    return tuple(rows)
 
 
 def _place(text: str) -> Place:
-    told = _PLACE.fullmatch(text)
-    if told is None:
+    match = _PLACE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no place in an article; write 3:47-51")
-    return Place(int(told[1]), int(told[2]), int(told[3] or told[2]))
+    return Place(int(match[1]), int(match[2]), int(match[3] or match[2]))
 
 
 def unassigned(article: int, text: str) -> list[int]:
-    """Numbers of the lines of an article, from 1, that are not blank and in no topic."""
+    """Return the numbers (from 1) of the article's lines that are not blank and in no topic."""
     covered = {
         line
         for each in topics()
@@ -92,7 +92,7 @@ def unassigned(article: int, text: str) -> list[int]:
 
 
 def page() -> str:
-    """The Markdown page: what is taught now, by article; then what waits."""
+    """Return the Markdown page: covered topics by article, then the waiting ones."""
     parts = [
         "# Coverage of the articles by the course\n",
         "For each paragraph of five articles on low GPU utilisation: the experiments that teach or test it. "
@@ -101,13 +101,13 @@ def page() -> str:
     for number, title in enumerate(ARTICLES):
         parts += [f"## {title}\n", "| lines | topic | experiments |", "|---|---|---|", *_rows(number), ""]
     parts += ["## Planned for the second half of the course\n", "| lesson | planned experiments |", "|---|---|"]
-    parts += [f"| {number} {title} | {', '.join(_asked(number))} |" for number, title in WAITING.items()]
+    parts += [f"| {number} {title} | {', '.join(_waiting_experiments(number))} |" for number, title in WAITING.items()]
     return "\n".join(parts) + "\n"
 
 
 def _rows(article: int) -> Iterator[str]:
-    mine = [(place, each) for each in topics() for place in each.places if place.article == article]
-    for place, each in sorted(mine, key=lambda pair: pair[0].first):
+    rows = [(place, each) for each in topics() for place in each.places if place.article == article]
+    for place, each in sorted(rows, key=lambda pair: pair[0].first):
         lines = str(place.first) if place.first == place.last else f"{place.first}-{place.last}"
         yield f"| {lines} | {each.topic} | {', '.join(map(_linked, each.experiments)) or 'left out'} |"
 
@@ -120,9 +120,9 @@ def _linked(experiment: str) -> str:
     return f"{experiment} (planned)"
 
 
-def _asked(number: str) -> list[str]:
-    asked = {one for each in topics() for one in each.experiments if one.startswith(f"{number}.")}
-    return sorted(asked, key=lambda each: int(each.partition(".")[2]))
+def _waiting_experiments(number: str) -> list[str]:
+    ids = {one for each in topics() for one in each.experiments if one.startswith(f"{number}.")}
+    return sorted(ids, key=lambda each: int(each.partition(".")[2]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run a notebook from its first cell to its last, untouched, and say what gpulab found in it.
+"""Run an unmodified notebook from its first cell to its last, and print gpulab's findings.
 
     python tools/demo.py notebooks/00_start_here.ipynb build
 
@@ -19,7 +19,7 @@ from nbconvert import HTMLExporter
 
 
 def main(source: Path, folder: Path) -> int:
-    """Run the notebook, write both files, print the reports; 0 when every cell ran."""
+    """Run the notebook, write both files, print the reports; return 0 if every cell ran."""
     notebook = nbformat.read(source, as_version=4)
     began = time.perf_counter()
     failed = None
@@ -51,13 +51,13 @@ def executed(notebook: Any, folder: Path) -> None:
 
 
 def reports(notebook: Any) -> list[str]:
-    """The text of what cells that begin with a magic of gpulab displayed."""
-    told = []
+    """Return the text output of cells that start with a gpulab magic."""
+    texts = []
     for cell in notebook.cells:
         if cell.cell_type == "code" and cell.source.lstrip().startswith(("%%gpu", "%gpu")):
             data = [output.data for output in cell.outputs if output.output_type in ("display_data", "execute_result")]
-            told += [f"{cell.source.splitlines()[0]}\n\n{one['text/plain']}" for one in data if "text/html" in one]
-    return told
+            texts += [f"{cell.source.splitlines()[0]}\n\n{one['text/plain']}" for one in data if "text/html" in one]
+    return texts
 
 
 if __name__ == "__main__":

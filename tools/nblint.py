@@ -59,13 +59,13 @@ def problems(path: Path) -> list[str]:
     notebook = nbformat.reads(text, as_version=4)
     try:
         nbformat.validate(notebook)
-        told = lesson(path.stem)
+        course_lesson = lesson(path.stem)
     except (nbformat.ValidationError, GpulabError) as problem:
         return [str(problem)]
-    found = [] if len(text.encode()) <= MOST_BYTES else [f"{len(text.encode()):,} bytes, {MOST_BYTES:,} are allowed"]
+    messages = [] if len(text.encode()) <= MOST_BYTES else [f"{len(text.encode()):,} bytes, {MOST_BYTES:,} are allowed"]
     if text != json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n":
-        found.append("is not in canonical form: run tools/notebooks.py build")
-    return [*found, *(each for rule in RULES for each in rule(notebook, told))]
+        messages.append("is not in canonical form: run tools/notebooks.py build")
+    return [*messages, *(each for rule in RULES for each in rule(notebook, course_lesson))]
 
 
 def _code(notebook: Any) -> list[Any]:
@@ -76,13 +76,13 @@ def _role(cell: Any) -> str:
     return str((cell.metadata.get("tags") or [""])[0])
 
 
-def headed(notebook: Any, told: Lesson) -> Iterator[str]:
+def headed(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """One h1, first; then headings in order."""
     heads = [
-        (len(found[1]), found[2])
+        (len(heading[1]), heading[2])
         for cell in notebook.cells
         if cell.cell_type == "markdown"
-        for found in re.finditer(r"^(#+) (.+)$", cell.source, re.MULTILINE)
+        for heading in re.finditer(r"^(#+) (.+)$", cell.source, re.MULTILINE)
     ]
     if [level for level, _ in heads].count(1) != 1 or heads[0][0] != 1:
         yield "has not exactly one h1, at its beginning"
@@ -91,7 +91,7 @@ def headed(notebook: Any, told: Lesson) -> Iterator[str]:
             yield f"skips a heading level before {text!r}"
 
 
-def kernel(notebook: Any, told: Lesson) -> Iterator[str]:
+def kernel(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """The kernel every Jupyter has, and no state of widgets."""
     if notebook.metadata.get("kernelspec", {}).get("name") != "python3":
         yield "its kernel is not python3"
@@ -99,7 +99,7 @@ def kernel(notebook: Any, told: Lesson) -> Iterator[str]:
         yield "holds the state of widgets"
 
 
-def tagged(notebook: Any, told: Lesson) -> Iterator[str]:
+def tagged(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """A role first, nothing unknown; what no two runs share is not compared."""
     for place, cell in enumerate(notebook.cells):
         tags = cell.metadata.get("tags", [])
@@ -112,19 +112,19 @@ def tagged(notebook: Any, told: Lesson) -> Iterator[str]:
             yield f"cell {place} is a {tags[0]} and is not compared"
 
 
-def counted(notebook: Any, told: Lesson) -> Iterator[str]:
+def counted(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """Every code cell was run once, in order."""
     counts = [cell.execution_count for cell in _code(notebook)]
     if counts != list(range(1, len(counts) + 1)):
         yield "its cells were not run once, in order"
 
 
-def worded(notebook: Any, told: Lesson) -> Iterator[str]:
+def worded(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """Nothing that stops Run All, needs a network, or hides; no marks that nbval or IPython would misread."""
     for place, cell in enumerate(notebook.cells):
         source = cell.source
-        wanted = source if cell.cell_type == "code" else ""
-        yield from (f"cell {place} {why}: {what}" for what, why in UNWANTED.items() if what in wanted)
+        code = source if cell.cell_type == "code" else ""
+        yield from (f"cell {place} {why}: {pattern}" for pattern, why in UNWANTED.items() if pattern in code)
         if cell.cell_type != "code":
             continue
         if re.search(r"#\s*NBVAL", source):
@@ -137,21 +137,23 @@ def worded(notebook: Any, told: Lesson) -> Iterator[str]:
             regions.marked(source)
         except GpulabError as problem:
             yield f"cell {place}: {problem}"
-        said = json.dumps(cell.get("outputs", []))
-        yield from (f"the output of cell {place} names a path: {path}" for path in ("/home/", "/work/") if path in said)
+        outputs = json.dumps(cell.get("outputs", []))
+        yield from (
+            f"the output of cell {place} names a path: {path}" for path in ("/home/", "/work/") if path in outputs
+        )
 
 
-def strict(notebook: Any, told: Lesson) -> Iterator[str]:
+def strict(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """Enough of it is compared to mean something."""
-    shown = [cell for cell in _code(notebook) if cell.outputs]
-    compared = [cell for cell in shown if "nbval-ignore-output" not in cell.metadata.get("tags", [])]
+    with_output = [cell for cell in _code(notebook) if cell.outputs]
+    compared = [cell for cell in with_output if "nbval-ignore-output" not in cell.metadata.get("tags", [])]
     if len(compared) < LEAST_STRICT:
         yield f"only {len(compared)} cells are compared; {LEAST_STRICT} is the least"
-    if shown and len(compared) / len(shown) < LEAST_STRICT_FRAC:
-        yield f"only {len(compared)} of {len(shown)} cells with output are compared"
+    if with_output and len(compared) / len(with_output) < LEAST_STRICT_FRAC:
+        yield f"only {len(compared)} of {len(with_output)} cells with output are compared"
 
 
-def ordered(notebook: Any, told: Lesson) -> Iterator[str]:
+def ordered(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """Predict before the first measurement; a claim after the last; a device card first and a summary at the end."""
     roles = [_role(cell) for cell in _code(notebook)]
     if roles[:1] != ["device"] or roles[-1:] != ["card"]:
@@ -164,7 +166,7 @@ def ordered(notebook: Any, told: Lesson) -> Iterator[str]:
         yield "claims nothing after its last measurement"
 
 
-def claims(notebook: Any, told: Lesson) -> Iterator[str]:
+def claims(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """One claim a cell, which holds in the stored output, and fixes to take out."""
     for place, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
@@ -178,28 +180,35 @@ def claims(notebook: Any, told: Lesson) -> Iterator[str]:
         yield "has no fix that could be taken out"
 
 
-def linked(notebook: Any, told: Lesson) -> Iterator[str]:
+def linked(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """Links to notebooks that exist, pictures with words."""
-    known = {one.id for one in lessons()}
+    ids = {one.id for one in lessons()}
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             for name in re.findall(r"\]\(([\w-]+)\.ipynb\)", cell.source):
-                if name not in known and name != "index":
+                if name not in ids and name != "index":
                     yield f"links to {name}.ipynb, which there is not"
             if "![](" in cell.source:
                 yield "has a picture without words"
 
 
-def complete(notebook: Any, told: Lesson) -> Iterator[str]:
+def complete(notebook: Any, course_lesson: Lesson) -> Iterator[str]:
     """All that the lesson says it has: experiments in headings, questions asked, scores given."""
     prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     code = "\n".join(cell.source for cell in _code(notebook))
-    for one in told.experiments:
+    for one in course_lesson.experiments:
         if not re.search(rf"^#+ .*\b{re.escape(one.number)}\b", prose, re.MULTILINE):
             yield f"has no heading for experiment {one.number}"
-    keys = (*(each.key for each in told.questions), *(each.key for each in told.pars))
+    keys = (*(each.key for each in course_lesson.questions), *(each.key for each in course_lesson.pars))
     yield from (f"never asks {key!r}" for key in keys if f'"{key}"' not in code)
-    if not (told.title and told.outcomes and told.symptom and told.signature and told.fix and told.not_when):
+    if not (
+        course_lesson.title
+        and course_lesson.outcomes
+        and course_lesson.symptom
+        and course_lesson.signature
+        and course_lesson.fix
+        and course_lesson.not_when
+    ):
         yield "its lesson has no outcomes, symptom, signature, fix or not_when"
 
 

@@ -61,18 +61,18 @@ QUIET = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What is asked for; 0 when all is well."""
+    """Run the requested command; return 0 if all is well."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("what", choices=tuple(TODO))
     parser.add_argument("numbers", nargs="*", help="of notebooks, as 05; all of them if left out")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    return TODO[asked.what](asked.numbers)
+    return TODO[options.what](options.numbers)
 
 
 def build(numbers: list[str]) -> int:
-    """Notebooks from their texts, run, with what they put out."""
+    """Build notebooks from their texts and run them."""
     for text in _chosen(TEXTS, "*.py", numbers):
         formatted(text)
         notebook = from_text(text)
@@ -88,14 +88,14 @@ def build(numbers: list[str]) -> int:
 
 
 def texts(numbers: list[str]) -> int:
-    """The texts of notebooks."""
+    """Convert notebooks to texts."""
     for path in _chosen(FOLDER, "*.ipynb", numbers):
         (TEXTS / f"{path.stem}.py").write_text(to_text(nbformat.read(path, as_version=4)), encoding="utf-8")
     return 0
 
 
 def index(numbers: list[str]) -> int:
-    """The tables of the index notebook and of the README, from the lessons."""
+    """Update the tables of the index notebook and the README from the lessons."""
     for path, links, before in ((TEXTS / f"{INDEX}.py", "", "# "), (FOLDER.parent / "README.md", "notebooks/", "")):
         path.write_text(with_course(path.read_text(encoding="utf-8"), links, before), encoding="utf-8")
     return 0
@@ -104,51 +104,51 @@ def index(numbers: list[str]) -> int:
 def with_course(text: str, links: str, before: str) -> str:
     """A page with the lessons and paths as they are now, between its two marks; every line begins with `before`."""
     head, rest = text.split(BEGINS)
-    told = f"{BEGINS}\n\n{table(links)}\n\n{paths(links)}\n\n{ENDS}"
-    lines = told.split("\n")
+    section = f"{BEGINS}\n\n{table(links)}\n\n{paths(links)}\n\n{ENDS}"
+    lines = section.split("\n")
     return head + "\n".join([lines[0], *(f"{before}{line}".rstrip() for line in lines[1:])]) + rest.split(ENDS)[1]
 
 
 def check(numbers: list[str]) -> int:
-    """Print what is wrong with the notebooks; 1 if anything is."""
+    """Print the problems of the notebooks; return 1 if there are any."""
     problems = [f"{path.name}: {problem}" for path in _lessons(numbers) for problem in nblint.problems(path)]
     print("\n".join(problems) or "no problem found")
     return 1 if problems else 0
 
 
 def sabotage(numbers: list[str]) -> int:
-    """Run every notebook with its fixes taken out, and count the claims that notice; 1 unless all do."""
+    """Run every notebook with its fixes removed and count the claims that fail; return 1 unless all do."""
     total, noticed = 0, 0
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         paths_of = _lessons(numbers)
-        for path, told in zip(paths_of, pool.map(_sabotaged, paths_of), strict=True):
-            held = [line for line in told if not line.startswith("FAILS")]
-            total, noticed = total + len(told), noticed + len(told) - len(held)
-            print(f"{path.stem}: {len(told)} claims, {len(told) - len(held)} failed when sabotaged", flush=True)
-            for line in held:
+        for path, claims in zip(paths_of, pool.map(_sabotaged, paths_of), strict=True):
+            passing = [line for line in claims if not line.startswith("FAILS")]
+            total, noticed = total + len(claims), noticed + len(claims) - len(passing)
+            print(f"{path.stem}: {len(claims)} claims, {len(claims) - len(passing)} failed when sabotaged", flush=True)
+            for line in passing:
                 print(f"    did not notice: {line}", flush=True)
     print(f"{total} claims, {noticed} failed when sabotaged")
     return 0 if noticed == total else 1
 
 
 def live(numbers: list[str]) -> int:
-    """Run notebooks on what is here, and say which claims hold and how long it took; 1 unless all hold in time."""
-    kept = FOLDER.parent / "build" / "live"
-    kept.mkdir(parents=True, exist_ok=True)
+    """Run notebooks on this machine, and print which claims hold and the duration; return 1 unless all hold in time."""
+    folder = FOLDER.parent / "build" / "live"
+    folder.mkdir(parents=True, exist_ok=True)
     amiss = 0
     for path in _lessons(numbers):
         notebook = nbformat.read(path, as_version=4)
         began = time.perf_counter()
         _run(notebook, through_errors=True)
         spent_s = time.perf_counter() - began
-        (kept / path.name).write_text(canonical(notebook), encoding="utf-8")
-        told = list(verdicts(notebook))
-        missed = [line for line in told if not line.startswith("HOLDS")]
+        (folder / path.name).write_text(canonical(notebook), encoding="utf-8")
+        claims = list(verdicts(notebook))
+        missed = [line for line in claims if not line.startswith("HOLDS")]
         missed += errors(notebook)
         minutes = lesson(path.stem).minutes
         amiss += len(missed) + (spent_s > 60 * minutes)
-        held = sum(line.startswith("HOLDS") for line in told)
-        print(f"{path.stem}: {spent_s:.0f} s of {minutes} minutes, {held} of {len(told)} claims hold", flush=True)
+        passing = sum(line.startswith("HOLDS") for line in claims)
+        print(f"{path.stem}: {spent_s:.0f} s of {minutes} minutes, {passing} of {len(claims)} claims hold", flush=True)
         for line in missed:
             print(f"    {line}", flush=True)
     return 1 if amiss else 0
@@ -187,9 +187,9 @@ def from_text(path: Path) -> Any:
     """A notebook without outputs: its cells have the same ids whenever they have the same text."""
     notebook = jupytext.read(path, fmt="py:percent")
     notebook.metadata = nbformat.from_dict(METADATA)
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for cell in notebook.cells:
-        place = seen[cell.source] = seen.get(cell.source, -1) + 1
+        place = counts[cell.source] = counts.get(cell.source, -1) + 1
         cell.id = hashlib.sha1(f"{path.stem} {place} {cell.source}".encode(), usedforsecurity=False).hexdigest()[:8]
         tags = list(cell.metadata.get("tags", []))
         if cell.cell_type == "code" and tags and tags[0] in IGNORED and "nbval-ignore-output" not in tags:
@@ -247,8 +247,8 @@ def _tidy(cell: Any) -> None:
 
 
 def _chosen(folder: Path, pattern: str, numbers: list[str]) -> list[Path]:
-    found = sorted(folder.glob(pattern))
-    return [path for path in found if not numbers or path.stem.partition("_")[0] in numbers or path.stem in numbers]
+    matches = sorted(folder.glob(pattern))
+    return [path for path in matches if not numbers or path.stem.partition("_")[0] in numbers or path.stem in numbers]
 
 
 def _lessons(numbers: list[str]) -> list[Path]:

@@ -1,9 +1,9 @@
-"""The pictures in docs/, made anew in JupyterLab: each view, in the light theme and the dark, wide and narrow.
+"""Generate the pictures in docs/ with JupyterLab: each view in the light and dark theme, wide and narrow.
 
     python tools/pictures.py docs
 
-The loop is one of gpulab's workloads on a virtual H100, so that any machine makes the same pictures. Look at each of
-them: a picture that says nothing, or is cut off, is a fault of the view.
+The loop is one of gpulab's workloads on a virtual H100, so that every machine generates the same pictures. Look at
+each of them: a picture that shows nothing, or is cut off, is a bug of the view.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SETUP, REPORT, TIMELINE, WHATIF, CHART, LIVE = range(6)
 
 
 def main(folder: Path) -> int:
-    """Make every picture; 0 when all are there."""
+    """Generate all pictures; return 0 if all exist."""
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -77,8 +77,8 @@ def main(folder: Path) -> int:
         with lab(Path(name)) as server, browser() as chromium:
             for theme, width in itertools.product(("light", "dark"), WIDTHS):
                 page = chromium.new_context(viewport={"width": WIDTHS[width], "height": 2300}).new_page()
-                for what, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
-                    path = folder / f"{what}-{theme}-{width}.png"
+                for view_name, picture in taken(Notebook(page, server, "pictures.ipynb"), theme):
+                    path = folder / f"{view_name}-{theme}-{width}.png"
                     path.write_bytes(picture)
                     print(f"{path}: {len(picture) / 1000:.0f} kB")
                 page.close()
@@ -106,9 +106,9 @@ def taken(notebook: Notebook, theme: str) -> Any:
     notebook.close()
 
 
-def small(shown: Any) -> bytes:
+def small(element: Any) -> bytes:
     """The element as a PNG of few colours."""
-    picture = Image.open(io.BytesIO(shown.screenshot())).convert("RGB")
+    picture = Image.open(io.BytesIO(element.screenshot())).convert("RGB")
     file = io.BytesIO()
     picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(
         file, "PNG", optimize=True

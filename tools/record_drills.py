@@ -195,8 +195,8 @@ def record_run(recipe: Recipe, name: str) -> Run:
 
 def shortened(run: Run) -> Run:
     """The run as if the profiler had stopped sooner; marks and sensors stay. For a run on the CPU alone."""
-    found = steps(run)
-    ends = found.end_ns[found.recorded]
+    run_steps = steps(run)
+    ends = run_steps.end_ns[run_steps.recorded]
     if len(ends) <= KEPT_STEPS or len(run.shape_rows) or len(run.memory_rows):
         return run  # what is beside the events points at their rows
     until_ns = int(ends[KEPT_STEPS - 1])
@@ -206,7 +206,7 @@ def shortened(run: Run) -> Run:
     return replace(run, event_rows=left, recording=replace(run.recording, windows_ns=windows))
 
 
-def anonymous(run: Run, called: str) -> Run:
+def anonymous(run: Run, name: str) -> Run:
     """The run without what tells whose it was: files, data sets, threads, the moment, the machine's inside."""
     measured = run.source.how == "measured"
     source = Source(how="recorded", device=run.source.device, date=date.today().isoformat()) if measured else run.source
@@ -214,7 +214,7 @@ def anonymous(run: Run, called: str) -> Run:
     tables: dict[str, Any] = {field: _anonymous(getattr(run, field)) for field in FIELDS}
     return replace(
         run,
-        name=called,
+        name=name,
         source=source,
         began_ns=None,
         failure=failure,
@@ -227,12 +227,12 @@ def anonymous(run: Run, called: str) -> Run:
 
 def _anonymous(rows: Rows) -> Rows:
     """The same rows; file names in their words are all one."""
-    words = {name: values for name, values in rows.columns.items() if isinstance(values, Words)}
-    told = {
+    columns = {name: values for name, values in rows.columns.items() if isinstance(values, Words)}
+    replaced = {
         name: Words(values.codes, tuple(_without_file_names(word) or "" for word in values.vocabulary))
-        for name, values in words.items()
+        for name, values in columns.items()
     }
-    return Rows(rows.table, {**rows.columns, **told})
+    return Rows(rows.table, {**rows.columns, **replaced})
 
 
 def _without_file_names(word: str | None) -> str | None:

@@ -51,43 +51,45 @@ HIGH_FRAC = 0.80
 
 
 def always_batch_size(run: Run) -> Sequence[str]:
-    """A larger batch, whatever is seen."""
+    """Recommend a larger batch, whatever the run."""
     return ["small_batch"]
 
 
 def tensorboard_plugin(run: Run) -> Sequence[str]:
-    """All of its recommendations that apply, in the order in which it shows them; it does not rank them."""
-    found = steps(run)
-    window = union(found.start_ns[found.recorded], found.end_ns[found.recorded])  # edge steps are averaged in
+    """Return all recommendations that apply, in the order in which the plug-in shows them; it does not rank them."""
+    run_steps = steps(run)
+    window = union(
+        run_steps.start_ns[run_steps.recorded], run_steps.end_ns[run_steps.recorded]
+    )  # edge steps are averaged in
     if not window.total_ns:
         return []
     shares = _exclusive_shares(run, window)
-    told = []
+    advice = []
     if shares["loader"] > LOADER_FRAC:
-        told.append(_workers(run))
-    told += _distributed(run, shares["communication"])
+        advice.append(_workers(run))
+    advice += _distributed(run, shares["communication"])
     if (busy := _kernel_share(run, window)) is not None and busy < UTILISATION_FRAC:
-        told.append("small_batch")
+        advice.append("small_batch")
     if _no_tensor_cores(run):
-        told.append("no_mixed_precision")
+        advice.append("no_mixed_precision")
     if (peak := _peak_memory(run)) is not None and peak > MEMORY_FRAC:
-        told.append("out_of_memory")
-    return told
+        advice.append("out_of_memory")
+    return advice
 
 
 def four_rules(run: Run) -> Sequence[str]:
-    """Each of the four sentences that applies, in the order in which the article gives them."""
+    """Return each of the four rules that applies, in the order of the article."""
     device, cpu = _device_use(run), _mean(run.host_rows, "cpu_frac")
-    told = []
+    advice = []
     if device is not None and cpu is not None and device < LOW_FRAC and cpu > HIGH_FRAC:
-        told.append(_workers(run))  # low GPU, high CPU: loading or preprocessing is the limit
+        advice.append(_workers(run))  # low GPU, high CPU: loading or preprocessing is the limit
     if (memory := _host_memory(run)) is not None and memory < LOW_FRAC:
-        told.append(_workers(run))  # low use of CPU memory: more workers
+        advice.append(_workers(run))  # low use of CPU memory: more workers
     if device is not None and cpu is not None and device < LOW_FRAC and cpu < LOW_FRAC:
-        told.append("host_python")  # both low: the code does not use what there is
-    if (moved := _gpu_memory_use(run)) is not None and moved < LOW_FRAC:
-        told.append("small_batch")  # low use of GPU memory: a larger batch
-    return list(dict.fromkeys(told))
+        advice.append("host_python")  # both low: the code does not use what there is
+    if (memory_use := _gpu_memory_use(run)) is not None and memory_use < LOW_FRAC:
+        advice.append("small_batch")  # low use of GPU memory: a larger batch
+    return list(dict.fromkeys(advice))
 
 
 ADVISERS: Mapping[str, Adviser] = {
@@ -98,50 +100,46 @@ ADVISERS: Mapping[str, Adviser] = {
 
 
 def _workers(run: Run) -> str:
-    """What "set num_workers" means for this run."""
+    """Return our rule for "set num_workers" in this run."""
     with_workers = any(loader.workers for loader in run.loaders) or run.facts.get("loader") == "multi-process"
     return "too_few_workers" if with_workers else "no_workers"
 
 
 def _exclusive_shares(run: Run, window: Spans) -> dict[str, float]:
-    """The shares of loader and communication, each without what the plug-in ranks above it.
-
-    Kernels, copies, fills, communication, runtime calls, loader: what is covered by the former is not counted for the
-    latter. (Its own code counts some of it twice where nothing is left; that is not repeated here.)
-    """
+    """Shares of loader and communication, each without the time that the plug-in attributes to a higher category."""
     events = run.event_rows
     names = events.words("name")
     talking = events.where(names.matching(word in _COLLECTIVES for word in names.vocabulary))
-    taken = intersect(events.of_kind(*DEVICE_KINDS).spans(), window)
+    attributed = intersect(events.of_kind(*DEVICE_KINDS).spans(), window)
     shares = {}
     for key, rows in (
         ("communication", talking.of_kind(Kind.OP, Kind.ANNOTATION)),
         ("runtime", events.of_kind(*RUNTIME_KINDS)),
         ("loader", events.of_kind(Kind.LOADER)),
     ):
-        own = subtract(intersect(rows.spans(), window), taken)
-        shares[key] = own.total_ns / window.total_ns
-        taken = merged(taken, own)
+        exclusive = subtract(intersect(rows.spans(), window), attributed)
+        shares[key] = exclusive.total_ns / window.total_ns
+        attributed = merged(attributed, exclusive)
     return shares
 
 
 def _distributed(run: Run, communication: float) -> list[str]:
     names = run.event_rows.words("name").vocabulary
-    told = []
+    advice = []
     if "DataParallel.forward" in names and len(run.machine.gpus) > 1:
-        told.append("data_parallel")
+        advice.append("data_parallel")
     wrapped = "DistributedDataParallel.forward" in names
     backend = run.facts.get("distributed_backend", "")
     capability = _capability(run)
     if wrapped and capability is not None and capability >= NCCL_SINCE and backend and "nccl" not in backend:
-        told.append("exposed_communication")  # "use the NCCL backend"
+        advice.append("exposed_communication")  # "use the NCCL backend"
     if communication > COMMUNICATION_FRAC:
-        told.append("exposed_communication")
-    return list(dict.fromkeys(told))
+        advice.append("exposed_communication")
+    return list(dict.fromkeys(advice))
 
 
 def _kernel_share(run: Run, window: Spans) -> float | None:
-    """Time with a kernel, of all steps from the first to the last; copies do not count. None without a GPU."""
+    """Share of time with a kernel, from the first step to the last, without copies. None without a GPU."""
     kernels = run.event_rows.of_kind(Kind.KERNEL, Kind.COLLECTIVE)
     if not len(kernels):
         return None
@@ -150,39 +148,39 @@ def _kernel_share(run: Run, window: Spans) -> float | None:
 
 
 def _no_tensor_cores(run: Run) -> bool:
-    """Tensor cores are there, operators could use them, and no kernel's name shows it: not one."""
+    """Whether tensor cores exist and operators could use them, but no kernel name shows their use."""
     capability = _capability(run)
     if capability is None or capability < TENSOR_CORES_SINCE:
         return False
     kernels = run.event_rows.of_kind(Kind.KERNEL)
-    words = kernels.words("name")
-    used = words.matching(any(part in word for part in _TENSOR_CORE) for word in words.vocabulary)
+    names = kernels.words("name")
+    used = names.matching(any(part in word for part in _TENSOR_CORE) for word in names.vocabulary)
     ops = run.event_rows.of_kind(Kind.OP).words("name")
     eligible = ops.matching(word in _ELIGIBLE for word in ops.vocabulary)
     return len(kernels) > 0 and not used.any() and bool(eligible.any())
 
 
 def _capability(run: Run) -> float | None:
-    """The compute capability it reads; AMD's accelerators report 9, and it takes that for NVIDIA's."""
+    """Compute capability as the plug-in reads it; AMD accelerators report 9, which it takes for NVIDIA's."""
     if not run.machine.gpus:
         return None
-    told = run.machine.gpus[0].compute_capability
-    if told is None and "AMD" in run.machine.gpus[0].name:
+    version = run.machine.gpus[0].compute_capability
+    if version is None and "AMD" in run.machine.gpus[0].name:
         return 9.0
     try:
-        return float(told) if told is not None else None
+        return float(version) if version is not None else None
     except ValueError:
         return None
 
 
 def _peak_memory(run: Run) -> float | None:
-    """The most memory that PyTorch held on a GPU, as a share of what it has; None where not recorded."""
+    """Peak memory allocated by PyTorch as a share of the GPU's memory; None if not recorded."""
     sizes = {gpu.index: gpu.memory_bytes for gpu in run.machine.gpus if gpu.memory_bytes}
     shares = []
     for rows, column in ((run.allocator_rows, "peak_reserved_bytes"), (run.memory_rows, "reserved_bytes")):
         for device, size in sizes.items():
-            held = rows[column][(rows["device"] == device) & (rows[column] >= 0)]
-            shares += [float(held.max()) / size] if len(held) else []
+            allocated = rows[column][(rows["device"] == device) & (rows[column] >= 0)]
+            shares += [float(allocated.max()) / size] if len(allocated) else []
     return max(shares, default=None)
 
 
@@ -190,36 +188,36 @@ def _device_use(run: Run) -> float | None:
     """GPU utilisation by the driver, else by the trace; without a GPU, the time in operators stands for it."""
     if (sampled := _mean(run.gpu_rows, "util_frac")) is not None:
         return sampled
-    found = steps(run)
-    window = union(found.start_ns[found.recorded], found.end_ns[found.recorded])
+    run_steps = steps(run)
+    window = union(run_steps.start_ns[run_steps.recorded], run_steps.end_ns[run_steps.recorded])
     if not window.total_ns or not len(run.event_rows):
         return None
     by_kernels = _kernel_share(run, window)
-    return by_kernels if by_kernels is not None else _operator_share(run, found, window)
+    return by_kernels if by_kernels is not None else _operator_share(run, run_steps, window)
 
 
-def _operator_share(run: Run, found: Steps, window: Spans) -> float:
+def _operator_share(run: Run, run_steps: Steps, window: Spans) -> float:
     events = run.event_rows
     working = subtract(events.of_kind(Kind.OP).spans(), events.of_kind(Kind.LOADER).spans())
-    return intersect(working, window).total_ns / int(found.dur_ns[found.recorded].sum())
+    return intersect(working, window).total_ns / int(run_steps.dur_ns[run_steps.recorded].sum())
 
 
 def _host_memory(run: Run) -> float | None:
-    free, whole = _mean(run.host_rows, "memory_available_bytes"), run.machine.memory_bytes
-    return 1 - free / whole if free is not None and whole else None
+    free, total = _mean(run.host_rows, "memory_available_bytes"), run.machine.memory_bytes
+    return 1 - free / total if free is not None and total else None
 
 
 def _gpu_memory_use(run: Run) -> float | None:
     """How busy the memory controller is, which is what the article calls memory utilisation; else how full it is."""
     if (busy := _mean(run.gpu_rows, "memory_util_frac")) is not None:
         return busy
-    used, whole = (
+    used, total = (
         _mean(run.gpu_rows, "memory_used_bytes"),
         next((gpu.memory_bytes for gpu in run.machine.gpus if gpu.memory_bytes), None),
     )
-    return used / whole if used is not None and whole else None
+    return used / total if used is not None and total else None
 
 
 def _mean(rows: Rows, column: str) -> float | None:
-    told = rows[column][~np.isnan(rows[column])]
-    return float(told.mean()) if len(told) else None
+    values = rows[column][~np.isnan(rows[column])]
+    return float(values.mean()) if len(values) else None

@@ -33,7 +33,7 @@ from gpulab.workloads import WORKLOADS, workload  # noqa: E402
 
 
 def main() -> None:
-    """Record what is to be recorded, judge it, write the tables."""
+    """Record workloads if asked to, judge the runs, and write the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="workloads, by name; all that can be planted here unless given")
@@ -46,17 +46,17 @@ def main() -> None:
     if arguments.child:
         _record(arguments.child[0], Path(arguments.child[1]))
     elif arguments.speed:
-        _say(speed(arguments.speed))
+        _log(speed(arguments.speed))
     else:
         with tempfile.TemporaryDirectory() as temporary:
             folder = arguments.source or arguments.keep or Path(temporary)
             if arguments.source is None:
                 _record_all(folder, arguments.repeats, arguments.only or _plantable())
-            _say(_tables(list(judging.judged(folder)), list(judging.judged_traces(arguments.traces))))
+            _log(_tables(list(judging.judged(folder)), list(judging.judged_traces(arguments.traces))))
 
 
 def _plantable() -> list[str]:
-    """The workloads with a flaw that this machine can have."""
+    """Workloads with a fault that can occur on this machine."""
     import torch
 
     gpu = torch.cuda.is_available()
@@ -77,7 +77,7 @@ def _record_all(folder: Path, repeats: int, chosen: Sequence[str]) -> None:
 
 
 def _record(name: str, file: Path) -> None:
-    """Profile one workload once, in this process, and save the run; one that runs out of memory is a run as well."""
+    """Profile one workload in this process and save the run, also if it runs out of memory."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -111,25 +111,31 @@ def _tables(planted: list[Judgement], traces: list[Verdict]) -> str:
             f"|---|{'---|' * (2 + len(names))}",
         ]
         lines += [_trace_row(verdict, names) for verdict in traces]
-        ours = _count(verdict.first in verdict.labels for verdict in traces)
-        theirs = (_count(_right(verdict.advised[name], verdict.labels) for verdict in traces) for name in names)
-        lines.append(f"| **right** | | {ours} | {' | '.join(theirs)} |")
+        gpulab_count = _count(verdict.first in verdict.labels for verdict in traces)
+        baseline_counts = (
+            _count(_right(verdict.advised[name], verdict.labels) for verdict in traces) for name in names
+        )
+        lines.append(f"| **right** | | {gpulab_count} | {' | '.join(baseline_counts)} |")
     return "\n".join(lines)
 
 
 def _misses(planted: Sequence[Judgement]) -> list[str]:
-    """What was said instead, of each planted run that was missed and each twin that was accused."""
-    told = Counter(
+    """Rules reported instead: for each planted run that was missed, and each twin with a false alarm."""
+    counts = Counter(
         f"{judgement.planted.name}: {judgement.planted.first or 'nothing'} first"
         for judgement in planted
         if judgement.planted.first not in judgement.planted.labels
     )
-    told += Counter(
+    counts += Counter(
         f"{judgement.twin.name}, a healthy twin: {judgement.twin.loudest}, {100 * judgement.twin.loudest_frac:.0f} %"
         for judgement in planted
         if judgement.twin.loudest_frac > judging.LOUD_FRAC
     )
-    return ["", "Missed:", *(f"- {what} ({count} times)" for what, count in told.most_common())] if told else []
+    return (
+        ["", "Missed:", *(f"- {description} ({count} times)" for description, count in counts.most_common())]
+        if counts
+        else []
+    )
 
 
 def _row(cause: str, judgements: Sequence[Judgement], names: Sequence[str]) -> str:
@@ -138,15 +144,16 @@ def _row(cause: str, judgements: Sequence[Judgement], names: Sequence[str]) -> s
     abstained = sum(verdict.abstained for verdict in planted)
     three = _count(bool(set(verdict.ranked[:3]) & set(verdict.labels)) for verdict in planted)
     clean = _count(judgement.twin.loudest_frac <= judging.LOUD_FRAC for judgement in judgements)
-    told = [judgement for judgement in judgements if judgement.inside is not None]
-    inside = _count(bool(judgement.inside) for judgement in told) if told else "-"
-    errors = [judgement.error_frac for judgement in told if judgement.error_frac is not None]
+    with_prediction = [judgement for judgement in judgements if judgement.inside is not None]
+    inside = _count(bool(judgement.inside) for judgement in with_prediction) if with_prediction else "-"
+    errors = [judgement.error_frac for judgement in with_prediction if judgement.error_frac is not None]
     error = f"{100 * judging.middle(errors):.0f} %" if errors else "-"
-    theirs = (
+    baseline_cells = (
         _count(bool(set(verdict.advised[name][:1]) & set(verdict.labels)) for verdict in planted) for name in names
     )
-    said = f"{firsts}{f' ({abstained} declined)' if abstained else ''}"
-    return f"| {cause} | {len(judgements)} | {said} | {three} | {clean} | {inside} | {error} | {' | '.join(theirs)} |"
+    first_cell = f"{firsts}{f' ({abstained} declined)' if abstained else ''}"
+    baselines = " | ".join(baseline_cells)
+    return f"| {cause} | {len(judgements)} | {first_cell} | {three} | {clean} | {inside} | {error} | {baselines} |"
 
 
 def _trace_row(verdict: Verdict, names: Sequence[str]) -> str:
@@ -155,16 +162,16 @@ def _trace_row(verdict: Verdict, names: Sequence[str]) -> str:
 
 
 def _right(advice: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether the first advice is to the point; to say nothing is right where nothing is wrong."""
+    """Return whether the first advice is correct; for a healthy run, no advice is correct."""
     return advice[0] in labels if advice else "device_bound" in labels
 
 
 def _count(answers: Iterable[bool]) -> str:
-    told = list(answers)
-    return f"{sum(told)}/{len(told)}"
+    values = list(answers)
+    return f"{sum(values)}/{len(values)}"
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 

@@ -1,9 +1,9 @@
-"""Loops that no rule was written for: what does the diagnosis make of them?
+"""Evaluate the diagnosis on training loops that no rule was written for.
 
     python benchmarks/diagnosis/held_out.py
 
-They were written after the rules, and no threshold may be set by them: they tell how far the tallies of
-benchmarks/diagnosis/diagnosis.py hold beyond the loops that were at hand when the rules were written.
+They were written after the rules, and no threshold may be tuned on them: they show how far the results of
+benchmarks/diagnosis/diagnosis.py generalise beyond the loops that were known when the rules were written.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Reviews(Dataset[Any]):
     """Texts that are cut into words whenever they are asked for."""
 
     def __init__(self, length: int) -> None:
-        words = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "sleeps"]
-        self.length, self.text = length, " ".join(random.Random(0).choices(words, k=4000))
+        vocabulary = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "sleeps"]
+        self.length, self.text = length, " ".join(random.Random(0).choices(vocabulary, k=4000))
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        found = re.findall(r"\w+", self.text.lower())
-        return torch.tensor([len(word) * 7 for word in found][:256]), index % 2
+        tokens = re.findall(r"\w+", self.text.lower())
+        return torch.tensor([len(word) * 7 for word in tokens][:256]), index % 2
 
 
 class Reader(nn.Module):
@@ -115,8 +115,8 @@ def tokenising() -> None:
 
 def reading() -> None:
     """An LSTM on words that lie ready: healthy."""
-    words = TensorDataset(torch.randint(0, 1000, (64 * 40, 128)), torch.randint(0, 2, (64 * 40,)))
-    fit(Reader(), DataLoader(words, batch_size=64))
+    dataset = TensorDataset(torch.randint(0, 1000, (64 * 40, 128)), torch.randint(0, 2, (64 * 40,)))
+    fit(Reader(), DataLoader(dataset, batch_size=64))
 
 
 def attending() -> None:
@@ -172,12 +172,12 @@ def asking() -> None:
 
 def keeping() -> None:
     """Every output is kept, with its graph."""
-    model, kept = dense(), []
+    model, retained = dense(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     torch.set_num_threads(1)
     for inputs, targets in batches(256, 80, 512):
         outputs = model(inputs)
-        kept.append(outputs)
+        retained.append(outputs)
         optimizer.zero_grad()
         nn.functional.cross_entropy(outputs, targets).backward(retain_graph=True)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""A recorded run and what is known of it -> what gpulab says, what simple advisers say, and whether it was right."""
+"""Judge recorded runs with known causes: gpulab's diagnosis and the advice of simple baselines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOUD_FRAC = 0.10  # a claim on a healthy run that promises more of the step than
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was said of one run."""
+    """Diagnosis of one run."""
 
     name: str
     labels: tuple[str, ...]  # the rules that would be right to come first; () for a healthy run
@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A planted run and its twin."""
+    """Verdicts on a planted run and its twin."""
 
     cause: str
     planted: Verdict
@@ -45,7 +45,7 @@ class Judgement:
 
 
 def verdict(name: str, run: Run, labels: Sequence[str]) -> Verdict:
-    """What is said of a run."""
+    """Return the verdict on a run."""
     diagnosis = diagnose(run)
     acting = [finding for finding in diagnosis.findings if not finding.aside]
     shares = [(finding.saves_ns / finding.gain.step_ns, finding.rule) for finding in acting if finding.gain]
@@ -63,7 +63,7 @@ def verdict(name: str, run: Run, labels: Sequence[str]) -> Verdict:
 
 
 def judged(folder: Path) -> Iterator[Judgement]:
-    """Every pair of recorded runs in a folder."""
+    """Judge every pair of recorded runs in a folder."""
     for file in sorted(folder.glob("*.planted.gpulab")):
         other = file.with_name(file.name.replace(".planted.", ".twin."))
         if other.exists():
@@ -73,7 +73,7 @@ def judged(folder: Path) -> Iterator[Judgement]:
 def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
     cause = workload(name).rule
     assert cause is not None, f"nothing is planted in {name}"
-    seen = verdict(name, planted, [cause])
+    planted_verdict = verdict(name, planted, [cause])
     ratio = inside = error = None
     finding = next((each for each in diagnose(planted).findings if each.rule == cause), None)
     if finding is not None and finding.gain is not None:
@@ -81,15 +81,15 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
         work = workload(workload(name).twin or name).batch / workload(name).batch
         ratio = compared.ratio * work
         before_ns, after_ns = compared.before_ns, compared.after_ns
-        # A twin whose steps hold more samples bears another fix than the one whose gain was predicted.
-        mended = workload(name).mends and work == 1
-        inside = compared.inside if mended else None
-        if before_ns > after_ns and mended:
+        # A twin with more samples per step applies another fix than the predicted one.
+        fix_applied = workload(name).mends and work == 1
+        inside = compared.inside if fix_applied else None
+        if before_ns > after_ns and fix_applied:
             predicted = finding.gain.saves_ns / finding.gain.step_ns
             error = abs(predicted / (1 - after_ns / before_ns) - 1)
     return Judgement(
         cause=cause,
-        planted=seen,
+        planted=planted_verdict,
         twin=verdict(workload(name).twin or "", twin, ()),
         ratio=ratio,
         inside=inside,
@@ -98,7 +98,7 @@ def _judgement(name: str, planted: Run, twin: Run) -> Judgement:
 
 
 def judged_traces(folder: Path) -> Iterator[Verdict]:
-    """Every real trace whose cause is known; nothing where the folder is absent."""
+    """Judge every real trace with a known cause; empty if the folder is missing."""
     for name, labels in TRACES.items():
         file = folder / f"{name}.json.gz"
         if file.exists():
@@ -106,5 +106,5 @@ def judged_traces(folder: Path) -> Iterator[Verdict]:
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median."""
+    """Return the median."""
     return float(median(values))

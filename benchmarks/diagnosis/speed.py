@@ -1,4 +1,4 @@
-"""How long a diagnosis takes, rule by rule: the figures rules share are charged to the first that asks for them."""
+"""Time a diagnosis, rule by rule; shared computations are charged to the first rule that needs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 3
 
 
 def speed(trace: Path) -> str:
-    """A table of milliseconds, medians of three rounds."""
+    """Return a table of milliseconds, medians of three rounds."""
     run = gpulab.load(trace)
     rounds = [_round(run) for _ in range(ROUNDS)]
     rows = {name: sorted(each[name] for each in rounds)[ROUNDS // 2] for name in rounds[0]}
@@ -28,16 +28,16 @@ def speed(trace: Path) -> str:
 def _round(run: gpulab.Run) -> dict[str, float]:
     took: dict[str, float] = {}
     began = time.perf_counter()
-    found = steps(run)
+    run_steps = steps(run)
     took["finding the steps"] = time.perf_counter() - began
     began = time.perf_counter()
-    accounts = ledger(run, found)
+    accounts = ledger(run, run_steps)
     took["the ledger"] = time.perf_counter() - began
-    seen = Evidence(run, found, accounts)
+    evidence = Evidence(run, run_steps, accounts)
     for rule in RULES:
         began = time.perf_counter()
-        if unmet(rule.needs, seen) is None:
-            rule.ask(seen)
+        if unmet(rule.needs, evidence) is None:
+            rule.ask(evidence)
         took[rule.name] = time.perf_counter() - began
     began = time.perf_counter()
     diagnose(run)

@@ -1,4 +1,4 @@
-"""What is known of the recorded traces: their labels in the benchmark, and why."""
+"""Known causes of the recorded traces: their labels in the benchmark, and the reasons."""
 
 from __future__ import annotations
 

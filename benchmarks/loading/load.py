@@ -1,31 +1,31 @@
-"""What loading a trace and its basic figures cost: gpulab beside its peers and the floor, taken in turn.
+"""Benchmark loading a trace and computing basic figures: gpulab, its peers and a lower limit, in alternating runs.
 
     python benchmarks/loading/load.py [--peers PYTHON] [--trace FILE ...] [--rounds 3] [--five-million [--peers-too]]
 
-A trace of a million events is made of each real trace named (benchmarks/loading/scaled_trace.py). Each way then runs
-in a fresh process of its own, all ways once a round, one after the other. Told are the medians over the rounds of
+From each real trace, a trace of a million events is generated (benchmarks/loading/scaled_trace.py). Each variant then
+runs in a fresh process, all variants once per round. The results are medians over the rounds:
 
     wall    from the start of the process to its end, imports included
     CPU     user and system time of the process, its threads and its children: the figure to compare by, since it
-            depends less than the wall on what else the machine does
-    peak    the most memory it held resident, in MB of 10**6 bytes
-    x CPU   the CPU time as a multiple of what gpulab took to load and for its figures
+            depends less than wall time on other load
+    peak    maximum resident memory, in MB of 10**6 bytes
+    x CPU   the CPU time as a multiple of gpulab's time to load and compute its figures
 
-The idle time and the kernels that each way found stand beside, to show that it did the work. They differ where a peer
-drops the last step, rounds to microseconds, or counts idle time over steps and kernels only.
+Idle time and number of kernels are printed too, to show that each variant did the work. They differ if a peer drops
+the last step, rounds to microseconds, or counts idle time over steps and kernels only.
 
-The ways are gpulab as a script would use it (benchmarks/loading/ours.py), at last with pandas imported and all events
-in a DataFrame; its peers, each by the shortest way its interface offers (benchmarks/loading/peers.py); and the floor:
-inflating the file and finding every token of its JSON with simdjson, without making anything of it. Loading is
-compared to the floor by the CPU time that each of the two took once all was imported.
+The variants are gpulab as a script would use it (benchmarks/loading/ours.py), the last one with pandas imported and
+all events in a DataFrame; its peers, each by the shortest way its interface offers (benchmarks/loading/peers.py); and
+the lower limit: inflating the file and finding every token of its JSON with simdjson, without building objects.
+Loading is compared to the limit by the CPU time of each after all imports.
 
-The peers' requirements need not agree with gpulab's: give them an environment of their own and name its Python by
---peers. These make it, without PyTorch:
+The peers' requirements may conflict with gpulab's: give them a separate environment and pass its Python as --peers.
+These commands create it, without PyTorch:
 
     python -m venv peers
     peers/bin/python -m pip install HolisticTraceAnalysis==0.5.0 torch_tb_profiler==0.4.3 "pandas<3" pysimdjson isal
 
-Absent peers are said to be absent. The targets are printed with yes or no, and none of them fails the command.
+Missing peers are reported. The targets are printed with yes or no; a missed target does not fail the command.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ SMALL = "b200_eager.json.gz"
 MB = MILLION = 1e6
 MANY = 2_000_000  # more events than this take the peers minutes and many GB
 BOUNDS = (("hta", 12.0), ("torch_tb", 12.0), ("pandas", 5.0))  # the CPU time of each, in that of gpulab
-OURS = {"load": "gpulab: load only", "figures": "gpulab: load, figures", "frame": "gpulab: and run.events"}
+GPULAB_WAYS = {"load": "gpulab: load only", "figures": "gpulab: load, figures", "frame": "gpulab: and run.events"}
 PEERS = {"hta": "HolisticTraceAnalysis", "torch_tb": "torch_tb_profiler", "pandas": "json + pandas by hand"}
 FLOOR = {"floor": "floor: inflate, scan JSON"}
-NAMES = OURS | PEERS | FLOOR
+NAMES = GPULAB_WAYS | PEERS | FLOOR
 PIP = {
     "hta": 'HolisticTraceAnalysis==0.5.0 "pandas<3"',
     "torch_tb": 'torch_tb_profiler==0.4.3 "pandas<3"',
@@ -64,7 +64,7 @@ PIP = {
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one process took, and what it told; `failed` is the last line of its complaint."""
+    """Time, memory and output of one process; `failed` is the last line of its error."""
 
     wall_s: float
     cpu_s: float
@@ -82,7 +82,7 @@ Results = dict[str, Taken]
 
 
 class Target(NamedTuple):
-    """What is to be reached, and what was measured; None where it was not."""
+    """A target and the measured value; None if not measured."""
 
     what: str
     value: float | None
@@ -99,7 +99,7 @@ class Target(NamedTuple):
 
 
 class Bench:
-    """Runs the ways on a file, with what is installed where."""
+    """Runs the variants on a file, with the available interpreters."""
 
     def __init__(self, peers: str, folder: Path) -> None:
         self.peers, self.folder = peers, folder
@@ -112,7 +112,7 @@ class Bench:
 
     def run(self, way: str, trace: Path) -> Taken:
         """One way, in a fresh process, in a folder that vanishes."""
-        ours = way in OURS
+        ours = way in GPULAB_WAYS
         python, script = (sys.executable, "ours.py") if ours else (self.peers, "peers.py")
         environ = dict(os.environ)
         if ours:
@@ -155,54 +155,54 @@ def taken(command: list[str], environ: dict[str, str], folder: str) -> Taken:
         child.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         err.seek(0)
-        said, complaint = out.read().splitlines(), err.read().splitlines()
-    found: dict[str, float | None] = json.loads(said[-1]) if child.returncode == 0 and said else {}
-    nothing = not any(found.get(key) for key in ("events", "kernels", "load_cpu_s"))
+        output_lines, complaint = out.read().splitlines(), err.read().splitlines()
+    figures: dict[str, float | None] = json.loads(output_lines[-1]) if child.returncode == 0 and output_lines else {}
+    nothing = not any(figures.get(key) for key in ("events", "kernels", "load_cpu_s"))
     why = f"{complaint[-1] if complaint else ''} (status {child.returncode})" if child.returncode else ""
     return Taken(
         wall_s=wall_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_bytes=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-        told=found,
+        told=figures,
         failed=why or ("it found nothing" if nothing else ""),
     )
 
 
 def middle(several: list[Taken]) -> Taken:
-    """The median of each figure; what was found comes from the last."""
+    """Return the median of each figure; other output comes from the last run."""
     last = several[-1]
-    told = dict(last.told)
-    if "load_cpu_s" in told:
-        told["load_cpu_s"] = median(each.load_cpu_s for each in several)
+    medians = dict(last.told)
+    if "load_cpu_s" in medians:
+        medians["load_cpu_s"] = median(each.load_cpu_s for each in several)
     return Taken(
         wall_s=median(each.wall_s for each in several),
         cpu_s=median(each.cpu_s for each in several),
         peak_bytes=median(each.peak_bytes for each in several),
-        told=told,
+        told=medians,
         failed=last.failed,
     )
 
 
 def say(progress: str) -> None:
-    """Say on a terminal what is going on, in place of what was said before."""
+    """Show progress on a terminal, overwriting the previous line."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\033[K{progress}")
         sys.stderr.flush()
 
 
 def table(title: str, results: Results) -> str:
-    """The results as text, one way a line."""
-    ours = results["figures"]
+    """Return the results as text, one line per variant."""
+    gpulab_result = results["figures"]
     head = f"  {'':27} {'wall s':>8} {'CPU s':>8} {'peak MB':>8} {'x CPU':>7} {'idle %':>8} {'kernels':>9}"
     lines = [title, head]
-    for way, each in results.items():
-        if each.failed:
-            lines.append(f"  {NAMES[way]:27} failed: {each.failed}")
+    for way, result in results.items():
+        if result.failed:
+            lines.append(f"  {NAMES[way]:27} failed: {result.failed}")
             continue
-        idle, kernels = each.told.get("idle_frac"), each.told.get("kernels")
-        times = "" if ours.failed else f"{each.cpu_s / ours.cpu_s:.2f}"
+        idle, kernels = result.told.get("idle_frac"), result.told.get("kernels")
+        times = "" if gpulab_result.failed else f"{result.cpu_s / gpulab_result.cpu_s:.2f}"
         lines.append(
-            f"  {NAMES[way]:27} {each.wall_s:8.2f} {each.cpu_s:8.2f} {each.peak_bytes / MB:8.0f} {times:>7} "
+            f"  {NAMES[way]:27} {result.wall_s:8.2f} {result.cpu_s:8.2f} {result.peak_bytes / MB:8.0f} {times:>7} "
             f"{'' if idle is None else f'{100 * idle:.2f}':>8} {'' if kernels is None else f'{kernels:,.0f}':>9}"
         )
     if "floor" in results and not results["floor"].failed:
@@ -212,28 +212,28 @@ def table(title: str, results: Results) -> str:
 
 
 def plain_bytes(packed: Path) -> int:
-    """How much text a gzip file holds, below 4 GiB."""
+    """Return the uncompressed size of a gzip file, below 4 GiB."""
     with packed.open("rb") as file:
         file.seek(-4, os.SEEK_END)
         return int.from_bytes(file.read(), "little")
 
 
 def ratio(results: Results, way: str) -> float | None:
-    """How many times gpulab's CPU time a peer takes."""
+    """Return a peer's CPU time as a multiple of gpulab's."""
     if way not in results or results[way].failed or results["figures"].failed:
         return None
     return results[way].cpu_s / results["figures"].cpu_s
 
 
-def targets_of(name: str, events: int, results: Results, made: Path) -> list[Target]:
-    """What the loader has to reach at this size."""
+def targets_of(name: str, events: int, results: Results, trace_path: Path) -> list[Target]:
+    """Return the loader's targets at this size."""
     peers = [
         Target(f"CPU of {PEERS[way]}, to gpulab, {name}", ratio(results, way), bound, "x", True)
         for way, bound in BOUNDS
     ]
     if events > MANY:
-        ours = results["figures"]
-        to_text = None if ours.failed else ours.peak_bytes / plain_bytes(made)
+        gpulab_result = results["figures"]
+        to_text = None if gpulab_result.failed else gpulab_result.peak_bytes / plain_bytes(trace_path)
         return [
             *(peer for peer in peers if peer.value),
             Target(f"peak, to the size of the text, {name}", to_text, 0.45, "x"),
@@ -275,23 +275,27 @@ def small(bench: Bench, rounds: int) -> list[Target]:
     for way in ways:  # once unmeasured: what is compiled and what comes from the disk is so from here on
         bench.run(way, trace)
     results = bench.measure(trace, ways, max(5, rounds))
-    ours = results["figures"]
-    print(table(f"\n{SMALL}, as it is: {ours.told.get('events') or 0:,.0f} rows", results), flush=True)
-    return [Target(f"wall of the whole process, {SMALL}", None if ours.failed else ours.wall_s, 0.35, " s")]
+    gpulab_result = results["figures"]
+    print(table(f"\n{SMALL}, as it is: {gpulab_result.told.get('events') or 0:,.0f} rows", results), flush=True)
+    return [
+        Target(
+            f"wall of the whole process, {SMALL}", None if gpulab_result.failed else gpulab_result.wall_s, 0.35, " s"
+        )
+    ]
 
 
 def large(bench: Bench, trace: Path, events: int, arguments: argparse.Namespace) -> list[Target]:
     """A real trace, scaled. Of very many events only gpulab is asked, once, unless the peers are wanted too."""
-    made = bench.scaled(trace, events)
+    trace_path = bench.scaled(trace, events)
     if events > MANY:
-        results = bench.measure(made, ["load", "figures", *(bench.there if arguments.peers_too else ())], 1)
+        results = bench.measure(trace_path, ["load", "figures", *(bench.there if arguments.peers_too else ())], 1)
     else:
-        results = bench.measure(made, [*OURS, *bench.there], arguments.rounds)
+        results = bench.measure(trace_path, [*GPULAB_WAYS, *bench.there], arguments.rounds)
     name = trace.name.removesuffix(".gz").removesuffix(".json")
-    size = f"{made.stat().st_size / MB:.1f} MB, {plain_bytes(made) / MB:,.0f} MB of text"
+    size = f"{trace_path.stat().st_size / MB:.1f} MB, {plain_bytes(trace_path) / MB:,.0f} MB of text"
     rows = results["load"].told.get("events") or 0
     print(f"\n{table(f'{name} x {events:,} events: {rows:,.0f} rows, {size}', results)}", flush=True)
-    return targets_of(f"{name} x {events / MILLION:g}M", events, results, made)
+    return targets_of(f"{name} x {events / MILLION:g}M", events, results, trace_path)
 
 
 def parsed() -> argparse.Namespace:

@@ -1,6 +1,6 @@
-"""What the benchmark of loading has gpulab do, in a process of its own: python benchmarks/loading/ours.py WAY FILE.
+"""The gpulab side of the loading benchmark, in a separate process: python benchmarks/loading/ours.py WAY FILE.
 
-It imports no more than a user's own script would, and says in one line of JSON what it found.
+It imports no more than a user's script would, and prints its results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulab.run import Run
 
-Told = dict[str, float | int | None]
+Results = dict[str, float | int | None]
 
 
 def main() -> None:
-    """Go one way and print what was found."""
+    """Run one variant and print its results."""
     way, path = sys.argv[1:]
     print(json.dumps({"load": load, "figures": figures, "frame": frame}[way](path)))
 
 
-def load(path: str) -> Told:
-    """Only load."""
+def load(path: str) -> Results:
+    """Load only."""
     return loaded(path)[1]
 
 
-def figures(path: str) -> Told:
+def figures(path: str) -> Results:
     """Load, then the basic figures."""
-    run, told = loaded(path)
-    return told | basic_figures(run)
+    run, results = loaded(path)
+    return results | basic_figures(run)
 
 
-def frame(path: str) -> Told:
+def frame(path: str) -> Results:
     """The same with pandas imported and the events as a DataFrame: what a notebook holds."""
     import pandas as pd
 
-    run, told = loaded(path)
-    told |= basic_figures(run)
+    run, results = loaded(path)
+    results |= basic_figures(run)
     assert isinstance(run.events, pd.DataFrame)
-    return told
+    return results
 
 
-def loaded(path: str) -> tuple[Run, Told]:
+def loaded(path: str) -> tuple[Run, Results]:
     """The run, how many events it has, and the CPU time that reading took once all was imported."""
     from gpulab.files import load as gpulab_load
 
@@ -52,17 +52,19 @@ def loaded(path: str) -> tuple[Run, Told]:
     return run, {"events": len(run.event_rows), "load_cpu_s": time.process_time() - began}
 
 
-def basic_figures(run: Run) -> Told:
+def basic_figures(run: Run) -> Results:
     """Busy and idle per device and of all, gaps, each step, kernels by name, copies by kind, launch delay."""
     from gpulab.analysis import busy, busy_table, copy_table, devices, gap_table, kernel_table, launch_delays
     from gpulab.analysis.steps.detection import steps
 
-    found = steps(run)
-    each = {device: (busy_table(run, device=device), gap_table(run, device, found=found)) for device in devices(run)}
-    together, gaps = busy(run), gap_table(run, found=found)
-    in_steps = busy_table(run, found)
+    run_steps = steps(run)
+    tables = {
+        device: (busy_table(run, device=device), gap_table(run, device, found=run_steps)) for device in devices(run)
+    }
+    together, gaps = busy(run), gap_table(run, found=run_steps)
+    in_steps = busy_table(run, run_steps)
     kernels, copies, delays = kernel_table(run), copy_table(run), launch_delays(run)
-    assert each, "no device worked"
+    assert tables, "no device worked"
     assert together is not None
     assert gaps is not None
     assert in_steps is not None

@@ -1,8 +1,8 @@
-"""What the benchmark of loading has others do, in a process of its own: python benchmarks/loading/peers.py WAY FILE.
+"""The peers' side of the loading benchmark, in a separate process: python benchmarks/loading/peers.py WAY FILE.
 
-Each peer goes the shortest way that its own interface offers to the figures that gpulab gives; what it writes to the
-screen or would hand to a browser is left out. Each says in one line of JSON what it found, so that one that did
-nothing is seen. Without arguments: which peers this interpreter has.
+Each peer computes gpulab's figures by the shortest way its interface offers; its output to screen or browser is
+suppressed. Each prints its results as one line of JSON, so that a peer that did nothing is noticed. Without
+arguments: the peers that this interpreter has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-Told = dict[str, float | int | None]
+Results = dict[str, float | int | None]
 
 PACKAGES = {  # what each way needs
     "hta": ("HolisticTraceAnalysis", "hta.trace_analysis"),
@@ -28,17 +28,17 @@ BLOCK = 2**20  # of 0.5 to 16 MB the fastest, as it stays in the second-level ca
 
 
 def main() -> None:
-    """Go one way and print what was found, or print what is there."""
+    """Run one variant and print its results, or print the available peers."""
     if len(sys.argv) == 1:
         print(json.dumps({way: installed(package) for way, (package, _) in PACKAGES.items()}))
         return
     way, path = sys.argv[1:]
-    told = {"hta": hta, "torch_tb": torch_tb, "pandas": by_hand, "floor": floor}[way](path)
-    print(json.dumps(told))
+    results = {"hta": hta, "torch_tb": torch_tb, "pandas": by_hand, "floor": floor}[way](path)
+    print(json.dumps(results))
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None where it is absent."""
+    """Return the version of a package; None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -50,7 +50,7 @@ def imported(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def hta(path: str) -> Told:
+def hta(path: str) -> Results:
     """HolisticTraceAnalysis with its default reader: temporal, idle and kernel breakdown, launch statistics.
 
     The rank is named, which spares it a search through the file.
@@ -70,7 +70,7 @@ def hta(path: str) -> Told:
     }
 
 
-def torch_tb(path: str) -> Told:
+def torch_tb(path: str) -> Results:
     """The TensorBoard plugin: parse, process, analyse and generate, as its loader does in a process of its own."""
     loader = imported("torch_tb_profiler.profiler.data")
     generator = imported("torch_tb_profiler.profiler.run_generator")
@@ -89,11 +89,8 @@ def torch_tb(path: str) -> Told:
     }
 
 
-def by_hand(path: str) -> Told:
-    """What a careful engineer writes without a tool: json, one DataFrame, vectorised figures.
-
-    Python's garbage collector runs as it does by default.
-    """
+def by_hand(path: str) -> Results:
+    """What a careful engineer writes without a tool: json, one DataFrame, vectorised figures."""
     import gzip
 
     pd = imported("pandas")
@@ -109,7 +106,7 @@ def by_hand(path: str) -> Told:
     return _figures_by_hand(df)
 
 
-def _figures_by_hand(df: Any) -> Told:
+def _figures_by_hand(df: Any) -> Results:
     np = imported("numpy")
     work = df[df["cat"].isin(["kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"])].sort_values("ts")
     is_kernel = work["cat"].isin(["kernel", "Kernel"])
@@ -121,8 +118,8 @@ def _figures_by_hand(df: Any) -> Told:
         opens = np.append(True, start[1:] > reach[:-1])
         return start[opens], reach[np.append(np.flatnonzero(opens)[1:] - 1, len(start) - 1)]
 
-    each = {device: merged(part) for device, part in work.groupby("device")}
-    gaps = {device: start[1:] - end[:-1] for device, (start, end) in each.items()}
+    busy = {device: merged(part) for device, part in work.groupby("device")}
+    gaps = {device: start[1:] - end[:-1] for device, (start, end) in busy.items()}
     start, end = merged(work)
     done = np.append(0.0, np.cumsum(end - start))
 
@@ -148,11 +145,8 @@ def _figures_by_hand(df: Any) -> Told:
     }
 
 
-def floor(path: str) -> Told:
-    """The least that reading can cost: inflate, and find every token of the JSON; no Python object is made of it.
-
-    Blocks are read into one buffer, cut between events, and scanned by simdjson. Inflated by isal where it is there.
-    """
+def floor(path: str) -> Results:
+    """Lower limit of reading: inflate, and find every token of the JSON, without building Python objects."""
     parser = imported("simdjson").Parser()
     opened: Any = open
     if path.endswith(".gz"):
@@ -163,22 +157,22 @@ def floor(path: str) -> Told:
     buffer = bytearray(2 * BLOCK)
     view = memoryview(buffer)
     with opened(path, "rb") as file:
-        held = file.readinto(view[:BLOCK])
+        buffered = file.readinto(view[:BLOCK])
         at = buffer.index(b"[", buffer.index(b'"traceEvents"'))
-        held -= at
-        view[:held] = view[at : at + held]  # from here on the buffer begins with the array's bracket
-        while got := file.readinto(view[held : held + BLOCK]):
-            held += got
-            cut = _scanned(parser, buffer, view, held)
-            view[1 : held - cut] = view[cut + 1 : held]
-            held -= cut
-    parser.parse(b'{"traceEvents":' + bytes(view[:held]))
+        buffered -= at
+        view[:buffered] = view[at : at + buffered]  # from here on the buffer begins with the array's bracket
+        while received := file.readinto(view[buffered : buffered + BLOCK]):
+            buffered += received
+            cut = _scanned(parser, buffer, view, buffered)
+            view[1 : buffered - cut] = view[cut + 1 : buffered]
+            buffered -= cut
+    parser.parse(b'{"traceEvents":' + bytes(view[:buffered]))
     return {"load_cpu_s": time.process_time() - began}
 
 
-def _scanned(parser: Any, buffer: bytearray, view: memoryview, held: int) -> int:
+def _scanned(parser: Any, buffer: bytearray, view: memoryview, buffered: int) -> int:
     """Scan all whole events in the buffer; where the comma after the last of them was, or 0 where there are none."""
-    cut = held
+    cut = buffered
     while (cut := buffer.rfind(b"},", 0, cut) + 1) > 0:
         buffer[cut] = ord("]")
         try:

@@ -1,13 +1,12 @@
-"""A large trace from a real one: the same events over and over, each replica later than the one before.
+"""Generate a large trace from a real one: the same events repeated, each replica later than the previous one.
 
     python benchmarks/loading/scaled_trace.py TRACE [--events 1000000] [--dir FOLDER] [--plain]
 
-What tells one event from another moves on with each replica: its time, correlation, External id, Ev Idx, Python id,
-sequence number, flow id, step number. Everything else is kept, flow events too, since they are a third of many real
-files. Times move by whole microseconds, as text, so that no digit is lost; replicas do not overlap, so that n
-replicas are busy exactly n times as long. What describes the whole file stands once. The text is laid out as Kineto
-writes it, whatever laid the source out, and compressed by zlib, as torch.profiler does it. A file made before is
-taken as it is.
+Fields that identify an event advance with each replica: its time, correlation, External id, Ev Idx, Python id,
+sequence number, flow id, step number. Everything else is kept, including flow events, which are a third of many real
+files. Times advance by whole microseconds, as text, so that no digit is lost; replicas do not overlap, so n replicas
+are busy exactly n times as long. Metadata of the whole file appear once. The text is laid out as Kineto writes it,
+whatever the layout of the source, and compressed by zlib, as torch.profiler does. An existing file is reused.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _ONE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def main() -> None:
-    """Make the file and print where it is."""
+    """Generate the file and print its path."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("trace", type=Path, help="a trace of torch.profiler, .json or .json.gz")
     parser.add_argument("--events", type=int, default=1_000_000, help="at least so many (%(default)s)")
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def default_folder() -> Path:
-    """Where made files are kept unless a folder is named."""
+    """Return the folder for generated files if none is given."""
     return Path(tempfile.gettempdir()) / "gpulab-benchmarks"
 
 
@@ -79,7 +78,7 @@ class NotScalableError(Exception):
 
 
 def scaled(source: Path, events: int, folder: Path, *, plain: bool = False) -> Path:
-    """A trace of at least so many events made of `source`, kept in `folder` and used again."""
+    """Return a trace with at least this many events generated from `source`, cached in `folder`."""
     packed = source.read_bytes()
     stem = source.name.removesuffix(".gz").removesuffix(".json")
     name = f"{stem}-{events}-{zlib.crc32(packed, LAYOUT):08x}.json" + ("" if plain else ".gz")

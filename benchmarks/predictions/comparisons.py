@@ -1,12 +1,12 @@
-"""How often a comparison calls a difference that is none, and how often it finds one that is there.
+"""How often does a comparison report a difference that does not exist, and how often does it find one that does?
 
     python benchmarks/predictions/comparisons.py [--pairs 10] [--repeats 7] [--patience 0]
 
-Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second spends
-10 % more on each step, whatever that takes. Each pair is one `gpulab.experiment` in a fresh process: the variants take
-turns, A B A B. It is judged twice: by all its runs, and by the first of each alone, as two runs in a notebook would
-be. What else the machine did is told beside each; no pair is left out, and none is recorded again. `--patience 120`
-waits up to so many seconds before each pair until other programs leave the cores alone.
+Healthy training loops, live on this machine. "same": both variants are the same loop. "slower": the second takes 10 %
+longer per step. Each pair is one `gpulab.experiment` in a fresh process; the variants alternate, A B A B. It is judged
+twice: by all its runs, and by the first run of each, as two runs in a notebook would be. Other load on the machine is
+printed with each pair; no pair is excluded or recorded again. `--patience 120` waits up to that many seconds before
+each pair until other programs leave the cores idle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOWER = 0.10
 
 
 def main() -> None:
-    """Record, judge, print every pair and the tally."""
+    """Record, judge, print every pair and the totals."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=10, help="of each kind")
     parser.add_argument("--repeats", type=int, default=7, help="runs of each variant")
@@ -48,54 +48,54 @@ def main() -> None:
     parser.add_argument("--loops", nargs="+", choices=LOOPS, default=list(LOOPS), help="in_one, tiny_ops: one thread")
     parser.add_argument("--patience", type=float, default=0, help="seconds to wait, at most, until little else runs")
     parser.add_argument("--one", nargs=3, metavar=("LOOP", "STEPS", "SHARE"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        loop, steps, share = asked.one
-        print(json.dumps(pair(loop, int(steps), float(share), asked.repeats, asked.level)))
+    arguments = parser.parse_args()
+    if arguments.one:
+        loop, steps, share = arguments.one
+        print(json.dumps(pair(loop, int(steps), float(share), arguments.repeats, arguments.level)))
         return
     tally: dict[tuple[str, str], int] = {}
-    print(f"{asked.repeats} runs a side, level {asked.level}; load of this machine {os.getloadavg()[0]:.1f}")
+    print(f"{arguments.repeats} runs a side, level {arguments.level}; load of this machine {os.getloadavg()[0]:.1f}")
     print("pair          loop      others  ratio (95 % interval), verdict: by all runs     by the first two alone")
-    for number in range(asked.pairs):
-        loop = asked.loops[number % len(asked.loops)]
+    for number in range(arguments.pairs):
+        loop = arguments.loops[number % len(arguments.loops)]
         for kind, share in (("same", 0.0), ("slower", SLOWER)):
-            told = recorded(loop, LOOPS[loop], share, asked)
-            for how in ("all", "two"):
+            verdicts = recorded(loop, LOOPS[loop], share, arguments)
+            for runs_used in ("all", "two"):
                 right = "slower" if share else "no difference"
-                tally[kind, how] = tally.get((kind, how), 0) + (told[how]["verdict"] == right)
-            columns = (f"{kind} {number + 1}".ljust(12), loop.ljust(9), f"{told['others']:.1f}".rjust(5))
-            print(*columns, told["all"]["words"].ljust(44), told["two"]["words"], flush=True)
-    for how, words in (("all", f"{asked.repeats} runs a side"), ("two", "one run a side")):
+                tally[kind, runs_used] = tally.get((kind, runs_used), 0) + (verdicts[runs_used]["verdict"] == right)
+            columns = (f"{kind} {number + 1}".ljust(12), loop.ljust(9), f"{verdicts['others']:.1f}".rjust(5))
+            print(*columns, verdicts["all"]["words"].ljust(44), verdicts["two"]["words"], flush=True)
+    for runs_used, label in (("all", f"{arguments.repeats} runs a side"), ("two", "one run a side")):
         print(
-            f"{words}: no difference called {tally['same', how]} of {asked.pairs}; "
-            f"10 % slow-down found {tally['slower', how]} of {asked.pairs}"
+            f"{label}: no difference called {tally['same', runs_used]} of {arguments.pairs}; "
+            f"10 % slow-down found {tally['slower', runs_used]} of {arguments.pairs}"
         )
 
 
-def recorded(loop: str, steps: int, share: float, asked: argparse.Namespace) -> dict[str, Any]:
-    """One pair, in a process of its own."""
-    until = time.monotonic() + asked.patience
+def recorded(loop: str, steps: int, share: float, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Record one pair in a separate process."""
+    until = time.monotonic() + arguments.patience
     while time.monotonic() < until and psutil.cpu_percent(2) > 10:
         pass
     command = [sys.executable, __file__, "--one", loop, str(steps), str(share)]
-    command += ["--repeats", str(asked.repeats), "--level", asked.level]
+    command += ["--repeats", str(arguments.repeats), "--level", arguments.level]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    verdicts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return verdicts
 
 
 def pair(loop: str, steps: int, share: float, repeats: int, level: str) -> dict[str, Any]:
-    """An experiment, and what is said of it."""
+    """Run an experiment and print its verdicts."""
     train = partial(workload(loop).run, steps=steps)
 
     def after() -> Any:
         with slowed(share):
             return train()
 
-    seen = gpulab.experiment(train, after, repeats=repeats, level=level)
-    two = compare(seen.before[0], seen.after[0])
-    crowd = [side.crowd(basis([side], averaged=False)) for side in seen.comparison.sides]
-    return {"all": judged(seen.comparison), "two": judged(two), "others": max(crowd)}
+    result = gpulab.experiment(train, after, repeats=repeats, level=level)
+    two = compare(result.before[0], result.after[0])
+    crowd = [side.crowd(basis([side], averaged=False)) for side in result.comparison.sides]
+    return {"all": judged(result.comparison), "two": judged(two), "others": max(crowd)}
 
 
 def judged(compared: Comparison) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def judged(compared: Comparison) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def slowed(share: float) -> Iterator[None]:
-    """Inside, each step takes so much longer: from the end of the one before to its own, and that share again."""
+    """Make each step inside longer by this share of its duration."""
     last = time.perf_counter()
 
     def spin(*_: Any) -> None:

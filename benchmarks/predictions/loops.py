@@ -1,6 +1,6 @@
-"""Small training loops with one thing in them that can be set: what a what-if changes, changed in fact.
+"""Small training loops with one setting each: the change that a what-if predicts, applied for real.
 
-Each is ordinary PyTorch, seeded, on one thread, and knows nothing of gpulab; gpulab.workloads has more of them.
+Each is ordinary seeded PyTorch on one thread without gpulab calls; gpulab.workloads has more of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from gpulab.workloads.training import classify, convolutional, narrow_and_deep, perceptron
 
 PIECES, PIECE, SHORT = 32, 48, 512  # pieces of a sample, numbers in each; samples on the disk
-WORDS = 1200  # in a text
+WORDS_PER_TEXT = 1200  # in a text
 
 
 class Pieces(Dataset[Any]):
@@ -164,11 +164,11 @@ def ready(batch: int, width: int) -> Callable[[int], Tensor]:
 
 def train_on_digested(*, rounds: int, beforehand: bool = False, steps: int = 60) -> None:
     """Samples worked out in the loop's own Python, or before it began."""
-    made = [torch.from_numpy(np.stack([digest(8 * i + k, rounds) for k in range(8)])) for i in range(4 * beforehand)]
+    batches = [torch.from_numpy(np.stack([digest(8 * i + k, rounds) for k in range(8)])) for i in range(4 * beforehand)]
 
     def inputs(step: int) -> Tensor:
         if beforehand:
-            return made[step % 4]
+            return batches[step % 4]
         return torch.from_numpy(np.stack([digest(8 * (step % 4) + k, rounds) for k in range(8)]))
 
     fit(perceptron(256, 1536, 512, 1), inputs, steps=steps)
@@ -198,8 +198,8 @@ def train_wide(*, batch: int, steps: int = 60) -> None:
 
 def train_images(*, batch: int, steps: int = 60) -> None:
     """Convolutions on images that lie ready."""
-    chance = torch.Generator().manual_seed(0)
-    images = torch.randn(batch, 3, 48, 48, generator=chance)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, 48, 48, generator=generator)
     labels = torch.arange(batch) % 10
     train(convolutional(16), ((images, labels) for _ in range(steps)))
 

@@ -1,6 +1,6 @@
-"""Before and after: small loops in which one thing is changed, and what a what-if would call that change.
+"""Pairs of loops, before and after one change, and the what-if that should predict it.
 
-Half of them were there when the priors of the rewrites were chosen; the others were kept back until the end.
+Half of them existed when the priors of the rewrites were chosen; the others were held out until the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Loop = Callable[[], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """A loop, the same with one change, and the what-if that is asked of the loop as it was."""
+    """A loop, the same loop with one change, and the what-if that predicts the change."""
 
     name: str
     kind: str

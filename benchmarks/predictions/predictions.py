@@ -1,16 +1,15 @@
-"""Do what-ifs come true? Each of some thirty changes is predicted from the loop as it is, then made and measured.
+"""Do predictions hold? Each of some thirty changes is predicted from the original loop, then applied and measured.
 
     python benchmarks/predictions/predictions.py [--repeats 3] [--pairs NAME ...] [--json FILE] [--keep FOLDER]
-    python benchmarks/predictions/predictions.py --from FOLDER       ask recorded runs again, without recording anew
+    python benchmarks/predictions/predictions.py --from FOLDER       evaluate recorded runs again, without recording
 
-Before and after run in turns, each in a fresh process under `gpulab.profile`. What is measured is the median
-un-profiled step, the median over the repeats; what is predicted comes from each run of the loop before alone. Where
-the change makes items cheaper, by how much is told by timing batches alone, without any model, as a person would with
-`%timeit`. The error of a saving is its distance from the measured one, as a share of that; where a step then has more
-samples, savings are those of a sample. benchmarks/predictions/pairs.py lists the loops, and which of them were held
-out.
+Both variants run alternately, each in a fresh process under `gpulab.profile`. The measured value is the median
+un-profiled step, the median over the repeats; each run of the original loop alone gives one prediction. If the change
+makes items cheaper, the factor comes from timing batches alone, without a model, as a user would with `%timeit`. The
+error of a saving is its distance from the measured one, as a share of that; if the number of samples per step changes,
+savings are per sample. benchmarks/predictions/pairs.py lists the loops, and which of them were held out.
 
-Waits for a GPU cannot be planted without one: that kind is left to machines that have it.
+Waits for a GPU need a GPU: that kind is left to machines that have one.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ LITTLE = 0.03  # of a step: a saving as small as this is within the noise, and i
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One prediction, as shares of the step it starts from."""
+    """One prediction, as fractions of the original step."""
 
     best: float
     likely: float
@@ -60,7 +59,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """A pair: what was predicted from each run before, and what came of it."""
+    """A pair: the predictions from each original run, and the measured results."""
 
     name: str
     kind: str
@@ -76,17 +75,17 @@ class Outcome:
 
     @property
     def ratio(self) -> float:
-        """The step after the change over that before it."""
+        """Return the step time after the change over the one before."""
         return median(self.after_ms) / median(self.before_ms)
 
     @property
     def inside(self) -> int:
-        """How many of the predictions hold it."""
+        """Return how many of the predicted ranges contain it."""
         return sum(each.best <= self.ratio <= each.worst for each in self.asked)
 
     @property
     def saving(self) -> float:
-        """What the change saved of a step, for the same samples; below zero it cost."""
+        """Return the measured saving as a fraction of a step, for the same samples; negative if slower."""
         return 1 - self.ratio / self.work
 
     @property
@@ -99,7 +98,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """How the predictions of some pairs did."""
+    """Accuracy of the predictions for some pairs."""
 
     pairs: int
     kinds: int
@@ -110,44 +109,44 @@ class Tally:
 
 
 def tally(outcomes: Sequence[Outcome]) -> Tally:
-    """The share of predictions whose range held what was measured, and the median error of the savings."""
-    asked = sum(len(each.asked) for each in outcomes)
+    """Return the share of predictions whose range contained the measured value, and the median error of the savings."""
+    count = sum(len(each.asked) for each in outcomes)
     errors = [each.error for each in outcomes if each.error is not None]
     return Tally(
         pairs=len(outcomes),
         kinds=len({each.kind for each in outcomes}),
-        asked=asked,
-        inside_frac=sum(each.inside for each in outcomes) / asked if asked else 0.0,
+        asked=count,
+        inside_frac=sum(each.inside for each in outcomes) / count if count else 0.0,
         error=median(errors) if errors else None,
         refused=sum(each.refused is not None for each in outcomes),
     )
 
 
 def main() -> None:
-    """Record what is to be recorded, ask, write the table."""
+    """Record the pairs if needed, predict, write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--pairs", nargs="*", help="by name, or by kind; all unless given")
     parser.add_argument("--json", type=Path, help="write what was predicted and measured to this file as well")
     parser.add_argument("--keep", type=Path, help="where recorded runs are kept; nowhere unless given")
     parser.add_argument("--from", dest="source", type=Path, help="ask the runs in this folder; record none")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     FRESH.set_forkserver_preload(IMPORTED)
     began, outcomes = time.monotonic(), []
-    picked = [pair for pair in PAIRS if not given.pairs or {pair.name, pair.kind} & set(given.pairs)]
-    _say(HEAD)
+    pairs = [pair for pair in PAIRS if not arguments.pairs or {pair.name, pair.kind} & set(arguments.pairs)]
+    _log(HEAD)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.source or given.keep or Path(temporary)
+        folder = arguments.source or arguments.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        for pair in picked:
-            if given.source is None:
-                _record_all(pair, folder, given.repeats)
+        for pair in pairs:
+            if arguments.source is None:
+                _record_all(pair, folder, arguments.repeats)
             if list(folder.glob(f"{pair.name}.*.after.gpulab")):
                 outcomes.append(judged(pair, folder))
-                _say(row(outcomes[-1]))
-    _say(summary(outcomes, time.monotonic() - began))
-    if given.json:
-        given.json.write_text(json.dumps([_as_data(each) for each in outcomes], indent=1) + "\n")
+                _log(row(outcomes[-1]))
+    _log(summary(outcomes, time.monotonic() - began))
+    if arguments.json:
+        arguments.json.write_text(json.dumps([_as_data(each) for each in outcomes], indent=1) + "\n")
 
 
 def _record_all(pair: Pair, folder: Path, repeats: int) -> None:
@@ -196,7 +195,7 @@ def _record(name: str, side: str, file: str) -> None:
 
 
 def _batch_s(batches: Iterable[object]) -> float:
-    """What a batch takes, the median."""
+    """Return the median time per batch."""
     took, began = [], time.perf_counter()
     for _ in batches:
         took.append(time.perf_counter() - began)
@@ -226,25 +225,25 @@ def judged(pair: Pair, folder: Path) -> Outcome:
         work=pair.work,
         before_ms=tuple(_plain_ms(run) for run in before),
         after_ms=tuple(_plain_ms(run) for run in after),
-        asked=tuple(_asked(each) for each in predictions),
+        asked=tuple(_as_fractions(each) for each in predictions),
         refused=refused,
         why=_why(predictions[0], before, after) if predictions else "",
     )
 
 
 def _predicted(run: Run, spec: str) -> Prediction:
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     assert accounts is not None, "every pair is recorded with events"
-    return predict(scene(run, found, accounts), chosen(spec))
+    return predict(scene(run, run_steps, accounts), chosen(spec))
 
 
-def _asked(made: Prediction) -> Asked:
+def _as_fractions(prediction: Prediction) -> Asked:
     return Asked(
-        best=made.best_ns / made.step_ns,
-        likely=made.likely_ns / made.step_ns,
-        worst=made.worst_ns / made.step_ns,
-        floor=made.floor_ns / made.step_ns,
+        best=prediction.best_ns / prediction.step_ns,
+        likely=prediction.likely_ns / prediction.step_ns,
+        worst=prediction.worst_ns / prediction.step_ns,
+        floor=prediction.floor_ns / prediction.step_ns,
     )
 
 
@@ -252,38 +251,38 @@ def _plain_ms(run: Run) -> float:
     return (steps(run).step_ns or 0) / 1e6
 
 
-def _why(made: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
+def _why(prediction: Prediction, before: Sequence[Run], after: Sequence[Run]) -> str:
     """The part of the step that went least as predicted, and whether other programs took the cores."""
-    graph = made.timed.graph
-    apart: dict[str, tuple[float, float]] = {}
+    graph = prediction.timed.graph
+    differences: dict[str, tuple[float, float]] = {}
     for part, ns in graph.host.before_ns.items():
         done = np.cumsum(ns)
         predicted = typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
         measured = median(_part_ns(run, part) for run in after)
-        apart[part] = predicted / 1e6, measured / 1e6
-    part, (predicted, measured) = max(apart.items(), key=lambda each: abs(each[1][0] - each[1][1]))
+        differences[part] = predicted / 1e6, measured / 1e6
+    part, (predicted, measured) = max(differences.items(), key=lambda each: abs(each[1][0] - each[1][1]))
     label = graph.ledger.label(part) if part in graph.ledger.part_ns else part
-    told = f"{label}: {predicted:.1f} ms predicted, {measured:.1f} came"
-    if made.limit:
-        told += f"; {made.limit} were to limit"
+    explanation = f"{label}: {predicted:.1f} ms predicted, {measured:.1f} came"
+    if prediction.limit:
+        explanation += f"; {prediction.limit} were to limit"
     crowds = [median(_others(run) for run in runs) for runs in (before, after)]
     if max(crowds) > 0.2:
-        told += f"; other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
-    return told
+        explanation += f"; other programs used {crowds[0]:.1f} cores before and {crowds[1]:.1f} after"
+    return explanation
 
 
 def _others(run: Run) -> float:
-    found = steps(run)
-    return other_cores(run, found, found.plain | found.interior) or 0.0
+    run_steps = steps(run)
+    return other_cores(run, run_steps, run_steps.plain | run_steps.interior) or 0.0
 
 
 def _part_ns(run: Run, part: str) -> float:
     """A part of a typical step, without what recording added: calls take that, and little else does."""
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     if accounts is None or part not in accounts.part_ns:
         return 0.0
-    return accounts.median_ns(part) / (found.inflation or 1.0)
+    return accounts.median_ns(part) / (run_steps.inflation or 1.0)
 
 
 HEAD = (
@@ -292,20 +291,20 @@ HEAD = (
 )
 
 
-def row(told: Outcome) -> str:
-    """Two lines for a pair, three where its prediction missed."""
-    spread = (max(told.after_ms) - min(told.after_ms)) / 2 / median(told.before_ms)
-    name = told.name + ("*" if told.held_out else "")
-    start = f"{name:18.25} {told.kind:26.26} {median(told.before_ms):>9.2f}"
-    if not told.asked:
-        return f"{start}  {'not predicted':30} {told.ratio:>8.3f} ±{spread:.2f}\n{'':18} {told.refused}"
-    mean = {key: median(asdict(each)[key] for each in told.asked) for key in ("likely", "best", "worst", "floor")}
-    asked = f"{mean['likely']:.3f} ({mean['best']:.3f}-{mean['worst']:.3f}, {mean['floor']:.3f})"
-    error = f"{100 * told.error:.0f} %" if told.error is not None else "-"
-    came = f"{told.ratio:>8.3f} ±{spread:.2f}  {told.inside} of {len(told.asked)}  {error:>5}"
-    line = f"{start}  {asked:30} {came}\n{'':18} {told.spec}: {told.about}"
-    missed = 2 * told.inside < len(told.asked) or (told.error or 0.0) > WANTED_ERROR
-    return f"{line}\n{'':18} {told.why}" if missed else line
+def row(outcome: Outcome) -> str:
+    """Return two lines for a pair, three if its prediction missed."""
+    spread = (max(outcome.after_ms) - min(outcome.after_ms)) / 2 / median(outcome.before_ms)
+    name = outcome.name + ("*" if outcome.held_out else "")
+    start = f"{name:18.25} {outcome.kind:26.26} {median(outcome.before_ms):>9.2f}"
+    if not outcome.asked:
+        return f"{start}  {'not predicted':30} {outcome.ratio:>8.3f} ±{spread:.2f}\n{'':18} {outcome.refused}"
+    mean = {key: median(asdict(each)[key] for each in outcome.asked) for key in ("likely", "best", "worst", "floor")}
+    prediction_cell = f"{mean['likely']:.3f} ({mean['best']:.3f}-{mean['worst']:.3f}, {mean['floor']:.3f})"
+    error = f"{100 * outcome.error:.0f} %" if outcome.error is not None else "-"
+    result_cell = f"{outcome.ratio:>8.3f} ±{spread:.2f}  {outcome.inside} of {len(outcome.asked)}  {error:>5}"
+    line = f"{start}  {prediction_cell:30} {result_cell}\n{'':18} {outcome.spec}: {outcome.about}"
+    missed = 2 * outcome.inside < len(outcome.asked) or (outcome.error or 0.0) > WANTED_ERROR
+    return f"{line}\n{'':18} {outcome.why}" if missed else line
 
 
 def summary(outcomes: Sequence[Outcome], took_s: float) -> str:
@@ -317,19 +316,27 @@ def summary(outcomes: Sequence[Outcome], took_s: float) -> str:
     lines = ["", f"{'':38} pairs  inside the range  median error of the saving"]
     for name, some in groups.items():
         if some:
-            told = tally(some)
-            error = f"{100 * told.error:.0f} %" if told.error is not None else "-"
-            refused = f"  ({told.refused} refused)" if told.refused else ""
-            lines.append(f"{name:38} {told.pairs:>5}  {100 * told.inside_frac:>14.0f} %  {error:>26}{refused}")
-    wanted = f"wanted: {100 * WANTED_INSIDE:.0f} % inside, {100 * WANTED_ERROR:.0f} % error; took {took_s / 60:.1f} min"
-    return "\n".join([*lines, wanted])
+            result = tally(some)
+            error = f"{100 * result.error:.0f} %" if result.error is not None else "-"
+            refused = f"  ({result.refused} refused)" if result.refused else ""
+            lines.append(f"{name:38} {result.pairs:>5}  {100 * result.inside_frac:>14.0f} %  {error:>26}{refused}")
+    target_line = (
+        f"wanted: {100 * WANTED_INSIDE:.0f} % inside, {100 * WANTED_ERROR:.0f} % error; took {took_s / 60:.1f} min"
+    )
+    return "\n".join([*lines, target_line])
 
 
-def _as_data(told: Outcome) -> dict[str, object]:
-    return {**asdict(told), "ratio": told.ratio, "inside": told.inside, "saving": told.saving, "error": told.error}
+def _as_data(outcome: Outcome) -> dict[str, object]:
+    return {
+        **asdict(outcome),
+        "ratio": outcome.ratio,
+        "inside": outcome.inside,
+        "saving": outcome.saving,
+        "error": outcome.error,
+    }
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

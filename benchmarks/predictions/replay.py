@@ -1,11 +1,11 @@
-"""How well runs are replayed, and how quickly: every trace given, or all of GPULAB_SHARED.
+"""Accuracy and speed of the replay, for the given traces or all of GPULAB_SHARED.
 
     python benchmarks/predictions/replay.py [TRACE ...]
 
-*error*: of a replay without any change, against the recording; *usual*: the same with one usual delay for all device
-work in place of each event's own; *unexplained*: of the time, device work that stood still for no recorded reason.
-*build*: from a loaded run to its graph; *sweep*: one scenario; *draws*: a range, of a hundred scenarios (the median of
-five, five and one). The last column says why a run is not predicted from.
+*error*: of an unchanged replay, relative to the recording; *usual*: the same with one usual delay for all device work
+instead of each event's own; *unexplained*: share of the time in which device work was idle for no recorded reason.
+*build*: from a loaded run to its graph; *sweep*: one scenario; *draws*: a range of a hundred scenarios (the median of
+five, five and one). The last column is the reason why a run is refused.
 """
 
 from __future__ import annotations
@@ -36,38 +36,36 @@ HEADER = "| trace | events | error | usual | unexplained | build | sweep | draws
 
 
 def main() -> None:
-    """Print one row for each trace."""
+    """Print one row per trace."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("traces", nargs="*", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     shared = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
-    told = [HEADER, "|---|" + "---:|" * 7 + "---|"]
-    told += [_row(path) for path in asked.traces or sorted((shared / "traces").glob("*.json.gz"))]
-    sys.stdout.write("\n".join(told) + "\n")
+    lines = [HEADER, "|---|" + "---:|" * 7 + "---|"]
+    lines += [_row(path) for path in arguments.traces or sorted((shared / "traces").glob("*.json.gz"))]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _row(path: Path) -> str:
     run = gpulab.load(path)
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     if accounts is None:
         return f"| {path.name} | {len(run.event_rows):,} | | | | | | | no step was recorded |"
-    graph, build_s = _timed(lambda: graph_of(run, found, accounts), 5)
+    graph, build_s = _timed(lambda: graph_of(run, run_steps, accounts), 5)
     _, sweep_s = _timed(lambda: swept(graph), 5)
-    told = quality(graph)
+    replay_quality = quality(graph)
     draws = ""
-    if told.refusal is None:
-        ready = scene(run, found, accounts)
-        what = chosen("instant_gpu" if graph.on_gpu else "free_input")
-        if what[0].rewrite.lacking(ready.graph, True) is None:
-            draws = f"{_timed(lambda: predict(ready, what), 1)[1]:.2f} s"
-    errors = (told.replay_error, told.generic_error, told.unexplained_frac)
+    if replay_quality.refusal is None:
+        ready = scene(run, run_steps, accounts)
+        change = chosen("instant_gpu" if graph.on_gpu else "free_input")
+        if change[0].rewrite.lacking(ready.graph, True) is None:
+            draws = f"{_timed(lambda: predict(ready, change), 1)[1]:.2f} s"
+    errors = (replay_quality.replay_error, replay_quality.generic_error, replay_quality.unexplained_frac)
     figures = " | ".join(f"{100 * error:+.2f} %" for error in errors[:2])
     times = f"{1e3 * build_s:.0f} ms | {1e3 * sweep_s:.1f} ms | {draws}"
-    name = path.name.removesuffix(".json.gz")
-    return (
-        f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {told.refusal or ''} |"
-    )
+    name, reason = path.name.removesuffix(".json.gz"), replay_quality.refusal or ""
+    return f"| {name} | {len(run.event_rows):,} | {figures} | {100 * errors[2]:.1f} % | {times} | {reason} |"
 
 
 def _timed(act: Callable[[], Any], rounds: int) -> tuple[Any, float]:

@@ -47,7 +47,7 @@ TARGETS = {"mean": 0.12, "median": 0.09, "order": 0.95, "held": 0.80}
 
 @dataclass(frozen=True)
 class Point:
-    """One measured iteration, and what we say it takes."""
+    """One measured iteration, and our estimate."""
 
     model: str
     length: int
@@ -62,12 +62,12 @@ class Point:
 
     @property
     def off(self) -> float:
-        """Our error: 0.1 is a tenth too slow."""
+        """Our relative error: 0.1 is 10 % too slow."""
         return self.said_ms / self.measured_ms - 1
 
     @property
     def held(self) -> bool:
-        """Whether the range holds the measurement."""
+        """Whether the range contains the measurement."""
         return self.low_ms <= self.measured_ms <= self.high_ms
 
 
@@ -100,11 +100,11 @@ def gpu_of(device: str) -> GpuSpec:
 
 def by_class(ops: list[Op], gpu: GpuSpec) -> dict[OpClass, float]:
     """Milliseconds of these operators' kernels, by class of work."""
-    found: dict[OpClass, float] = {}
+    totals: dict[OpClass, float] = {}
     for op in ops:
         for kernel in kernels(op, gpu):
-            found[kernel.of] = found.get(kernel.of, 0.0) + kernel.ns / 1e6
-    return found
+            totals[kernel.of] = totals.get(kernel.of, 0.0) + kernel.ns / 1e6
+    return totals
 
 
 @cache
@@ -133,38 +133,38 @@ def ranged(ms: dict[OpClass, float]) -> tuple[float, float]:
 
 
 def points(path: Path) -> list[Point]:
-    """Every measured point, ours beside it."""
-    found = []
+    """Return every measured point with our estimate."""
+    measured_points = []
     with path.open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["model"] not in LEFT_OUT]
     for row in rows:
-        what = row["model"], int(row["seqlen"]), int(row["batch"]), row["mode"]
-        ms = said(*what, gpu_of(row["device"]))
+        key = row["model"], int(row["seqlen"]), int(row["batch"]), row["mode"]
+        ms = said(*key, gpu_of(row["device"]))
         low, high = ranged(ms)
-        measured, theirs = float(row["measured_ms"]), float(row["neusight_ms"])
-        found.append(Point(*what, row["device"], measured, sum(ms.values()), low, high, theirs))
-    return found
+        measured, neusight_ms = float(row["measured_ms"]), float(row["neusight_ms"])
+        measured_points.append(Point(*key, row["device"], measured, sum(ms.values()), low, high, neusight_ms))
+    return measured_points
 
 
-def order(found: list[Point]) -> tuple[int, int]:
+def order(measured_points: list[Point]) -> tuple[int, int]:
     """Pairs of GPUs at the same work: how many are in the right order, of how many."""
     same: dict[tuple[str, int, int, str], list[Point]] = {}
-    for each in found:
+    for each in measured_points:
         same.setdefault((each.model, each.length, each.batch, each.mode), []).append(each)
     pairs = [pair for group in same.values() for pair in combinations(group, 2)]
     right = sum((a.measured_ms < b.measured_ms) == (a.said_ms < b.said_ms) for a, b in pairs)
     return right, len(pairs)
 
 
-def summary(found: list[Point]) -> dict[str, float]:
+def summary(measured_points: list[Point]) -> dict[str, float]:
     """The four figures that targets are set for."""
-    off = [abs(each.off) for each in found]
-    right, pairs = order(found)
-    held = mean(each.held for each in found)
-    return {"mean": mean(off), "median": median(off), "order": right / max(1, pairs), "held": held}
+    off = [abs(each.off) for each in measured_points]
+    right, pairs = order(measured_points)
+    inside = mean(each.held for each in measured_points)
+    return {"mean": mean(off), "median": median(off), "order": right / max(1, pairs), "held": inside}
 
 
-def report(found: list[Point]) -> str:
+def report(measured_points: list[Point]) -> str:
     """Every point, then each GPU, then all."""
     lines = ["| model | batch | mode | GPU | measured | ours | error | range | NeuSight's |", "|" + "---|" * 9]
     lines += [
@@ -172,36 +172,38 @@ def report(found: list[Point]) -> str:
         f"{each.measured_ms:.0f} ms | {each.said_ms:.0f} ms | {each.off:+.1%} | "
         f"{each.low_ms:.0f} to {each.high_ms:.0f}{'' if each.held else ' (missed)'} | "
         f"{each.theirs_ms / each.measured_ms - 1:+.1%} |"
-        for each in found
+        for each in measured_points
     ]
     lines += ["", "| GPU | points | mean error | median | theirs |", "|" + "---|" * 5]
-    for gpu in dict.fromkeys(each.gpu for each in found):
-        mine = [each for each in found if each.gpu == gpu]
-        off = [abs(each.off) for each in mine]
-        theirs = mean(abs(each.theirs_ms / each.measured_ms - 1) for each in mine)
-        lines.append(f"| {gpu_of(gpu).name} | {len(mine)} | {mean(off):.1%} | {median(off):.1%} | {theirs:.1%} |")
-    told, (right, pairs) = summary(found), order(found)
+    for gpu in dict.fromkeys(each.gpu for each in measured_points):
+        of_gpu = [each for each in measured_points if each.gpu == gpu]
+        off = [abs(each.off) for each in of_gpu]
+        neusight_error = mean(abs(each.theirs_ms / each.measured_ms - 1) for each in of_gpu)
+        lines.append(
+            f"| {gpu_of(gpu).name} | {len(of_gpu)} | {mean(off):.1%} | {median(off):.1%} | {neusight_error:.1%} |"
+        )
+    figures, (right, pairs) = summary(measured_points), order(measured_points)
     lines += [
         "",
-        f"{len(found)} points: mean error {told['mean']:.1%} (target {TARGETS['mean']:.0%}), median "
-        f"{told['median']:.1%} ({TARGETS['median']:.0%}); GPUs in the right order in {right} of {pairs} pairs "
-        f"({TARGETS['order']:.0%}); the range holds the measurement in {told['held']:.0%} ({TARGETS['held']:.0%}).",
+        f"{len(measured_points)} points: mean error {figures['mean']:.1%} (target {TARGETS['mean']:.0%}), median "
+        f"{figures['median']:.1%} ({TARGETS['median']:.0%}); GPUs in the right order in {right} of {pairs} pairs "
+        f"({TARGETS['order']:.0%}); the range holds the measurement in {figures['held']:.0%} ({TARGETS['held']:.0%}).",
     ]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Print it all; 1 where a target is missed."""
+    """Print everything; return 1 if a target is missed."""
     shared = Path(os.environ.get("GPULAB_SHARED", ROOT.parent / "shared"))
     path = shared / "measured" / "transformer_latency.csv"
     if not path.exists():
         print(f"Skipped: there is no {path.name} in {path.parent}; set GPULAB_SHARED to where measured/ lies.")
         return 0
-    found = points(path)
-    print(report(found))
-    told = summary(found)
-    met = told["mean"] <= TARGETS["mean"] and told["median"] <= TARGETS["median"]
-    return 0 if met and told["order"] >= TARGETS["order"] and told["held"] >= TARGETS["held"] else 1
+    measured_points = points(path)
+    print(report(measured_points))
+    figures = summary(measured_points)
+    met = figures["mean"] <= TARGETS["mean"] and figures["median"] <= TARGETS["median"]
+    return 0 if met and figures["order"] >= TARGETS["order"] and figures["held"] >= TARGETS["held"] else 1
 
 
 if __name__ == "__main__":

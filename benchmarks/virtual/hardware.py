@@ -1,10 +1,10 @@
-"""What a virtual GPU says of our workloads, beside what the real one does: step time, peak of memory, first finding.
+"""Compare virtual and real GPU on gpulab's workloads: step time, peak memory, first finding.
 
     python benchmarks/virtual/hardware.py [--gpu h200] [--steps 30] [--out measured.json]
 
-Needs an NVIDIA GPU, and has not been run on one yet. Each workload runs twice, each time in a process of its own: for
-real, under gpulab.profile, and on the virtual GPU with the real one hidden. `--virtual-only` leaves the real one out,
-which needs no GPU: it shows what would be compared.
+Needs an NVIDIA GPU, and has not been run on one yet. Each workload runs twice, each time in a separate process: on the
+real GPU, under gpulab.profile, and on the virtual GPU with the real one hidden. `--virtual-only` skips the real one
+and needs no GPU: it shows the values that would be compared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VIRTUAL_STEPS = 10  # a virtual step is always the same
 
 
 def main() -> None:
-    """Run all, print the table, keep the figures."""
+    """Run all workloads, print the table, save the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpu", help="the virtual GPU; by default the one that is here")
     parser.add_argument("--names", nargs="+", default=list(NAMES))
@@ -48,44 +48,44 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a JSON file for the figures, with GPU, date and versions")
     parser.add_argument("--virtual-only", action="store_true", help="leave the real GPU out")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "WHERE"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        name, where = asked.one
-        print(json.dumps(real(name, asked.steps) if where == "real" else virtual(name, where)))
+    arguments = parser.parse_args()
+    if arguments.one:
+        name, side = arguments.one
+        print(json.dumps(real(name, arguments.steps) if side == "real" else virtual(name, side)))
         return
-    gpu = asked.gpu or this_gpu()
+    gpu = arguments.gpu or this_gpu()
     rows = []
     print(f"{'workload':20} measured ms virtual ms           range     off peak off  first finding")
-    for name in asked.names:
-        seen = None if asked.virtual_only else told(name, "real", asked.steps)
-        played = told(name, gpu, asked.steps)
-        rows.append({"workload": name, "real": seen, "virtual": played})
-        print(line(name, seen, played), flush=True)
-    if not asked.virtual_only:
+    for name in arguments.names:
+        real_result = None if arguments.virtual_only else told(name, "real", arguments.steps)
+        played = told(name, gpu, arguments.steps)
+        rows.append({"workload": name, "real": real_result, "virtual": played})
+        print(line(name, real_result, played), flush=True)
+    if not arguments.virtual_only:
         print(summary(rows))
-    if asked.out:
+    if arguments.out:
         versions = {"gpulab": gpulab.__version__, "torch": torch.__version__}
         about = {"gpu": gpu, "date": datetime.date.today().isoformat(), **versions}
-        asked.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def this_gpu() -> str:
-    """The name of the GPU that is here, as virtual GPUs are named. Raises RunError where there is none we know."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    found = next((spec.name for spec in SPECS if spec.driver_name == name), None)
-    if found is None:
+    """Return the name of this machine's GPU as a virtual GPU. Raises RunError if it is unknown."""
+    driver_name = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    name = next((spec.name for spec in SPECS if spec.driver_name == driver_name), None)
+    if name is None:
         raise RunError(
-            f"There is no virtual twin of what is here: {name}.",
+            f"There is no virtual GPU for this machine's GPU: {driver_name}.",
             why=f"the virtual GPUs are {', '.join(spec.name for spec in SPECS)}",
-            fix="say which comes nearest: --gpu h100",
+            fix="name the closest one: --gpu h100",
         )
-    return found
+    return name
 
 
-def told(name: str, where: str, steps: int) -> dict[str, Any]:
-    """One workload in a process of its own."""
-    hidden = {} if where == "real" else {"CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, __file__, "--one", name, where, "--steps", str(steps)]
+def told(name: str, side: str, steps: int) -> dict[str, Any]:
+    """Run one workload in a separate process."""
+    hidden = {} if side == "real" else {"CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, __file__, "--one", name, side, "--steps", str(steps)]
     done = subprocess.run(
         command, env={**os.environ, **hidden, "GPULAB_HISTORY": "off"}, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -103,11 +103,11 @@ def real(name: str, steps: int) -> dict[str, Any]:
         torch.cuda.synchronize()
     run = session.run
     assert run is not None
-    found = gpulab.diagnose(run)
+    diagnosis = gpulab.diagnose(run)
     return {
         "step_ns": steps_of(run).step_ns,
         "peak_bytes": torch.cuda.max_memory_allocated(),
-        "first": found.first.rule if found.first else None,
+        "first": diagnosis.first.rule if diagnosis.first else None,
     }
 
 
@@ -116,35 +116,35 @@ def virtual(name: str, gpu: str) -> dict[str, Any]:
     with gpulab.virtual_gpu(gpu, name) as played:
         workload(name).run(device="cuda", steps=VIRTUAL_STEPS)
     assert played.run is not None
-    found = gpulab.diagnose(played.run)
+    diagnosis = gpulab.diagnose(played.run)
     low, high = played.step_range_ns
     return {
         "step_ns": played.step_ns,
         "low_ns": low,
         "high_ns": high,
         "peak_bytes": played.memory.max_allocated_bytes,
-        "first": found.first.rule if found.first else None,
+        "first": diagnosis.first.rule if diagnosis.first else None,
     }
 
 
-def line(name: str, seen: dict[str, Any] | None, played: dict[str, Any]) -> str:
+def line(name: str, real_result: dict[str, Any] | None, played: dict[str, Any]) -> str:
     """A row of the table."""
     estimated = f"{played['step_ns'] / 1e6:10.2f} {played['low_ns'] / 1e6:7.2f}-{played['high_ns'] / 1e6:.2f}"
-    if seen is None:
+    if real_result is None:
         return f"{name:20} {'-':>11} {estimated:26} {'':7} {played['peak_bytes'] / 2**20:6.0f} MiB  {played['first']}"
-    off = played["step_ns"] / seen["step_ns"] - 1
-    peak = played["peak_bytes"] / seen["peak_bytes"] - 1
-    same = "the same" if seen["first"] == played["first"] else f"{seen['first']}, not {played['first']}"
-    return f"{name:20} {seen['step_ns'] / 1e6:11.2f} {estimated:26} {off:+7.0%} {peak:+8.1%}  {same}"
+    off = played["step_ns"] / real_result["step_ns"] - 1
+    peak = played["peak_bytes"] / real_result["peak_bytes"] - 1
+    same = "the same" if real_result["first"] == played["first"] else f"{real_result['first']}, not {played['first']}"
+    return f"{name:20} {real_result['step_ns'] / 1e6:11.2f} {estimated:26} {off:+7.0%} {peak:+8.1%}  {same}"
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """How often it was right."""
     pairs = [(row["real"], row["virtual"]) for row in rows]
-    off = sorted(abs(played["step_ns"] / seen["step_ns"] - 1) for seen, played in pairs)
-    inside = sum(played["low_ns"] <= seen["step_ns"] <= played["high_ns"] for seen, played in pairs)
-    peaks = max(abs(played["peak_bytes"] / seen["peak_bytes"] - 1) for seen, played in pairs)
-    same = sum(seen["first"] == played["first"] for seen, played in pairs)
+    off = sorted(abs(played["step_ns"] / real_result["step_ns"] - 1) for real_result, played in pairs)
+    inside = sum(played["low_ns"] <= real_result["step_ns"] <= played["high_ns"] for real_result, played in pairs)
+    peaks = max(abs(played["peak_bytes"] / real_result["peak_bytes"] - 1) for real_result, played in pairs)
+    same = sum(real_result["first"] == played["first"] for real_result, played in pairs)
     return (
         f"{len(pairs)} workloads: step off by {off[len(off) // 2]:.0%} (median), inside the range {inside}; "
         f"peak off by {peaks:.1%} at most; the same first finding {same}"

@@ -1,6 +1,6 @@
-"""Many graphs of one run swept at once: the draws of a range differ in their costs and share everything else.
+"""Sweep many graphs of one run at once: the draws of a range differ only in their costs.
 
-One pass over the stops with a vector for each time costs what some eight single sweeps do, however many the draws.
+One pass with a vector per time costs about as much as eight single sweeps, however many draws there are.
 """
 
 from __future__ import annotations
@@ -12,78 +12,84 @@ import numpy as np
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.sweep import NEVER, Timed, swept
 
-WIDTH = 128  # graphs at once, at most
-MOST_BYTES = 200 * 2**20  # of all columns together
-FEW = 8  # fewer graphs are swept one by one
-_COLUMNS = 9  # of floats, for each stop or piece of work
+WIDTH = 128  # maximum number of graphs in one pass
+MAX_BYTES = 200 * 2**20  # maximum size of all columns
+MIN_BATCH = 8  # fewer graphs than this are swept one by one
+_COLUMNS = 9  # float columns per host node or device op
 
 
 def steps_ns(graphs: Sequence[Graph]) -> list[float]:
-    """The typical step of each graph, as `swept(graph).step_ns` has it."""
-    size = sum(len(part) for graph in graphs[:1] for part in (graph.host, graph.device))
-    width = min(WIDTH, MOST_BYTES // max(1, 8 * _COLUMNS * size))
-    if len(graphs) < FEW or width < FEW or not len(graphs[0].device) or not _alike(graphs):
+    """Return the typical step time of each graph, equal to `swept(graph).step_ns`."""
+    size = sum(len(track) for graph in graphs[:1] for track in (graph.host, graph.device))
+    width = min(WIDTH, MAX_BYTES // max(1, 8 * _COLUMNS * size))
+    if len(graphs) < MIN_BATCH or width < MIN_BATCH or not len(graphs[0].device) or not _same_dependencies(graphs):
         return [swept(graph).step_ns for graph in graphs]
-    told: list[float] = []
-    for first in range(0, len(graphs), width):
-        told += _swept(graphs[first : first + width])
-    return told
+    times_ns: list[float] = []
+    for start in range(0, len(graphs), width):
+        times_ns += _sweep_batch(graphs[start : start + width])
+    return times_ns
 
 
-def _alike(graphs: Sequence[Graph]) -> bool:
-    """Whether they differ in their costs alone: the same waits for the same work."""
-    one = graphs[0]
+def _same_dependencies(graphs: Sequence[Graph]) -> bool:
+    """Return whether the graphs differ only in their costs: the same waits for the same work."""
+    first = graphs[0]
     for other in graphs[1:]:
-        pairs = [(getattr(one.host, name), getattr(other.host, name)) for name in ("wait", "room", "first")]
-        pairs += [(getattr(one.device, name), getattr(other.device, name)) for name in ("call", "before", "after")]
-        if any(mine is not theirs and not np.array_equal(mine, theirs) for mine, theirs in pairs):
+        pairs = [
+            (getattr(first.host, name), getattr(other.host, name)) for name in ("awaited_op", "queue_op", "first_op")
+        ]
+        pairs += [
+            (getattr(first.device, name), getattr(other.device, name)) for name in ("call", "previous_op", "awaited_op")
+        ]
+        if any(
+            column is not other_column and not np.array_equal(column, other_column) for column, other_column in pairs
+        ):
             return False
     return True
 
 
-def _swept(graphs: Sequence[Graph]) -> list[float]:
-    one = graphs[0]
-    ends, done = _in_turn(graphs)
-    begins = np.zeros(len(one.host))  # not asked for
-    return [Timed(graph, begins, ends[:, place], begins, done[:, place]).step_ns for place, graph in enumerate(graphs)]
+def _sweep_batch(graphs: Sequence[Graph]) -> list[float]:
+    first = graphs[0]
+    ends, done = _sweep_columns(graphs)
+    begins = np.zeros(len(first.host))  # not needed for the step time
+    return [Timed(graph, begins, ends[:, index], begins, done[:, index]).step_ns for index, graph in enumerate(graphs)]
 
 
 def _column(graphs: Sequence[Graph], of: Callable[[Graph], Floats]) -> Floats:
-    """One row for each stop or piece of work, one column for each graph."""
+    """Stack a column: one row per host node or device op, one column per graph."""
     return np.ascontiguousarray(np.stack([of(graph) for graph in graphs], axis=1))
 
 
-def _in_turn(graphs: Sequence[Graph]) -> tuple[Floats, Floats]:
-    """When each stop and each piece of device work ends, in each graph; the same sweep as for one."""
+def _sweep_columns(graphs: Sequence[Graph]) -> tuple[Floats, Floats]:
+    """Return the end of each host node and of each device op, per graph; the same sweep as for one graph."""
     host, device = graphs[0].host, graphs[0].device
     before = _column(graphs, lambda graph: sum(graph.host.before_ns.values(), np.zeros(len(graph.host))))
-    own, wait_ns, room_ns = (
+    call_ns, return_delay_ns, queue_delay_ns = (
         _column(graphs, lambda graph, name=name: getattr(graph.host, name))  # type: ignore[misc]
-        for name in ("own_ns", "wait_ns", "room_ns")
+        for name in ("call_ns", "return_delay_ns", "queue_delay_ns")
     )
-    dur, latency, turn, lag = (
+    dur, latency, gap, delay = (
         _column(graphs, lambda graph, name=name: getattr(graph.device, name))  # type: ignore[misc]
-        for name in ("dur_ns", "latency_ns", "turn_ns", "lag_ns")
+        for name in ("dur_ns", "latency_ns", "gap_ns", "awaited_delay_ns")
     )
     fixed = device.call < 0
     done = np.where(fixed[:, None], device.end_ns[:, None], NEVER) + np.zeros(len(graphs))
     ends = np.empty((len(host), len(graphs)))
-    earlier, other = device.before.tolist(), device.after.tolist()
-    waits, rooms, firsts = host.wait.tolist(), host.room.tolist(), host.first.tolist()
-    end, ready, larger = np.full(len(graphs), host.at_ns[0]), np.empty(len(graphs)), np.maximum
+    previous, awaited = device.previous_op.tolist(), device.awaited_op.tolist()
+    awaited_by_host, queue_ops, firsts = host.awaited_op.tolist(), host.queue_op.tolist(), host.first_op.tolist()
+    end, ready, larger = np.full(len(graphs), host.start_ns[0]), np.empty(len(graphs)), np.maximum
     for i in range(len(host)):
         begin = end + before[i]
         for k in range(firsts[i], firsts[i + 1]):
-            start = done[k]  # a view: what is written to it stays
+            start = done[k]  # a view: writing to it changes `done`
             np.add(begin, latency[k], out=start)
-            if (p := earlier[k]) >= 0:
-                larger(start, np.add(done[p], turn[k], out=ready), out=start)
-            if (p := other[k]) >= 0:
-                larger(start, np.add(done[p], lag[k], out=ready), out=start)
+            if (p := previous[k]) >= 0:
+                larger(start, np.add(done[p], gap[k], out=ready), out=start)
+            if (p := awaited[k]) >= 0:
+                larger(start, np.add(done[p], delay[k], out=ready), out=start)
             start += dur[k]
-        end = np.add(begin, own[i], out=ends[i])
-        if (p := waits[i]) >= 0:
-            larger(end, np.add(done[p], wait_ns[i], out=ready), out=end)
-        if (p := rooms[i]) >= 0:
-            larger(end, np.add(done[p], room_ns[i], out=ready), out=end)
+        end = np.add(begin, call_ns[i], out=ends[i])
+        if (p := awaited_by_host[i]) >= 0:
+            larger(end, np.add(done[p], return_delay_ns[i], out=ready), out=end)
+        if (p := queue_ops[i]) >= 0:
+            larger(end, np.add(done[p], queue_delay_ns[i], out=ready), out=end)
     return ends, done

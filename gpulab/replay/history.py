@@ -1,4 +1,4 @@
-"""What earlier predictions on this machine taught: how far each kind was off, by which later ones are wider."""
+"""Errors of earlier predictions on this machine, by kind; they widen the ranges of later predictions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SHRUNK = 5.0  # so many predictions without any error are believed before the first was measured
-COVERED = 80  # per cent of earlier errors that a range is to hold
+PRIOR_COUNT = 5.0  # prior: counts like this many earlier predictions without any error
+COVERED_PERCENT = 80  # per cent of earlier errors that a range must cover
 
 
 @dataclass(frozen=True)
 class MeasuredPrediction:
-    """A prediction beside the measured result, in ns of a step."""
+    """A prediction and the measured result, in ns per step."""
 
-    kind: str  # the names of its rewrites, sorted and joined by "+", or the rule whose fix was applied
-    step_ns: int  # the step that the prediction starts from
+    kind: str  # names of its rewrites, sorted and joined by "+", or the rule whose fix was applied
+    step_ns: int  # the step time before the change
     predicted_ns: int
     best_ns: int
     worst_ns: int
@@ -26,26 +26,26 @@ class MeasuredPrediction:
 
 @dataclass(frozen=True)
 class Learned:
-    """How far predictions of a kind were off."""
+    """Error of earlier predictions of one kind."""
 
-    spread: float = 0.0  # half-width that a range must have at the least, as a share of the predicted step
+    spread: float = 0.0  # minimum half-width of a range, as a fraction of the predicted step
     count: int = 0
 
 
 @dataclass(frozen=True)
 class History:
-    """Predictions that were measured."""
+    """Predictions whose results were measured."""
 
     past: tuple[MeasuredPrediction, ...] = ()
 
     def of(self, kind: str) -> Learned:
-        """What is known of this kind; nothing where none was measured yet."""
-        mine = [each for each in self.past if each.kind == kind]
-        if not mine:
+        """Return the error of this kind of prediction; zero spread if none was measured yet."""
+        measured = [each for each in self.past if each.kind == kind]
+        if not measured:
             return Learned()
-        errors = [abs(float(np.log(each.measured_ns / each.predicted_ns))) for each in mine]
-        trust = len(mine) / (len(mine) + SHRUNK)
-        return Learned(trust * float(np.percentile(errors, COVERED)), len(mine))
+        errors = [abs(float(np.log(each.measured_ns / each.predicted_ns))) for each in measured]
+        trust = len(measured) / (len(measured) + PRIOR_COUNT)
+        return Learned(trust * float(np.percentile(errors, COVERED_PERCENT)), len(measured))
 
 
 NO_HISTORY = History()

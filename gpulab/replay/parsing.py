@@ -1,4 +1,4 @@
-"""From what people type to rewrites: "workers=6, pin_memory, amp=bf16"."""
+"""Parse what a user types ("workers=6, pin_memory, amp=bf16") into rewrites."""
 
 from __future__ import annotations
 
@@ -12,59 +12,63 @@ from gpulab.replay.rewrites.catalogue import BY_NAME, REWRITES
 
 
 def chosen(text: str) -> tuple[Chosen, ...]:
-    """The rewrites a line names, parted by commas or spaces, in the order in which they are made.
+    """Parse rewrites separated by commas or spaces; return them in catalogue order.
 
-    Raises RunError for a name that is none, a value that does not fit, or a rewrite named twice.
+    Raises RunError for an unknown name, an invalid value, or a rewrite that is named twice.
     """
-    asked: dict[str, Chosen] = {}
+    changes: dict[str, Chosen] = {}
     for word in re.split(r"[,\s]+", re.sub(r"\s*=\s*", "=", text.strip())):
         if not word:
             continue
-        name, equals, given = word.partition("=")
-        rewrite = _named(_plain(name))
-        if rewrite.name in asked:
+        name, equals, typed = word.partition("=")
+        rewrite = _lookup(_normalise(name))
+        if rewrite.name in changes:
             raise RunError(
-                f"{rewrite.name} is asked for twice.", why=f"in {text!r}", fix="name each change once, with its value"
+                f"{rewrite.name} appears twice.", why=f"in {text!r}", fix="write each change once, with its value"
             )
-        asked[rewrite.name] = Chosen(rewrite, _value(rewrite, given if equals else None))
-    return in_order(asked.values())
+        changes[rewrite.name] = Chosen(rewrite, _value(rewrite, typed if equals else None))
+    return in_order(changes.values())
 
 
 def is_change(word: str) -> bool:
-    """Whether a word names a rewrite, with a value or without."""
-    return _plain(word.partition("=")[0].rstrip(",")) in BY_NAME
+    """Return whether a word names a rewrite, with or without a value."""
+    return _normalise(word.partition("=")[0].rstrip(",")) in BY_NAME
 
 
-def in_order(some: Iterable[Chosen]) -> tuple[Chosen, ...]:
-    """The same rewrites in the order of the catalogue."""
-    place = {rewrite.name: number for number, rewrite in enumerate(REWRITES)}
-    return tuple(sorted(some, key=lambda each: place[each.rewrite.name]))
+def in_order(changes: Iterable[Chosen]) -> tuple[Chosen, ...]:
+    """Sort rewrites into catalogue order."""
+    position = {rewrite.name: number for number, rewrite in enumerate(REWRITES)}
+    return tuple(sorted(changes, key=lambda change: position[change.rewrite.name]))
 
 
-def _plain(name: str) -> str:
+def _normalise(name: str) -> str:
     return name.replace("-", "_").lower()
 
 
-def _named(name: str) -> Rewrite:
+def _lookup(name: str) -> Rewrite:
     if name in BY_NAME:
         return BY_NAME[name]
     close = difflib.get_close_matches(name, BY_NAME, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
+    suggestion = f"did you mean {close[0]}? " if close else ""
     raise RunError(
-        f"{name!r} is no change that can be predicted.",
+        f"There is no change {name!r}.",
         why=f"the changes are: {', '.join(BY_NAME)}",
-        fix=f"{meant}%gpuwhatif --help explains each",
+        fix=f"{suggestion}%gpuwhatif --help describes each change",
     )
 
 
-def _value(rewrite: Rewrite, given: str | None) -> Value:
-    if given is None:
+def _value(rewrite: Rewrite, typed: str | None) -> Value:
+    if typed is None:
         if rewrite.usual is None:
-            raise RunError(f"{rewrite.name} needs a value.", why=f"it takes {rewrite.takes}", fix=f"{rewrite.name}=...")
+            raise RunError(
+                f"{rewrite.name} needs a value.", why=f"the value is {rewrite.takes}", fix=f"write {rewrite.name}=..."
+            )
         return rewrite.usual
     if rewrite.parse is None:
-        raise RunError(f"{rewrite.name} takes no value.", why=f"{given!r} was given", fix=f"write {rewrite.name} alone")
+        raise RunError(
+            f"{rewrite.name} takes no value.", why=f"it was set to {typed!r}", fix=f"write {rewrite.name} alone"
+        )
     try:
-        return rewrite.parse(given)
+        return rewrite.parse(typed)
     except ValueError as error:
-        raise RunError(f"{rewrite.name}={given} cannot be.", why=str(error), fix=f"give it {rewrite.takes}") from error
+        raise RunError(f"Invalid value: {rewrite.name}={typed}.", why=str(error), fix=f"use {rewrite.takes}") from error

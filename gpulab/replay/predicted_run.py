@@ -1,9 +1,8 @@
-"""The run that a replay predicts: the recorded events at their predicted times, for every view that shows a run.
+"""Build the run that a replay predicts: the recorded events at their predicted times, for every view of a run.
 
-Host events keep their order. A moment inside a call lies in the same proportion of the predicted call; a moment
-between two calls is as late after the first as the host work until then takes now, part by part of the ledger. Device
-work begins and ends as the replay says; what a change takes away is not there. Sensors and memory are not predicted,
-so a predicted run has none.
+Host events keep their order. A time inside a call maps to the same fraction of the predicted call. A time between two
+calls keeps its distance from the first, scaled with the host work of each ledger part. Device work starts and ends as
+replayed; removed work is absent. A predicted run has no sensor and memory readings, because these are not predicted.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ from gpulab.tables import EVENTS, MARKS, SIDE_TABLES, STALLS, MarkKind
 
 
 def emitted(timed: Timed, between_ns: tuple[float, float] | None = None) -> Run:
-    """The run as these times have it; `between_ns`: only the events that reach into this stretch of it."""
+    """Return the predicted run; `between_ns` keeps only the events that overlap this interval of predicted time."""
     run = timed.graph.run
-    moved = _clock(timed)
-    events, kept = _events(timed, moved, _reaching(timed, between_ns))
-    marks = _device_marks(timed) if device_paces(timed) else _marks(run, moved)
+    to_predicted = _clock(timed)
+    events, remaining = _events(timed, to_predicted, _events_in_interval(timed, between_ns))
+    marks = _device_marks(timed) if device_paces(timed) else _marks(run, to_predicted)
     until_ns = int((events["start_ns"] + events["dur_ns"]).max(initial=0))
-    beside = _beside(run, kept)
+    side_rows = _side_rows(run, remaining)
     return Run(
         name=f"{run.name} predicted",
         source=Source(how="predicted", device=run.source.device, date=run.source.date, of=run.source.how),
         machine=run.machine,
         span_ns=max(until_ns, int(marks["end_ns"].max(initial=0))),
         rank=run.rank,
-        recording=_recording(run.recording, moved, until_ns),
+        recording=_recording(run.recording, to_predicted, until_ns),
         loaders=run.loaders,
         models=run.models,
         optimizers=run.optimizers,
@@ -46,12 +45,12 @@ def emitted(timed: Timed, between_ns: tuple[float, float] | None = None) -> Run:
         main_thread=run.main_thread,
         facts=run.facts,
         event_rows=events,
-        grid_rows=beside["grid_rows"],
-        shape_rows=beside["shape_rows"],
-        collective_rows=beside["collective_rows"],
-        wait_rows=beside["wait_rows"],
+        grid_rows=side_rows["grid_rows"],
+        shape_rows=side_rows["shape_rows"],
+        collective_rows=side_rows["collective_rows"],
+        wait_rows=side_rows["wait_rows"],
         mark_rows=marks,
-        stall_rows=_stalls(run, moved),
+        stall_rows=_stalls(run, to_predicted),
     )
 
 
@@ -59,159 +58,167 @@ Clock = Callable[[Ints], Ints]
 
 
 @dataclass(frozen=True, eq=False)
-class _Track:
-    """The host's track in both times."""
+class _HostTimes:
+    """The host track in recorded and in predicted time."""
 
-    at: Floats  # where each stop began in the recording
-    until: Floats  # and ended
-    begins: Floats  # where it begins now
+    at: Floats  # recorded start of each host node
+    until: Floats  # recorded end
+    begins: Floats  # predicted start
     ends: Floats
-    # When the host was in a part, and how much longer that takes now; not of parts that take as long as they did.
+    # For each part whose duration changes: when the host was in it, and the relative change before each node.
     parts: tuple[tuple[Coverage, Floats], ...]
 
-    def told(self, moments: Floats) -> Floats:
-        """Where these moments of the recording, in order of time, lie now."""
+    def predicted_times(self, times: Floats) -> Floats:
+        """Map these recorded times, in ascending order, to predicted times."""
         last = len(self.at) - 1
-        place = np.searchsorted(self.at, moments, side="right") - 1
-        stop = np.maximum(place, 0)
-        dur = self.until[stop] - self.at[stop]
-        inside = moments < self.until[stop]
-        share = np.divide(moments - self.at[stop], dur, out=np.zeros(len(moments)), where=dur > 0)
-        within = self.begins[stop] + share * (self.ends[stop] - self.begins[stop])
-        following = np.minimum(stop + 1, last)
-        since = moments - self.until[stop]
+        position = np.searchsorted(self.at, times, side="right") - 1
+        node = np.maximum(position, 0)
+        dur = self.until[node] - self.at[node]
+        inside_call = times < self.until[node]
+        fraction = np.divide(times - self.at[node], dur, out=np.zeros(len(times)), where=dur > 0)
+        time_in_call = self.begins[node] + fraction * (self.ends[node] - self.begins[node])
+        following = np.minimum(node + 1, last)
+        elapsed = times - self.until[node]
         for coverage, longer in self.parts:
-            done = coverage.until(self.until.astype(np.int64))[stop]
-            since += longer[following] * np.maximum(coverage.until(moments.astype(np.int64)) - done, 0)
-        between = np.minimum(self.ends[stop] + since, np.where(stop < last, self.begins[following], np.inf))
-        after = np.where(stop < last, between, self.ends[last] + moments - self.until[last])
-        now = np.where(inside, within, after)
-        now = np.where(place < 0, moments + self.begins[0] - self.at[0], now)
-        return np.maximum.accumulate(now) if len(now) else now
+            elapsed_before = coverage.until(self.until.astype(np.int64))[node]
+            elapsed += longer[following] * np.maximum(coverage.until(times.astype(np.int64)) - elapsed_before, 0)
+        time_between = np.minimum(self.ends[node] + elapsed, np.where(node < last, self.begins[following], np.inf))
+        time_after = np.where(node < last, time_between, self.ends[last] + times - self.until[last])
+        predicted = np.where(inside_call, time_in_call, time_after)
+        predicted = np.where(position < 0, times + self.begins[0] - self.at[0], predicted)
+        return np.maximum.accumulate(predicted) if len(predicted) else predicted
 
 
 def _clock(timed: Timed) -> Clock:
-    """From a moment of the recording to the same moment now."""
+    """Return the function that maps recorded times to predicted times."""
     graph, host = timed.graph, timed.graph.host
     last = int(host.event[-1])
-    ended = host.at_ns[-1] + (float(graph.run.event_rows["dur_ns"][last]) if last >= 0 else 0.0)
-    until = np.append(host.from_ns[1:], ended)
+    last_end = host.start_ns[-1] + (float(graph.run.event_rows["dur_ns"][last]) if last >= 0 else 0.0)
+    ends = np.append(host.previous_end_ns[1:], last_end)
     parts = []
     for part, spans in graph.part_spans.items():
         coverage = Coverage.of(spans)
-        was = coverage.within(host.from_ns.astype(np.int64), host.at_ns.astype(np.int64)).astype(float)
-        longer = np.divide(host.before_ns[part], was, out=np.ones(len(was)), where=was > 0) - 1
+        recorded_ns = coverage.within(host.previous_end_ns.astype(np.int64), host.start_ns.astype(np.int64)).astype(
+            float
+        )
+        longer = np.divide(host.before_ns[part], recorded_ns, out=np.ones(len(recorded_ns)), where=recorded_ns > 0) - 1
         if longer.any():
             parts.append((coverage, longer))
-    track = _Track(host.at_ns, until, timed.begins_ns, timed.ends_ns, tuple(parts))
+    track = _HostTimes(host.start_ns, ends, timed.begins_ns, timed.ends_ns, tuple(parts))
 
-    def moved(moments: Ints) -> Ints:
-        each, place = np.unique(np.asarray(moments, np.int64), return_inverse=True)
-        now: Ints = np.maximum(np.rint(track.told(each.astype(float))), 0).astype(np.int64)
-        return now[place]
+    def to_predicted(times: Ints) -> Ints:
+        unique_times, inverse = np.unique(np.asarray(times, np.int64), return_inverse=True)
+        predicted: Ints = np.maximum(np.rint(track.predicted_times(unique_times.astype(float))), 0).astype(np.int64)
+        return predicted[inverse]
 
-    return moved
+    return to_predicted
 
 
-def _reaching(timed: Timed, between_ns: tuple[float, float] | None) -> Mask:
-    """The recorded events that reach into a stretch of the predicted time."""
+def _events_in_interval(timed: Timed, between_ns: tuple[float, float] | None) -> Mask:
+    """Mask of the recorded events that overlap an interval of predicted time."""
     host, device, rows = timed.graph.host, timed.graph.device, timed.graph.run.event_rows
     if between_ns is None:
         return np.ones(len(rows), bool)
-    begin, end = between_ns
-    first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.ends_ns), begin)) - 1)
+    start, end = between_ns
+    first = max(0, int(np.searchsorted(np.maximum.accumulate(timed.ends_ns), start)) - 1)
     last = int(np.searchsorted(np.maximum.accumulate(timed.begins_ns), end, side="right"))
-    until = host.at_ns[last] if last < len(host) else np.inf
-    kept: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.from_ns[first])
-    kept[device.event] = (timed.device_start_ns <= end) & (timed.device_end_ns >= begin)
-    return kept
+    until = host.start_ns[last] if last < len(host) else np.inf
+    remaining: Mask = (rows["start_ns"] <= until) & (rows["start_ns"] + rows["dur_ns"] >= host.previous_end_ns[first])
+    remaining[device.event] = (timed.device_start_ns <= end) & (timed.device_end_ns >= start)
+    return remaining
 
 
-def _events(timed: Timed, moved: Clock, kept: Mask) -> tuple[Rows, Mask]:
-    """Of these events what is left, at their times now, in their order, and which of the recorded ones they are."""
+def _events(timed: Timed, to_predicted: Clock, remaining: Mask) -> tuple[Rows, Mask]:
+    """Return the remaining events at their predicted times, in recorded order, and the mask of those that remain."""
     device, rows = timed.graph.device, timed.graph.run.event_rows
-    kept = kept.copy()
-    gone = (device.dur_ns <= 0) & (rows["dur_ns"][device.event] > 0)
-    if (device.dur_ns > 0).any():  # else the device takes no time for any of it: it is still there
-        kept[device.event[gone]] = False
-    kept[_calls_not_made(timed, kept)] = False
-    picked = np.flatnonzero(kept)
-    start = rows["start_ns"][picked]
-    both = moved(np.concatenate([start, start + rows["dur_ns"][picked]]))
-    opens, closes = both[: len(start)], both[len(start) :]
-    place = np.cumsum(kept) - 1
-    mine = kept[device.event]
-    opens[place[device.event[mine]]] = np.maximum(np.rint(timed.device_start_ns[mine]), 0)
-    closes[place[device.event[mine]]] = np.maximum(np.rint(timed.device_end_ns[mine]), 0)
-    columns: dict[str, Any] = {**rows.where(picked).columns}
-    columns |= {"start_ns": opens, "dur_ns": np.maximum(closes - opens, 0)}
-    return EVENTS.rows(columns), kept
+    remaining = remaining.copy()
+    removed = (device.dur_ns <= 0) & (rows["dur_ns"][device.event] > 0)
+    if (device.dur_ns > 0).any():  # otherwise no device work takes time, and all of it remains
+        remaining[device.event[removed]] = False
+    remaining[_removed_calls(timed, remaining)] = False
+    rows_left = np.flatnonzero(remaining)
+    start = rows["start_ns"][rows_left]
+    times = to_predicted(np.concatenate([start, start + rows["dur_ns"][rows_left]]))
+    starts, ends = times[: len(start)], times[len(start) :]
+    new_row = np.cumsum(remaining) - 1
+    remaining_ops = remaining[device.event]
+    starts[new_row[device.event[remaining_ops]]] = np.maximum(np.rint(timed.device_start_ns[remaining_ops]), 0)
+    ends[new_row[device.event[remaining_ops]]] = np.maximum(np.rint(timed.device_end_ns[remaining_ops]), 0)
+    columns: dict[str, Any] = {**rows.where(rows_left).columns}
+    columns |= {"start_ns": starts, "dur_ns": np.maximum(ends - starts, 0)}
+    return EVENTS.rows(columns), remaining
 
 
-def _calls_not_made(timed: Timed, kept: Mask) -> Ints:
-    """Calls that waited, copied or allocated, cost nothing any more, and have nothing to do."""
+def _removed_calls(timed: Timed, remaining: Mask) -> Ints:
+    """Events of calls that waited, copied or allocated, but now cost nothing and launch nothing."""
     graph, host = timed.graph, timed.graph.host
-    calls = np.isin(host.stop, (Stop.SYNC, Stop.COPY_CALL, Stop.ALLOC)) & (host.event >= 0)
-    calls &= (timed.ends_ns - timed.begins_ns < 1.0) & (host.own_ns <= 0)
+    calls = np.isin(host.kind, (Stop.SYNC, Stop.COPY_CALL, Stop.ALLOC)) & (host.event >= 0)
+    calls &= (timed.ends_ns - timed.begins_ns < 1.0) & (host.call_ns <= 0)
     busy = np.zeros(len(host) + 1, bool)
-    busy[graph.device.call[kept[graph.device.event]]] = True
+    busy[graph.device.call[remaining[graph.device.event]]] = True
     calls &= ~busy[:-1]
     calls &= graph.run.event_rows["dur_ns"][np.maximum(host.event, 0)] > 0
     return host.event[calls]
 
 
-def _beside(run: Run, kept: Mask) -> dict[str, Rows]:
-    """What side tables say of the events that are left."""
-    place = np.cumsum(kept) - 1
-    told = {}
+def _side_rows(run: Run, remaining: Mask) -> dict[str, Rows]:
+    """Rows of the side tables for the remaining events."""
+    new_row = np.cumsum(remaining) - 1
+    side_rows = {}
     for name, table in TRACED.items():
         if table not in SIDE_TABLES:
             continue
         rows: Rows = getattr(run, name)
-        left = rows.where(np.flatnonzero(kept[rows["event"]]))
-        told[name] = table.rows({**left.columns, "event": place[left["event"]]})
-    return told
+        rows_left = rows.where(np.flatnonzero(remaining[rows["event"]]))
+        side_rows[name] = table.rows({**rows_left.columns, "event": new_row[rows_left["event"]]})
+    return side_rows
 
 
-def _marks(run: Run, moved: Clock) -> Rows:
-    """Marks of the recorded part, and the next of each kind, which ends its last step; others are not predicted."""
+def _marks(run: Run, to_predicted: Clock) -> Rows:
+    """Marks of the recorded part, and the next mark of each kind, which ends its last step; later ones are unknown."""
     rows = run.mark_rows
-    kept = np.zeros(len(rows), bool)
+    selected = np.zeros(len(rows), bool)
     kinds = rows["kind"].astype(np.int64) * (1 << 20) + rows["loader"]
     for kind in np.unique(kinds):
-        mine = np.flatnonzero(kinds == kind)
+        of_kind = np.flatnonzero(kinds == kind)
         for start, end in run.recording.windows_ns:
-            first, last = np.searchsorted(rows["start_ns"][mine], (start, end + 1))
-            kept[mine[first : last + 1]] = True
-    left = rows.where(np.flatnonzero(kept))
-    return MARKS.rows({**left.columns, "start_ns": moved(left["start_ns"]), "end_ns": moved(left["end_ns"])})
+            first, last = np.searchsorted(rows["start_ns"][of_kind], (start, end + 1))
+            selected[of_kind[first : last + 1]] = True
+    rows_left = rows.where(np.flatnonzero(selected))
+    return MARKS.rows(
+        {
+            **rows_left.columns,
+            "start_ns": to_predicted(rows_left["start_ns"]),
+            "end_ns": to_predicted(rows_left["end_ns"]),
+        }
+    )
 
 
 def _device_marks(timed: Timed) -> Rows:
-    """Where the device sets the pace, a step ends when the work called for in it does, whatever the host has begun."""
+    """Step marks for a device-bound run: a step ends when the device work launched in it ends."""
     graph = timed.graph
-    marks = np.flatnonzero(graph.host.stop == Stop.MARK)
-    reach = np.maximum.accumulate(np.where(graph.device.call >= 0, timed.device_end_ns, NEVER))
-    called = graph.host.first[marks]
-    at = np.where(called > 0, reach[np.maximum(called - 1, 0)], NEVER)
+    marks = np.flatnonzero(graph.host.kind == Stop.MARK)
+    latest_end = np.maximum.accumulate(np.where(graph.device.call >= 0, timed.device_end_ns, NEVER))
+    first_op = graph.host.first_op[marks]
+    at = np.where(first_op > 0, latest_end[np.maximum(first_op - 1, 0)], NEVER)
     at = np.unique(np.rint(np.where(at > NEVER / 2, at, timed.begins_ns[marks])).astype(np.int64))
     columns: Mapping[str, Any] = {column.name: np.full(len(at), -1) for column in MARKS.columns}
     kinds = np.full(len(at), int(MarkKind.USER))
     return MARKS.rows({**columns, "kind": kinds, "start_ns": at, "end_ns": at, "yielded": np.zeros(len(at), bool)})
 
 
-def _stalls(run: Run, moved: Clock) -> Rows:
+def _stalls(run: Run, to_predicted: Clock) -> Rows:
     rows = run.stall_rows
-    start, end = moved(rows["start_ns"]), moved(rows["start_ns"] + rows["dur_ns"])
+    start, end = to_predicted(rows["start_ns"]), to_predicted(rows["start_ns"] + rows["dur_ns"])
     return STALLS.rows({**rows.columns, "start_ns": start, "dur_ns": end - start})
 
 
-def _recording(recording: Recording, moved: Clock, until_ns: int) -> Recording:
-    def each(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-        now = moved(np.array(spans, np.int64).reshape(-1)).reshape(-1, 2).tolist()
-        return tuple((start, end) for start, end in now)
+def _recording(recording: Recording, to_predicted: Clock, until_ns: int) -> Recording:
+    def map_spans(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        predicted = to_predicted(np.array(spans, np.int64).reshape(-1)).reshape(-1, 2).tolist()
+        return tuple((start, end) for start, end in predicted)
 
-    windows = each(recording.windows_ns)
-    if windows:  # work of the device may end after the host's part of the recording
+    windows = map_spans(recording.windows_ns)
+    if windows:  # device work may end after the host's part of the recording
         windows = (*windows[:-1], (windows[-1][0], max(windows[-1][1], until_ns)))
-    return replace(recording, windows_ns=windows, pauses_ns=each(recording.pauses_ns), left_out=(), lost={})
+    return replace(recording, windows_ns=windows, pauses_ns=map_spans(recording.pauses_ns), left_out=(), lost={})

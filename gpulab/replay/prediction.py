@@ -1,4 +1,4 @@
-"""What a step would be with something changed: a middle, a range and a bound, by replaying the changes together."""
+"""Predict the step time with several changes: a likely value, a range and a bound, by replaying them together."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from gpulab.replay.rewrite import GRADES, MIDDLE, Chosen, Draw
 from gpulab.replay.sweep import Timed, swept
 from gpulab.run import Run
 
-FAVOURABLE = Draw(otherwise=0.0)  # every unknown at its best
-SAMPLES = 100  # enough that the 10 % and 90 % points move by a few per cent of the range from one set to the next
+FAVOURABLE = Draw(otherwise=0.0)  # every unknown at its best value
+SAMPLES = 100  # enough that the 10th and 90th percentile vary by a few per cent of the range between sets of draws
 LEAST_SAMPLES = 12
-# On a CPU what is left of a step is faster alone, without cold caches and sleeping threads after each wait; or slower,
-# where it shares memory with what was moved beside it: by so much of the share that was taken away.
+# On a CPU the rest of a step may run faster alone, without cold caches and sleeping threads after each wait; or slower,
+# if it shares memory with work that now runs in parallel. Range, as a fraction of the removed share of the step.
 WARMER = (0.65, -0.35)
-NOISE_GPU, NOISE_CPU = 0.01, 0.06  # of a step: how much the same loop run again differs, on a machine with other users
+NOISE_GPU, NOISE_CPU = 0.01, 0.06  # of a step: variation between runs of the same loop on a shared machine
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A run made ready for what-ifs: its graph, calibrated, and how far that may be trusted."""
+    """A run prepared for predictions: its calibrated graph, and the quality of its replay."""
 
     base: Calibrated
     quality: Quality
 
     @property
     def graph(self) -> Graph:
-        """The graph of the un-profiled step."""
+        """Graph of the un-profiled step."""
         return self.base.graph
 
     @property
     def step_ns(self) -> int:
-        """The step that predictions start from."""
+        """The step time that predictions start from."""
         return self.graph.steps.step_ns or round(self.timed.step_ns)
 
     @cached_property
     def timed(self) -> Timed:
-        """The step as it is, replayed."""
+        """The unchanged step, replayed."""
         return swept(self.graph)
 
     @cached_property
     def by_calling(self) -> tuple[Floats, Floats]:
-        """The step as it is where calls cost this share of what was recorded: shares, and ns of a replay."""
+        """The unchanged step as a function of the real share of call cost: shares, and replayed ns."""
         shares = np.linspace(*UNKNOWN, 5)
         return shares, np.array([swept(with_calling(self.graph, share)).step_ns for share in shares])
 
     def scaled_ns(self, replayed_ns: float, draw: Draw) -> float:
-        """A step of a replay on the scale of the un-profiled step."""
+        """Convert a replayed step time to the scale of the un-profiled step."""
         start_ns = self.timed.step_ns
         if not self.base.known:
             start_ns = float(np.interp(draw.between("calling", *UNKNOWN), *self.by_calling))
@@ -69,86 +69,87 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prediction:
-    """The typical step with the rewrites made together: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
+    """The typical step with all rewrites applied: `floor_ns <= best_ns <= likely_ns <= worst_ns`."""
 
     scene: Scene
     chosen: tuple[Chosen, ...]
-    step_ns: int  # as it is
+    step_ns: int  # without the changes
     likely_ns: int
-    best_ns: int  # 10 % of what is possible is better
-    worst_ns: int  # and 10 % worse; it may be longer than the step is now
-    floor_ns: int  # no way of doing this can be better
-    grade: str  # the weakest of its rewrites
-    samples: int  # draws of the unknowns that the range rests on
-    limit: str | None  # what else than host and device limits: "the workers", "the cores"
-    learned: int = 0  # earlier predictions of this kind that were measured on this machine
-    work: float = 1.0  # by how much more a step then does: four times the batch is 4
-    timed: Timed  # the middle of everything, replayed
+    best_ns: int  # the 10th percentile of the possible values
+    worst_ns: int  # the 90th percentile; it may be longer than `step_ns`
+    floor_ns: int  # lower bound for any implementation of these changes
+    grade: str  # the worst grade of its rewrites
+    samples: int  # number of draws of the unknowns behind the range
+    limit: str | None  # what limits the step if not host or device: "the workers", "the cores"
+    learned: int = 0  # number of earlier predictions of this kind measured on this machine
+    work: float = 1.0  # samples per step relative to now: 4 for four times the batch
+    timed: Timed  # replay with all unknowns in the middle
 
     @property
     def run(self) -> Run:
-        """The run it is about."""
+        """The run that the prediction is about."""
         return self.scene.graph.run
 
     @property
     def speedup(self) -> float:
-        """How much faster the same work is done: step time as it is over the likely one, times the work of a step."""
+        """Speed-up for the same work: present step time over the likely one, times the change in samples per step."""
         return self.work * self.step_ns / self.likely_ns
 
     @property
     def bound(self) -> float:
-        """The speed-up that nothing done this way can exceed."""
+        """Upper bound of the speed-up."""
         return self.work * self.step_ns / self.floor_ns
 
     @property
     def floor_means(self) -> str:
         """What the bound assumes, as the subject of "gives at most"."""
         means = [each.rewrite.ceiling_means for each in self.chosen]
-        return means[0] if len(means) == 1 else "even all of it at no cost"
+        return means[0] if len(means) == 1 else "all changes together at no cost"
 
 
 def scene(run: Run, steps: Steps, ledger: Ledger) -> Scene:
-    """Make a run ready for what-ifs; its quality says whether it may be asked."""
+    """Prepare a run for predictions; the `quality` of the result says whether to trust them."""
     graph = graph_of(run, steps, ledger)
     return Scene(calibrated(graph, feeding(run, steps, ledger)), quality(graph))
 
 
 def untold(ready: Scene, chosen: Sequence[Chosen]) -> str | None:
-    """Why these rewrites cannot be predicted from this run; None where they can."""
+    """Return why these rewrites cannot be predicted from this run; None if they can."""
     if ready.quality.refusal is not None:
         return ready.quality.refusal
     graph = ready.graph
-    for number, each in enumerate(chosen):
-        why = each.rewrite.lacking(graph, each.value)
-        if why is not None:
-            return f"{each}: {why}" if len(chosen) > 1 else why
-        if number + 1 < len(chosen):
-            graph = each.rewrite.edit(graph, each.value, MIDDLE)  # on another GPU, another precision may be had
+    for position, change in enumerate(chosen):
+        reason = change.rewrite.lacking(graph, change.value)
+        if reason is not None:
+            return f"{change}: {reason}" if len(chosen) > 1 else reason
+        if position + 1 < len(chosen):
+            graph = change.rewrite.edit(graph, change.value, MIDDLE)  # another GPU may support another precision
     return None
 
 
 def predict(
     ready: Scene, chosen: Sequence[Chosen], *, samples: int = SAMPLES, history: History = NO_HISTORY
 ) -> Prediction:
-    """Replay the run with these rewrites. Raises RunError where the replay is not to be trusted, or one cannot be told.
+    """Replay the run with these rewrites.
 
-    The order of `chosen` does not matter: rewrites are made in the order of the catalogue.
+    The order of `chosen` does not matter: rewrites are applied in catalogue order. Raises RunError if the replay cannot
+    be trusted, or if a rewrite cannot be predicted from this run.
     """
-    _checked(ready, chosen)
+    _check(ready, chosen)
     middle = swept(edited(ready, chosen, MIDDLE))
     likely_ns = warmed(ready, chosen, ready.scaled_ns(middle.step_ns, MIDDLE), MIDDLE)
-    drawn = _drawn_ns(ready, chosen, draws_of(samples)) if chosen else [likely_ns]
+    drawn_ns = _drawn_ns(ready, chosen, draws_of(samples)) if chosen else [likely_ns]
     ceiling = edited(ready, (), FAVOURABLE)
-    for each in chosen:
-        ceiling = each.rewrite.ceiling(ceiling, each.value)
+    for change in chosen:
+        ceiling = change.rewrite.ceiling(ceiling, change.value)
     floor_ns = warmed(ready, chosen, ready.scaled_ns(swept(ceiling).step_ns, FAVOURABLE), FAVOURABLE)
-    low, high = np.percentile(drawn, (10, 90)) if len(drawn) > 2 else (min(drawn), max(drawn))
-    grade = max((each.rewrite.grade for each in chosen), default="A")
-    learned = history.of("+".join(sorted(each.rewrite.name for each in chosen)))
+    low, high = np.percentile(drawn_ns, (10, 90)) if len(drawn_ns) > 2 else (min(drawn_ns), max(drawn_ns))
+    grade = max((change.rewrite.grade for change in chosen), default="A")
+    learned = history.of("+".join(sorted(change.rewrite.name for change in chosen)))
     likely_ns = max(likely_ns, floor_ns)
     best, worst = _range(ready, likely_ns, (float(low), float(high)), grade, learned.spread)
-    own, limits = middle.own_ns, middle.graph.limits_ns
-    limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > own else None
+    host_device_ns, limits = middle.own_ns, middle.graph.limits_ns
+    limit = max(limits, key=lambda name: limits[name]) if limits and max(limits.values()) > host_device_ns else None
     return Prediction(
         scene=ready,
         chosen=tuple(chosen),
@@ -158,47 +159,49 @@ def predict(
         worst_ns=max(1, round(max(worst, likely_ns))),
         floor_ns=max(1, round(min(floor_ns, likely_ns))),
         grade=grade,
-        samples=len(drawn),
+        samples=len(drawn_ns),
         limit=limit,
         learned=learned.count,
-        work=float(np.prod([each.rewrite.work(ready.graph, each.value) for each in chosen if each.rewrite.work])),
+        work=float(
+            np.prod([change.rewrite.work(ready.graph, change.value) for change in chosen if change.rewrite.work])
+        ),
         timed=middle,
     )
 
 
-def _checked(ready: Scene, chosen: Sequence[Chosen]) -> None:
-    """Raise RunError where the replay is not to be trusted, or a rewrite cannot be told."""
+def _check(ready: Scene, chosen: Sequence[Chosen]) -> None:
+    """Raise RunError if the replay cannot be trusted, or if a rewrite cannot be predicted from this run."""
     if ready.quality.refusal is not None:
         raise RunError("Nothing can be predicted from this run.", why=ready.quality.refusal, fix=ready.quality.fix)
-    why = untold(ready, chosen)
-    if why is not None:
-        what = f"{', '.join(map(str, chosen))} cannot be predicted from this run."
-        raise RunError(what, why=why, fix="leave it out, or record a run that has it")
+    reason = untold(ready, chosen)
+    if reason is not None:
+        problem = f"{', '.join(map(str, chosen))} cannot be predicted from this run."
+        raise RunError(problem, why=reason, fix="leave this change out, or record a run to which it applies")
 
 
 def draws_of(samples: int) -> tuple[Draw, ...]:
-    """So many draws of the unknowns; of fewer than a dozen the ends would be chance, so then it is the ends alone."""
+    """Return this many random draws of the unknowns; below a dozen, only the two ends, as random ends are noise."""
     if samples < LEAST_SAMPLES:
         return Draw(otherwise=0.1), Draw(otherwise=0.9)
     return tuple(Draw(seed=number) for number in range(samples))
 
 
 def edited(ready: Scene, chosen: Sequence[Chosen], draw: Draw) -> Graph:
-    """The graph with the rewrites made, in the order given."""
+    """Return the graph with the rewrites applied, in the given order."""
     graph = ready.graph
     if not ready.base.known:
         graph = with_calling(graph, draw.between("calling", *UNKNOWN))
-    for each in chosen:
-        graph = each.rewrite.edit(graph, each.value, draw)
+    for change in chosen:
+        graph = change.rewrite.edit(graph, change.value, draw)
     return graph
 
 
-def warmed(ready: Scene, chosen: Sequence[Chosen], left_ns: float, draw: Draw) -> float:
-    """On a CPU, what is left of a step may be faster alone: no cold caches and sleeping threads after each wait."""
-    calmer = any(each.rewrite.calms for each in chosen)
-    if ready.graph.on_gpu or left_ns >= ready.step_ns or not calmer:
-        return left_ns
-    return left_ns * (1 - draw.between("warmer", *WARMER) * (1 - left_ns / ready.step_ns))
+def warmed(ready: Scene, chosen: Sequence[Chosen], remaining_ns: float, draw: Draw) -> float:
+    """Adjust the rest of a step on a CPU: alone, it may run faster, without cold caches and sleeping threads."""
+    removes_waits = any(each.rewrite.calms for each in chosen)
+    if ready.graph.on_gpu or remaining_ns >= ready.step_ns or not removes_waits:
+        return remaining_ns
+    return remaining_ns * (1 - draw.between("warmer", *WARMER) * (1 - remaining_ns / ready.step_ns))
 
 
 def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draws: Sequence[Draw]) -> list[float]:
@@ -207,13 +210,13 @@ def _drawn_ns(ready: Scene, chosen: Sequence[Chosen], draws: Sequence[Draw]) -> 
 
 
 def _range(
-    ready: Scene, likely_ns: float, drawn: tuple[float, float], grade: str, spread: float
+    ready: Scene, likely_ns: float, drawn_range: tuple[float, float], grade: str, spread: float
 ) -> tuple[float, float]:
-    """The drawn range, at least as wide as the grade and the past say, and wider by what the replay does not tell."""
-    # Off by a share of what goes; where nearly all goes, by no more than twice that share of what stays.
-    doubtful = min(abs(ready.step_ns - likely_ns), 2 * likely_ns)
-    least = GRADES[grade][1] * doubtful + (NOISE_GPU if ready.graph.on_gpu else NOISE_CPU) * likely_ns
+    """Widen the drawn range to the minimum that grade and past errors require, and by the errors of the replay."""
+    # The error is a fraction of the saving, but at most that fraction of twice the remaining time.
+    uncertain_ns = min(abs(ready.step_ns - likely_ns), 2 * likely_ns)
+    min_half_width = GRADES[grade][1] * uncertain_ns + (NOISE_GPU if ready.graph.on_gpu else NOISE_CPU) * likely_ns
     widening = ready.quality.widening
-    below = max((likely_ns - drawn[0]) * widening, least, spread * likely_ns)
-    above = max((drawn[1] - likely_ns) * widening, least, spread * likely_ns)
+    below = max((likely_ns - drawn_range[0]) * widening, min_half_width, spread * likely_ns)
+    above = max((drawn_range[1] - likely_ns) * widening, min_half_width, spread * likely_ns)
     return likely_ns - below, likely_ns + above

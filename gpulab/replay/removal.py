@@ -1,4 +1,4 @@
-"""What was done in some spans taken away, wholly or in part: the effect of a fix that is no rewrite of its own."""
+"""A change that removes work inside given spans: the effect of a fix that has no rewrite."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from gpulab.replay.rewrites.engine.cache import once
 def without(
     name: str, spans: Spans, realised: tuple[float, float, float], *, cut: float = 1.0, device_only: bool = False
 ) -> Chosen:
-    """Take away what host and device did inside these spans; who waited for it waits no longer.
+    """Return a change that removes what host and device did inside these spans; waits for that work end earlier.
 
-    `realised`: how much of it a fix takes away, 0-1: at the least, at the most, and what no way of doing it exceeds.
-    `cut`: the share of the spans' time that is the cause's, where it is not all. `device_only`: the host's work at the
-    same time is another's.
+    `realised`: the share (0-1) of the spans that a fix removes: at least, at most, and the upper bound for any fix.
+    `cut`: the share of the spans' time that belongs to the cause. `device_only`: keep the host's work.
     """
 
     @once
     def inside(graph: Graph) -> Inside:
-        return _inside(graph, spans, device_only)
+        return _shares_inside(graph, spans, device_only)
 
-    def left(graph: Graph, share: float) -> Graph:
-        return _left(graph, inside(graph), 1 - cut * share)
+    def remaining(graph: Graph, share: float) -> Graph:
+        return _scaled(graph, inside(graph), 1 - cut * share)
 
     def edit(graph: Graph, value: Value, draw: Draw) -> Graph:
-        """What lay inside the spans takes less time, or none; the rest stays as it is."""
-        return left(graph, draw.between(name, realised[1], realised[0]))
+        """Work inside the spans takes less time, or none; everything else stays as it is."""
+        return remaining(graph, draw.between(name, realised[1], realised[0]))
 
     return Chosen(
         Rewrite(
             name=name,
             edit=edit,
-            ceiling=lambda graph, value: left(graph, realised[2]),
+            ceiling=lambda graph, value: remaining(graph, realised[2]),
             grade="A",
-            about="work taken away",
-            ceiling_means="even removing it wholly",
+            about="work removed",
+            ceiling_means="removing all of it",
             lacking=lambda graph, value: None,
         ),
         True,
@@ -50,31 +49,31 @@ def without(
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """How much of everything lay inside some spans in the recording, 0-1; what is not to be touched is not there."""
+    """Share (0-1) of each device op, call and host work inside the spans; None or absent if it is not changed."""
 
     device: Floats
     own: Floats | None = None
     before: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def _inside(graph: Graph, spans: Spans, device_only: bool) -> Inside:
-    covered = Coverage.of(spans)
+def _shares_inside(graph: Graph, spans: Spans, device_only: bool) -> Inside:
+    coverage = Coverage.of(spans)
 
     def share(start_ns: Floats, length_ns: Floats) -> Floats:
         start = start_ns.astype(np.int64)
-        told: Floats = covered.within(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
-        return told.clip(max=1.0)
+        fractions: Floats = coverage.within(start, start + length_ns.astype(np.int64)) / length_ns.clip(min=1.0)
+        return fractions.clip(max=1.0)
 
-    device = _beyond(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
+    device = _extrapolated(graph, spans, share(graph.device.start_ns, graph.device.dur_ns))
     if device_only:
         return Inside(device)
-    return Inside(device, share(graph.host.at_ns, graph.host.own_ns), graph.within(spans))
+    return Inside(device, share(graph.host.start_ns, graph.host.call_ns), graph.within(spans))
 
 
-def _beyond(graph: Graph, spans: Spans, device: Floats) -> Floats:
-    """Work before the first span and after the last goes as work of its name does between them.
+def _extrapolated(graph: Graph, spans: Spans, device: Floats) -> Floats:
+    """Set the share of ops outside all spans to the mean of ops of the same name between the first span and the last.
 
-    The spans are of the steps that count; but a host that is steps ahead of its GPU waits for the work of earlier ones.
+    The spans cover the interior steps, but a host that runs ahead by some steps waits for the work of earlier ones.
     """
     if not len(spans.start_ns) or not len(device):
         return device
@@ -86,12 +85,12 @@ def _beyond(graph: Graph, spans: Spans, device: Floats) -> Floats:
     return np.where(beyond, usual[code], device)
 
 
-def _left(graph: Graph, inside: Inside, share: float) -> Graph:
-    """The graph with this share left of what was done inside the spans."""
-    gone = 1 - share
+def _scaled(graph: Graph, inside: Inside, share: float) -> Graph:
+    """Return the graph with this share left of the work inside the spans."""
+    removed = 1 - share
     if len(graph.device):
-        graph = graph.with_device(dur_ns=graph.device.dur_ns * (1 - gone * inside.device))
+        graph = graph.with_device(dur_ns=graph.device.dur_ns * (1 - removed * inside.device))
     if inside.own is None:
         return graph
-    graph = graph.scaled_before({part: 1 - gone * within for part, within in inside.before.items()})
-    return graph.with_host(own_ns=graph.host.own_ns * (1 - gone * inside.own))
+    graph = graph.scaled_before({part: 1 - removed * fraction for part, fraction in inside.before.items()})
+    return graph.with_host(call_ns=graph.host.call_ns * (1 - removed * inside.own))

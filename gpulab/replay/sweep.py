@@ -1,8 +1,8 @@
-"""One sweep in order of time: when everything begins and ends, given the costs in a graph.
+"""Compute the start and end of everything in a graph from its costs, in one sweep in order of time.
 
-The recorded order is a valid order of evaluation, as every wait points back in time; a rewrite changes costs and
-drops waits, never the order. A step of a run whose host runs ahead is as long as its device makes it in the end,
-although its marks lie closer together until the launch queue is full: the slower of the two paces is the step's.
+The recorded order is a valid order of evaluation, because every wait points back in time; a rewrite changes costs and
+removes waits, never the order. If the host runs ahead, the device determines the step time in the end, although the
+host's step marks are closer together until the launch queue is full. So the step time is the slower of the two.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ NEVER = -1e30
 
 @dataclass(frozen=True, eq=False)
 class Timed:
-    """When each stop and each piece of device work begins and ends."""
+    """Start and end of each host node and each device op."""
 
     graph: Graph
-    begins_ns: Floats  # of each stop
+    begins_ns: Floats  # of each host node
     ends_ns: Floats
     device_start_ns: Floats
     device_end_ns: Floats
 
     @property
     def host_steps_ns(self) -> Floats:
-        """How long each step is by its marks."""
-        lasted: Floats = self.ends_ns[self.graph.step_last] - self.ends_ns[self.graph.step_first]
-        return lasted
+        """Step times measured between the host's step marks."""
+        durations: Floats = self.ends_ns[self.graph.step_last] - self.ends_ns[self.graph.step_first]
+        return durations
 
     @property
     def device_steps_ns(self) -> Floats:
-        """How long each step is by the end of its last device work."""
+        """Step times measured between the ends of each step's last device op."""
         graph = self.graph
         if not len(self.device_end_ns):
             return np.zeros(len(graph.step_first))
         reach = np.maximum.accumulate(np.where(graph.device.call >= 0, self.device_end_ns, NEVER))
-        until, since = graph.host.first[graph.step_last], graph.host.first[graph.step_first]
+        until, since = graph.host.first_op[graph.step_last], graph.host.first_op[graph.step_first]
         ends: Floats = np.where(until > 0, reach[np.maximum(until - 1, 0)], NEVER)
         begins = np.where(since > 0, reach[np.maximum(since - 1, 0)], NEVER)
         begins = np.where(begins > NEVER / 2, begins, self.ends_ns[graph.step_first])
@@ -49,12 +49,12 @@ class Timed:
 
     @property
     def step_ns(self) -> float:
-        """The typical step."""
+        """Typical step time."""
         return max(self.own_ns, *self.graph.limits_ns.values(), 0.0)
 
     @property
     def own_ns(self) -> float:
-        """The typical step of host and device themselves, whatever else may limit."""
+        """Typical step time from host and device alone, without other limits such as workers."""
         graph = self.graph
         if graph.steps.found_by == "whole run":
             last = self.device_end_ns[graph.device.call >= 0].max(initial=NEVER)
@@ -64,18 +64,18 @@ class Timed:
 
 
 def typical(values_ns: Floats, burst: int) -> float:
-    """The median, of means over groups of `burst`."""
+    """Return the median of the means over groups of `burst` values."""
     return float(np.median(grouped(np.asarray(values_ns, np.float64), burst)))
 
 
 def host_step_ns(graph: Graph, before_ns: Floats) -> float:
-    """Of some host work before each stop, how much a typical step has."""
+    """Return the part of a typical step that this host work takes, given per host node."""
     done = np.cumsum(before_ns)
     return typical(done[graph.step_last] - done[graph.step_first], graph.steps.burst)
 
 
 def device_step_ns(graph: Graph, work: Ints) -> float:
-    """Of some device work whose calls are known, how much time a typical step has."""
+    """Return the time per typical step of device ops whose launches are known."""
     step = graph.step_of[graph.device.call[work]]
     inside = step >= 0
     sums = np.zeros(len(graph.step_first))
@@ -84,31 +84,42 @@ def device_step_ns(graph: Graph, work: Ints) -> float:
 
 
 def swept(graph: Graph) -> Timed:
-    """Times of everything in a graph."""
+    """Return the times of everything in a graph."""
     host, device = graph.host, graph.device
     before = sum(host.before_ns.values(), np.zeros(len(host)))
     if len(device):
-        ends, starts, done = _in_turn(host, device, before)
+        ends, starts, done = _sweep(host, device, before)
     else:
-        ends = host.at_ns[0] + np.cumsum(before + host.own_ns)
+        ends = host.start_ns[0] + np.cumsum(before + host.call_ns)
         starts = done = np.empty(0)
-    begins = np.append(host.at_ns[:1], ends[:-1]) + before
+    begins = np.append(host.start_ns[:1], ends[:-1]) + before
     return Timed(graph, begins, ends, starts, done)
 
 
-def _in_turn(host: Host, device: Device, before: Floats) -> tuple[Floats, Floats, Floats]:
-    """The sweep itself: a loop over plain lists, as numpy's scalars are several times slower."""
+def _sweep(host: Host, device: Device, before: Floats) -> tuple[Floats, Floats, Floats]:
+    """Do the sweep: a loop over plain lists, because numpy scalars are several times slower."""
     fixed = device.call < 0
     done = np.where(fixed, device.end_ns, NEVER).tolist()
     starts = np.where(fixed, device.start_ns, NEVER).tolist()
-    columns = (before, host.own_ns, host.wait, host.wait_ns, host.room, host.room_ns, host.first[:-1], host.first[1:])
-    dur, latency, turn, lag = (
-        each.tolist() for each in (device.dur_ns, device.latency_ns, device.turn_ns, device.lag_ns)
+    columns = (
+        before,
+        host.call_ns,
+        host.awaited_op,
+        host.return_delay_ns,
+        host.queue_op,
+        host.queue_delay_ns,
+        host.first_op[:-1],
+        host.first_op[1:],
     )
-    earlier, other = device.before.tolist(), device.after.tolist()
-    ends, end = [], float(host.at_ns[0])
-    for gap, own, wait, wait_ns, room, room_ns, first, last in zip(*(each.tolist() for each in columns), strict=True):
-        begin = end + gap
+    dur, latency, turn, lag = (
+        each.tolist() for each in (device.dur_ns, device.latency_ns, device.gap_ns, device.awaited_delay_ns)
+    )
+    earlier, other = device.previous_op.tolist(), device.awaited_op.tolist()
+    ends, end = [], float(host.start_ns[0])
+    for work_before, own_ns, wait, wait_ns, queue_wait, queue_ns, first, last in zip(
+        *(each.tolist() for each in columns), strict=True
+    ):
+        begin = end + work_before
         for k in range(first, last):
             start = begin + latency[k]
             p = earlier[k]
@@ -123,13 +134,13 @@ def _in_turn(host: Host, device: Device, before: Floats) -> tuple[Floats, Floats
                     start = ready
             starts[k] = start
             done[k] = start + dur[k]
-        end = begin + own
+        end = begin + own_ns
         if wait >= 0:
             ready = done[wait] + wait_ns
             if ready > end:
                 end = ready
-        if room >= 0:
-            ready = done[room] + room_ns
+        if queue_wait >= 0:
+            ready = done[queue_wait] + queue_ns
             if ready > end:
                 end = ready
         ends.append(end)

@@ -1,12 +1,12 @@
-"""Small real data for the course: made here, the same every time, and kept in a cache folder.
+"""Small real data for the course: generated here, the same every time, and kept in a cache folder.
 
-    images    JPEG files of ten colours, as dear to decode as photographs
-    texts     token ids of documents, of log-normal lengths
+    images    JPEG files of ten colours, as expensive to decode as photographs
+    texts     token ids of documents with log-normal lengths
     tables    rows of numbers with a label that can be learnt
-    sounds    tones with noise, a class for each pitch
-    cache     the folder, and how much may lie in it
+    sounds    tones with noise, one class per pitch
+    cache     the cache folder and its size limit
 
-Nothing is downloaded. What is asked for again comes from the cache; what does not fit is made anew each time.
+Nothing is downloaded. Cached data are reused; data removed to stay within the limit are generated again.
 """
 
 from __future__ import annotations

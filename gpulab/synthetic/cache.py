@@ -1,6 +1,6 @@
-"""The folder in which made data is kept, and its limit: what was used longest ago goes first.
+"""The cache folder of generated data, with a size limit: least recently used data are removed first.
 
-Where it lies: `path()`; the environment variable GPULAB_CACHE names another. GPULAB_CACHE_MB is its limit.
+`path()` is its location; the environment variable GPULAB_CACHE overrides it. GPULAB_CACHE_MB is its limit.
 """
 
 from __future__ import annotations
@@ -17,80 +17,80 @@ from gpulab.errors import GpulabError
 
 VARIABLE, LIMIT_VARIABLE = "GPULAB_CACHE", "GPULAB_CACHE_MB"
 USUAL_LIMIT_MB = 500
-_READY = ".ready"  # written last: a folder without it was left half made
+_READY = ".ready"  # written last: a folder without it is incomplete
 
 
 def path() -> Path:
-    """Where data is kept."""
-    asked = os.environ.get(VARIABLE, "").strip()
-    return Path(asked).expanduser() if asked else user_cache_path("gpulab", appauthor=False) / "datasets"
+    """Return the cache folder."""
+    folder = os.environ.get(VARIABLE, "").strip()
+    return Path(folder).expanduser() if folder else user_cache_path("gpulab", appauthor=False) / "datasets"
 
 
 def limit_bytes() -> int:
-    """How much may lie there. Raises GpulabError where the variable is no number."""
-    asked = os.environ.get(LIMIT_VARIABLE, "").strip() or str(USUAL_LIMIT_MB)
-    if not asked.isdigit():
+    """Return the size limit. Raises GpulabError if the variable is not a number."""
+    setting = os.environ.get(LIMIT_VARIABLE, "").strip() or str(USUAL_LIMIT_MB)
+    if not setting.isdigit():
         raise GpulabError(
-            "The limit of the cache is not known.",
-            why=f"{LIMIT_VARIABLE} is {asked!r}, which is no whole number of megabytes",
-            fix=f"set it to one, or leave it out for {USUAL_LIMIT_MB}",
+            "The size limit of the cache is invalid.",
+            why=f"{LIMIT_VARIABLE} is {setting!r}, which is not a whole number of megabytes",
+            fix=f"set it to a whole number, or unset it to use {USUAL_LIMIT_MB}",
         )
-    return int(asked) * 1_000_000
+    return int(setting) * 1_000_000
 
 
 def made(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of this name, as `make` filled it: now, or an earlier time.
+    """Return the folder with this name; call `make` to fill it if it does not exist yet.
 
-    Two processes that want the same make it side by side, and the first to be ready is kept. Raises GpulabError where
-    the cache cannot be written.
+    If two processes need the same data, both generate it, and the first result is kept. Raises GpulabError if the cache
+    cannot be written.
     """
-    wanted = path() / name
-    if (wanted / _READY).exists():
-        os.utime(wanted / _READY)
-        return wanted
+    folder = path() / name
+    if (folder / _READY).exists():
+        os.utime(folder / _READY)
+        return folder
     try:
         path().mkdir(parents=True, exist_ok=True)
-        half = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path()))
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=path()))
         try:
-            make(half)
-            (half / _READY).touch()
-            _moved(half, wanted)
+            make(unfinished)
+            (unfinished / _READY).touch()
+            _publish(unfinished, folder)
         finally:
-            shutil.rmtree(half, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as problem:
         raise GpulabError(
-            f"The data {name!r} cannot be kept.",
+            f"The data {name!r} cannot be written to the cache.",
             why=f"{path()}: {problem.strerror or type(problem).__name__}",
-            fix=f"set {VARIABLE} to a folder that you may write to",
+            fix=f"set {VARIABLE} to a writable folder",
         ) from problem
-    _trim(keep=wanted)
-    return wanted
+    _trim(keep=folder)
+    return folder
 
 
 def clear() -> None:
-    """Remove all that was made; it comes again when it is asked for."""
+    """Delete all cached data; they are generated again when needed."""
     shutil.rmtree(path(), ignore_errors=True)
 
 
 def size_bytes(folder: Path) -> int:
-    """What the files in a folder take."""
+    """Return the total size of the files in a folder."""
     return sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
 
 
-def _moved(half: Path, wanted: Path) -> None:
-    if wanted.exists() and not (wanted / _READY).exists():
-        shutil.rmtree(wanted, ignore_errors=True)
+def _publish(unfinished: Path, folder: Path) -> None:
+    if folder.exists() and not (folder / _READY).exists():
+        shutil.rmtree(folder, ignore_errors=True)
     try:
-        half.rename(wanted)
+        unfinished.rename(folder)
     except OSError:
-        if not (wanted / _READY).exists():  # unless another process was ready first
+        if not (folder / _READY).exists():  # fail, unless another process finished first
             raise
 
 
 def _trim(keep: Path) -> None:
-    """Remove what was used longest ago until the rest is within the limit; what was just made stays."""
+    """Remove least recently used data until the rest is within the limit; keep the new data."""
     folders = [each.parent for each in path().glob(f"*/{_READY}")]
-    folders.sort(key=lambda each: (each / _READY).stat().st_mtime)
+    folders.sort(key=lambda folder: (folder / _READY).stat().st_mtime)
     sizes = {each: size_bytes(each) for each in folders}
     over = sum(sizes.values()) - limit_bytes()
     for folder in folders:

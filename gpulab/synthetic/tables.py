@@ -11,8 +11,8 @@ CLASSES = 4
 
 
 def table(rows: int = 4096, columns: int = 32, seed: int = 0) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Features (rows, columns) and labels (rows,): the largest of four random directions, so none is constant."""
-    chance = np.random.default_rng(seed)
-    features: npt.NDArray[Any] = chance.normal(0, 1, (rows, columns)).astype(np.float32)
-    directions = chance.normal(0, 1, (columns, CLASSES))
+    """Return features (rows, columns) and labels (rows,): the index of the largest of four random projections."""
+    random_state = np.random.default_rng(seed)
+    features: npt.NDArray[Any] = random_state.normal(0, 1, (rows, columns)).astype(np.float32)
+    directions = random_state.normal(0, 1, (columns, CLASSES))
     return features, np.argmax(features @ directions, axis=1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Documents as token ids, of lengths as they come: many short, few long."""
+"""Documents as token ids with realistic lengths: many short, few long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _MEDIAN, _SPREAD = 48.0, 0.8  # of a log-normal: half are shorter than this, one
 
 
 def texts(count: int = 512, shortest: int = 4, longest: int = 512, seed: int = 0) -> list[Tokens]:
-    """So many documents of token ids below VOCABULARY; lengths are log-normal, cut to `shortest` and `longest`."""
-    chance = np.random.default_rng(seed)
-    lengths = np.exp(chance.normal(np.log(_MEDIAN), _SPREAD, count)).round().clip(shortest, longest).astype(int)
-    return [chance.integers(1, VOCABULARY, length, dtype=np.int64) for length in lengths]  # 0 is left for padding
+    """Return `count` documents of token ids below VOCABULARY, with log-normal lengths from `shortest` to `longest`."""
+    random_state = np.random.default_rng(seed)
+    lengths = np.exp(random_state.normal(np.log(_MEDIAN), _SPREAD, count)).round().clip(shortest, longest).astype(int)
+    return [
+        random_state.integers(1, VOCABULARY, length, dtype=np.int64) for length in lengths
+    ]  # 0 is reserved for padding

@@ -1,34 +1,34 @@
-"""Small real training loops, each with one planted flaw, and their healthy twins.
+"""Small real training loops, each with one planted fault, and their fixed twins.
 
-They show what a diagnosis should find, to tests and to learners: each names the rule that ought to speak first. The
-loops are ordinary PyTorch without a call of gpulab in them, and can be imported, which DataLoader workers need.
+They show tests and learners what a diagnosis should find: each names the rule that should rank first. The loops are
+ordinary PyTorch without any gpulab calls, and importable, as DataLoader workers require.
 
     images      JPEG files decoded by the main process          no_workers
     waiting     items from slow storage, no worker or one       no_workers, too_few_workers
-    counting    items counted in pure Python, few cores         no_workers; cpu_bound_loading with two workers
-    reading     large scans, read from a disk again and again   slow_storage
+    counting    word counts in pure Python, few cores           no_workers; cpu_bound_loading with two workers
+    reading     large scans, read from disk for every batch     slow_storage
     starting    short epochs, eight workers started for each    too_many_workers
     threads     four times as many threads as cores             cpu_oversubscription
     audio       preprocessing in the loop's own Python code     host_python
-    metrics     statistics counted in a Python thread beside    gil_contention
+    metrics     statistics counted in a Python thread           gil_contention
     garbage     gc.collect() in the loop; many small objects    garbage_collection
-    labels      answers of a service that are waited for        unexplained_idle
-    checkpoints checkpoints for which the loop waits            periodic_stalls
-    lengths     a compiled model, sequences of other lengths    recompilation
+    labels      waits for responses of a service                unexplained_idle
+    checkpoints synchronous checkpoints                         periodic_stalls
+    lengths     a compiled model, a new length in each step     recompilation
     tiny_ops    a deep, narrow model at batch size 1            dispatch_bound
-    transfers   what travels between host and GPU in each step  pageable_copies, unoverlapped_copies, host_syncs,
+    transfers   copies between host and GPU in each step        pageable_copies, unoverlapped_copies, host_syncs,
                                                                 cpu_tensor_creation, model_on_cpu; all need a GPU
     attention   attention with its formula written out          unfused_elementwise (on a GPU)
     by_hand     GELU and normalisation in elementary steps      unfused_elementwise
     parameters  many parameters, updated one by one             unfused_optimizer
     products    large products in float32, TF32, odd sizes      no_tf32, no_mixed_precision, misaligned_shapes (GPU)
-    layouts     images with the channels first                  layout_conversions (on a GPU)
-    recurrent   few sequences at a time                         small_batch (on a GPU)
-    memory      graphs that are kept, a batch too large         memory_growth, out_of_memory (simulated);
-                a cache emptied, features kept in pieces        allocator_thrash, fragmentation (on a GPU)
-    matmul      large matrix products, nothing wrong            device_bound
+    layouts     channels-first images                           layout_conversions (on a GPU)
+    recurrent   few sequences per batch                         small_batch (on a GPU)
+    memory      retained autograd graphs, a batch too large     memory_growth, out_of_memory (simulated);
+                an emptied cache, fragmented features           allocator_thrash, fragmentation (on a GPU)
+    matmul      large matrix products, no fault                 device_bound
 
-`WORKLOADS` holds them all; `workload(name)` gives one.
+`WORKLOADS` lists all; `workload(name)` returns one.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ WORKLOADS: tuple[Workload, ...] = (
 
 
 def workload(name: str) -> Workload:
-    """The workload of this name."""
-    for one in WORKLOADS:
-        if one.name == name:
-            return one
+    """Return the workload with this name. Raises GpulabError if there is none."""
+    for candidate in WORKLOADS:
+        if candidate.name == name:
+            return candidate
     raise GpulabError(
         f"There is no workload {name!r}.",
-        why=f"the workloads are {', '.join(one.name for one in WORKLOADS)}",
+        why=f"the workloads are {', '.join(each.name for each in WORKLOADS)}",
         fix="use one of these names",
     )

@@ -1,4 +1,4 @@
-"""The models and the plain loop that several workloads share."""
+"""Models and the training loop that several workloads share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Batch = TypeVar("Batch")
 
 
 def convolutional(channels: int, classes: int = 10) -> nn.Module:
-    """A small image classifier, the same weights every time; `channels` sets its cost."""
+    """Return a small image classifier with fixed initial weights; `channels` sets its cost."""
     from torch import nn
 
     with _seeded():
@@ -29,7 +29,7 @@ def convolutional(channels: int, classes: int = 10) -> nn.Module:
 
 
 def listening(channels: int, classes: int = 10) -> nn.Module:
-    """A small classifier of sound, the same weights every time; `channels` sets its cost."""
+    """Return a small audio classifier with fixed initial weights; `channels` sets its cost."""
     from torch import nn
 
     with _seeded():
@@ -41,7 +41,7 @@ def listening(channels: int, classes: int = 10) -> nn.Module:
 
 
 def perceptron(*widths: int) -> nn.Module:
-    """Linear layers with ReLU between them, the same weights every time."""
+    """Return linear layers with ReLU between them, with fixed initial weights."""
     from torch import nn
 
     layers: list[nn.Module] = []
@@ -52,7 +52,7 @@ def perceptron(*widths: int) -> nn.Module:
 
 
 def narrow_and_deep(width: int, depth: int) -> nn.Module:
-    """Many layers of a few microseconds' work each, the same weights every time."""
+    """Return many layers that each take a few microseconds, with fixed initial weights."""
     from torch import nn
 
     with _seeded():
@@ -61,9 +61,9 @@ def narrow_and_deep(width: int, depth: int) -> nn.Module:
 
 
 def classify(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], device: str) -> list[float]:
-    """Train on every batch once; gives the loss of each step.
+    """Train on every batch once; return the loss of each step.
 
-    The losses stay on the device until the end: asking for one in each step would make the loop wait for it.
+    The losses stay on the device until the end: reading one in each step would make the loop wait.
     """
     import torch
     from torch import nn
@@ -109,21 +109,21 @@ def batch_loader(
 
 
 def noise(*sizes: int, seed: int = 0) -> Tensor:
-    """Normally distributed numbers, the same every time."""
+    """Return normally distributed numbers, the same every time."""
     import torch
 
     return torch.randn(*sizes, generator=torch.Generator().manual_seed(seed))
 
 
 def number_on(device: str) -> dtype:
-    """What a GPU's matrix units are made for; a CPU may lack it."""
+    """Return the dtype for which a GPU has fast matrix units; on a CPU float32."""
     import torch
 
     return torch.float32 if device == "cpu" else torch.bfloat16
 
 
 def listed(losses: Iterable[Tensor]) -> list[float]:
-    """The losses as numbers, fetched from the device at once."""
+    """Return the losses as numbers, copied from the device at once."""
     import torch
 
     return [float(loss) for loss in torch.stack(list(losses)).tolist()]
@@ -131,7 +131,7 @@ def listed(losses: Iterable[Tensor]) -> list[float]:
 
 @contextlib.contextmanager
 def computing_on(threads: int | None) -> Iterator[None]:
-    """Compute on this many threads inside, and on as many as before afterwards; None changes nothing."""
+    """Compute on this many threads inside, and restore the number afterwards; None changes nothing."""
     import torch
 
     before = torch.get_num_threads()
@@ -144,7 +144,7 @@ def computing_on(threads: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Weights drawn inside come out the same, and the caller's random numbers go on as if nothing had been drawn."""
+    """Seed the weights created inside, without changing the caller's random state."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

@@ -85,7 +85,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path, monkeypatch):
 
 def test_a_limit_that_is_no_number_is_an_error(monkeypatch):
     monkeypatch.setenv(cache.LIMIT_VARIABLE, "much")
-    with pytest.raises(GpulabError, match="no whole number"):
+    with pytest.raises(GpulabError, match="GPULAB_CACHE_MB"):
         filled("any", 1)
 
 

@@ -30,14 +30,14 @@ def python_takes_no_time(monkeypatch):
 
 
 def perceptron(widths, batch, activation=nn.ReLU):
-    layers = [each for inner, outer in pairwise(widths) for each in (nn.Linear(inner, outer), activation())]
+    layers = [layer for inner, outer in pairwise(widths) for layer in (nn.Linear(inner, outer), activation())]
     return nn.Sequential(*layers), (batch, widths[0])
 
 
 def images(channels, pixels, batch):
     first = [nn.Conv2d(3, channels, 7, 2, 3), nn.MaxPool2d(3, 2, 1)]
-    each = [nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
-    return nn.Sequential(*first, *each, nn.AdaptiveAvgPool2d(1)), (batch, 3, pixels, pixels)
+    layers = [nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
+    return nn.Sequential(*first, *layers, nn.AdaptiveAvgPool2d(1)), (batch, 3, pixels, pixels)
 
 
 def transformer(width, heads, length, batch):
@@ -92,30 +92,30 @@ OTHERS = ("products alone", "passes over memory", "images")
 @pytest.mark.parametrize(
     ("gpu", "network_"),
     [
-        *(("h100", each) for each in NETWORKS),
+        *(("h100", layers) for layers in NETWORKS),
         ("t4", "images"),
         ("l4", "products alone"),
         *(
-            pytest.param(gpu, each, marks=pytest.mark.full)
+            pytest.param(gpu, layers, marks=pytest.mark.full)
             for gpu in ("t4", "l4")
-            for each in OTHERS
-            if (gpu, each) not in (("t4", "images"), ("l4", "products alone"))
+            for layers in OTHERS
+            if (gpu, layers) not in (("t4", "images"), ("l4", "products alone"))
         ),
     ],
 )
 def test_no_virtual_run_gains_more_than_its_ceiling(gpu, network_):
     before = played(gpu, NETWORKS[network_])
     step_ns = scene_of(before).step_ns
-    asked = 0
-    for change, how in CHANGES.items():
+    checked = 0
+    for change, apply in CHANGES.items():
         if change == "channels_last" and network_ != "images":
             continue
         try:
             stated = predict(before, change, samples=2)
         except RunError:
             continue  # as bfloat16 on a T4
-        gained = stated.work * step_ns / scene_of(played(gpu, NETWORKS[network_], **how)).step_ns
+        gained = stated.work * step_ns / scene_of(played(gpu, NETWORKS[network_], **apply)).step_ns
         assert gained <= stated.bound * ROUNDING, f"{change}: {gained:.2f}x, at most {stated.bound:.2f}x was stated"
         assert stated.speedup <= stated.bound * ROUNDING
-        asked += 1
-    assert asked >= 2
+        checked += 1
+    assert checked >= 2

@@ -42,10 +42,10 @@ def check(path):
 @examples(80)
 @given(calls, st.floats(0.1, 3), st.floats(0.1, 3))
 def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
-    made = timed(run_like(loop)).graph
-    changed = made.with_device(dur_ns=made.device.dur_ns * gpu).with_host(own_ns=made.host.own_ns * host)
+    base = timed(run_like(loop)).graph
+    changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(call_ns=base.host.call_ns * host)
     changed = changed.scaled_before(dict.fromkeys(changed.host.before_ns, host))
-    for step in (None, *range(len(made.step_first))):
+    for step in (None, *range(len(base.step_first))):
         check(critical_path(swept(changed), step))
 
 
@@ -53,25 +53,25 @@ def test_the_path_is_as_long_as_the_step_whatever_was_changed(loop, gpu, host):
 @given(calls, st.floats(0.0, 1.0))
 def test_a_path_does_not_get_shorter_by_more_than_what_is_taken_from_it(loop, left):
     # A step that is measured on the host is its own path: work that is not on it may shrink without effect.
-    made = timed(run_like(loop))
-    path = critical_path(made)
+    base = timed(run_like(loop))
+    path = critical_path(base)
     on_path = {segment.index for segment in path.segments if segment.on_device}
-    off = np.array([work not in on_path for work in range(len(made.graph.device))])
-    dur = np.where(off, made.graph.device.dur_ns * left, made.graph.device.dur_ns)
+    off = np.array([work not in on_path for work in range(len(base.graph.device))])
+    dur = np.where(off, base.graph.device.dur_ns * left, base.graph.device.dur_ns)
     begin = path.segments[0].start_ns
-    then = swept(made.graph.with_device(dur_ns=dur))
+    then = swept(base.graph.with_device(dur_ns=dur))
     last = path.segments[-1]
-    end = then.device_end_ns[last.index] if last.on_device else then.ends_ns[made.graph.step_last[path.step]]
+    end = then.device_end_ns[last.index] if last.on_device else then.ends_ns[base.graph.step_last[path.step]]
     # Where it ends moves by no more than where it begins does.
-    moved = path.segments[-1].end_ns - end
-    started = begin - min(then.ends_ns[made.graph.step_first[path.step]], begin)
-    assert moved <= max(started, 0.0) + off_before(made, path, off, left) + 2
+    moved_ns = path.segments[-1].end_ns - end
+    started = begin - min(then.ends_ns[base.graph.step_first[path.step]], begin)
+    assert moved_ns <= max(started, 0.0) + off_before(base, path, off, left) + 2
 
 
-def off_before(made, path, off, left):
+def off_before(base, path, off, left):
     """How much device work before the step was made shorter: the backlog that a step may inherit."""
-    before = np.arange(len(off)) < made.graph.host.first[made.graph.step_first[path.step]]
-    return float((made.graph.device.dur_ns * (1 - left))[before & off].sum())
+    before = np.arange(len(off)) < base.graph.host.first_op[base.graph.step_first[path.step]]
+    return float((base.graph.device.dur_ns * (1 - left))[before & off].sum())
 
 
 def test_a_busy_gpu_decides_by_its_kernels_and_a_waiting_one_by_its_host():
@@ -91,9 +91,9 @@ def test_a_loop_that_waits_goes_through_loading_and_kernels_in_turn():
 
 
 def test_of_two_streams_the_slower_one_decides():
-    made = timed(run_like(TWO_STREAMS, steps=12))
-    path = critical_path(made)
-    streams = made.graph.run.event_rows["stream"][made.graph.device.event]
+    base = timed(run_like(TWO_STREAMS, steps=12))
+    path = critical_path(base)
+    streams = base.graph.run.event_rows["stream"][base.graph.device.event]
     on_path = [streams[each.index] for each in path.segments if each.on_device and each.kind == "matmul"]
     assert np.mean(np.array(on_path) == 8) > 0.9
 
@@ -111,19 +111,19 @@ def test_on_a_cpu_the_path_is_the_track_itself():
 
 def test_what_would_shorten_it_is_replayed_not_read_off_the_path():
     balanced = [Call(loads_us=600.0), *[Call(host_us=10.0, kernel_us=59.0)] * 10]
-    made = timed(run_like(balanced, steps=20))
-    path = critical_path(made)
-    told = {lever.kind: lever for lever in levers(made, path)}
-    for lever in told.values():
+    base = timed(run_like(balanced, steps=20))
+    path = critical_path(base)
+    gains = {lever.kind: lever for lever in levers(base, path)}
+    for lever in gains.values():
         assert 0 <= lever.tenth_ns <= lever.all_ns + 1
-        assert lever.all_ns <= made.own_ns
+        assert lever.all_ns <= base.own_ns
     # Host and GPU take the same time: taking away all of the one leaves the other.
-    assert max(lever.all_ns for lever in told.values()) < 0.2 * made.own_ns
+    assert max(lever.all_ns for lever in gains.values()) < 0.2 * base.own_ns
 
 
 def test_a_tenth_less_of_what_decides_alone_gives_a_tenth_of_it():
-    made = timed(run_like(GPU_BOUND, steps=12))
-    (best, *_) = levers(made, critical_path(made))
+    base = timed(run_like(GPU_BOUND, steps=12))
+    (best, *_) = levers(base, critical_path(base))
     assert best.kind == "matmul"
     assert best.tenth_ns == pytest.approx(0.1 * 30 * 60_000, rel=0.02)
 
@@ -131,10 +131,10 @@ def test_a_tenth_less_of_what_decides_alone_gives_a_tenth_of_it():
 @pytest.mark.parametrize("kind", ["matmul", "dispatch", "launch", "latency", "turn", "wait", "loader"])
 def test_less_of_a_kind_never_makes_a_step_longer(kind):
     for loop in (LAUNCH_BOUND, GPU_BOUND, LOADING):
-        made = timed(run_like(loop, steps=12))
-        lengths = [swept(shorter(made.graph, kind, left)).own_ns for left in (0.0, 0.5, 1.0)]
+        base = timed(run_like(loop, steps=12))
+        lengths = [swept(shorter(base.graph, kind, left)).own_ns for left in (0.0, 0.5, 1.0)]
         assert lengths[0] <= lengths[1] + 1 <= lengths[2] + 2
-        assert lengths[2] == made.own_ns
+        assert lengths[2] == base.own_ns
 
 
 # Real runs.
@@ -152,18 +152,18 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_path_of_a_real_run_goes_through_what_it_is_known_to_be_bound_by(name, recorded):
-    made = timed(gpulab.load(recorded(f"{name}.json.gz")))
-    path = critical_path(made)
+    base = timed(gpulab.load(recorded(f"{name}.json.gz")))
+    path = critical_path(base)
     check(path)
     kinds, share = EXPECTED[name]
     assert sum(ns for kind, ns in path.by_kind.items() if kind in kinds) > share * path.step_ns
-    assert set(path.by_kind) <= {part.key for part in made.graph.ledger.parts} | set(BETWEEN)
+    assert set(path.by_kind) <= {part.key for part in base.graph.ledger.parts} | set(BETWEEN)
 
 
 def test_the_first_resnet_run_waits_for_data_first_and_its_kernels_have_time_to_spare(recorded):
-    made = timed(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    path = critical_path(made)
+    base = timed(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
+    path = critical_path(base)
     assert next(iter(path.by_kind)) == "loader"
-    told = {lever.kind: lever for lever in levers(made, path)}
-    assert next(iter(told)) == "loader"
-    assert "matmul" not in told or told["matmul"].all_ns < 0.01 * made.own_ns
+    gains = {lever.kind: lever for lever in levers(base, path)}
+    assert next(iter(gains)) == "loader"
+    assert "matmul" not in gains or gains["matmul"].all_ns < 0.01 * base.own_ns

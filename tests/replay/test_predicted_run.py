@@ -49,12 +49,12 @@ calls = loops()
 @given(calls)
 def test_unchanged_it_is_the_recording(loop):
     run = run_like(loop)
-    made = swept(graph(run))
-    again = emitted(made)
+    schedule = swept(graph(run))
+    again = emitted(schedule)
     assert len(again.event_rows) == len(run.event_rows)
     assert np.abs(again.event_rows["start_ns"] - run.event_rows["start_ns"]).max() <= 2
     assert np.abs(again.event_rows["dur_ns"] - run.event_rows["dur_ns"]).max() <= 3
-    if not device_paces(made):  # else its steps are those of the device
+    if not device_paces(schedule):  # else its steps are those of the device
         same_ledger(accounts(again), accounts(run), 200)
 
 
@@ -63,16 +63,16 @@ def test_unchanged_it_is_the_recording(loop):
 def test_changed_its_events_keep_their_order_and_its_steps_are_the_replayed_ones(loop, gpu, host):
     run = run_like(loop, steps=8)
     base = graph(run)
-    changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(own_ns=base.host.own_ns * host)
-    made = swept(changed.scaled_before(dict.fromkeys(changed.host.before_ns, host)))
-    then = emitted(made)
+    changed = base.with_device(dur_ns=base.device.dur_ns * gpu).with_host(call_ns=base.host.call_ns * host)
+    schedule = swept(changed.scaled_before(dict.fromkeys(changed.host.before_ns, host)))
+    then = emitted(schedule)
     assert (then.event_rows["dur_ns"] >= 0).all()
     on_host = run.event_rows["thread"] >= 0
     order = np.argsort(run.event_rows["start_ns"][on_host], kind="stable")
     assert (np.diff(then.event_rows["start_ns"][on_host][order]) >= 0).all()
-    found = steps(then)
-    lengths = made.device_steps_ns if device_paces(made) else made.host_steps_ns
-    assert found.dur_ns[found.interior] == pytest.approx(lengths, abs=3)
+    run_steps = steps(then)
+    lengths = schedule.device_steps_ns if device_paces(schedule) else schedule.host_steps_ns
+    assert run_steps.dur_ns[run_steps.interior] == pytest.approx(lengths, abs=3)
 
 
 @examples(40)
@@ -103,15 +103,15 @@ def test_of_a_real_run_unchanged_the_ledger_is_the_recorded_one(name, recorded):
 @pytest.mark.parametrize("change", ["instant_host", "instant_gpu", "no_syncs", "pin_memory", "accumulate=4"])
 def test_of_a_real_run_changed_the_step_is_the_predicted_one(name, change, recorded):
     run = gpulab.load(recorded(f"{name}.json.gz"))
-    found = steps(run)
-    ready = scene(run, found, ledger(run, found))
+    run_steps = steps(run)
+    ready = scene(run, run_steps, ledger(run, run_steps))
     (one,) = chosen(change)
     if one.rewrite.lacking(ready.graph, one.value) is not None:
         pytest.skip("this run cannot tell of it")
-    told = predict(ready, (one,), samples=2)
-    then = emitted(told.timed)
+    prediction = predict(ready, (one,), samples=2)
+    then = emitted(prediction.timed)
     # A run without steps ends with its last work: a call that returns after that is not counted.
-    assert steps(then).step_ns == pytest.approx(told.timed.own_ns, rel=0.02, abs=50_000)
+    assert steps(then).step_ns == pytest.approx(prediction.timed.own_ns, rel=0.02, abs=50_000)
     parts = accounts(then)
     assert parts.device == ready.graph.ledger.device
     assert sum(parts.part_ns.values()).tolist() == parts.step_ns.tolist()
@@ -120,9 +120,9 @@ def test_of_a_real_run_changed_the_step_is_the_predicted_one(name, change, recor
 def test_where_the_gpu_sets_the_pace_its_steps_are_the_gpus():
     loop = [Call(host_us=40.0, kernel_us=30.0)] * 20
     base = graph(run_like(loop, steps=12))
-    made = swept(base.scaled_before(dict.fromkeys(base.host.before_ns, 0.2)))
-    assert device_paces(made)
-    assert steps(emitted(made)).step_ns / 1e6 == pytest.approx(step_ms(loop, host=0.2), rel=0.05)
+    schedule = swept(base.scaled_before(dict.fromkeys(base.host.before_ns, 0.2)))
+    assert device_paces(schedule)
+    assert steps(emitted(schedule)).step_ns / 1e6 == pytest.approx(step_ms(loop, host=0.2), rel=0.05)
 
 
 def test_steps_seen_beside_the_recorded_ones_are_not_predicted_and_no_recorded_one_is_lost():
@@ -134,11 +134,11 @@ def test_steps_seen_beside_the_recorded_ones_are_not_predicted_and_no_recorded_o
     run = run_of(events, marks=marks, loaders=[NO_WORKERS], windows=[(995, 1998)], pauses=[(990, 995), (1998, 1999)])
     base = graph(run)
     assert steps(run).plain_ns is not None
-    made = swept(base.scaled_before({"loader": 0.5}))
-    found = steps(emitted(made))
-    assert found.plain_ns is None
-    assert found.dur_ns[found.interior].tolist() == np.rint(made.host_steps_ns).astype(int).tolist()
-    assert found.traced_ns == 85_000_000
+    schedule = swept(base.scaled_before({"loader": 0.5}))
+    run_steps = steps(emitted(schedule))
+    assert run_steps.plain_ns is None
+    assert run_steps.dur_ns[run_steps.interior].tolist() == np.rint(schedule.host_steps_ns).astype(int).tolist()
+    assert run_steps.traced_ns == 85_000_000
 
 
 # What is not done any more is not there.
@@ -181,17 +181,17 @@ def test_a_part_that_takes_less_takes_less_of_it_and_leaves_the_others():
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("source", "label"),
     [
         ("measured", "predicted from a run measured here on H100"),
         ("recorded", "predicted from a run recorded on H100, 2026-01-01"),
         ("virtual", "predicted from a run on a virtual H100, estimated"),
     ],
 )
-def test_a_predicted_run_names_the_one_it_was_predicted_from(how, words):
-    run = dataclasses.replace(reading(), source=Source(how=how, device="H100", date="2026-01-01"))
+def test_a_predicted_run_names_the_one_it_was_predicted_from(source, label):
+    run = dataclasses.replace(reading(), source=Source(how=source, device="H100", date="2026-01-01"))
     then = emitted(swept(graph(run)))
-    assert str(then.source) == words
+    assert str(then.source) == label
     assert then.source.how == "predicted"
 
 
@@ -208,7 +208,7 @@ def test_a_predicted_run_has_no_sensors_and_can_be_kept(tmp_path):
 
 def test_every_view_serves_a_predicted_run():
     then = emitted(swept(BY_NAME["no_syncs"].edit(graph(reading()), True, MIDDLE)))
-    told = gpulab.report(then)
-    assert "predicted from a run recorded on Made GPU" in repr(told)
-    assert "data:image/svg+xml" in told._repr_html_()
+    report = gpulab.report(then)
+    assert "predicted from a run recorded on Made GPU" in repr(report)
+    assert "data:image/svg+xml" in report._repr_html_()
     assert {table.name for table in SIDE_TABLES} <= {"grids", "shapes", "collectives", "waits"}

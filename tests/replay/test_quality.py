@@ -1,4 +1,4 @@
-"""Where a replay refuses to be asked, and where it answers with a wider range."""
+"""When a replay refuses to predict, and when it only widens the range."""
 
 from dataclasses import replace
 
@@ -12,28 +12,28 @@ from tests.support.runs.made_networks import SGEMM, Kernel, network, ready
 LOOP = [*[Kernel(SGEMM, 300, host_us=40)] * 10, Kernel("", 0, waits=True)]
 
 
-def uneven(how):
-    """A graph whose few steps differ by as much as those of a short run on a busy machine do."""
+def uneven(source):
+    """A graph whose few steps vary as much as those of a short run on a busy machine."""
     graph = ready(network(LOOP, count=5)).graph
-    told = graph.steps
-    longer = np.where(np.arange(len(told)) % 2, told.dur_ns * 2, told.dur_ns)
-    run = replace(graph.run, source=replace(graph.run.source, how=how))
-    return replace(graph, run=run, steps=replace(told, end_ns=told.start_ns + longer))
+    steps = graph.steps
+    longer = np.where(np.arange(len(steps)) % 2, steps.dur_ns * 2, steps.dur_ns)
+    run = replace(graph.run, source=replace(graph.run.source, how=source))
+    return replace(graph, run=run, steps=replace(steps, end_ns=steps.start_ns + longer))
 
 
-@pytest.mark.parametrize(("how", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
-def test_uneven_steps_are_refused_but_where_they_are_estimates_of_one_program(how, refuses):
-    found = quality(uneven(how))
-    assert found.step_error > UNSURE_FRAC
-    assert (found.refusal is not None) == refuses
-    assert found.widening > 1 + found.step_error / 2 - 1e-9, "the range says what the refusal would have"
+@pytest.mark.parametrize(("source", "refuses"), [("recorded", True), ("measured", True), ("virtual", False)])
+def test_uneven_steps_are_refused_unless_they_are_virtual(source, refuses):
+    result = quality(uneven(source))
+    assert result.step_error > UNSURE_FRAC
+    assert (result.refusal is not None) == refuses
+    assert result.widening > 1 + result.step_error / 2 - 1e-9, "without a refusal, the range is wider"
 
 
-def test_a_refused_cuda_graph_names_a_what_if_that_there_is():
+def test_the_error_for_cuda_graphs_names_existing_rewrites():
     from pathlib import Path
 
-    import gpulab.virtual.device.torch_api.unsupported as refused
+    import gpulab.virtual.device.torch_api.unsupported as unsupported
 
-    words = Path(refused.__file__).read_text().split("gpulab's what-if '")[1:]
-    assert words
-    assert all(each.partition("'")[0] in BY_NAME for each in words)
+    quotes = Path(unsupported.__file__).read_text().split("gpulab's what-if '")[1:]
+    assert quotes
+    assert all(quote.partition("'")[0] in BY_NAME for quote in quotes)

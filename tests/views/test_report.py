@@ -170,10 +170,10 @@ def test_every_number_has_its_source_beside_it(any_report):
 
 def test_a_virtual_gpu_is_said_to_be_one():
     run = dataclasses.replace(a_run(), source=Source(how="virtual", device="H100"))
-    told = " ".join(repr(report(run)).split())
-    words = "Virtual H100, estimated. Nothing here was measured on a GPU (grade D: worked out for other hardware)."
-    assert told.startswith(words)
-    assert "Run made: virtual H100, estimated." in told
+    text = " ".join(repr(report(run)).split())
+    assert text.startswith("Virtual H100, estimated.")
+    assert "grade D" in text
+    assert "Run made: virtual H100, estimated." in text
 
 
 def test_what_was_not_recorded_or_was_lost_is_told():

@@ -1,4 +1,4 @@
-"""From a run to its graph: every delay is set so that replaying an unchanged graph gives the recorded times."""
+"""Build the graph of a run. Delays are set so that a replay without changes reproduces the recorded times."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gpulab.replay.graph.graph import NONE, Device, Floats, Graph, Host, Stop, U
 from gpulab.replay.graph.host_track import Track, track_of
 from gpulab.run import Run
 
-CALL_NS = 5_000.0  # a synchronising call that finds nothing to wait for
-LATENCY_NS, TURN_NS = 7_000.0, 1_000.0  # where the run shows none of its own: medians of V100 to B200
-TURN_AT_MOST_NS = 8_000.0  # a longer gap between two pieces of work of a stream is no mere turn
-STILL_NS = 20_000.0  # device work that begins so much later than anything explains
+CALL_NS = 5_000.0  # a synchronising call that has nothing to wait for
+LATENCY_NS, TURN_NS = 7_000.0, 1_000.0  # defaults if the run shows none: medians of V100 to B200
+MAX_GAP_NS = 8_000.0  # a longer gap on a stream has another cause than the usual gap between kernels
+UNEXPLAINED_NS = 20_000.0  # a start this much later than its dependencies allow is unexplained
 
 
 def graph_of(run: Run, steps: Steps, ledger: Ledger) -> Graph:
-    """The graph of a run's recorded part."""
+    """Return the graph of the recorded part of a run."""
     track = track_of(run, steps, ledger.device)
-    before = _before_on_stream(track)
-    usual = _usual(track, before)
+    before = _previous_on_stream(track)
+    usual = _usual_delays(track, before)
     device, guessed, unexplained_ns = _device(run, track, before, usual)
-    wait, wait_ns = host_waits(run, track)
-    target, room_ns, own = room(track, queue_of(run))
-    own = np.where(wait >= 0, np.minimum(own, CALL_NS), own)
+    awaited_op, return_delay_ns = host_waits(run, track)
+    queue_op, queue_delay_ns, call_ns = room(track, queue_of(run))
+    call_ns = np.where(awaited_op >= 0, np.minimum(call_ns, CALL_NS), call_ns)
     host = Host(
-        stop=track.stop,
+        kind=track.stop,
         event=track.event,
-        from_ns=np.append(track.at_ns[:1], track.end_ns[:-1]).astype(float),
-        at_ns=track.at_ns.astype(float),
+        previous_end_ns=np.append(track.at_ns[:1], track.end_ns[:-1]).astype(float),
+        start_ns=track.at_ns.astype(float),
         before_ns=track.before_ns,
-        own_ns=own,
-        wait=wait,
-        wait_ns=wait_ns,
-        room=target,
-        room_ns=room_ns,
-        first=track.first,
+        call_ns=call_ns,
+        awaited_op=awaited_op,
+        return_delay_ns=return_delay_ns,
+        queue_op=queue_op,
+        queue_delay_ns=queue_delay_ns,
+        first_op=track.first,
     )
     return Graph(
         run=run,
@@ -56,80 +56,80 @@ def graph_of(run: Run, steps: Steps, ledger: Ledger) -> Graph:
     )
 
 
-def _before_on_stream(track: Track) -> Ints:
-    """For each piece of work the one called for before it on the same stream."""
+def _previous_on_stream(track: Track) -> Ints:
+    """For each device op, the previously launched op of the same stream, or -1."""
     device, stream = track.work["device"], track.work["stream"]
     order = np.lexsort((np.arange(len(stream)), stream, device))
     follows = (stream[order][1:] == stream[order][:-1]) & (device[order][1:] == device[order][:-1])
-    before = np.full(len(stream), NONE, np.int64)
-    before[order[1:][follows]] = order[:-1][follows]
-    return before
+    previous_op = np.full(len(stream), NONE, np.int64)
+    previous_op[order[1:][follows]] = order[:-1][follows]
+    return previous_op
 
 
-def _usual(track: Track, before: Ints) -> Usual:
+def _usual_delays(track: Track, previous_op: Ints) -> Usual:
     start, end = track.work.start_ns, track.work.end_ns
-    called = track.call >= 0
-    free = np.where(before >= 0, end[before], np.iinfo(np.int64).min // 2)
-    at = np.where(called, track.at_ns[track.call], 0)
-    alone = called & (at > free)
-    turns = (start - free)[(before >= 0) & (start - free > 0) & (start - free < TURN_AT_MOST_NS)]
+    is_launched = track.call >= 0
+    stream_free = np.where(previous_op >= 0, end[previous_op], np.iinfo(np.int64).min // 2)
+    launched_at = np.where(is_launched, track.at_ns[track.call], 0)
+    unqueued = is_launched & (launched_at > stream_free)
+    gaps = (start - stream_free)[(previous_op >= 0) & (start - stream_free > 0) & (start - stream_free < MAX_GAP_NS)]
     return Usual(
-        latency_ns=float(np.median((start - at)[alone])) if alone.any() else LATENCY_NS,
-        turn_ns=float(np.median(turns)) if len(turns) else TURN_NS,
+        latency_ns=float(np.median((start - launched_at)[unqueued])) if unqueued.any() else LATENCY_NS,
+        turn_ns=float(np.median(gaps)) if len(gaps) else TURN_NS,
     )
 
 
-def _device(run: Run, track: Track, before: Ints, usual: Usual) -> tuple[Device, bool, float]:
-    """Device work with its delays: what bound it in the recording keeps its own, all others could have been shorter."""
+def _device(run: Run, track: Track, previous_op: Ints, usual: Usual) -> tuple[Device, bool, float]:
+    """Device ops with delays: the dependency that bound an op keeps its delay, the others get at most the usual one."""
     start, end = track.work.start_ns.astype(float), track.work.end_ns.astype(float)
-    after, told = stream_waits(run, track, before, usual.latency_ns)
-    called = track.call >= 0
+    awaited_op, waits_recorded = stream_waits(run, track, previous_op, usual.latency_ns)
+    is_launched = track.call >= 0
     at = track.at_ns[track.call] if len(track.at_ns) else start
     sources = (
-        np.where(called, at, -np.inf),
-        np.where(before >= 0, end[before], -np.inf),
-        np.where(after >= 0, end[after], -np.inf),
+        np.where(is_launched, at, -np.inf),
+        np.where(previous_op >= 0, end[previous_op], -np.inf),
+        np.where(awaited_op >= 0, end[awaited_op], -np.inf),
     )
-    usuals = (usual.latency_ns, usual.turn_ns, usual.turn_ns)
-    seen = [start - source for source in sources]
-    delays = [np.minimum(delay, most) for delay, most in zip(seen, usuals, strict=True)]
+    usual_ns = (usual.latency_ns, usual.turn_ns, usual.turn_ns)
+    recorded = [start - source for source in sources]
+    delays = [np.minimum(delay, usual_delay) for delay, usual_delay in zip(recorded, usual_ns, strict=True)]
     reach = np.stack([source + delay for source, delay in zip(sources, delays, strict=True)])
     binding = reach.argmax(axis=0)
-    still = np.where(called & np.isfinite(reach.max(axis=0)), start - reach.max(axis=0), 0.0)
-    still[_inside_its_call(track)] = 0.0
-    delays = [np.where(binding == place, seen[place], delay) for place, delay in enumerate(delays)]
-    latency, turn, lag = (np.where(np.isfinite(delay), delay, 0.0) for delay in delays)
+    unexplained = np.where(is_launched & np.isfinite(reach.max(axis=0)), start - reach.max(axis=0), 0.0)
+    unexplained[_started_inside_call(track)] = 0.0
+    delays = [np.where(binding == index, recorded[index], delay) for index, delay in enumerate(delays)]
+    latency_ns, gap_ns, awaited_delay_ns = (np.where(np.isfinite(delay), delay, 0.0) for delay in delays)
     device = Device(
         event=track.work.event,
         dur_ns=end - start,
         call=track.call,
-        latency_ns=latency,
-        before=before,
-        turn_ns=turn,
-        after=after,
-        lag_ns=lag,
+        latency_ns=latency_ns,
+        previous_op=previous_op,
+        gap_ns=gap_ns,
+        awaited_op=awaited_op,
+        awaited_delay_ns=awaited_delay_ns,
         start_ns=start,
     )
-    return device, not told, float(still[still > STILL_NS].sum())
+    return device, not waits_recorded, float(unexplained[unexplained > UNEXPLAINED_NS].sum())
 
 
-def _inside_its_call(track: Track) -> Mask:
-    """Copies that began while their call lasted: until then the host prepared them, as from pageable memory."""
+def _started_inside_call(track: Track) -> Mask:
+    """Copies that started while their call was running: the host prepared them first, as from pageable memory."""
     call = np.maximum(track.call, 0)
     copies = (track.call >= 0) & (track.stop[call] == Stop.COPY_CALL) if len(track.stop) else track.call >= 0
     return np.asarray(copies & (track.work.start_ns < track.end_ns[call]), bool)
 
 
 def generic(graph: Graph) -> Graph:
-    """The same graph with the usual delays for all device work: how much rests on delays read from each event?"""
+    """Return the graph with the usual delays for all device work, to test how much depends on recorded delays."""
     device, usual = graph.device, graph.usual
 
-    def plain(delay: Floats, most: float) -> Floats:
-        # What the recording does not explain stays: it is judged by itself, and no usual delay is meant by it.
-        return np.where(delay > most + STILL_NS, delay, most)
+    def usual_or_unexplained(delay: Floats, usual_delay: float) -> Floats:
+        # Unexplained delays stay: they are counted separately.
+        return np.where(delay > usual_delay + UNEXPLAINED_NS, delay, usual_delay)
 
     return graph.with_device(
-        latency_ns=plain(device.latency_ns, usual.latency_ns),
-        turn_ns=plain(device.turn_ns, usual.turn_ns),
-        lag_ns=plain(device.lag_ns, usual.turn_ns),
+        latency_ns=usual_or_unexplained(device.latency_ns, usual.latency_ns),
+        gap_ns=usual_or_unexplained(device.gap_ns, usual.turn_ns),
+        awaited_delay_ns=usual_or_unexplained(device.awaited_delay_ns, usual.turn_ns),
     )

@@ -1,7 +1,7 @@
-"""Who waits for whom: what synchronising calls, streams and a full launch queue waited for.
+"""Dependencies: what synchronising calls, streams and launches into a full queue waited for.
 
-PyTorch records it for synchronisations where it is asked to (`cuda_sync` events); where it was not, a call that ends
-just after device work did is taken to have waited for that.
+PyTorch records waits if `cuda_sync` events are turned on. Otherwise, a call that ends just after device work ended is
+assumed to have waited for it.
 """
 
 from __future__ import annotations
@@ -19,61 +19,65 @@ from gpulab.tables import Kind
 RETURN_NS = 60_000  # a call returns within this time of the work it waited for
 CLOCKS_NS = 1_000  # host and device clocks agree to about a microsecond
 SHORT_NS = 2_000  # a call as short as this waited for nothing
-QUEUE = 1022  # launches that a CUDA context takes before a launch call waits
-QUEUE_FACT = "launch_queue"  # the name of the fact that tells of another number
-FULL = 1000  # a trace with more outstanding launches than this shows its own limit
-AFTER_NS = 15_000  # work of one stream that begins so soon after work of another may have waited for it
-EARLY_NS = 25_000  # if it was called for so long before
-LOOKED_AT = 64  # candidates that were called for too late, passed over at most
+QUEUE = 1022  # capacity of a CUDA context's launch queue; the next launch call blocks
+QUEUE_FACT = "launch_queue"  # name of the fact that holds another capacity
+MIN_OBSERVED_CAPACITY = 1000  # if more launches were outstanding, their maximum shows the capacity
+AFTER_NS = 15_000  # an op that starts this soon after an op of another stream may have waited for it
+EARLY_NS = 25_000  # provided it was launched at least this long before
+MAX_CANDIDATES = 64  # maximum number of candidates to skip because they were launched too late
 
 
 def host_waits(run: Run, track: Track) -> tuple[Ints, Floats]:
-    """For each stop the device work it waited for, -1 for none, and how long after that it returned."""
+    """For each host node, the device op it waited for (-1: none), and the delay from that op's end to its return."""
     end = track.work.end_ns
     wait = np.full(len(track.stop), NONE, np.int64)
-    asks = np.isin(track.stop, (Stop.COPY_CALL, Stop.SYNC, Stop.ALLOC))
-    own = track.first[1:] > track.first[:-1]
-    copies = np.flatnonzero(asks & own)
-    last = track.first[1:][copies] - 1
-    waited = track.end_ns[copies] >= end[last] - CLOCKS_NS
-    wait[copies[waited]] = last[waited]
-    bare = np.flatnonzero(asks & ~own & (track.dur_ns > SHORT_NS))
-    wait[bare] = _ended_within(track, bare)
+    may_wait = np.isin(track.stop, (Stop.COPY_CALL, Stop.SYNC, Stop.ALLOC))
+    launches = track.first[1:] > track.first[:-1]
+    launching = np.flatnonzero(may_wait & launches)
+    last = track.first[1:][launching] - 1
+    has_waited = track.end_ns[launching] >= end[last] - CLOCKS_NS
+    wait[launching[has_waited]] = last[has_waited]
+    without_work = np.flatnonzero(may_wait & ~launches & (track.dur_ns > SHORT_NS))
+    wait[without_work] = _last_ended_during(track, without_work)
     for stop, target in _recorded(run, track, "Sync"):
         wait[stop] = target
     delay = np.where(wait >= 0, track.end_ns - end[np.maximum(wait, 0)] if len(end) else 0, 0)
     return wait, np.maximum(delay, 0).astype(float)
 
 
-def _ended_within(track: Track, stops: Ints) -> Ints:
-    """For calls without work of their own: the last work called for before that ended while they lasted."""
+def _last_ended_during(track: Track, stops: Ints) -> Ints:
+    """For calls that launch nothing: the last op launched earlier that ended during the call."""
     end, start = track.work.end_ns, track.at_ns[stops]
-    found = np.full(len(stops), NONE, np.int64)
+    targets = np.full(len(stops), NONE, np.int64)
     if not len(end) or not len(stops):
-        return found
-    called = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], np.iinfo(np.int64).min)
+        return targets
+    launched_at = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], np.iinfo(np.int64).min)
     order = np.argsort(end, kind="stable")
-    place = np.searchsorted(end[order], track.end_ns[stops] + CLOCKS_NS, side="right") - 1
-    left = np.flatnonzero(place >= 0)
-    for _ in range(LOOKED_AT):
-        candidate = order[place[left]]
-        known = called[candidate] <= start[left]
-        fits = known & (end[candidate] > start[left]) & (track.end_ns[stops[left]] - end[candidate] < RETURN_NS)
-        found[left[fits]] = candidate[fits]
-        place[left] -= 1
-        left = left[~known & (place[left] >= 0)]
-        if not len(left):
+    position = np.searchsorted(end[order], track.end_ns[stops] + CLOCKS_NS, side="right") - 1
+    open_calls = np.flatnonzero(position >= 0)
+    for _ in range(MAX_CANDIDATES):
+        candidate = order[position[open_calls]]
+        launched_before = launched_at[candidate] <= start[open_calls]
+        fits = (
+            launched_before
+            & (end[candidate] > start[open_calls])
+            & (track.end_ns[stops[open_calls]] - end[candidate] < RETURN_NS)
+        )
+        targets[open_calls[fits]] = candidate[fits]
+        position[open_calls] -= 1
+        open_calls = open_calls[~launched_before & (position[open_calls] >= 0)]
+        if not len(open_calls):
             break
-    return found
+    return targets
 
 
 def stream_waits(run: Run, track: Track, before: Ints, latency_ns: float) -> tuple[Ints, bool]:
-    """For each piece of work the work of another stream it waited for, and whether the run says so itself."""
+    """For each device op, the op of another stream it waited for, and whether the run recorded these waits."""
     stream = streams(track.work)
     after = np.full(len(stream), NONE, np.int64)
     if len(np.unique(stream)) < 2:
         return after, True
-    if _tells_waits(run):
+    if _waits_recorded(run):
         for waiter, target in _recorded(run, track, "Stream Wait Event"):
             after[waiter] = target
         return after, True
@@ -81,41 +85,41 @@ def stream_waits(run: Run, track: Track, before: Ints, latency_ns: float) -> tup
 
 
 def _inferred(track: Track, stream: Ints, before: Ints, latency_ns: float, after: Ints) -> Ints:
-    """Work that began late on an idle stream, just after work of another stream had ended, waited for that."""
+    """An op that started late on an idle stream, just after an op of another stream ended, waited for that one."""
     start, end = track.work.start_ns, track.work.end_ns
-    called = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], start)
-    free = np.where(before >= 0, end[np.maximum(before, 0)], np.iinfo(np.int64).min // 2)
-    late = start > np.maximum(called + max(3 * latency_ns, EARLY_NS), free + 10_000)
+    launched_at = np.where(track.call >= 0, track.at_ns[np.maximum(track.call, 0)], start)
+    stream_free = np.where(before >= 0, end[np.maximum(before, 0)], np.iinfo(np.int64).min // 2)
+    is_late = start > np.maximum(launched_at + max(3 * latency_ns, EARLY_NS), stream_free + 10_000)
     order = np.argsort(end, kind="stable")
-    left = np.flatnonzero(late)
-    place = np.searchsorted(end[order], start[left] + CLOCKS_NS // 2, side="right") - 1
+    waiters = np.flatnonzero(is_late)
+    position = np.searchsorted(end[order], start[waiters] + CLOCKS_NS // 2, side="right") - 1
     for _ in range(6):
-        candidate = order[np.maximum(place, 0)]
-        fits = (place >= 0) & (stream[candidate] != stream[left]) & (start[left] - end[candidate] < AFTER_NS)
-        after[left[fits]] = candidate[fits]
-        left, place = left[~fits & (place > 0)], place[~fits & (place > 0)] - 1
+        candidate = order[np.maximum(position, 0)]
+        fits = (position >= 0) & (stream[candidate] != stream[waiters]) & (start[waiters] - end[candidate] < AFTER_NS)
+        after[waiters[fits]] = candidate[fits]
+        waiters, position = waiters[~fits & (position > 0)], position[~fits & (position > 0)] - 1
     return after
 
 
-def _tells_waits(run: Run) -> bool:
-    """Whether waits between streams were recorded: then a stream without any waited for none."""
+def _waits_recorded(run: Run) -> bool:
+    """Return whether waits between streams were recorded; then a stream without any waited for none."""
     if len(run.wait_rows):
         return True
     return any("sync" in option for option in run.recording.options)
 
 
-def _recorded(run: Run, track: Track, named: str) -> list[tuple[int, int]]:
-    """Pairs (who waits, for which work) that the run tells: a stop for synchronisations, work for streams."""
+def _recorded(run: Run, track: Track, suffix: str) -> list[tuple[int, int]]:
+    """Recorded waits as pairs (waiter, device op): host nodes for synchronisations, device ops for stream waits."""
     rows = run.wait_rows
     if not len(rows):
         return []
     events = run.event_rows
     records = events.where(rows["event"])
-    picked = np.flatnonzero(records.matching(lambda word: word.endswith(named)))
+    wait_records = np.flatnonzero(records.matching(lambda word: word.endswith(suffix)))
     calls = _by_correlation(events)
-    stop_of = {int(event): place for place, event in enumerate(track.event.tolist()) if event >= 0}
-    told = []
-    for row in picked.tolist():
+    stop_of = {int(event): node for node, event in enumerate(track.event.tolist()) if event >= 0}
+    pairs = []
+    for row in wait_records.tolist():
         call = calls.get(int(records["correlation"][row]))
         if call is None:
             continue
@@ -123,75 +127,75 @@ def _recorded(run: Run, track: Track, named: str) -> list[tuple[int, int]]:
         target = _last_before(track, int(records["device"][row]), int(rows["wait_on_stream"][row]), events, recorded)
         if target is None:
             continue
-        if named == "Sync" and call in stop_of:
-            told.append((stop_of[call], target))
+        if suffix == "Sync" and call in stop_of:
+            pairs.append((stop_of[call], target))
         waiter = _next_after(track, int(records["device"][row]), int(records["stream"][row]), events, call)
-        if named != "Sync" and waiter is not None and waiter != target:
-            told.append((waiter, target))
-    return told
+        if suffix != "Sync" and waiter is not None and waiter != target:
+            pairs.append((waiter, target))
+    return pairs
 
 
 def _by_correlation(events: Rows) -> dict[int, int]:
-    """The row of the runtime call that bears a correlation."""
+    """Map each correlation id to the row of its runtime call."""
     kind = events["kind"]
     rows = np.flatnonzero((kind >= Kind.LAUNCH) & (kind <= Kind.RUNTIME) & (events["correlation"] >= 0))
     return dict(zip(events["correlation"][rows].tolist(), rows.tolist(), strict=True))
 
 
 def _last_before(track: Track, device: int, stream: int, events: Rows, call: int) -> int | None:
-    """The last work of a stream (-1: of any) that was called for before a call began."""
-    mine = _of_stream(track, device, stream)
-    at = track.at_ns[track.call[mine]]
-    place = int(np.searchsorted(at, int(events["start_ns"][call]))) - 1
-    return int(mine[place]) if place >= 0 else None
+    """Return the last op of a stream (-1: of any) launched before a call started."""
+    candidates = _of_stream(track, device, stream)
+    at = track.at_ns[track.call[candidates]]
+    position = int(np.searchsorted(at, int(events["start_ns"][call]))) - 1
+    return int(candidates[position]) if position >= 0 else None
 
 
 def _next_after(track: Track, device: int, stream: int, events: Rows, call: int) -> int | None:
-    mine = _of_stream(track, device, stream)
-    at = track.at_ns[track.call[mine]]
-    place = int(np.searchsorted(at, int(events["start_ns"][call])))
-    return int(mine[place]) if place < len(mine) else None
+    candidates = _of_stream(track, device, stream)
+    at = track.at_ns[track.call[candidates]]
+    position = int(np.searchsorted(at, int(events["start_ns"][call])))
+    return int(candidates[position]) if position < len(candidates) else None
 
 
 def _of_stream(track: Track, device: int, stream: int) -> Ints:
-    mine = (track.call >= 0) & ((track.work["stream"] == stream) | (stream < 0))
+    mask = (track.call >= 0) & ((track.work["stream"] == stream) | (stream < 0))
     if device >= 0:
-        mine &= track.work["device"] == device
-    return np.flatnonzero(mine)
+        mask &= track.work["device"] == device
+    return np.flatnonzero(mask)
 
 
 def queue_of(run: Run) -> int | None:
-    """How many launches a virtual GPU's queue took; None for a run that does not tell."""
-    told = run.facts.get(QUEUE_FACT)
-    return int(told) if told else None
+    """Return the launch queue capacity of a virtual GPU; None if the run does not record one."""
+    capacity = run.facts.get(QUEUE_FACT)
+    return int(capacity) if capacity else None
 
 
 def room(track: Track, queue: int | None = None) -> tuple[Ints, Floats, Floats]:
-    """For each stop the device work that had to end before the launch queue took its own; when after it; what is left.
+    """For each host node: the device op that frees its slot in the launch queue, the delay after that, its own cost.
 
-    A launch waits while 1022 others are outstanding; without this, work on a busy GPU seems to be limited by the host.
-    `queue`: how many it was in this run, where that is known.
+    A launch blocks while 1022 others are outstanding. Without this, work on a busy GPU would seem to be limited by the
+    host. `queue`: the capacity in this run, if known.
     """
     count = len(track.stop)
-    target, delay, own = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
+    target, delay, own_ns = np.full(count, NONE, np.int64), np.zeros(count), track.dur_ns.astype(float)
     calls = np.flatnonzero(track.first[1:] > track.first[:-1])
     if not len(calls):
-        return target, delay, own
+        return target, delay, own_ns
     last = track.first[1:][calls] - 1
     ends = track.work.end_ns[last]
-    at = track.at_ns[calls]
-    outstanding = np.arange(1, len(calls) + 1) - np.searchsorted(np.sort(ends), at, side="right")
-    most = int(outstanding.max())
-    size = queue or (most - 1 if most >= FULL else QUEUE)
+    launched_at = track.at_ns[calls]
+    outstanding = np.arange(1, len(calls) + 1) - np.searchsorted(np.sort(ends), launched_at, side="right")
+    most_outstanding = int(outstanding.max())
+    size = queue or (most_outstanding - 1 if most_outstanding >= MIN_OBSERVED_CAPACITY else QUEUE)
     if len(calls) <= size:
-        return target, delay, own
-    held = calls[size:]
-    target[held] = last[:-size]
-    freed = track.work.end_ns[target[held]]
-    full = freed > track.at_ns[held]
-    usual = float(np.median(np.append(track.dur_ns[calls[:size]], track.dur_ns[held[~full]])))
-    blocked = full & (track.dur_ns[held] > 3 * usual)
-    slack = (track.end_ns[held] - freed).astype(float)
-    delay[held] = np.where(blocked, slack, np.minimum(slack, 0.0))
-    own[held[blocked]] = usual
-    return target, delay, own
+        return target, delay, own_ns
+    queued = calls[size:]
+    target[queued] = last[:-size]
+    freed = track.work.end_ns[target[queued]]
+    full = freed > track.at_ns[queued]
+    usual = float(np.median(np.append(track.dur_ns[calls[:size]], track.dur_ns[queued[~full]])))
+    blocked = full & (track.dur_ns[queued] > 3 * usual)
+    slack = (track.end_ns[queued] - freed).astype(float)
+    delay[queued] = np.where(blocked, slack, np.minimum(slack, 0.0))
+    own_ns[queued[blocked]] = usual
+    return target, delay, own_ns

@@ -1,15 +1,15 @@
-"""What a recorded run becomes so that it can be timed again: host calls in order, device work, and who waits for whom.
+"""The graph of a recorded run, which can be timed again: host nodes in order, device ops, and their dependencies.
 
-The host is one track: the calls that start device work or may wait for it, the ends of steps, and what lies before
-each of them, by part of the ledger. Threads that launch in turn (the main one, autograd's) are one track. Without a
-GPU there is no device work: the host computes, and the track is all there is.
+The host is one track of nodes: calls that launch device work or may wait for it, ends of steps, and the host work
+before each of them, by part of the ledger. Threads that launch alternately (the main one, autograd's) form one track.
+Without a GPU there are no device ops: the host computes, and the track is everything.
 
     host    begins(i) = ends(i-1) + before(i)
-            ends(i)   = max(begins(i) + own(i), device work waited for + its delay, room in the queue + its delay)
-    device  starts(k) = max(its call begins + latency, work before on its stream + turn, work of another stream + lag)
+            ends(i)   = max(begins(i) + call(i), awaited device op + its delay, free slot in the queue + its delay)
+    device  starts(k) = max(its launch begins + latency, previous op on its stream + gap, awaited op + its delay)
 
-A rewrite is a function from a graph to a graph: it changes costs and drops waits, never the order. Times are float64
-nanoseconds: a model's times need not be whole.
+A rewrite is a function from a graph to a graph: it changes costs and removes waits, never the order. Times are float64
+nanoseconds, because modelled times are not integers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gpulab.intervals import Coverage, Ints, Spans, intersect
 from gpulab.run import Run
 
 Floats = NDArray[np.float64]
-NONE = -1  # in an index: waits for nothing, was called for by nobody
+NONE = -1  # as an index: waits for nothing, or launched by no recorded call
 
-# What profiling adds to: calling an operator, a kernel, the driver. Loading and the user's own Python it leaves alone.
+# Parts that profiling makes slower: calls of operators, kernels and the driver; not loading, not the user's own Python.
 CALLING = ("launch", "runtime", "dispatch", "glue")
 
 
 class Stop(IntEnum):
-    """What stands on the host's track."""
+    """Kind of a host node."""
 
-    MARK = 0  # a step begins or ends
-    POINT = 1  # one part of the ledger ends and the next begins; nothing is called
+    MARK = 0  # a step starts or ends
+    POINT = 1  # one part of the ledger ends and the next starts; no call
     LAUNCH = 2
     COPY_CALL = 3
     SYNC = 4
@@ -49,50 +49,50 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Host:
-    """The host's track: one entry per stop, in order of time."""
+    """The host track: one entry per host node, in order of time."""
 
-    stop: Ints  # a Stop each
-    event: Ints  # which row of the events table; -1 where the stop is no event
-    from_ns: Floats  # where the stop before it ended in the recording
-    at_ns: Floats  # where it began
-    before_ns: Mapping[str, Floats]  # host work since the stop before it, by part; "overlap" may be negative
-    own_ns: Floats  # what the call costs when there is nothing to wait for
-    wait: Ints  # the device work that must have ended before it returns
-    wait_ns: Floats  # how long after that it returns
-    room: Ints  # the device work that must have ended before there is room in the launch queue
-    room_ns: Floats
-    first: Ints  # stop i calls for the device work first[i] .. first[i + 1]
+    kind: Ints  # a Stop
+    event: Ints  # row of the events table; -1 if the node is not an event
+    previous_end_ns: Floats  # end of the previous node in the recording
+    start_ns: Floats  # its start in the recording
+    before_ns: Mapping[str, Floats]  # host work since the previous node, by part; "overlap" may be negative
+    call_ns: Floats  # cost of the call if it does not wait
+    awaited_op: Ints  # index of the device op that must end before it returns
+    return_delay_ns: Floats  # delay from that end to the return
+    queue_op: Ints  # index of the device op that must end before the launch queue has a free slot
+    queue_delay_ns: Floats
+    first_op: Ints  # node i launches the device ops first[i] .. first[i + 1]
 
     def __len__(self) -> int:
-        return len(self.stop)
+        return len(self.kind)
 
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Device work, in the order in which it was called for."""
+    """Device ops (kernels, copies, fills) in launch order."""
 
-    event: Ints  # which row of the events table
+    event: Ints  # row of the events table
     dur_ns: Floats
-    call: Ints  # the stop that called for it; -1: the call is not in the run, so it stays where it was
-    latency_ns: Floats  # from the beginning of the call to that of the work, on an idle device
-    before: Ints  # the work before it on its stream
-    turn_ns: Floats  # from the end of that to its own beginning
-    after: Ints  # the work of another stream it waits for
-    lag_ns: Floats
-    start_ns: Floats  # where it was in the recording
+    call: Ints  # the host node that launched it; -1: not recorded, so it keeps its time
+    latency_ns: Floats  # from the start of the launch to the start of the op, on an idle device
+    previous_op: Ints  # the previous op on its stream
+    gap_ns: Floats  # gap after the previous op
+    awaited_op: Ints  # the op of another stream it waits for
+    awaited_delay_ns: Floats
+    start_ns: Floats  # its start in the recording
 
     def __len__(self) -> int:
         return len(self.event)
 
     @property
     def end_ns(self) -> Floats:
-        """Where it ended in the recording."""
+        """End in the recording."""
         return self.start_ns + self.dur_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """What device work usually waits for, in ns, where nothing special holds it up."""
+    """Usual delays of device ops, in ns, without any special cause."""
 
     latency_ns: float
     turn_ns: float
@@ -100,7 +100,7 @@ class Usual:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A run as what can be timed again."""
+    """The graph of one run."""
 
     run: Run
     steps: Steps
@@ -108,77 +108,81 @@ class Graph:
     host: Host
     device: Device
     usual: Usual
-    step_first: Ints  # for each step that counts, the stop where it begins
-    step_last: Ints  # and the stop where it ends
-    part_spans: Mapping[str, Spans]  # when the host was in which part, whether the device worked meanwhile or not
-    unexplained_ns: float = 0.0  # time for which device work stood still and nothing says why
-    guessed: bool = False  # waits between streams were not recorded, so they were guessed
-    limits_ns: Mapping[str, float] = field(default_factory=dict)  # what a step cannot be shorter than: "the workers"
-    made: frozenset[str] = frozenset()  # rewrites made already that later ones must know of: "amp"
-    crossed_ns: float = 0.0  # time for which threads called the device at once: one track cannot tell them apart
+    step_first: Ints  # for each interior step, the host node where it starts
+    step_last: Ints  # and the host node where it ends
+    part_spans: Mapping[str, Spans]  # when the host was in each part, whether the device was busy or not
+    unexplained_ns: float = 0.0  # unexplained idle time before device work
+    guessed: bool = False  # waits between streams were not recorded, so they were inferred
+    limits_ns: Mapping[str, float] = field(default_factory=dict)  # other lower limits of a step, by name: "the workers"
+    made: frozenset[str] = frozenset()  # applied rewrites that later ones depend on: "amp"
+    crossed_ns: float = 0.0  # time in which several threads called the device: one track cannot separate them
 
     @property
     def on_gpu(self) -> bool:
-        """Whether a GPU is the device; otherwise the CPU is."""
+        """Whether the device is a GPU; otherwise it is the CPU."""
         return self.ledger.device == "gpu"
 
     @cached_property
     def step_of(self) -> Ints:
-        """For each stop, the step it is in, counted among those that count; -1 outside."""
+        """Index of the interior step that each host node is in; -1 outside."""
         index = np.searchsorted(self.step_first, np.arange(len(self.host)), side="right") - 1
         inside = (index >= 0) & (np.arange(len(self.host)) <= self.step_last[np.maximum(index, 0)])
         return np.where(inside, index, NONE)
 
     def with_host(self, **changed: object) -> Graph:
-        """The same graph with these columns of its host track changed."""
+        """Return the graph with these columns of its host track replaced."""
         return replace(self, host=replace(self.host, **changed))  # type: ignore[arg-type]
 
     def with_device(self, **changed: object) -> Graph:
-        """The same graph with these columns of its device work changed."""
+        """Return the graph with these columns of its device ops replaced."""
         return replace(self, device=replace(self.device, **changed))  # type: ignore[arg-type]
 
     @property
     def work(self) -> Work:
-        """Device work as analyses know it, in the order in which it was called for."""
+        """The device ops as analyses represent them, in launch order."""
         return Work(self.run.event_rows, self.device.event)
 
     def without_calls(self, stops: NDArray[Any]) -> Graph:
-        """The same graph where these calls cost nothing and wait for nothing; a mask or an index picks them."""
-        own, wait, wait_ns = self.host.own_ns.copy(), self.host.wait.copy(), self.host.wait_ns.copy()
-        own[stops], wait[stops], wait_ns[stops] = 0.0, NONE, 0.0
-        return self.with_host(own_ns=own, wait=wait, wait_ns=wait_ns)
+        """Return the graph where these calls cost nothing and wait for nothing; `stops` is a mask or an index."""
+        call_ns, awaited_op, return_delay_ns = (
+            self.host.call_ns.copy(),
+            self.host.awaited_op.copy(),
+            self.host.return_delay_ns.copy(),
+        )
+        call_ns[stops], awaited_op[stops], return_delay_ns[stops] = 0.0, NONE, 0.0
+        return self.with_host(call_ns=call_ns, awaited_op=awaited_op, return_delay_ns=return_delay_ns)
 
     def without_work(self, work: NDArray[Any]) -> Graph:
-        """The same graph where this device work takes no time, and no turn on its stream."""
-        dur, turn = self.device.dur_ns.copy(), self.device.turn_ns.copy()
-        dur[work], turn[work] = 0.0, np.minimum(turn[work], 0.0)
-        return self.with_device(dur_ns=dur, turn_ns=turn)
+        """Return the graph where these device ops take no time and leave no gap on their stream."""
+        dur_ns, gap_ns = self.device.dur_ns.copy(), self.device.gap_ns.copy()
+        dur_ns[work], gap_ns[work] = 0.0, np.minimum(gap_ns[work], 0.0)
+        return self.with_device(dur_ns=dur_ns, gap_ns=gap_ns)
 
     def scaled_before(self, factors: Mapping[str, float | Floats]) -> Graph:
-        """The same graph with host work of these parts multiplied: a factor for all stops, or one each."""
+        """Return the graph with host work of these parts multiplied, by one factor for all nodes or one per node."""
         changed = {part: ns * factors[part] if part in factors else ns for part, ns in self.host.before_ns.items()}
         return self.with_host(before_ns=changed)
 
     def scaled_inside(self, spans: Spans, factor: float, *parts: str) -> Graph:
-        """The same graph with the host work of these parts (of all) that lay inside these spans multiplied."""
+        """Return the graph with the host work of these parts (default: all) inside these spans multiplied."""
         return self.scaled_before(
             {part: 1 - share * (1 - factor) for part, share in self.within(spans, *parts).items()}
         )
 
     def with_more_before(self, part: str, added_ns: NDArray[np.floating[Any]]) -> Graph:
-        """The same graph with more host work of this part before each stop."""
+        """Return the graph with more host work of this part before each node."""
         before = self.host.before_ns
         return self.with_host(before_ns={**before, part: before.get(part, 0.0) + added_ns})
 
     def within(self, spans: Spans, *parts: str) -> dict[str, Floats]:
-        """Of the host work before each stop, the share that lay inside these spans in the recording, by part, 0-1."""
-        told = {}
+        """Return the share (0-1) of the recorded host work before each node that was inside these spans, by part."""
+        shares = {}
         for part in parts or tuple(self.host.before_ns):
             if part not in self.part_spans:
                 continue
-            mine = Coverage.of(intersect(self.part_spans[part], spans))
-            start, end = self.host.from_ns.astype(np.int64), self.host.at_ns.astype(np.int64)
-            inside = mine.within(start, end)
-            whole = Coverage.of(self.part_spans[part]).within(start, end)
-            told[part] = np.divide(inside, whole, out=np.zeros(len(start)), where=whole > 0)
-        return told
+            part_inside = Coverage.of(intersect(self.part_spans[part], spans))
+            start, end = self.host.previous_end_ns.astype(np.int64), self.host.start_ns.astype(np.int64)
+            inside = part_inside.within(start, end)
+            total = Coverage.of(self.part_spans[part]).within(start, end)
+            shares[part] = np.divide(inside, total, out=np.zeros(len(start)), where=total > 0)
+        return shares

@@ -1,4 +1,4 @@
-"""The host's track of a run: which calls matter, and what the host did before each of them."""
+"""The host track of a run: the calls that matter, and the host work before each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STOPS = {Kind.COPY_CALL: Stop.COPY_CALL, Kind.SYNC: Stop.SYNC, Kind.ALLOC: Stop
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Stops in order of time, as recorded, and the device work each calls for."""
+    """Host nodes in order of time, as recorded, and the device ops that each launches."""
 
     stop: Ints
     event: Ints
@@ -30,20 +30,20 @@ class Track:
     before_ns: Mapping[str, Floats]
     step_first: Ints
     step_last: Ints
-    work: Work  # device work in the order in which it was called for
-    call: Ints  # the stop that called for each, or -1
+    work: Work  # device ops in launch order
+    call: Ints  # the host node that launched each, or -1
     first: Ints
     part_spans: Mapping[str, Spans]
     crossed_ns: int
 
     @property
     def end_ns(self) -> Ints:
-        """Where each stop ended in the recording."""
+        """Recorded end of each node."""
         return self.at_ns + self.dur_ns
 
 
 def track_of(run: Run, steps: Steps, device: str) -> Track:
-    """The host's track of a run whose device is "gpu" or "cpu"."""
+    """Return the host track of a run whose device is "gpu" or "cpu"."""
     steps = steps.by_host
     work = device_work(run)
     caller = calls_of(work)
@@ -53,7 +53,7 @@ def track_of(run: Run, steps: Steps, device: str) -> Track:
     points = _points(spans, device)
     events = run.event_rows
     event = np.concatenate([np.full(len(marks) + len(points), NONE), calls])
-    stop = np.concatenate([np.full(len(marks), Stop.MARK), np.full(len(points), Stop.POINT), _stops(run, calls)])
+    stop = np.concatenate([np.full(len(marks), Stop.MARK), np.full(len(points), Stop.POINT), _node_kinds(run, calls)])
     at = np.concatenate([marks, points, events["start_ns"][calls]]).astype(np.int64)
     dur = np.concatenate([np.zeros(len(marks) + len(points), np.int64), events["dur_ns"][calls]])
     order = np.lexsort((-dur, stop, at))
@@ -62,25 +62,25 @@ def track_of(run: Run, steps: Steps, device: str) -> Track:
     interior = steps.interior
     first = marked[np.searchsorted(at[marked], _clamped(steps.start_ns[interior], marks))]
     last = marked[np.searchsorted(at[marked], _clamped(steps.end_ns[interior], marks))]
-    work, call, opens = _called_for(run, work, caller, event)
+    work, call, first_op = _launch_order(run, work, caller, event)
     return Track(
         stop=stop,
         event=event,
         at_ns=at,
         dur_ns=dur,
-        before_ns=_before(at, dur, spans),
+        before_ns=_work_before(at, dur, spans),
         step_first=first,
         step_last=last,
         work=work,
         call=call,
-        first=opens,
+        first=first_op,
         part_spans=spans,
-        crossed_ns=_crossed(run, calls),
+        crossed_ns=_overlap_of_threads_ns(run, calls),
     )
 
 
 def _calls(run: Run, caller: Ints) -> Ints:
-    """The calls that started device work of this run, and those that may have waited for it."""
+    """Rows of the calls that launched device work of this run, and of those that may have waited for it."""
     events = run.event_rows
     kind = events["kind"]
     waits = (kind == Kind.SYNC) | (kind == Kind.COPY_CALL) | (kind == Kind.ALLOC)
@@ -89,16 +89,16 @@ def _calls(run: Run, caller: Ints) -> Ints:
     return np.flatnonzero(waits)
 
 
-def _stops(run: Run, calls: Ints) -> Ints:
+def _node_kinds(run: Run, calls: Ints) -> Ints:
     kind = run.event_rows["kind"][calls]
     stop = np.full(len(calls), int(Stop.LAUNCH), np.int64)
-    for told, meant in _STOPS.items():
-        stop[kind == told] = int(meant)
+    for event_kind, node_kind in _STOPS.items():
+        stop[kind == event_kind] = int(node_kind)
     return stop
 
 
 def _marks(run: Run, steps: Steps, calls: Ints) -> Ints:
-    """Where recorded steps begin and end. A run without steps ends, for the host, with its last call."""
+    """Starts and ends of recorded steps. Without steps, the run ends for the host with its last call."""
     marks = np.union1d(steps.start_ns[steps.recorded], steps.end_ns[steps.recorded])
     if steps.found_by == "whole run" and len(calls):
         ends = run.event_rows["start_ns"][calls] + run.event_rows["dur_ns"][calls]
@@ -107,8 +107,8 @@ def _marks(run: Run, steps: Steps, calls: Ints) -> Ints:
 
 
 def _clamped(at: Ints, marks: Ints) -> Ints:
-    within: Ints = np.minimum(at, marks[-1])
-    return within
+    clamped: Ints = np.minimum(at, marks[-1])
+    return clamped
 
 
 def _window(run: Run, calls: Ints, marks: Ints) -> Spans:
@@ -119,37 +119,39 @@ def _window(run: Run, calls: Ints, marks: Ints) -> Spans:
 
 
 def _points(spans: Mapping[str, Spans], device: str) -> Ints:
-    """Where one part ends and the next begins: on a GPU only for loading, whose calls hold no stop of their own."""
-    chosen = [spans["loader"]] if device == "gpu" else list(spans.values())
-    return np.unique(np.concatenate([edge for each in chosen for edge in each]))
+    """Boundaries between parts. On a GPU only for loading, because loading makes no calls that would be nodes."""
+    parts = [spans["loader"]] if device == "gpu" else list(spans.values())
+    return np.unique(np.concatenate([edge for each in parts for edge in each]))
 
 
-def _before(at: Ints, dur: Ints, spans: Mapping[str, Spans]) -> dict[str, Floats]:
-    """What the host did between each stop and the one before; where they overlap, a negative "overlap"."""
-    since = np.append(at[:1], (at + dur)[:-1])
-    told = {part: Coverage.of(each).within(since, at).astype(float) for part, each in spans.items()}
-    told["overlap"] = np.minimum(at - since, 0).astype(float)
-    return told
+def _work_before(at: Ints, dur: Ints, spans: Mapping[str, Spans]) -> dict[str, Floats]:
+    """Host work between each node and the previous one; a negative "overlap" where they overlap."""
+    previous_end = np.append(at[:1], (at + dur)[:-1])
+    before_ns = {part: Coverage.of(each).within(previous_end, at).astype(float) for part, each in spans.items()}
+    before_ns["overlap"] = np.minimum(at - previous_end, 0).astype(float)
+    return before_ns
 
 
-def _called_for(run: Run, work: Work, caller: Ints, event: Ints) -> tuple[Work, Ints, Ints]:
-    """Device work in the order in which it was called for, the stop that did, and which work each stop calls for."""
+def _launch_order(run: Run, work: Work, caller: Ints, event: Ints) -> tuple[Work, Ints, Ints]:
+    """Device ops in launch order, the node that launched each, and the first op of each node."""
     stop_of = np.full(len(run.event_rows) + 1, NONE, np.int64)  # one more, for the caller -1
-    known = np.flatnonzero(event >= 0)
-    stop_of[event[known]] = known
+    nodes = np.flatnonzero(event >= 0)
+    stop_of[event[nodes]] = nodes
     call = stop_of[caller]
     order = np.lexsort((work.start_ns, call))
     work, call = Work(work.events, work.event[order]), call[order]
     return work, call, np.searchsorted(call, np.arange(len(event) + 1))
 
 
-def _crossed(run: Run, calls: Ints) -> int:
-    """For how long two threads were inside such calls at once."""
+def _overlap_of_threads_ns(run: Run, calls: Ints) -> int:
+    """Time in which two threads were inside such calls at once."""
     events = run.event_rows
     start, end, thread = (
         events["start_ns"][calls],
         (events["start_ns"] + events["dur_ns"])[calls],
         events["thread"][calls],
     )
-    each = sum(union(start[thread == one], end[thread == one]).total_ns for one in np.unique(thread))
-    return each - union(start, end).total_ns
+    summed_ns = sum(
+        union(start[thread == thread_id], end[thread == thread_id]).total_ns for thread_id in np.unique(thread)
+    )
+    return summed_ns - union(start, end).total_ns

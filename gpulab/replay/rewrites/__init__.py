@@ -1,1 +1,1 @@
-"""Rewrites: one file a topic; `catalogue.REWRITES` names them all, in the order in which they are made."""
+"""Rewrites: one file per topic; `catalogue.REWRITES` lists all, in the order in which they are applied."""

@@ -1,6 +1,6 @@
-"""Every rewrite, in the order in which they are made, whatever order they are asked in.
+"""All rewrites, in the order in which they are applied, whatever order the user gives them in.
 
-What changes the work comes first, then what changes how it is done, then who waits for whom, then what feeds it.
+First come changes of the work itself, then of how it is done, then of waits, and last of data loading.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Telephone audio decoded inside the training loop: sample by sample in Python, or by a table in one go."""
+"""Telephone audio decoded inside the training loop: sample by sample in Python, or with a lookup table."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ BATCH = 32
 
 
 def preprocess(codes: NDArray[np.uint8]) -> Tensor:
-    """The sound of a batch of mu-law bytes, decoded one by one in Python."""
+    """Decode a batch of mu-law bytes one by one in Python."""
     import torch
 
     return torch.tensor([[decoded(code) for code in clip] for clip in codes.tolist()]).unsqueeze(1)
 
 
 def preprocess_by_table(codes: NDArray[np.uint8]) -> Tensor:
-    """The same sound: a byte has 256 values, so each is decoded once and looked up ever after."""
+    """Decode a batch of mu-law bytes with a table: a byte has 256 values, so each is decoded only once."""
     import torch
 
     return torch.from_numpy(_table()[codes]).unsqueeze(1)
 
 
 def decoded(code: int) -> float:
-    """One sample of G.711 mu-law, -1 to 1."""
+    """Decode one sample of G.711 mu-law to -1..1."""
     flipped = ~code & 255
     magnitude = (((flipped & 15) * 8 + 132) << (flipped >> 4 & 7)) - 132
     return (-magnitude if flipped & 128 else magnitude) / 32768
@@ -45,19 +45,19 @@ def _table() -> NDArray[np.float32]:
 
 
 def clips(count: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Clips as mu-law bytes, each with the class of its hum, the same every time."""
-    chance = np.random.default_rng(0)
+    """Return clips as mu-law bytes, each with the class of its pitch; the same every time."""
+    random_state = np.random.default_rng(0)
     labels = np.arange(count) % 10
     time = np.arange(SAMPLES) / 8000
-    sound = np.sin(2 * np.pi * 100 * (labels[:, None] + 1) * time) * 0.5 + chance.normal(0, 0.1, (count, SAMPLES))
+    audio = np.sin(2 * np.pi * 100 * (labels[:, None] + 1) * time) * 0.5 + random_state.normal(0, 0.1, (count, SAMPLES))
     levels = np.array([decoded(code) for code in range(256)])
     order = np.argsort(levels, kind="stable")
-    return order[np.searchsorted(levels[order][1:-1], sound)].astype(np.uint8), labels
+    return order[np.searchsorted(levels[order][1:-1], audio)].astype(np.uint8), labels
 
 
 def train_on_audio(*, device: str = "cpu", steps: int = 60, by_table: bool = False) -> list[float]:
-    """Train a small classifier on sound that the loop itself decodes."""
-    with computing_on(1 if device == "cpu" else None):  # a model this small gains nothing from more
+    """Train a small classifier on audio that the loop itself decodes."""
+    with computing_on(1 if device == "cpu" else None):  # more threads do not speed up a model this small
         return _train(device, steps, by_table)
 
 
@@ -66,15 +66,15 @@ def _train(device: str, steps: int, by_table: bool) -> list[float]:
     from torch import nn
     from torch.utils.data import TensorDataset
 
-    loader = batch_loader(TensorDataset(*(torch.from_numpy(made) for made in clips(steps * BATCH))), BATCH, device)
+    loader = batch_loader(TensorDataset(*(torch.from_numpy(array) for array in clips(steps * BATCH))), BATCH, device)
     model = listening(16 if device == "cpu" else 512).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     prepare = preprocess_by_table if by_table else preprocess
     batches = ((prepare(codes.numpy()), classes) for codes, classes in loader)
 
     def loss_of(batch: tuple[Tensor, Tensor]) -> Tensor:
-        sound, classes = batch
-        return nn.functional.cross_entropy(model(sound.to(device)), classes.to(device))
+        audio, classes = batch
+        return nn.functional.cross_entropy(model(audio.to(device)), classes.to(device))
 
     return listed(optimizer_steps(optimizer, loss_of, batches))
 
@@ -82,14 +82,14 @@ def _train(device: str, steps: int, by_table: bool) -> list[float]:
 AUDIO = (
     Workload(
         name="audio_python",
-        about="Sound decoded sample by sample in the training loop's own Python code, while the model waits.",
+        about="Audio decoded sample by sample in the training loop's own Python code, while the model waits.",
         run=train_on_audio,
         rule="host_python",
         twin="audio_table",
     ),
     Workload(
         name="audio_table",
-        about="The same sound, decoded through a table of 256 values.",
+        about="The same audio, decoded with a table of 256 values.",
         run=functools.partial(train_on_audio, steps=150, by_table=True),
         rule=None,
     ),

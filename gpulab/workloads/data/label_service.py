@@ -1,4 +1,4 @@
-"""Labels that a service gives, batch by batch: the loop waits for the answer, or has asked for it beforehand."""
+"""Labels from a service, batch by batch: the loop waits for each response, or requests it one batch earlier."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, BATCH = 768, 256
-ANSWER_S = 0.015  # a round trip over the network; less than a step computes, so that it can be hidden wholly
+ANSWER_S = 0.015  # a network round trip; shorter than the compute of a step, so that it can be hidden completely
 
 
 def labels_of(step: int) -> Tensor:
-    """What the service answers: another round trip, another batch of labels."""
+    """Return a batch of labels from the service, after one round trip."""
     import torch
 
     time.sleep(ANSWER_S)
     return torch.randint(0, 10, (BATCH,), generator=torch.Generator().manual_seed(step))
 
 
-def ahead(ask: Callable[[int], Tensor], questions: Iterable[int]) -> Iterator[Tensor]:
-    """Ask for the next answer while the model works on this one."""
+def ahead(request: Callable[[int], Tensor], steps: Iterable[int]) -> Iterator[Tensor]:
+    """Request the next response while the model works on the current one."""
     with ThreadPoolExecutor(1) as pool:
         pending: Future[Any] | None = None
-        for question in questions:
-            asked = pool.submit(ask, question)
+        for step in steps:
+            future = pool.submit(request, step)
             if pending is not None:
                 yield pending.result()
-            pending = asked
+            pending = future
         if pending is not None:
             yield pending.result()
 
 
 def train_on_answers(*, device: str = "cpu", steps: int = 60, beforehand: bool = False) -> list[float]:
-    """Train a perceptron on labels that a service gives."""
-    answers = ahead(labels_of, range(steps)) if beforehand else map(labels_of, range(steps))
+    """Train a perceptron on labels from a service; `beforehand`: request them one batch earlier."""
+    responses = ahead(labels_of, range(steps)) if beforehand else map(labels_of, range(steps))
     with computing_on(1):
-        return _train(device, answers)
+        return _train(device, responses)
 
 
-def _train(device: str, answers: Iterable[Tensor]) -> list[float]:
+def _train(device: str, responses: Iterable[Tensor]) -> list[float]:
     import torch
     from torch import nn
 
@@ -57,20 +57,20 @@ def _train(device: str, answers: Iterable[Tensor]) -> list[float]:
     def loss_of(labels: Tensor) -> Tensor:
         return nn.functional.cross_entropy(model(samples), labels.to(device))
 
-    return listed(optimizer_steps(optimizer, loss_of, answers))
+    return listed(optimizer_steps(optimizer, loss_of, responses))
 
 
 LABELS = (
     Workload(
         name="labels",
-        about="Labels from a service: the loop waits for each answer, and nothing at all runs meanwhile.",
+        about="Labels from a service: the loop waits for each response, and nothing else runs.",
         run=train_on_answers,
         rule="unexplained_idle",
         twin="labels_ahead",
     ),
     Workload(
         name="labels_ahead",
-        about="The same labels, asked for while the model works on the batch before.",
+        about="The same labels, requested while the model works on the previous batch.",
         run=functools.partial(train_on_answers, beforehand=True),
         rule=None,
     ),

@@ -1,4 +1,4 @@
-"""Items that come from slow storage: nearly all of their time is waiting, which needs no core."""
+"""Items from slow storage: almost all of their time is waiting, which needs no core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH = 8
 
 
 class RemoteImages:
-    """A dataset whose every item waits as long as a read from network storage takes, and then is there."""
+    """A dataset whose items each take as long as a read from network storage."""
 
     def __init__(self, length: int, *, wait_s: float = WAIT_S) -> None:
         self.length, self.wait_s = length, wait_s
@@ -34,16 +34,16 @@ class RemoteImages:
 
         time.sleep(self.wait_s)
         label = index % 10
-        # Nothing to compute once it is there: the same noise, shifted, over the brightness of its class.
+        # Almost nothing to compute: the same noise, shifted, plus the brightness of its class.
         return torch.from_numpy(np.roll(self.noise, index, axis=2) + np.float32(label / 10)), label
 
 
 def train_from_storage(
     *, device: str = "cpu", steps: int = 50, workers: int = 0, wait_s: float = WAIT_S
 ) -> list[float]:
-    """Train a small classifier on items that have to be waited for.
+    """Train a small classifier on items from slow storage.
 
-    The model computes on one thread: whatever else the machine does, it then is faster than a single worker.
+    The model computes on one thread: on any machine it is then faster than a single worker.
     """
     loader = batch_loader(RemoteImages(steps * BATCH, wait_s=wait_s), BATCH, device, workers=workers)
     with computing_on(1):
@@ -53,21 +53,21 @@ def train_from_storage(
 WAITING = (
     Workload(
         name="waiting",
-        about="Items from slow storage, read one after the other by the main process.",
+        about="Items from slow storage, read one after another by the main process.",
         run=train_from_storage,
         rule="no_workers",
         twin="waiting_workers",
     ),
     Workload(
         name="waiting_one_worker",
-        about="Items from slow storage, read by a single worker: the model is faster than it.",
+        about="Items from slow storage, read by a single worker, which is slower than the model.",
         run=functools.partial(train_from_storage, workers=1),
         rule="too_few_workers",
         twin="waiting_workers",
     ),
     Workload(
         name="waiting_workers",
-        about="Items from slow storage, read by eight workers: they wait together, so even two cores are enough.",
+        about="Items from slow storage, read by eight workers: they wait in parallel, so two cores are enough.",
         run=functools.partial(train_from_storage, steps=100, workers=8),
         rule=None,
     ),

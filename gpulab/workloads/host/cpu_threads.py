@@ -1,4 +1,4 @@
-"""A model told to compute on many more threads than there are cores, as by a setting copied from a larger machine."""
+"""A model that computes on many more threads than there are cores, as with a setting copied from a larger machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TIMES = 4  # as many threads as cores
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def train_on_threads(*, device: str = "cpu", steps: int = 60, times: float = TIMES) -> list[float]:
-    """Train a small classifier on images in memory, on so many times as many threads as there are cores."""
+    """Train a small classifier on images in memory, with `times` as many threads as cores."""
     import torch
     from torch.utils.data import TensorDataset
 
-    chance = np.random.default_rng(0)
+    random_state = np.random.default_rng(0)
     labels = np.arange(steps * BATCH) % 10
-    images = chance.normal(0, 1, (16, 3, SIDE, SIDE)).astype(np.float32)[np.arange(len(labels)) % 16]
+    images = random_state.normal(0, 1, (16, 3, SIDE, SIDE)).astype(np.float32)[np.arange(len(labels)) % 16]
     images += labels[:, None, None, None].astype(np.float32) / 10
     loader = batch_loader(TensorDataset(torch.from_numpy(images), torch.from_numpy(labels)), BATCH, device)
     with computing_on(max(1, round(times * cores()))):
@@ -39,7 +39,7 @@ def train_on_threads(*, device: str = "cpu", steps: int = 60, times: float = TIM
 THREADS = (
     Workload(
         name="threads",
-        about="A model that computes on four times as many threads as there are cores: they take turns.",
+        about="A model that computes on four times as many threads as there are cores.",
         run=train_on_threads,
         rule="cpu_oversubscription",
         twin="threads_as_cores",

@@ -1,4 +1,4 @@
-"""Garbage collected in the midst of training: because the loop asks for it, or because it keeps so many objects."""
+"""Garbage collection during training: the loop calls it, or keeps very many objects alive."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, BATCH = 256, 256
-EVERY = 1000  # where collections are called for by hand
-KEPT, MADE = 60_000, 2_500  # transitions in the buffer, and new ones in a step
+EVERY = 1000  # steps between explicit collections
+BUFFER_SIZE, NEW_PER_STEP = 60_000, 2_500  # transitions in the buffer, and new ones in a step
 
 
 def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) -> list[float]:
-    """Train a perceptron; collect garbage every so many steps, "to save memory"."""
+    """Train a perceptron; call gc.collect() every few steps, "to save memory"."""
     losses = []
     for step, loss in enumerate(_steps(device, steps), 1):
         losses.append(loss)
@@ -30,9 +30,9 @@ def train_collecting(*, device: str = "cpu", steps: int = 30, every: int = 1) ->
 
 
 def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = False) -> list[float]:
-    """Train while a replay buffer of Python objects is kept filled, as reinforcement learning does."""
+    """Train while filling a replay buffer of Python objects, as in reinforcement learning."""
     training = _steps(device, steps)
-    buffer: deque[list[object]] = deque(_transitions(0, KEPT), maxlen=KEPT)
+    buffer: deque[list[object]] = deque(_transitions(0, BUFFER_SIZE), maxlen=BUFFER_SIZE)
     if frozen:
         gc.collect()
         gc.freeze()
@@ -41,7 +41,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
     try:
         with computing_on(1):
             for step in range(1, steps + 1):
-                buffer.extend(_transitions(step, MADE))
+                buffer.extend(_transitions(step, NEW_PER_STEP))
                 losses.append(next(training))
                 if frozen and step % EVERY == 0:
                     gc.collect()
@@ -53,7 +53,7 @@ def train_on_replay(*, device: str = "cpu", steps: int = 200, frozen: bool = Fal
 
 
 def _transitions(step: int, count: int) -> list[list[object]]:
-    """What an agent saw, did and got: lists, which Python's collector has to look into."""
+    """Observations, actions and rewards as lists, which Python's collector must traverse."""
     return [[[step, number], [number % 4], [0.5]] for number in range(count)]
 
 
@@ -77,20 +77,20 @@ GARBAGE = (
     ),
     Workload(
         name="collecting_seldom",
-        about="The same loop, collecting once in a thousand steps.",
+        about="The same loop with gc.collect() once in a thousand steps.",
         run=functools.partial(train_collecting, steps=300, every=EVERY),
         rule=None,
     ),
     Workload(
         name="replay",
-        about="A replay buffer of many small Python objects, which the collector searches again and again.",
+        about="A replay buffer of many small Python objects, which the collector traverses again and again.",
         run=train_on_replay,
         rule="garbage_collection",
         twin="replay_frozen",
     ),
     Workload(
         name="replay_frozen",
-        about="The same buffer, frozen; the collector is switched off but for one call in a thousand steps.",
+        about="The same buffer, frozen; the collector is disabled except for one call in a thousand steps.",
         run=functools.partial(train_on_replay, steps=300, frozen=True),
         rule=None,
     ),

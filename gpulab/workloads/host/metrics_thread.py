@@ -1,4 +1,4 @@
-"""Word statistics kept up to date beside the training: in a thread, or in a process of its own."""
+"""Word statistics updated during training: in a thread, or in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = "the loop asks for the next batch while the statistics of the last one ar
 
 
 def keep_statistics(ended: Any) -> None:
-    """Count words in pure Python, without a pause, until told to end."""
+    """Count words in pure Python without a pause, until the event is set."""
     while not ended.is_set():
         counts: Counter[str] = Counter()
         for _ in range(20):
@@ -26,18 +26,18 @@ def keep_statistics(ended: Any) -> None:
 
 
 def train_beside_statistics(*, device: str = "cpu", steps: int = 40, in_process: bool = False) -> list[float]:
-    """Train a small perceptron while statistics are counted beside it."""
+    """Train a small perceptron while another thread or process counts statistics."""
     ended: Any = multiprocessing.Event() if in_process else threading.Event()
-    made: Any = multiprocessing.Process if in_process else threading.Thread
-    helper = made(target=keep_statistics, args=(ended,), daemon=True)
-    helper.start()
+    worker_class: Any = multiprocessing.Process if in_process else threading.Thread
+    counter = worker_class(target=keep_statistics, args=(ended,), daemon=True)
+    counter.start()
     try:
-        # On one thread, so that the statistics have the other core to themselves.
+        # One thread, so that the statistics have the other core.
         with computing_on(1):
             return _train(device, steps)
     finally:
         ended.set()
-        helper.join()
+        counter.join()
 
 
 def _train(device: str, steps: int) -> list[float]:
@@ -53,14 +53,14 @@ def _train(device: str, steps: int) -> list[float]:
 METRICS = (
     Workload(
         name="metrics_thread",
-        about="Statistics counted in a Python thread beside the training: the loop waits for the interpreter's lock.",
+        about="Statistics counted in a Python thread during training: the loop waits for the GIL.",
         run=train_beside_statistics,
         rule="gil_contention",
         twin="metrics_process",
     ),
     Workload(
         name="metrics_process",
-        about="The same statistics, counted in a process of their own.",
+        about="The same statistics, counted in a separate process.",
         run=functools.partial(train_beside_statistics, steps=400, in_process=True),
         rule=None,
     ),

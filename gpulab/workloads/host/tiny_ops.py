@@ -1,4 +1,4 @@
-"""A deep, narrow model fed one sample at a time: each op is over before the next can be asked for."""
+"""A deep, narrow model at batch size 1: each kernel ends before the next operator is dispatched."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, DEPTH = 64, 60
-# How many samples make an op worth its dispatch: a GPU does in 10 us what takes a core a millisecond.
+# Batch sizes at which an operator takes longer than its dispatch: a GPU does in 10 us what takes a core a millisecond.
 ENOUGH_CPU, ENOUGH_CUDA = 1024, 2**18
 
 
 def train_tiny_ops(*, device: str = "cpu", steps: int = 600, batch_size: int | None = 1) -> list[float]:
-    """Train a regression of many small layers; `batch_size=None` gives each layer enough to do."""
+    """Train a regression with many small layers; `batch_size=None` makes each layer large enough."""
     batch_size = batch_size or (ENOUGH_CPU if device == "cpu" else ENOUGH_CUDA)
     batches = 8 if device == "cpu" else 2
     samples = noise(batches * batch_size, WIDTH).to(device, number_on(device))
-    # On ops this small several threads do nothing but wait for one another.
+    # With operators this small, several threads would only wait for each other.
     with computing_on(1):
         return _fit(samples.split(batch_size), steps)
 
 
 def _fit(batches: Sequence[Tensor], steps: int) -> list[float]:
-    """Learn the mean of a sample, batch after batch, over and over."""
+    """Learn the mean of each sample, cycling through the batches."""
     import torch
     from torch import nn
 
@@ -45,14 +45,14 @@ def _fit(batches: Sequence[Tensor], steps: int) -> list[float]:
 TINY_OPS = (
     Workload(
         name="tiny_ops",
-        about="A deep, narrow model at batch size 1: starting the ops takes longer than the ops.",
+        about="A deep, narrow model at batch size 1: dispatching the operators takes longer than their kernels.",
         run=train_tiny_ops,
         rule="dispatch_bound",
         twin="tiny_ops_batched",
     ),
     Workload(
         name="tiny_ops_batched",
-        about="The same model with batches large enough that each op outlasts its dispatch.",
+        about="The same model with batches so large that each operator takes longer than its dispatch.",
         run=functools.partial(train_tiny_ops, steps=40, batch_size=None),
         rule=None,
         batch=ENOUGH_CPU,

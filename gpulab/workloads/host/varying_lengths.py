@@ -1,4 +1,4 @@
-"""Sentences of ever other lengths for a compiled model: compiled for each of them, or once for all."""
+"""A compiled model with a new sequence length in each step: recompiled for each, or compiled once for all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ WIDTH, BATCH, SHORTEST = 64, 16, 40
 
 
 def train_on_lengths(*, device: str = "cpu", steps: int = 40, dynamic: bool = False) -> list[float]:
-    """Train a compiled perceptron on sequences, each batch a little longer than the last."""
+    """Train a compiled perceptron on sequences; each batch is a little longer than the previous one."""
     import torch
     from torch import nn
 
     model = perceptron(WIDTH, 2 * WIDTH, WIDTH).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    chance = torch.Generator().manual_seed(0)
-    batches = (torch.randn(BATCH, SHORTEST + step, WIDTH, generator=chance).to(device) for step in range(steps))
-    # The limit of eight versions raised, as is often advised: it hides the warning, not the cost.
+    generator = torch.Generator().manual_seed(0)
+    batches = (torch.randn(BATCH, SHORTEST + step, WIDTH, generator=generator).to(device) for step in range(steps))
+    # Raise the limit of eight recompilations, as is often advised: it hides the warning, not the cost.
     with torch._dynamo.config.patch(recompile_limit=1000), computing_on(1):
-        # backend="eager" needs no C++ compiler, and compiles often enough to show the point.
+        # backend="eager" needs no C++ compiler, and recompiles just as often.
         compiled = torch.compile(model, backend="eager", dynamic=dynamic)
         return listed(optimizer_steps(optimizer, lambda batch: nn.functional.mse_loss(compiled(batch), batch), batches))
 
@@ -29,7 +29,7 @@ def train_on_lengths(*, device: str = "cpu", steps: int = 40, dynamic: bool = Fa
 LENGTHS = (
     Workload(
         name="lengths",
-        about="A compiled model that gets another sequence length in every step, and is compiled for each.",
+        about="A compiled model with a new sequence length in every step, recompiled for each.",
         run=train_on_lengths,
         rule="recompilation",
         twin="lengths_dynamic",

@@ -1,4 +1,4 @@
-"""Attention with its formula written out: scores of every token with every other, written and read again and again."""
+"""Attention with its formula written out: the score matrix is written and read in several passes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpulab.workloads.workload import Workload
 if TYPE_CHECKING:
     from torch import Tensor
 
-# On an H100 the scores of one layer take 512 MB in bfloat16; on a CPU a few MB are enough to try it.
+# On an H100 the scores of one layer take 512 MB in bfloat16; on a CPU a few MB are enough to try it out.
 SEQUENCES, TOKENS, HEADS, WIDTH, LAYERS = 8, 2048, 8, 64, 2
 SMALL_SEQUENCES, SMALL_TOKENS = 2, 128
 
 
 def attention_by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attention as papers print it."""
+    """Attention as in the papers."""
     import torch
 
     scores = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
@@ -25,18 +25,18 @@ def attention_by_hand(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def attention_in_one(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The same by PyTorch's own operator, which never writes the scores."""
+    """The same with PyTorch's fused operator, which never writes the scores."""
     from torch.nn import functional
 
     return functional.scaled_dot_product_attention(query, key, value)
 
 
-def train_attention(*, device: str = "cpu", steps: int = 30, in_one: bool = False) -> list[float]:
-    """Train layers of attention on made-up tokens; `in_one` uses PyTorch's operator for it."""
+def train_attention(*, device: str = "cpu", steps: int = 30, fused: bool = False) -> list[float]:
+    """Train attention layers on random tokens; `fused` uses PyTorch's operator."""
     import torch
     from torch import nn
 
-    attention = attention_in_one if in_one else attention_by_hand
+    attention = attention_in_one if fused else attention_by_hand
     count, tokens = (SMALL_SEQUENCES, SMALL_TOKENS) if device == "cpu" else (SEQUENCES, TOKENS)
     width = HEADS * WIDTH
     samples = noise(count, tokens, width).to(device, number_on(device))
@@ -56,7 +56,7 @@ def train_attention(*, device: str = "cpu", steps: int = 30, in_one: bool = Fals
 ATTENTION = (
     Workload(
         name="attention_by_hand",
-        about="Attention written out: the scores of all pairs of tokens are written and read pass after pass.",
+        about="Attention with its formula written out: the score matrix is written and read in several passes.",
         run=train_attention,
         rule="unfused_elementwise",
         twin="attention_in_one",
@@ -65,7 +65,7 @@ ATTENTION = (
     Workload(
         name="attention_in_one",
         about="The same with scaled_dot_product_attention, which never writes the scores.",
-        run=functools.partial(train_attention, in_one=True),
+        run=functools.partial(train_attention, fused=True),
         rule=None,
         needs_gpu=True,
     ),

@@ -1,4 +1,4 @@
-"""Convolutions in half precision on images with the channels first, which a GPU turns around in every layer."""
+"""Half-precision convolutions on NCHW images, which a GPU converts to NHWC in every layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDE = 32
 
 
 def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_last: bool = False) -> list[float]:
-    """Train a small image classifier on made-up images in the device's memory, under autocast on a GPU."""
+    """Train a small image classifier on random images in device memory, under autocast on a GPU."""
     import torch
     from torch import nn
 
@@ -24,7 +24,7 @@ def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_la
     labels = (torch.arange(batch) % 10).to(device)
     model = convolutional(channels).to(device)
     if channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in its stubs
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in the stubs
         images = images.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     on_gpu = device != "cpu"
@@ -39,7 +39,7 @@ def train_on_made_up_images(*, device: str = "cpu", steps: int = 40, channels_la
 LAYOUTS = (
     Workload(
         name="channels_first",
-        about="Half-precision convolutions on images with the channels first: each layer turns them around.",
+        about="Half-precision convolutions on channels-first images: each layer converts between NCHW and NHWC.",
         run=train_on_made_up_images,
         rule="layout_conversions",
         twin="channels_last",
@@ -47,7 +47,7 @@ LAYOUTS = (
     ),
     Workload(
         name="channels_last",
-        about="The same with model and images in channels_last.",
+        about="The same with model and images in channels last.",
         run=functools.partial(train_on_made_up_images, channels_last=True),
         rule=None,
         needs_gpu=True,

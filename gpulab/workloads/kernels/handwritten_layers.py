@@ -1,4 +1,4 @@
-"""A transformer's feed-forward block with its formulas written out: a pass over memory for every small step."""
+"""A transformer's feed-forward block with its formulas written out: a memory pass per elementary step."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ TOKENS, WIDTH, BLOCKS = 4096, 48, 2
 
 
 def gelu_by_hand(x: Tensor) -> Tensor:
-    """GELU as papers print it."""
+    """GELU as in the papers."""
     import torch
 
     return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
 def normalised_by_hand(x: Tensor) -> Tensor:
-    """Each row less its mean, over its standard deviation."""
+    """Each row minus its mean, over its standard deviation."""
     centred = x - x.mean(-1, keepdim=True)
     return centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
 
 
 def gelu_in_one(x: Tensor) -> Tensor:
-    """The same by PyTorch's own operator."""
+    """The same with PyTorch's fused operator."""
     from torch.nn import functional
 
     return functional.gelu(x, approximate="tanh")
 
 
 def normalised_in_one(x: Tensor) -> Tensor:
-    """The same by PyTorch's own operator."""
+    """The same with PyTorch's fused operator."""
     from torch.nn import functional
 
     return functional.layer_norm(x, x.shape[-1:])
 
 
 def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = False) -> list[float]:
-    """Train feed-forward blocks on made-up tokens; `in_one` uses PyTorch's operators for GELU and normalisation."""
+    """Train feed-forward blocks on random tokens; `in_one` uses PyTorch's operators for GELU and normalisation."""
     import torch
     from torch import nn
 
@@ -66,7 +66,7 @@ def train_feed_forward(*, device: str = "cpu", steps: int = 50, in_one: bool = F
 BY_HAND = (
     Workload(
         name="by_hand",
-        about="GELU and layer normalisation written out in elementary operations, each a pass over a large tensor.",
+        about="GELU and layer normalisation in elementary operations, each a pass over a large tensor.",
         run=train_feed_forward,
         rule="unfused_elementwise",
         twin="in_one",

@@ -1,4 +1,4 @@
-"""A model of many parameter tensors and little else, updated one by one or all at once."""
+"""A model with many small parameter tensors, updated one by one or all at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 WIDTH, DEPTH, BATCH = 512, 20, 16
-SHARE = 0.05  # of a layer in the sum: many without a shortcut would make much of a last digit
+SHARE = 0.05  # weight of a layer in the residual sum: many layers without shortcuts amplify rounding errors
 
 
 def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool = False) -> list[float]:
-    """Train a deep model of 82 parameter tensors with AdamW, in a loop over them or in one go."""
+    """Train a deep model of 82 parameter tensors with AdamW, as a loop over them or fused."""
     import torch
     from torch import nn
 
@@ -24,7 +24,7 @@ def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool =
     with computing_on(1):
         model = narrow_and_deep(WIDTH, DEPTH).to(device)
         *layers, last = model.children()
-        # foreach=False: on a GPU PyTorch would update all at once by itself; on a CPU it does not.
+        # foreach=False: on a GPU, PyTorch uses foreach by default; on a CPU it does not.
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused, foreach=False)
 
         def loss_of(_: int) -> Tensor:
@@ -39,7 +39,7 @@ def train_many_parameters(*, device: str = "cpu", steps: int = 60, fused: bool =
 PARAMETERS = (
     Workload(
         name="parameters",
-        about="AdamW updates 82 parameter tensors one after the other, a dozen operators for each.",
+        about="AdamW updates 82 parameter tensors one after another, with a dozen operators for each.",
         run=train_many_parameters,
         rule="unfused_optimizer",
         twin="parameters_fused",

@@ -1,4 +1,4 @@
-"""Large matrix products on data that is already where it is needed: the device is busy, and nothing is wrong."""
+"""Large matrix products on data in device memory: the device is busy, and nothing is wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from gpulab.workloads.workload import Workload
 
 
 def train_large_layers(*, device: str = "cpu", steps: int = 60, batch_size: int | None = None) -> list[float]:
-    """Train two large linear layers on data in the device's memory."""
+    """Train two large linear layers on data in device memory."""
     import torch
     from torch import nn
 
-    width, enough = (1024, 512) if device == "cpu" else (8192, 4096)
-    samples = noise(batch_size or enough, width).to(device)
+    width, default_batch = (1024, 512) if device == "cpu" else (8192, 4096)
+    samples = noise(batch_size or default_batch, width).to(device)
     model = perceptron(width, width, width).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     return listed(optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps)))
@@ -21,7 +21,7 @@ def train_large_layers(*, device: str = "cpu", steps: int = 60, batch_size: int 
 MATMUL = (
     Workload(
         name="matmul",
-        about="Large matrix products, nothing to wait for: as fast as the device is.",
+        about="Large matrix products without any waits: as fast as the device.",
         run=train_large_layers,
         rule="device_bound",
     ),

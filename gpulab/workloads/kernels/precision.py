@@ -1,6 +1,6 @@
-"""Large matrix products that use a GPU's tensor cores badly: in too fine a precision, or with an odd dimension.
+"""Large matrix products that use tensor cores badly: in too high a precision, or with misaligned dimensions.
 
-On a CPU there is nothing to find in them, and their twins do the same.
+On a CPU these loops have no fault, and their twins do the same.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def train_products(
     missing: int = 0,
     padded: bool = False,
 ) -> list[float]:
-    """Train two large linear layers on data in the device's memory.
+    """Train two large linear layers on data in device memory.
 
-    `tf32` lets float32 products use tensor cores; `half` computes them in bfloat16; `missing` takes so many units from
-    the hidden layer's even width; `padded` puts units in their place that are zero and stay so.
+    `tf32` allows TF32 for float32 products; `half` computes them in bfloat16; `missing` removes this many units from
+    the hidden layer's even width; `padded` adds as many units that are zero and stay zero.
     """
     import torch
     from torch import nn
@@ -38,7 +38,7 @@ def train_products(
     samples = noise(batch, width).to(device)
     model = perceptron(width, hidden - missing, width)
     if padded:
-        model = _padded(model, missing)
+        model = _pad(model, missing)
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     on_gpu = device != "cpu"
@@ -47,12 +47,12 @@ def train_products(
         with torch.autocast("cuda" if on_gpu else "cpu", dtype=torch.bfloat16, enabled=half and on_gpu):
             return nn.functional.mse_loss(model(samples).float(), samples)
 
-    with _tf32(tf32 and on_gpu):
+    with _tf32_setting(tf32 and on_gpu):
         return listed(optimizer_steps(optimizer, loss_of, range(steps)))
 
 
-def _padded(model: nn.Module, missing: int) -> nn.Module:
-    """The same model with so many more hidden units: they give zero, and so their weights never learn."""
+def _pad(model: nn.Module, missing: int) -> nn.Module:
+    """Add this many hidden units with zero output, so that their weights never learn."""
     import torch
     from torch import nn
 
@@ -67,8 +67,8 @@ def _padded(model: nn.Module, missing: int) -> nn.Module:
 
 
 @contextlib.contextmanager
-def _tf32(on: bool) -> Iterator[None]:
-    """TF32 for float32 products inside, or not; as it was afterwards. Nothing is touched where it is not wanted."""
+def _tf32_setting(on: bool) -> Iterator[None]:
+    """Enable or disable TF32 for float32 products inside, and restore the setting; without a GPU, do nothing."""
     import torch
 
     if not torch.cuda.is_available():
@@ -85,7 +85,7 @@ def _tf32(on: bool) -> Iterator[None]:
 PRODUCTS = (
     Workload(
         name="products_float32",
-        about="Large matrix products in float32, beside the tensor cores.",
+        about="Large matrix products in float32, which do not use tensor cores.",
         run=train_products,
         rule="no_tf32",
         twin="products_half",
@@ -93,7 +93,7 @@ PRODUCTS = (
     ),
     Workload(
         name="products_tf32",
-        about="Large matrix products in TF32 where bfloat16 would take half the time.",
+        about="Large matrix products in TF32; bfloat16 would take half the time.",
         run=functools.partial(train_products, tf32=True),
         rule="no_mixed_precision",
         twin="products_half",
@@ -108,7 +108,7 @@ PRODUCTS = (
     ),
     Workload(
         name="products_odd",
-        about="Large bfloat16 products with a hidden width that is no multiple of eight.",
+        about="Large bfloat16 products with a hidden width that is not a multiple of eight.",
         run=functools.partial(train_products, half=True, missing=1),
         rule="misaligned_shapes",
         twin="products_even",

@@ -1,4 +1,4 @@
-"""A recurrent network fed few sequences at a time: one long call for the host, little for each multiprocessor."""
+"""A recurrent network with few sequences per batch: one long host call, and little work per multiprocessor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int = 4) -> list[float]:
-    """Train an LSTM to repeat its input a step later."""
+    """Train an LSTM to repeat its input one step later."""
     import torch
     from torch import nn
 
@@ -33,7 +33,7 @@ def train_on_sequences(*, device: str = "cpu", steps: int = 30, batch_size: int 
 RECURRENT = (
     Workload(
         name="few_sequences",
-        about="A recurrent network at batch size 4: every kernel is smaller than the GPU.",
+        about="A recurrent network at batch size 4: no kernel fills the GPU.",
         run=train_on_sequences,
         rule="small_batch",
         batch=4,
@@ -42,7 +42,7 @@ RECURRENT = (
     ),
     Workload(
         name="many_sequences",
-        about="The same network with 512 sequences at a time.",
+        about="The same network at batch size 512.",
         run=functools.partial(train_on_sequences, batch_size=512),
         rule=None,
         batch=512,

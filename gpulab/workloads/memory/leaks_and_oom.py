@@ -1,4 +1,4 @@
-"""Memory: graphs that nobody needs are kept, a batch is too large for the card, a cache is emptied for nothing."""
+"""GPU memory: retained autograd graphs, a batch that is too large, an emptied cache, fragmentation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpulab.workloads.training import computing_on, listed, noise, number_on, op
 from gpulab.workloads.workload import Workload
 
 WIDTH = 512
-PROBES = 96  # samples on which each step looks how far it has come
+PROBES = 96  # held-out samples for the loss that each step records
 CARD_BYTES = 48 * 2**20
 BATCH, GROWS_BY = 2048, 256
 
 
 def train_with_history(*, device: str = "cpu", steps: int = 240, keep_graphs: bool = True) -> list[float]:
-    """Train, and write down in each step how large the loss on held-out samples is: as a number, or as it comes."""
+    """Train, and record the loss on held-out samples in each step: as a number, or as a tensor with its graph."""
     with computing_on(1):
         return _with_history(device, steps, keep_graphs)
 
@@ -36,7 +36,7 @@ def _with_history(device: str, steps: int, keep_graphs: bool) -> list[float]:
 
 
 def train_on_a_card(*, device: str = "cpu", steps: int = 12, parts: int = 1) -> list[float]:
-    """Train on a card of 48 MiB with batches that grow, each in so many parts whose gradients add up."""
+    """Train on a GPU of 48 MiB with growing batches, each in `parts` micro-batches with accumulated gradients."""
     with computing_on(1), memory_card(CARD_BYTES):
         return _accumulated(device, steps, parts)
 
@@ -62,7 +62,7 @@ def _accumulated(device: str, steps: int, parts: int) -> list[float]:
 
 
 def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: bool = True) -> list[float]:
-    """Train with a call after each step that gives PyTorch's free memory back to the driver."""
+    """Train with torch.cuda.empty_cache() after each step."""
     import torch
     from torch import nn
 
@@ -78,29 +78,30 @@ def train_emptying_the_cache(*, device: str = "cpu", steps: int = 60, empty: boo
     return listed(losses)
 
 
-def train_on_kept_features(*, device: str = "cpu", steps: int = 60, room_made: bool = False) -> list[float]:
+def train_on_kept_features(*, device: str = "cpu", steps: int = 60, preallocate: bool = False) -> list[float]:
     """Compute features of every batch once, keep them on the GPU, and train on them.
 
-    Each needs twice its size while it is computed. Kept one by one, every one lies in the midst of what was needed for
-    it, and the other half of that fits nothing that follows; with room made for all of them first, none does.
+    Computing them needs twice their size. If features are kept one by one, each is allocated inside the block that its
+    computation freed, and the other half of that block fits no later request. Allocated together in advance, they leave
+    no such gaps.
     """
     import torch
 
-    # On a GPU, all steps together need six sevenths of what is free in the first way, and half of that in the second.
+    # On a GPU, all steps together need six sevenths of the free memory one by one, and half of that in advance.
     numbers = 2**20 if device == "cpu" else torch.cuda.mem_get_info()[0] // 70 // 4
-    # Of the features; a little more than half, also of what PyTorch asks the driver for: it rounds up to 2 MiB.
+    # A little more than half of it, also after PyTorch rounds allocations up to 2 MiB.
     count = numbers // 2 // WIDTH + (64 if device == "cpu" else 2048)
-    room = torch.empty(steps, count, WIDTH, device=device) if room_made else None
-    kept = []
-    model, chance = perceptron(WIDTH, 1).to(device), torch.Generator().manual_seed(0)
+    storage = torch.empty(steps, count, WIDTH, device=device) if preallocate else None
+    stored = []
+    model, generator = perceptron(WIDTH, 1).to(device), torch.Generator().manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for step in range(steps):
-        scale = torch.rand((), generator=chance).item()
-        needed = torch.full((numbers,), scale, device=device)
-        del needed
-        features = torch.empty(count, WIDTH, device=device) if room is None else room[step]
-        kept.append(features.fill_(scale))
+        scale = torch.rand((), generator=generator).item()
+        temporary = torch.full((numbers,), scale, device=device)
+        del temporary
+        features = torch.empty(count, WIDTH, device=device) if storage is None else storage[step]
+        stored.append(features.fill_(scale))
         optimizer.zero_grad()
         loss = model(features[:64]).square().mean() + scale
         loss.backward()
@@ -112,33 +113,33 @@ def train_on_kept_features(*, device: str = "cpu", steps: int = 60, room_made: b
 MEMORY = (
     Workload(
         name="kept_graphs",
-        about="A list of losses that keeps the autograd graph of each: memory grows by as much in every step.",
+        about="A list of loss tensors that keeps each autograd graph alive: memory grows in every step.",
         run=train_with_history,
         rule="memory_growth",
         twin="kept_numbers",
     ),
     Workload(
         name="kept_numbers",
-        about="The same list with numbers in it.",
+        about="The same list with Python numbers.",
         run=functools.partial(train_with_history, keep_graphs=False),
         rule=None,
     ),
     Workload(
         name="large_batch",
-        about="Batches that grow until their activations do not fit into a card of 48 MiB, which is simulated.",
+        about="Batches that grow until their activations do not fit into a simulated GPU of 48 MiB.",
         run=train_on_a_card,
         rule="out_of_memory",
         twin="accumulated_batch",
     ),
     Workload(
         name="accumulated_batch",
-        about="The same batches in eight parts whose gradients add up: the same training in less memory.",
+        about="The same batches as eight micro-batches with accumulated gradients: the same training in less memory.",
         run=functools.partial(train_on_a_card, parts=8),
         rule=None,
     ),
     Workload(
         name="kept_features",
-        about="Features kept on the GPU as they come, each in the midst of what was needed to compute it.",
+        about="Features kept on the GPU one by one, each inside the block that its computation needed.",
         run=train_on_kept_features,
         rule="fragmentation",
         twin="placed_features",
@@ -146,14 +147,14 @@ MEMORY = (
     ),
     Workload(
         name="placed_features",
-        about="The same features, put where room was made for them before.",
-        run=functools.partial(train_on_kept_features, room_made=True),
+        about="The same features, written to memory allocated in advance.",
+        run=functools.partial(train_on_kept_features, preallocate=True),
         rule=None,
         needs_gpu=True,
     ),
     Workload(
         name="emptied_cache",
-        about="torch.cuda.empty_cache() in every step: the GPU's memory is asked for anew each time.",
+        about="torch.cuda.empty_cache() in every step: cudaFree and cudaMalloc each time.",
         run=train_emptying_the_cache,
         rule="allocator_thrash",
         twin="kept_cache",
@@ -161,7 +162,7 @@ MEMORY = (
     ),
     Workload(
         name="kept_cache",
-        about="The same training without it: PyTorch gives out again what it has.",
+        about="The same training without it: PyTorch reuses its cached memory.",
         run=functools.partial(train_emptying_the_cache, empty=False),
         rule=None,
         needs_gpu=True,

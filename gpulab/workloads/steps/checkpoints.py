@@ -1,4 +1,4 @@
-"""Checkpoints written during training: while the loop waits, or in a thread beside it."""
+"""Checkpoints during training: synchronous, or written by a separate thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH, BATCH, EVERY = 2048, 16, 5
 
 
 def copied(value: Any) -> Any:
-    """A copy in host memory, which training does not change any more."""
+    """Return a copy in host memory, which training does not modify."""
     import torch
 
     if torch.is_tensor(value):
@@ -26,14 +26,14 @@ def copied(value: Any) -> Any:
 
 
 def train_with_checkpoints(
-    *, device: str = "cpu", steps: int = 60, every: int = EVERY, beside: bool = False
+    *, device: str = "cpu", steps: int = 60, every: int = EVERY, in_thread: bool = False
 ) -> list[float]:
-    """Train two large layers with momentum, and write both to a file every few steps."""
+    """Train two large layers with momentum, and save both model and optimizer every few steps."""
     with tempfile.TemporaryDirectory() as folder, computing_on(1):
-        return _train(device, steps, every, beside, Path(folder) / "checkpoint.pt")
+        return _train(device, steps, every, in_thread, Path(folder) / "checkpoint.pt")
 
 
-def _train(device: str, steps: int, every: int, beside: bool, path: Path) -> list[float]:
+def _train(device: str, steps: int, every: int, in_thread: bool, path: Path) -> list[float]:
     import torch
     from torch import nn
 
@@ -44,7 +44,7 @@ def _train(device: str, steps: int, every: int, beside: bool, path: Path) -> lis
     updates = optimizer_steps(optimizer, lambda _: nn.functional.mse_loss(model(samples), samples), range(steps))
     for step, loss in enumerate(updates, 1):
         losses.append(loss)
-        if step % every == 0 and not beside:
+        if step % every == 0 and not in_thread:
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
         elif step % every == 0:
             state = copied({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
@@ -58,15 +58,15 @@ def _train(device: str, steps: int, every: int, beside: bool, path: Path) -> lis
 CHECKPOINTS = (
     Workload(
         name="checkpoints",
-        about="A checkpoint of model and optimizer every few steps, for which the loop waits.",
+        about="A synchronous checkpoint of model and optimizer every few steps.",
         run=train_with_checkpoints,
         rule="periodic_stalls",
         twin="checkpoints_beside",
     ),
     Workload(
         name="checkpoints_beside",
-        about="Ten times fewer checkpoints: copied by the loop, written by a thread.",
-        run=functools.partial(train_with_checkpoints, steps=90, every=10 * EVERY, beside=True),
+        about="A tenth of the checkpoints, copied by the loop and written by a thread.",
+        run=functools.partial(train_with_checkpoints, steps=90, every=10 * EVERY, in_thread=True),
         rule=None,
     ),
 )

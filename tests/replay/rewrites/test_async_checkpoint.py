@@ -1,4 +1,4 @@
-"""Checkpoints written beside the loop: where samples show them in most steps they go, but for the copy of the state."""
+"""Asynchronous checkpoints: saving in most steps is removed, except for the copy of the state."""
 
 import pytest
 
@@ -15,64 +15,67 @@ SAVE = "torch.serialization.save"
 
 
 def saving(every, *, called=SAVE, count=40, save_ms=400.0, sampled=True, sample_ms=10):
-    """Steps of 100 ms; every so many of them save for a while, and samples are taken every 10 ms."""
+    """Steps of 100 ms; every n-th step also saves; the main thread is sampled every 10 ms."""
     events, marks, samples, at = [], [], [], 0.0
-    for number in range(count):
-        begin = at
+    for index in range(count):
+        start = at
         events += [loader_call(at, 10.0), event(Kind.OP, "aten::mm", at + 10.0, 90.0)]
         marks.append(mark(at, 10.0))
         at += 100.0
-        saves = save_ms if every and number % every == 0 else 0.0
-        for moment in range(int(begin), int(at + saves)):
-            if moment % sample_ms:
+        saves = save_ms if every and index % every == 0 else 0.0
+        for at_ms in range(int(start), int(at + saves)):
+            if at_ms % sample_ms:
                 continue
-            inside = moment >= at
+            inside = at_ms >= at
             frame = {"frame": "train (cell line 3)", "called": called if inside else None}
-            samples.append(host_sample(moment + 5, **frame))
+            samples.append(host_sample(at_ms + 5, **frame))
         at += saves
     windows = [(at * 0.3, at * 0.7)]
     run = run_of(events, marks=marks, samples=samples if sampled else (), loaders=[NO_WORKERS], windows=windows)
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return graph_of(run, run_steps, ledger(run, run_steps))
 
 
-def step_ms(made):
-    return swept(made).step_ns / 1e6
+def step_ms(graph):
+    return swept(graph).step_ns / 1e6
 
 
 CHECKPOINT = BY_NAME["async_checkpoint"]
 
 
-def test_saving_in_every_step_goes_but_for_the_copy_of_the_state():
-    made = saving(1)
-    assert CHECKPOINT.lacking(made, True) is None
-    assert step_ms(made) == pytest.approx(500.0, rel=0.01)
-    assert step_ms(CHECKPOINT.ceiling(made, True)) == pytest.approx(100.0, abs=11)
+def test_saving_in_every_step_is_removed_except_for_the_copy_of_the_state():
+    graph = saving(1)
+    assert CHECKPOINT.lacking(graph, True) is None
+    assert step_ms(graph) == pytest.approx(500.0, rel=0.01)
+    assert step_ms(CHECKPOINT.ceiling(graph, True)) == pytest.approx(100.0, abs=11)
     best, middle, worst = (
-        step_ms(CHECKPOINT.edit(made, True, draw)) for draw in (Draw(otherwise=0.0), MIDDLE, Draw(otherwise=1.0))
+        step_ms(CHECKPOINT.edit(graph, True, draw)) for draw in (Draw(otherwise=0.0), MIDDLE, Draw(otherwise=1.0))
     )
     assert best == pytest.approx(100 + 0.03 * 400, abs=11)
-    # The writer needs a core: on a CPU a fifth of what is left over is sure, and a copy takes up to 30 %.
+    # The writer needs a core: on a CPU at least a fifth of the saving remains, and a copy takes up to 30 %.
     assert worst == pytest.approx(500 - 0.2 * 0.70 * 400, abs=11)
     assert best < middle < worst
 
 
-def test_saving_too_short_for_samples_is_told_by_their_share():
-    made = saving(1, save_ms=23.0, count=300, sample_ms=97)
-    assert CHECKPOINT.lacking(made, True) is None
-    assert step_ms(made) == pytest.approx(123.0, rel=0.01)
-    gone = [step_ms(made) - step_ms(CHECKPOINT.edit(made, True, Draw(otherwise=at))) for at in (0.0, 0.5, 1.0)]
-    assert gone[0] > gone[1] > gone[2] > 0
-    assert gone[1] == pytest.approx(23.0 * 0.9 * 0.6, rel=0.25)
-    assert step_ms(CHECKPOINT.ceiling(made, True)) <= step_ms(made) - gone[0]
+def test_short_saves_are_estimated_from_the_share_of_samples():
+    graph = saving(1, save_ms=23.0, count=300, sample_ms=97)
+    assert CHECKPOINT.lacking(graph, True) is None
+    assert step_ms(graph) == pytest.approx(123.0, rel=0.01)
+    saved_ms = [step_ms(graph) - step_ms(CHECKPOINT.edit(graph, True, Draw(otherwise=at))) for at in (0.0, 0.5, 1.0)]
+    assert saved_ms[0] > saved_ms[1] > saved_ms[2] > 0
+    assert saved_ms[1] == pytest.approx(23.0 * 0.9 * 0.6, rel=0.25)
+    assert step_ms(CHECKPOINT.ceiling(graph, True)) <= step_ms(graph) - saved_ms[0]
 
 
-def test_saving_now_and_then_does_not_change_the_typical_step_and_the_average_is_told():
-    why = CHECKPOINT.lacking(saving(8), True)
-    assert "the typical step does not change" in why
-    assert "400 ms each" in why
+def test_occasional_saves_are_refused_with_their_count_and_length():
+    reason = CHECKPOINT.lacking(saving(8), True)
+    assert "4 of 35" in reason
+    assert "400 ms" in reason
 
 
-def test_what_is_no_saving_or_was_not_sampled_is_not_taken_away():
-    assert "no sample" in CHECKPOINT.lacking(saving(1, called="numpy.linalg.svd"), True)
-    assert "not sampled" in CHECKPOINT.lacking(saving(1, sampled=False), True)
+def test_runs_without_saves_or_without_samples_are_refused():
+    without_saves = CHECKPOINT.lacking(saving(1, called="numpy.linalg.svd"), True)
+    without_samples = CHECKPOINT.lacking(saving(1, sampled=False), True)
+    assert without_saves
+    assert "sampled" in without_samples
+    assert without_saves != without_samples

@@ -92,26 +92,26 @@ def test_the_same_gpu_changes_nothing():
 
 
 def test_a_faster_gpu_does_not_help_a_slow_host():
-    found = told(network(IDLE, gpu="V100"), "gpu=h100")
-    assert found.speedup == pytest.approx(1.0, abs=0.02)
-    assert found.grade == "D"
+    prediction = told(network(IDLE, gpu="V100"), "gpu=h100")
+    assert prediction.speedup == pytest.approx(1.0, abs=0.02)
+    assert prediction.grade == "D"
 
 
 def test_half_precision_after_a_change_of_gpu_is_priced_on_that_gpu():
     graph = ready(network([Kernel(SGEMM, 50_000, op="aten::mm"), END], gpu="V100")).graph
-    moved = gpu(graph, "a100", Draw())
-    gain = {"V100": graph, "A100": moved}
+    on_target = gpu(graph, "a100", Draw())
+    gain = {"V100": graph, "A100": on_target}
     left = {name: amp(each, "fp16", Draw()).device.dur_ns[0] / each.device.dur_ns[0] for name, each in gain.items()}
     assert left["A100"] < 0.8 * left["V100"]  # 16 times as fast in half precision, not 8
 
 
 @pytest.mark.parametrize(
-    ("kernels", "own", "asked", "why"),
-    [(BUSY, "MI300", "gpu=h100", "not listed"), ([Kernel(HALF, 300), END], "A100", "gpu=v100", "bfloat16")],
+    ("kernels", "recorded_gpu", "change", "why"),
+    [(BUSY, "MI300", "gpu=h100", "MI300X"), ([Kernel(HALF, 300), END], "A100", "gpu=v100", "bfloat16")],
 )
-def test_another_gpu_is_refused_where_it_cannot_be_told(kernels, own, asked, why):
+def test_another_gpu_is_refused_where_it_cannot_be_told(kernels, recorded_gpu, change, why):
     with pytest.raises(RunError, match=why):
-        told(network(kernels, gpu=own), asked)
+        told(network(kernels, gpu=recorded_gpu), change)
 
 
 def test_the_rewrite_takes_the_names_that_everything_else_takes():
@@ -124,10 +124,10 @@ def test_the_rewrite_takes_the_names_that_everything_else_takes():
         chosen("gpu=voodoo2")
 
 
-@pytest.mark.parametrize("asked", ["v100", "v100-32gb"])
-def test_a_gpu_that_differs_in_memory_alone_changes_nothing(asked):
+@pytest.mark.parametrize("change", ["v100", "v100-32gb"])
+def test_a_gpu_that_differs_in_memory_alone_changes_nothing(change):
     graph = ready(network([Kernel(SGEMM, 50_000, op="aten::mm"), END], gpu="V100")).graph
-    assert gpu(graph, asked, Draw()) is graph
+    assert gpu(graph, change, Draw()) is graph
 
 
 CARDS = {
@@ -161,9 +161,9 @@ def test_steps_measured_on_another_gpu_lie_inside_the_range(measured, monkeypatc
     pairs = [(one, other) for one in measured for other in measured if one[:3] == other[:3] and one[3] != other[3]]
     misses, errors = [], []
     for one, other in pairs:
-        found = told(transformer(one[4], one[3], monkeypatch), f"gpu={CARDS[other[3]][0]}", samples=20)
-        errors.append(abs(found.likely_ns / 1e6 / other[4] - 1))
-        if not holds(found, other[4] * 1e6):
+        prediction = told(transformer(one[4], one[3], monkeypatch), f"gpu={CARDS[other[3]][0]}", samples=20)
+        errors.append(abs(prediction.likely_ns / 1e6 / other[4] - 1))
+        if not holds(prediction, other[4] * 1e6):
             misses.append((one, other))
     assert len(pairs) > 30
     assert len(misses) <= 2
@@ -175,8 +175,8 @@ def test_steps_measured_with_another_batch_lie_inside_the_range(measured, monkey
     pairs = [(a, b) for a in measured for b in measured if setup(a) == setup(b) and a[1] != b[1]]
     misses = []
     for one, other in pairs:
-        found = told(transformer(one[4], one[3], monkeypatch), f"batch=x{other[1] / one[1]:g}", samples=20)
-        if not holds(found, other[4] * 1e6):
+        prediction = told(transformer(one[4], one[3], monkeypatch), f"batch=x{other[1] / one[1]:g}", samples=20)
+        if not holds(prediction, other[4] * 1e6):
             misses.append((one, other))
     assert len(pairs) > 20
     assert len(misses) <= 2
@@ -184,5 +184,5 @@ def test_steps_measured_with_another_batch_lie_inside_the_range(measured, monkey
 
 def test_on_a_launch_bound_trace_a_larger_batch_is_nearly_free(recorded):
     base = ready(gpulab.load(recorded("h100_bert_small_inference.json.gz")))
-    found = predict(base, chosen("batch=x4"), samples=20)
-    assert 2.5 < found.speedup <= 4
+    prediction = predict(base, chosen("batch=x4"), samples=20)
+    assert 2.5 < prediction.speedup <= 4

@@ -32,7 +32,7 @@ from tests.support.runs.made_networks import (
 )
 from tests.support.tiers import examples
 
-ASKED = (
+CHANGES = (
     *("amp=bf16", "amp=fp16", "tf32", "channels_last", "compile", "cuda_graphs", "optimizer=fused"),
     *("optimizer=foreach", "batch=x2", "batch=x0.5", "gpu=v100", "gpu=h100", "gpu=t4"),
 )
@@ -62,73 +62,78 @@ loops = st.tuples(
     st.lists(st.one_of(kernels, kernels, kernels, kernels, copies, waits), min_size=1, max_size=14),
     st.lists(updates, max_size=6),
     st.sampled_from(["V100", "A100", "H100"]),
-).map(lambda made: ([*made[0], *made[1], Kernel("", 0, waits=True)], made[2]))
+).map(lambda original: ([*original[0], *original[1], Kernel("", 0, waits=True)], original[2]))
 
 
 def base(loop):
     return ready(network(loop[0], gpu=loop[1], count=5))
 
 
-def tellable(ready_, asked):
-    return [each for each in chosen(asked) if each.rewrite.lacking(ready_.graph, each.value) is None]
+def tellable(ready_, text):
+    return [each for each in chosen(text) if each.rewrite.lacking(ready_.graph, each.value) is None]
 
 
 def after(ready_, some, draw):
     graph = ready_.graph
-    for each in some:
-        graph = each.rewrite.edit(graph, each.value, draw)
+    for change in some:
+        graph = change.rewrite.edit(graph, change.value, draw)
     return graph
 
 
 def costs(graph):
     host, device = graph.host, graph.device
-    return [host.own_ns, host.wait_ns, *(ns for part, ns in host.before_ns.items() if part != "overlap"), device.dur_ns]
+    return [
+        host.call_ns,
+        host.return_delay_ns,
+        *(ns for part, ns in host.before_ns.items() if part != "overlap"),
+        device.dur_ns,
+    ]
 
 
 @examples(25)
-@given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
-def test_no_cost_is_negative_or_not_a_number(loop, asked, seed):
-    made = base(loop)
+@given(loops, st.sampled_from(CHANGES), st.integers(0, 1000))
+def test_no_cost_is_negative_or_not_a_number(loop, text, seed):
+    original = base(loop)
     for draw in (Draw(), Draw(otherwise=0.0), Draw(otherwise=1.0), Draw(seed=seed)):
-        for each in tellable(made, asked):
+        for change in tellable(original, text):
             for graph in (
-                each.rewrite.edit(made.graph, each.value, draw),
-                each.rewrite.ceiling(made.graph, each.value),
+                change.rewrite.edit(original.graph, change.value, draw),
+                change.rewrite.ceiling(original.graph, change.value),
             ):
                 assert all(np.isfinite(cost).all() and (cost >= 0).all() for cost in costs(graph))
                 assert swept(graph).step_ns >= 0
 
 
 @examples(25)
-@given(loops, st.sampled_from(ASKED), st.integers(0, 1000))
-def test_no_draw_beats_the_ceiling(loop, asked, seed):
-    made = base(loop)
-    for each in tellable(made, asked):
-        floor_ns = swept(each.rewrite.ceiling(made.graph, each.value)).step_ns
+@given(loops, st.sampled_from(CHANGES), st.integers(0, 1000))
+def test_no_draw_beats_the_ceiling(loop, text, seed):
+    original = base(loop)
+    for change in tellable(original, text):
+        floor_ns = swept(change.rewrite.ceiling(original.graph, change.value)).step_ns
         for draw in (Draw(otherwise=0.0), Draw(), Draw(otherwise=1.0), Draw(seed=seed)):
-            assert swept(each.rewrite.edit(made.graph, each.value, draw)).step_ns >= floor_ns - MEASURED_NS
+            assert swept(change.rewrite.edit(original.graph, change.value, draw)).step_ns >= floor_ns - MEASURED_NS
 
 
 @examples(25)
-@given(loops, st.sampled_from(ASKED), st.sampled_from(UNKNOWNS), st.integers(0, 1000))
-def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, asked, unknown, seed):
-    made = base(loop)
-    some = tellable(made, asked)
+@given(loops, st.sampled_from(CHANGES), st.sampled_from(UNKNOWNS), st.integers(0, 1000))
+def test_a_worse_draw_of_one_unknown_makes_no_step_shorter(loop, text, unknown, seed):
+    original = base(loop)
+    some = tellable(original, text)
     rest = Draw(seed=seed)
     steps_ns = [
-        swept(after(made, some, Draw(places={unknown: place}, seed=rest.seed))).step_ns for place in (0.0, 0.5, 1.0)
+        swept(after(original, some, Draw(places={unknown: place}, seed=rest.seed))).step_ns for place in (0.0, 0.5, 1.0)
     ]
     assert all(one <= other + MEASURED_NS for one, other in pairwise(steps_ns))
 
 
 @examples(15)
-@given(loops, st.lists(st.sampled_from(ASKED), min_size=2, max_size=4, unique_by=lambda word: word.partition("=")[0]))
-def test_the_order_in_which_changes_are_typed_does_not_matter(loop, words):
-    made = base(loop)
-    words = [word for word in words if tellable(made, word)]
+@given(loops, st.lists(st.sampled_from(CHANGES), min_size=2, max_size=4, unique_by=lambda word: word.partition("=")[0]))
+def test_the_order_in_which_changes_are_typed_does_not_matter(loop, names):
+    original = base(loop)
+    names = [word for word in names if tellable(original, word)]
     # What the GPU asked for has no units for cannot be told with it, in whichever order it is typed.
-    assume(all(untold(made, chosen(" ".join(some))) is None for some in (words, words[::-1])))
-    one, other = (predict(made, chosen(" ".join(some)), samples=3) for some in (words, words[::-1]))
+    assume(all(untold(original, chosen(" ".join(some))) is None for some in (names, names[::-1])))
+    one, other = (predict(original, chosen(" ".join(some)), samples=3) for some in (names, names[::-1]))
     assert (one.likely_ns, one.best_ns, one.worst_ns, one.floor_ns) == (
         other.likely_ns,
         other.best_ns,
@@ -140,11 +145,11 @@ def test_the_order_in_which_changes_are_typed_does_not_matter(loop, words):
 
 @examples(15)
 @given(loops, st.sampled_from(["compile", "cuda_graphs", "optimizer=fused", "tf32"]), st.integers(0, 1000))
-def test_what_only_takes_away_makes_a_step_hardly_longer(loop, asked, seed):
+def test_what_only_takes_away_makes_a_step_hardly_longer(loop, text, seed):
     # Compiled code costs up to 80 us a graph, a CUDA graph up to 30 us, a fused kernel up to 10 % more.
-    made = base(loop)
-    now_ns = swept(made.graph).step_ns
-    changed = swept(after(made, tellable(made, asked), Draw(seed=seed))).step_ns
+    original = base(loop)
+    now_ns = swept(original.graph).step_ns
+    changed = swept(after(original, tellable(original, text), Draw(seed=seed))).step_ns
     graphs = 1 + sum(kernel.waits for kernel in loop[0])
     assert changed <= 1.1 * now_ns + 80_000 * graphs + MEASURED_NS
 
@@ -154,16 +159,16 @@ def trace(request, recorded):
     return ready(gpulab.load(recorded(f"{request.param}.json.gz")))
 
 
-@pytest.mark.parametrize("asked", [*ASKED, "amp=fp16 compile optimizer cuda_graphs", "gpu=h100 batch=x2 compile"])
-def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, asked):
-    if len(tellable(trace, asked)) < len(chosen(asked)):
+@pytest.mark.parametrize("text", [*CHANGES, "amp=fp16 compile optimizer cuda_graphs", "gpu=h100 batch=x2 compile"])
+def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, text):
+    if len(tellable(trace, text)) < len(chosen(text)):
         with pytest.raises(RunError):
-            predict(trace, chosen(asked), samples=3)
+            predict(trace, chosen(text), samples=3)
         return
-    some = chosen(asked)
+    some = chosen(text)
     floor = trace.graph
-    for each in some:
-        floor = each.rewrite.ceiling(floor, each.value)
+    for change in some:
+        floor = change.rewrite.ceiling(floor, change.value)
     steps_ns = [swept(after(trace, some, Draw(otherwise=place))).step_ns for place in (0.0, 0.5, 1.0)]
     # All that ends, ends later; a step is a difference, and work left over from the one before may move between them.
     allowed = MEASURED_NS + 0.001 * steps_ns[2]
@@ -171,12 +176,12 @@ def test_on_recorded_traces_bounds_hold_and_worse_draws_are_worse(trace, asked):
     assert all(one <= other + allowed for one, other in pairwise(steps_ns))
 
 
-@pytest.mark.parametrize("asked", [*ASKED, "amp"])
-def test_what_is_to_be_typed_is_python(asked):
+@pytest.mark.parametrize("text", [*CHANGES, "amp"])
+def test_what_is_to_be_typed_is_python(text):
     graph = ready(network([Kernel(CONV, 50), Kernel(ADD, 9, updates=True), Kernel("", 0, waits=True)])).graph
-    for each in chosen(asked):
-        if each.rewrite.code is not None:
-            compile(each.rewrite.code(graph, each.value), asked, "exec")
+    for change in chosen(text):
+        if change.rewrite.code is not None:
+            compile(change.rewrite.code(graph, change.value), text, "exec")
 
 
 def test_every_rewrite_has_a_page_and_says_what_it_costs():

@@ -1,4 +1,4 @@
-"""What ranks exchange: fewer pieces, hidden pieces, pieces that nobody comes late to, and updates that are rarer."""
+"""Communication: fewer and larger buckets, overlap with backward, stragglers, rarer updates."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ COUNT = 6
 
 
 class Loop:
-    """A training loop on one stream: forward, backward, exchanges after each other, optimizer; as long as its GPU."""
+    """A training loop on one stream: forward, backward, all-reduces one after another, optimizer; bound by the GPU."""
 
     def __init__(self, exchanged_ms, *, backward_ms=20.0, update_ms=4.0, elements=ELEMENTS, late=None):
         self.exchanged_ms, self.backward_ms, self.update_ms = exchanged_ms, backward_ms, update_ms
@@ -37,162 +37,164 @@ class Loop:
             host += 0.1
             work = [("forward", 10.0), ("backward", self.backward_ms)]
             work += [("exchange", ms) for ms in self.exchanged_ms] + [("update", self.update_ms)]
-            for place, (what, length) in enumerate(work):
+            for position, (phase, length) in enumerate(work):
                 number += 1
-                length += self.late.get((step, place), 0.0)
-                begun = max(host + 0.01, gpu)
-                gpu = begun + length
-                events += self._called(what, number, host, begun, length)
+                length += self.late.get((step, position), 0.0)
+                gpu_start = max(host + 0.01, gpu)
+                gpu = gpu_start + length
+                events += self._launch(phase, number, host, gpu_start, length)
                 host += 0.1
-            over = max(gpu, host) + 0.01  # the loop waits for the GPU at the end of each step
-            events.append(event(Kind.SYNC, "cudaStreamSynchronize", host, over - host))
-            host = over
+            end = max(gpu, host) + 0.01  # the loop waits for the GPU at the end of each step
+            events.append(event(Kind.SYNC, "cudaStreamSynchronize", host, end - host))
+            host = end
             events.append(event(Kind.STEP, f"ProfilerStep#{step}", begin, host - begin))
         return events
 
-    def _called(self, what, number, at, begun, length):
+    def _launch(self, phase, number, at, gpu_start, length):
         call = event(Kind.LAUNCH, "cudaLaunchKernel", at + 0.02, 0.02, correlation=number)
-        if what == "exchange":
+        if phase == "exchange":
             name = "ncclDevKernel_AllReduce_Sum_f32_RING"
             size = self.elements if isinstance(self.elements, int | None) else self.elements[number]
             moves = moving(size) if size else None
-            return [call, collective(name, begun, length, stream=7, correlation=number, moves=moves)]
+            return [call, collective(name, gpu_start, length, stream=7, correlation=number, moves=moves)]
         around = {
             "backward": [event(Kind.OP, "autograd::engine::evaluate_function: MmBackward0", at + 0.01, 0.05)],
             "update": [event(Kind.ANNOTATION, "Optimizer.step#SGD.step", at + 0.005, 0.06)],
         }
-        return [*around.get(what, []), call, event(Kind.KERNEL, "ampere_sgemm", begun, length, correlation=number)]
+        return [*around.get(phase, []), call, event(Kind.KERNEL, "ampere_sgemm", gpu_start, length, correlation=number)]
 
-    def graph(self, **more):
-        run = rank_of(self.events(), **more)
-        found = steps(run)
-        return graph_of(run, found, ledger(run, found))
-
-
-def edited(name, made, value=True, draw=MIDDLE):
-    return BY_NAME[name].edit(made, value, draw)
+    def graph(self, **fields):
+        run = rank_of(self.events(), **fields)
+        run_steps = steps(run)
+        return graph_of(run, run_steps, ledger(run, run_steps))
 
 
-def inside(made):
-    """The exchanges of the steps that count."""
-    told = exchanges(made)
-    return told.work[made.step_of[told.call] >= 0]
+def edited(name, graph, value=True, draw=MIDDLE):
+    return BY_NAME[name].edit(graph, value, draw)
 
 
-def step_ms(made):
-    return swept(made).step_ns / MS_PER
+def inside(graph):
+    """The collectives of the interior steps."""
+    collectives = exchanges(graph)
+    return collectives.work[graph.step_of[collectives.call] >= 0]
 
 
-# Fewer, larger pieces.
+def step_ms(graph):
+    return swept(graph).step_ns / MS_PER
 
 
-def test_pieces_in_one_bucket_pay_their_latency_once():
-    made = Loop([2.0] * 6).graph()
-    merged = edited("bucket_mb", made, 8)  # 4 MiB each: two to a bucket
-    told = inside(made)
-    left = merged.device.dur_ns[told]
-    assert (left > 0).sum() == len(told) / 2
+# Fewer, larger buckets.
+
+
+def test_collectives_in_one_bucket_pay_their_latency_once():
+    graph = Loop([2.0] * 6).graph()
+    merged = edited("bucket_mb", graph, 8)  # 4 MiB each: two to a bucket
+    ops = inside(graph)
+    dur_ns = merged.device.dur_ns[ops]
+    assert (dur_ns > 0).sum() == len(ops) / 2
     for draw in (Draw(otherwise=0.0), MIDDLE, Draw(otherwise=1.0)):
         latency = draw.ratio("latency of a collective", 10_000, 40_000)
-        gained = (made.device.dur_ns - edited("bucket_mb", made, 8, draw).device.dur_ns)[told].sum()
-        assert gained == pytest.approx(latency * len(told) / 2)
+        gained = (graph.device.dur_ns - edited("bucket_mb", graph, 8, draw).device.dur_ns)[ops].sum()
+        assert gained == pytest.approx(latency * len(ops) / 2)
 
 
-def test_one_bucket_for_all_goes_when_the_last_of_them_would():
-    made = Loop([2.0] * 6).graph()
-    told = inside(made)
-    left = edited("bucket_mb", made, 1000).device.dur_ns[told].reshape(-1, 6)
-    assert (left[:, :-1] == 0).all()
-    assert (left[:, -1] > 0).all()
+def test_a_single_bucket_is_sent_at_the_time_of_the_last_collective():
+    graph = Loop([2.0] * 6).graph()
+    ops = inside(graph)
+    dur_ns = edited("bucket_mb", graph, 1000).device.dur_ns[ops].reshape(-1, 6)
+    assert (dur_ns[:, :-1] == 0).all()
+    assert (dur_ns[:, -1] > 0).all()
 
 
-def test_only_larger_buckets_can_be_told_and_only_where_sizes_are():
-    lacking = BY_NAME["bucket_mb"].lacking
-    assert lacking(Loop([2.0] * 6).graph(), 8) is None
-    assert "up to 4 MiB" in lacking(Loop([2.0] * 6).graph(), 7)
-    assert "how many bytes" in lacking(Loop([2.0] * 6, elements=None).graph(), 8)
-    assert "between ranks" in lacking(Loop([]).graph(), 8)
+def test_only_larger_buckets_with_known_sizes_can_be_predicted():
+    refusal = BY_NAME["bucket_mb"].lacking
+    assert refusal(Loop([2.0] * 6).graph(), 8) is None
+    assert "4 MiB" in refusal(Loop([2.0] * 6).graph(), 7)
+    assert "sizes" in refusal(Loop([2.0] * 6, elements=None).graph(), 8)
+    assert "gradients" in refusal(Loop([]).graph(), 8)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("25", 25), ("12.5", 12.5)])
-def test_a_size_is_a_number_of_mib(typed, meant):
-    assert megabytes(typed) == meant
-    for wrong in ("many", "0", "-3", "nan"):
+@pytest.mark.parametrize(("typed", "expected"), [("25", 25), ("12.5", 12.5)])
+def test_a_size_is_a_number_of_mib(typed, expected):
+    assert megabytes(typed) == expected
+    for invalid in ("many", "0", "-3", "nan"):
         with pytest.raises(ValueError, match="MiB"):
-            megabytes(wrong)
+            megabytes(invalid)
 
 
-# Hidden pieces.
+# Overlap with backward.
 
 
-def test_what_backward_has_room_for_is_hidden_but_for_the_last_bucket():
-    made = Loop([2.0] * 4, backward_ms=40.0).graph()  # 8 ms of communication, 24-36 ms of backward left
-    best = edited("overlap", made, draw=Draw(otherwise=0.0))
-    assert step_ms(made) - step_ms(best) == pytest.approx(6.0, abs=0.05)
-    worst = edited("overlap", made, draw=Draw(otherwise=1.0))
+def test_backward_hides_all_communication_except_the_last_bucket():
+    graph = Loop([2.0] * 4, backward_ms=40.0).graph()  # 8 ms of communication, 24-36 ms of backward left
+    best = edited("overlap", graph, draw=Draw(otherwise=0.0))
+    assert step_ms(graph) - step_ms(best) == pytest.approx(6.0, abs=0.05)
+    worst = edited("overlap", graph, draw=Draw(otherwise=1.0))
     assert step_ms(worst) - step_ms(best) == pytest.approx(0.15 * 6.0, abs=0.05)
 
 
-def test_what_backward_has_no_room_for_is_left():
-    made = Loop([10.0] * 6, backward_ms=20.0).graph()
-    best = edited("overlap", made, draw=Draw(otherwise=0.0))
-    assert step_ms(made) - step_ms(best) == pytest.approx(0.9 * 20.0, abs=0.05)
+def test_communication_longer_than_backward_remains_exposed():
+    graph = Loop([10.0] * 6, backward_ms=20.0).graph()
+    best = edited("overlap", graph, draw=Draw(otherwise=0.0))
+    assert step_ms(graph) - step_ms(best) == pytest.approx(0.9 * 20.0, abs=0.05)
 
 
-def test_communication_that_is_hidden_already_cannot_be_hidden_again():
+def test_overlap_is_refused_if_communication_is_hidden_already():
     events = Loop([]).events()
-    marks = [each for each in events if each["kind"] == Kind.STEP]
-    for number, each in enumerate(marks):
-        at, call = each["start_ns"] / MS_PER + 12.0, 900 + number
-        events.append(event(Kind.LAUNCH, "cudaLaunchKernel", each["start_ns"] / MS_PER + 0.15, 0.01, correlation=call))
+    marks = [step_mark for step_mark in events if step_mark["kind"] == Kind.STEP]
+    for number, step_mark in enumerate(marks):
+        at, call = step_mark["start_ns"] / MS_PER + 12.0, 900 + number
+        events.append(
+            event(Kind.LAUNCH, "cudaLaunchKernel", step_mark["start_ns"] / MS_PER + 0.15, 0.01, correlation=call)
+        )
         name = "ncclDevKernel_AllReduce_Sum_f32_RING"
         events.append(collective(name, at, 3.0, correlation=call, moves=moving(ELEMENTS)))
-    run = rank_of(sorted(events, key=lambda each: (each["start_ns"], -each["dur_ns"])))
-    found = steps(run)
-    made = graph_of(run, found, ledger(run, found))
-    assert "hidden behind kernels already" in BY_NAME["overlap"].lacking(made, True)
+    run = rank_of(sorted(events, key=lambda step_mark: (step_mark["start_ns"], -step_mark["dur_ns"])))
+    run_steps = steps(run)
+    graph = graph_of(run, run_steps, ledger(run, run_steps))
+    assert "hidden" in BY_NAME["overlap"].lacking(graph, True)
 
 
-# Nobody late.
+# Stragglers.
 
 
-def test_what_a_late_rank_adds_is_taken_away_and_no_more():
-    late = {(step, 3): 5.0 for step in (1, 2, 3)}  # the second exchange of three steps waits 5 ms for somebody
-    made, prompt = Loop([2.0] * 4, late=late).graph(), Loop([2.0] * 4).graph()
-    assert step_ms(edited("no_straggler", made)) == pytest.approx(step_ms(prompt), rel=0.01)
+def test_exactly_the_time_of_a_late_rank_is_removed():
+    late = {(step, 3): 5.0 for step in (1, 2, 3)}  # the second exchange of three steps waits 5 ms for another rank
+    graph, prompt = Loop([2.0] * 4, late=late).graph(), Loop([2.0] * 4).graph()
+    assert step_ms(edited("no_straggler", graph)) == pytest.approx(step_ms(prompt), rel=0.01)
     assert np.allclose(edited("no_straggler", prompt).device.dur_ns, prompt.device.dur_ns)
 
 
-def test_too_few_of_a_kind_tell_nothing_about_who_is_late():
-    lacking = BY_NAME["no_straggler"].lacking
-    assert lacking(Loop([2.0]).graph(), True) is None  # one in each of six steps
-    assert "comes 5 times" in lacking(Loop([2.0], elements=range(1, 99)).graph(), True)
-    assert "that all ranks must reach" in lacking(Loop([]).graph(), True)
+def test_no_straggler_needs_enough_equal_collectives():
+    refusal = BY_NAME["no_straggler"].lacking
+    assert refusal(Loop([2.0]).graph(), True) is None  # one in each of six steps
+    assert "5 times" in refusal(Loop([2.0], elements=range(1, 99)).graph(), True)
+    assert "all-reduce" in refusal(Loop([]).graph(), True)
 
 
 # Rarer updates.
 
 
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_updates_in_every_nth_step_cost_the_nth_part_on_average(count):
-    made = Loop([2.0] * 4, update_ms=8.0).graph()
-    none = step_ms(Loop([], update_ms=0.0).graph())
-    every = step_ms(made)
-    best = step_ms(edited("accumulate", made, count, Draw(otherwise=0.0)))
-    adding = 0.3 * 8.0 * (1 - 1 / count)  # by plain SGD's own passes over memory
-    assert best == pytest.approx(none + (every - none) / count + adding, abs=0.35)
-    assert step_ms(edited("accumulate", made, 1)) == every
+def test_updates_in_every_nth_step_cost_one_nth_on_average(count):
+    graph = Loop([2.0] * 4, update_ms=8.0).graph()
+    without_updates = step_ms(Loop([], update_ms=0.0).graph())
+    with_updates = step_ms(graph)
+    best = step_ms(edited("accumulate", graph, count, Draw(otherwise=0.0)))
+    adding = 0.3 * 8.0 * (1 - 1 / count)  # one memory pass, relative to plain SGD
+    assert best == pytest.approx(without_updates + (with_updates - without_updates) / count + adding, abs=0.35)
+    assert step_ms(edited("accumulate", graph, 1)) == with_updates
 
 
-def test_adding_gradients_up_costs_the_host_an_operator_for_each_tensor():
-    made = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1000),))
+def test_accumulating_gradients_costs_the_host_one_operator_per_tensor():
+    graph = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1000),))
     few = Loop([], update_ms=0.5, backward_ms=0.1).graph(optimizers=(Optimizer(kind="SGD", tensors=1),))
-    assert step_ms(edited("accumulate", made, 4)) - step_ms(edited("accumulate", few, 4)) == pytest.approx(
+    assert step_ms(edited("accumulate", graph, 4)) - step_ms(edited("accumulate", few, 4)) == pytest.approx(
         999 * 0.008 * 0.75, rel=0.05
     )
 
 
-def on_a_cpu(update_ms):
+def cpu_loop(update_ms):
     events, marks, at = [], [], 0.0
     for _ in range(10):
         events += [loader_call(at, 2.0), event(Kind.OP, "aten::mm", at + 2.0, 20.0)]
@@ -201,22 +203,22 @@ def on_a_cpu(update_ms):
         marks.append(mark(at, 2.0))
         at += 22.0 + update_ms
     run = run_of(events, marks=marks, loaders=[NO_WORKERS])
-    found = steps(run)
-    return graph_of(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return graph_of(run, run_steps, ledger(run, run_steps))
 
 
 def test_on_a_cpu_rarer_updates_save_the_time_of_their_operators():
-    made = on_a_cpu(8.0)
-    assert step_ms(made) == pytest.approx(30.0)
-    assert step_ms(edited("accumulate", made, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.3, abs=0.01)
-    assert step_ms(BY_NAME["accumulate"].ceiling(made, 4)) == pytest.approx(22.0, abs=0.01)
+    graph = cpu_loop(8.0)
+    assert step_ms(graph) == pytest.approx(30.0)
+    assert step_ms(edited("accumulate", graph, 4, Draw(otherwise=0.0))) == pytest.approx(22.0 + 2.0 + 0.3, abs=0.01)
+    assert step_ms(BY_NAME["accumulate"].ceiling(graph, 4)) == pytest.approx(22.0, abs=0.01)
 
 
-def test_a_run_without_optimizer_or_exchange_is_told_so():
+def test_accumulation_is_refused_without_optimizer_and_all_reduce():
     run = run_of([event(Kind.STEP, f"ProfilerStep#{n}", 10 * n, 10) for n in range(4)], windows=[(0, 40)])
     assert ledger(run, steps(run)) is not None
-    made = graph_of(run, steps(run), ledger(run, steps(run)))
-    assert "no optimizer step" in BY_NAME["accumulate"].lacking(made, 4)
+    graph = graph_of(run, steps(run), ledger(run, steps(run)))
+    assert "optimizer" in BY_NAME["accumulate"].lacking(graph, 4)
 
 
 @examples(40)
@@ -227,24 +229,24 @@ def test_a_run_without_optimizer_or_exchange_is_told_so():
     st.floats(0, 1),
     st.dictionaries(st.tuples(st.integers(0, COUNT - 1), st.integers(2, 6)), st.floats(0, 9), max_size=8),
 )
-def test_communication_made_cheaper_never_lengthens_a_step_and_never_beats_its_bound(
+def test_cheaper_communication_never_lengthens_a_step_and_never_beats_its_bound(
     exchanged_ms, backward_ms, size, at, late
 ):
-    made = Loop(exchanged_ms, backward_ms=backward_ms, late=late).graph()
-    now = swept(made).step_ns
+    graph = Loop(exchanged_ms, backward_ms=backward_ms, late=late).graph()
+    now = swept(graph).step_ns
     for name, value in (("bucket_mb", size), ("overlap", True), ("no_straggler", True)):
-        then = swept(edited(name, made, value, Draw(otherwise=at))).step_ns
-        assert swept(BY_NAME[name].ceiling(made, value)).step_ns <= then + 1, name
+        then = swept(edited(name, graph, value, Draw(otherwise=at))).step_ns
+        assert swept(BY_NAME[name].ceiling(graph, value)).step_ns <= then + 1, name
         assert then <= now + 1, name
 
 
-def test_waiting_at_collectives_is_found_in_a_real_rank(recorded):
+def test_a_real_rank_waits_for_stragglers_at_collectives(recorded):
     import gpulab
 
     run = gpulab.load(recorded("a100_ddp_8ranks_rank.json.gz"))
-    found = steps(run)
-    made = graph_of(run, found, ledger(run, found))
-    prompt = edited("no_straggler", made)
-    assert swept(prompt).step_ns < 0.97 * swept(made).step_ns
-    assert (prompt.device.dur_ns <= made.device.dur_ns).all()
-    assert np.count_nonzero(prompt.device.dur_ns < made.device.dur_ns) <= len(exchanges(made)) + 100
+    run_steps = steps(run)
+    graph = graph_of(run, run_steps, ledger(run, run_steps))
+    prompt = edited("no_straggler", graph)
+    assert swept(prompt).step_ns < 0.97 * swept(graph).step_ns
+    assert (prompt.device.dur_ns <= graph.device.dur_ns).all()
+    assert np.count_nonzero(prompt.device.dur_ns < graph.device.dur_ns) <= len(exchanges(graph)) + 100

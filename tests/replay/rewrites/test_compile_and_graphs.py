@@ -37,8 +37,8 @@ TINY = [*[Kernel(ADD, 3, host_us=40)] * 60, END]
 
 def chain_lengths(kernels):
     graph = ready(network(kernels, count=4, gpu="A100")).graph
-    found = chains(graph)
-    lengths = np.diff(np.append(found.first, len(found.member)))
+    fusable = chains(graph)
+    lengths = np.diff(np.append(fusable.first, len(fusable.member)))
     return lengths[: len(lengths) // 4].tolist()
 
 
@@ -63,15 +63,15 @@ def test_a_chain_takes_at_least_its_longest_pass_and_at_most_all_of_them():
 
 
 def test_code_that_waits_for_its_host_gains_most():
-    found = told(network(TINY, gpu="A100"), "compile")
-    assert found.speedup > 4
+    prediction = told(network(TINY, gpu="A100"), "compile")
+    assert prediction.speedup > 4
     products = [*[Kernel(SGEMM, 500)] * 20, END]
     assert told(network(products, gpu="A100"), "compile").speedup == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize(
     ("kernels", "why"),
-    [([Kernel(TRITON, 100), END], "compiled already"), ([Kernel(ADD, 50, updates=True), END], "nothing tells")],
+    [([Kernel(TRITON, 100), END], "compiled already"), ([Kernel(ADD, 50, updates=True), END], "forward or backward")],
 )
 def test_compiling_is_refused_where_it_cannot_be_told(kernels, why):
     with pytest.raises(RunError, match=why):
@@ -112,9 +112,9 @@ def nano_gpt():
 
 def test_nano_gpt_by_its_sizes_is_compiled_to_within_the_range_that_was_measured():
     # Its README: 250 ms a step, 135 ms compiled.
-    found = told(network(nano_gpt(), gpu="A100", count=5), "compile")
-    assert found.step_ns == pytest.approx(250e6, rel=0.1)
-    assert holds(found, found.step_ns * 135 / 250)
+    prediction = told(network(nano_gpt(), gpu="A100", count=5), "compile")
+    assert prediction.step_ns == pytest.approx(250e6, rel=0.1)
+    assert holds(prediction, prediction.step_ns * 135 / 250)
 
 
 def operator(name, start_ms, dur_ms):
@@ -134,24 +134,24 @@ def test_on_a_cpu_calls_become_few_and_products_stay():
 
 
 def test_a_graph_of_a_step_that_waits_for_its_host_takes_what_the_gpu_takes():
-    found = told(network(TINY, gpu="A100"), "cuda_graphs")
+    prediction = told(network(TINY, gpu="A100"), "cuda_graphs")
     gpu_us = 60 * (3 + 1) + 7
-    assert gpu_us - 10 < found.likely_ns / 1e3 < gpu_us + 100
-    assert found.speedup > 5
+    assert gpu_us - 10 < prediction.likely_ns / 1e3 < gpu_us + 100
+    assert prediction.speedup > 5
 
 
 def test_on_a_gpu_that_is_always_busy_a_graph_gains_nothing():
-    found = told(network([*[Kernel(SGEMM, 200)] * 30, END], gpu="A100"), "cuda_graphs")
-    assert found.speedup == pytest.approx(1.0, abs=0.03)
+    prediction = told(network([*[Kernel(SGEMM, 200)] * 30, END], gpu="A100"), "cuda_graphs")
+    assert prediction.speedup == pytest.approx(1.0, abs=0.03)
 
 
-def test_a_wait_at_the_end_of_a_step_stands_outside_its_graph():
+def test_a_wait_at_the_end_of_a_step_is_outside_its_graph():
     graph = ready(network(TINY, gpu="A100")).graph
-    found = regions(graph)
-    assert (found.held == 60).all()
-    assert len(found.opens) == 6
+    region = regions(graph)
+    assert (region.captured == 60).all()
+    assert len(region.opens) == 6
     after = cuda_graphs(graph, True, Draw())
-    assert (after.host.wait == graph.host.wait).all()
+    assert (after.host.awaited_op == graph.host.awaited_op).all()
 
 
 @pytest.mark.parametrize(
@@ -173,34 +173,34 @@ def without(run, mask):
     keep = np.flatnonzero(~mask)
     place = np.cumsum(~mask) - 1
     grids = run.grid_rows
-    moved = type(grids)(grids.table, {**grids.columns, "event": place[grids["event"]].astype(np.int32)})
-    return replace(run, event_rows=run.event_rows.where(keep), grid_rows=moved)
+    remaining_grids = type(grids)(grids.table, {**grids.columns, "event": place[grids["event"]].astype(np.int32)})
+    return replace(run, event_rows=run.event_rows.where(keep), grid_rows=remaining_grids)
 
 
 def test_a_graph_is_refused_where_the_work_differs_from_step_to_step():
     run = network([*[Kernel(ADD, 3)] * 30, END], gpu="A100", count=5)
     kernels = np.flatnonzero(run.event_rows["kind"] == Kind.KERNEL)
     calls = np.flatnonzero(run.event_rows["kind"] == Kind.LAUNCH)
-    gone = np.zeros(len(run.event_rows), bool)
-    gone[[kernels[70], calls[70]]] = True
+    removed = np.zeros(len(run.event_rows), bool)
+    removed[[kernels[70], calls[70]]] = True
     with pytest.raises(RunError, match="differs from step to step"):
-        told(without(run, gone), "cuda_graphs")
+        told(without(run, removed), "cuda_graphs")
 
 
 def test_compiled_and_in_a_graph_a_step_is_no_longer_than_either():
     base = ready(network([*[Kernel(ADD, 10, host_us=30)] * 30, END], gpu="A100"))
     both, fused, graphed = (
-        predict(base, chosen(asked), samples=20).likely_ns
-        for asked in ("cuda_graphs compile", "compile", "cuda_graphs")
+        predict(base, chosen(changes), samples=20).likely_ns
+        for changes in ("cuda_graphs compile", "compile", "cuda_graphs")
     )
     assert both <= min(fused, graphed) * 1.01
 
 
-@pytest.mark.parametrize("asked", ["compile", "cuda_graphs"])
+@pytest.mark.parametrize("changes", ["compile", "cuda_graphs"])
 @pytest.mark.parametrize(("name", "least"), [("h100_bert_small_inference", 2.5), ("b200_eager", 3.5)])
-def test_launch_bound_inference_gains_several_times(recorded, asked, name, least):
-    found = predict(ready(gpulab.load(recorded(f"{name}.json.gz"))), chosen(asked), samples=20)
-    assert least < found.speedup <= found.bound
+def test_launch_bound_inference_gains_several_times(recorded, changes, name, least):
+    prediction = predict(ready(gpulab.load(recorded(f"{name}.json.gz"))), chosen(changes), samples=20)
+    assert least < prediction.speedup <= prediction.bound
 
 
 def test_a_gpu_bound_v100_gains_nothing_by_graphs_and_something_by_fusion(recorded):

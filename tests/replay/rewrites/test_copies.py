@@ -25,26 +25,26 @@ WORKERS = Loader(workers=4, batch_size=32)
 CALL_MS, LATENCY_MS, RETURN_MS = 0.01, 0.008, 0.005
 
 
-def simulated(copy_ms, kernel_ms, loads_ms, *, blocking, beside=False, count=8):
+def simulated(copy_ms, kernel_ms, loads_ms, *, blocking, overlapped=False, count=8):
     """A loop that loads, copies and computes: when each call and each work begins and ends, and the pace in the end.
 
     `beside`: the copy has a stream of its own, and the kernel waits for it.
     """
-    host, gpu, copier, told = 0.0, 0.0, 0.0, []
+    host, gpu, copier, step_ends = 0.0, 0.0, 0.0, []
     for _ in range(count):
         begin = host
         call = host + loads_ms
-        copied = max(call + LATENCY_MS, copier if beside else gpu) + copy_ms
+        copied = max(call + LATENCY_MS, copier if overlapped else gpu) + copy_ms
         over = max(call + CALL_MS, copied + RETURN_MS) if blocking else call + CALL_MS
         launch = over + 0.02
         kernel = max(launch + LATENCY_MS, gpu, copied)
         copier, gpu, host = copied, kernel + kernel_ms, launch + CALL_MS
-        if not beside:
+        if not overlapped:
             gpu = max(gpu, copied)
-        told.append((begin, call, copied, over, launch, kernel, host, gpu))
+        step_ends.append((begin, call, copied, over, launch, kernel, host, gpu))
     half = count // 2
-    pace = max(told[-1][side] - told[half][side] for side in (6, 7)) / (count - 1 - half)
-    return told, pace
+    pace = max(step_ends[-1][side] - step_ends[half][side] for side in (6, 7)) / (count - 1 - half)
+    return step_ends, pace
 
 
 def copying(copy_ms=8.0, kernel_ms=20.0, *, name=PAGEABLE, size=BATCH_BYTES, blocking=True, loads_ms=10.0, **more):
@@ -68,37 +68,37 @@ def copying(copy_ms=8.0, kernel_ms=20.0, *, name=PAGEABLE, size=BATCH_BYTES, blo
     return on_gpu(events, **more)
 
 
-def edited(name, made, draw=MIDDLE):
-    return BY_NAME[name].edit(made, True, draw)
+def edited(name, original, draw=MIDDLE):
+    return BY_NAME[name].edit(original, True, draw)
 
 
 def test_a_pinned_copy_takes_its_bytes_over_the_link():
-    made = graph(copying(loaders=(WORKERS,)))
-    pinned = edited("pin_memory", made)
-    rate, known = link_bytes_per_s(made)
-    assert known
+    original = graph(copying(loaders=(WORKERS,)))
+    pinned = edited("pin_memory", original)
+    rate, is_recorded = link_bytes_per_s(original)
+    assert is_recorded
     assert rate == 12e9
-    taken = pinned.device.dur_ns[writes(made).work]
-    assert taken == pytest.approx(BATCH_BYTES / rate * 1e9, rel=0.05)
-    best = edited("pin_memory", made, Draw(otherwise=0.0)).device.dur_ns[writes(made).work]
-    worst = edited("pin_memory", made, Draw(otherwise=1.0)).device.dur_ns[writes(made).work]
-    assert (best < taken).all()
-    assert (taken < worst).all()
+    copy_ns = pinned.device.dur_ns[writes(original).work]
+    assert copy_ns == pytest.approx(BATCH_BYTES / rate * 1e9, rel=0.05)
+    best = edited("pin_memory", original, Draw(otherwise=0.0)).device.dur_ns[writes(original).work]
+    worst = edited("pin_memory", original, Draw(otherwise=1.0)).device.dur_ns[writes(original).work]
+    assert (best < copy_ns).all()
+    assert (copy_ns < worst).all()
 
 
 def test_a_copy_that_is_as_fast_as_the_link_already_is_not_made_slower():
-    made = graph(copying(copy_ms=1.0, loaders=(WORKERS,)))
-    assert (edited("pin_memory", made, Draw(otherwise=1.0)).device.dur_ns <= made.device.dur_ns).all()
+    original = graph(copying(copy_ms=1.0, loaders=(WORKERS,)))
+    assert (edited("pin_memory", original, Draw(otherwise=1.0)).device.dur_ns <= original.device.dur_ns).all()
 
 
 def test_nobody_waits_for_a_pinned_copy_and_the_synchronisation_is_not_called():
-    made = graph(copying(loaders=(WORKERS,)))
-    freed = waiting(made)
-    assert (made.host.stop[freed] == Stop.SYNC).all()
+    original = graph(copying(loaders=(WORKERS,)))
+    freed = waiting(original)
+    assert (original.host.kind[freed] == Stop.SYNC).all()
     assert len(freed) == 8
-    pinned = edited("pin_memory", made)
-    assert (pinned.host.wait[freed] == NONE).all()
-    assert (pinned.host.own_ns[freed] == 0).all()
+    pinned = edited("pin_memory", original)
+    assert (pinned.host.awaited_op[freed] == NONE).all()
+    assert (pinned.host.call_ns[freed] == 0).all()
 
 
 LOOPS = [(8.0, 30.0, 10.0), (8.0, 5.0, 20.0), (20.0, 10.0, 1.0), (3.0, 50.0, 40.0)]
@@ -106,32 +106,32 @@ LOOPS = [(8.0, 30.0, 10.0), (8.0, 5.0, 20.0), (20.0, 10.0, 1.0), (3.0, 50.0, 40.
 
 @pytest.mark.parametrize(("copy_ms", "kernel_ms", "loads_ms"), LOOPS)
 def test_a_loop_with_pinned_batches_is_as_fast_as_one_simulated_with_them(copy_ms, kernel_ms, loads_ms):
-    made = graph(copying(copy_ms, kernel_ms, loads_ms=loads_ms, loaders=(WORKERS,)))
-    pinned = edited("pin_memory", made)
-    taken_ms = float(pinned.device.dur_ns[writes(made).work[0]] / 1e6)
+    original = graph(copying(copy_ms, kernel_ms, loads_ms=loads_ms, loaders=(WORKERS,)))
+    pinned = edited("pin_memory", original)
+    taken_ms = float(pinned.device.dur_ns[writes(original).work[0]] / 1e6)
     _, before = simulated(copy_ms, kernel_ms, loads_ms, blocking=True)
     _, after = simulated(taken_ms, kernel_ms, loads_ms, blocking=False)
-    assert swept(made).step_ns / 1e6 == pytest.approx(before, rel=0.01)
+    assert swept(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
     assert swept(pinned).step_ns / 1e6 == pytest.approx(after, rel=0.01)
     assert after < before
 
 
 @pytest.mark.parametrize(("copy_ms", "kernel_ms", "loads_ms"), LOOPS)
 def test_a_loop_that_prefetches_is_as_fast_as_one_simulated_with_a_second_stream(copy_ms, kernel_ms, loads_ms):
-    made = graph(copying(copy_ms, kernel_ms, name=PINNED, blocking=False, loads_ms=loads_ms))
+    original = graph(copying(copy_ms, kernel_ms, name=PINNED, blocking=False, loads_ms=loads_ms))
     _, before = simulated(copy_ms, kernel_ms, loads_ms, blocking=False)
-    _, after = simulated(copy_ms, kernel_ms, loads_ms, blocking=False, beside=True, count=40)
-    assert swept(made).step_ns / 1e6 == pytest.approx(before, rel=0.01)
-    assert swept(edited("prefetch", made)).step_ns / 1e6 == pytest.approx(after, rel=0.01)
+    _, after = simulated(copy_ms, kernel_ms, loads_ms, blocking=False, overlapped=True, count=40)
+    assert swept(original).step_ns / 1e6 == pytest.approx(before, rel=0.01)
+    assert swept(edited("prefetch", original)).step_ns / 1e6 == pytest.approx(after, rel=0.01)
 
 
 def test_what_is_remembered_of_a_run_does_not_depend_on_what_was_asked_first():
-    made = graph(copying(loaders=(WORKERS,)))
-    pinned = edited("pin_memory", made)
+    original = graph(copying(loaders=(WORKERS,)))
+    pinned = edited("pin_memory", original)
     again = BY_NAME["no_syncs"].edit(pinned, True, MIDDLE)  # asked of the edited graph first
     assert swept(again).step_ns == swept(pinned).step_ns
-    assert len(waiting(made)) == 8
-    assert (BY_NAME["no_syncs"].edit(made, True, MIDDLE).host.wait == made.host.wait).all()
+    assert len(waiting(original)) == 8
+    assert (BY_NAME["no_syncs"].edit(original, True, MIDDLE).host.awaited_op == original.host.awaited_op).all()
 
 
 def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():
@@ -144,29 +144,29 @@ def test_a_user_who_waits_later_for_the_same_copy_keeps_his_wait():
             event(Kind.SYNC, "cudaDeviceSynchronize", at + 3, 6.02),
         ]
 
-    made = graph(on_gpu(stepped(step, count=6, step_ms=20.0), machine=GEN3))
-    late = np.flatnonzero(made.host.wait >= 0)
+    original = graph(on_gpu(stepped(step, count=6, step_ms=20.0), machine=GEN3))
+    late = np.flatnonzero(original.host.awaited_op >= 0)
     assert len(late)
-    assert (edited("pin_memory", made).host.wait[late] >= 0).all()
+    assert (edited("pin_memory", original).host.awaited_op[late] >= 0).all()
 
 
 def test_without_workers_the_main_thread_pays_for_pinning_and_with_workers_a_thread_does():
     alone, helped = graph(copying(loaders=(NO_WORKERS,))), graph(copying(loaders=(WORKERS,)))
 
-    def added(made):
-        return (edited("pin_memory", made).host.before_ns["loader"] - made.host.before_ns["loader"]).sum()
+    def added(original):
+        return (edited("pin_memory", original).host.before_ns["loader"] - original.host.before_ns["loader"]).sum()
 
     assert added(helped) == 0
     assert 8 * BATCH_BYTES / 12 < added(alone) < 8 * BATCH_BYTES / 4  # bytes over GB/s are ns
 
 
-@pytest.mark.parametrize(("how", "pays"), [("measured", False), ("virtual", False), ("recorded", True)])
-def test_without_a_loader_data_are_pinned_once_and_no_step_pays_unless_a_loader_may_not_have_been_seen(how, pays):
+@pytest.mark.parametrize(("source", "pays"), [("measured", False), ("virtual", False), ("recorded", True)])
+def test_without_a_loader_data_are_pinned_once_and_no_step_pays_unless_a_loader_may_not_have_been_seen(source, pays):
     run = copying(loaders=())
-    made = graph(dataclasses.replace(run, source=dataclasses.replace(run.source, how=how)))
+    original = graph(dataclasses.replace(run, source=dataclasses.replace(run.source, how=source)))
 
     def added(draw):
-        return (edited("pin_memory", made, draw).host.before_ns["loader"] - made.host.before_ns["loader"]).sum()
+        return (edited("pin_memory", original, draw).host.before_ns["loader"] - original.host.before_ns["loader"]).sum()
 
     assert (added(MIDDLE) > 0) == pays
     assert 0 <= added(Draw(otherwise=0.0)) <= added(MIDDLE) < added(Draw(otherwise=1.0))
@@ -174,21 +174,21 @@ def test_without_a_loader_data_are_pinned_once_and_no_step_pays_unless_a_loader_
 
 
 def test_a_larger_batch_is_pinned_and_copied_for_longer():
-    made = graph(copying(loaders=(NO_WORKERS,)))
-    larger = BY_NAME["batch"].edit(made, "x3", MIDDLE)
-    once, thrice = (edited("pin_memory", some) for some in (made, larger))
-    found = writes(made).work
-    assert thrice.device.dur_ns[found] == pytest.approx(3 * once.device.dur_ns[found], rel=0.01)
+    original = graph(copying(loaders=(NO_WORKERS,)))
+    larger = BY_NAME["batch"].edit(original, "x3", MIDDLE)
+    once, thrice = (edited("pin_memory", some) for some in (original, larger))
+    copies = writes(original).work
+    assert thrice.device.dur_ns[copies] == pytest.approx(3 * once.device.dur_ns[copies], rel=0.01)
 
     def pinning(before, after):
         return (after.host.before_ns["loader"] - before.host.before_ns["loader"]).sum()
 
-    assert pinning(larger, thrice) == pytest.approx(3 * pinning(made, once), rel=0.01)
+    assert pinning(larger, thrice) == pytest.approx(3 * pinning(original, once), rel=0.01)
 
 
 def test_a_step_is_never_shorter_than_its_copies():
-    made = graph(copying(copy_ms=30.0, kernel_ms=5.0, name=PINNED, blocking=False, loads_ms=0.0))
-    hidden = edited("prefetch", made)
+    original = graph(copying(copy_ms=30.0, kernel_ms=5.0, name=PINNED, blocking=False, loads_ms=0.0))
+    hidden = edited("prefetch", original)
     assert hidden.limits_ns[COPIES] == pytest.approx(30e6)
     assert swept(hidden).step_ns == pytest.approx(30e6)
 
@@ -198,8 +198,8 @@ def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range
     untold = graph(copying(loaders=(WORKERS,), machine=Machine(gpus=(GPUS["H100"],), cores_allowed=8.0)))
     assert link_bytes_per_s(untold) == (3.1e9 * 16, False)
 
-    def spread(made):
-        ends = [edited("pin_memory", made, Draw(otherwise=at)).device.dur_ns.min() for at in (0.0, 1.0)]
+    def spread(original):
+        ends = [edited("pin_memory", original, Draw(otherwise=at)).device.dur_ns.min() for at in (0.0, 1.0)]
         return ends[1] / ends[0]
 
     assert spread(untold) > spread(told) > 1
@@ -209,11 +209,11 @@ def test_the_link_is_that_of_the_gpu_where_the_driver_did_not_tell_and_the_range
     ("name", "run", "why"),
     [
         ("pin_memory", {"name": PINNED, "blocking": False}, "pageable memory"),
-        ("pin_memory", {"size": -1}, "how many bytes"),
-        ("prefetch", {"name": "Memcpy DtoD (Device -> Device)", "blocking": False}, "from the host to the GPU"),
+        ("pin_memory", {"size": -1}, "sizes"),
+        ("prefetch", {"name": "Memcpy DtoD (Device -> Device)", "blocking": False}, "no step copies"),
     ],
 )
-def test_what_cannot_be_told_is_said(name, run, why):
+def test_unpredictable_copies_are_refused_with_a_reason(name, run, why):
     assert why in BY_NAME[name].lacking(graph(copying(**run)), True)
 
 
@@ -229,10 +229,10 @@ def test_what_cannot_be_told_is_said(name, run, why):
 )
 def test_hiding_copies_is_never_worse_than_pinning_them_nor_better_than_free_ones(**some):
     draw = Draw(otherwise=some.pop("at"))
-    made = graph(copying(loaders=(WORKERS,), **some))
-    pinned, hidden = (swept(edited(name, made, draw)).step_ns for name in ("pin_memory", "prefetch"))
-    free = swept(BY_NAME["prefetch"].ceiling(made, True)).step_ns
-    now = swept(made).step_ns
+    original = graph(copying(loaders=(WORKERS,), **some))
+    pinned, hidden = (swept(edited(name, original, draw)).step_ns for name in ("pin_memory", "prefetch"))
+    free = swept(BY_NAME["prefetch"].ceiling(original, True)).step_ns
+    now = swept(original).step_ns
     assert free <= hidden + 1
     assert hidden <= pinned * 1.001 + 1
     assert pinned <= now * 1.001 + 1
@@ -241,10 +241,10 @@ def test_hiding_copies_is_never_worse_than_pinning_them_nor_better_than_free_one
 def test_the_first_pair_of_resnet_runs_tells_why_pinning_alone_gives_nothing(recorded):
     import gpulab
 
-    made = graph(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    found = writes(made)
-    assert found.pageable.all()
-    taken = edited("pin_memory", made).device.dur_ns[found.work] / np.maximum(found.recorded_ns, 1)
-    assert (taken <= 1).all()
+    original = graph(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
+    copies = writes(original)
+    assert copies.pageable.all()
+    copy_ns = edited("pin_memory", original).device.dur_ns[copies.work] / np.maximum(copies.recorded_ns, 1)
+    assert (copy_ns <= 1).all()
     # The host builds the batches: it gains the copies and loses the pinning.
-    assert 0.98 < swept(edited("pin_memory", made)).step_ns / swept(made).step_ns < 1.02
+    assert 0.98 < swept(edited("pin_memory", original)).step_ns / swept(original).step_ns < 1.02

@@ -24,9 +24,9 @@ ADAM = Optimizer(kind="AdamW", tensors=20, elements=50_000_000)
 
 def test_many_small_kernels_become_few():
     run = network(LOOP, gpu="A100")
-    found = told(run, "optimizer")
-    assert found.speedup > 2
-    assert 10 * 300e3 < found.likely_ns < 10 * 300e3 + 1_000_000
+    prediction = told(run, "optimizer")
+    assert prediction.speedup > 2
+    assert 10 * 300e3 < prediction.likely_ns < 10 * 300e3 + 1_000_000
     assert updating(ready(run).graph).tensors == 20
 
 
@@ -49,7 +49,7 @@ def test_where_the_parameters_are_counted_their_bytes_are_the_time():
 
 def test_foreach_takes_longer_than_fused():
     run = network([*MODEL, *[Kernel(ADD, 100, updates=True)] * 240, END], gpu="A100")
-    fused, foreach = (told(run, f"optimizer={how}").likely_ns for how in ("fused", "foreach"))
+    fused, foreach = (told(run, f"optimizer={implementation}").likely_ns for implementation in ("fused", "foreach"))
     assert fused < foreach < told(run, "").likely_ns
 
 
@@ -61,27 +61,27 @@ def test_each_tensor_costs_the_host_what_its_python_costs(way, least_us):
     run = network(many, gpu="A100", optimizers=(Optimizer(kind="AdamW", tensors=100, elements=6_400),), count=4)
     graph = ready(run).graph
     dearer = [optimizer(graph, way, Draw(otherwise=place)).host for place in (0.0, 0.5, 1.0)]
-    cost_us = [(sum(host.before_ns.values()) + host.own_ns).sum() / 4 / 1e3 for host in dearer]
+    cost_us = [(sum(host.before_ns.values()) + host.call_ns).sum() / 4 / 1e3 for host in dearer]
     assert least_us * 100 < cost_us[0] < cost_us[1] < cost_us[2] < 5 * least_us * 100 + 700
 
 
 def test_never_is_it_slower_than_now():
     fast = [*MODEL, *[Kernel(ADD, 2, host_us=1, updates=True)] * 3, END]
-    found = told(network(fast, gpu="A100"), "optimizer")
-    assert found.likely_ns <= found.step_ns * 1.01
+    prediction = told(network(fast, gpu="A100"), "optimizer")
+    assert prediction.likely_ns <= prediction.step_ns * 1.01
 
 
 @pytest.mark.parametrize(
-    ("kernels", "asked", "why"),
+    ("kernels", "change", "why"),
     [
-        ([*MODEL, END], "optimizer", "no optimizer's step"),
+        ([*MODEL, END], "optimizer", "no optimizer step"),
         ([*MODEL, *[Kernel(FUSED, 50, updates=True)] * 3, END], "optimizer", "fused already"),
         ([*MODEL, *[Kernel(MULTI, 50, updates=True)] * 9, END], "optimizer=foreach", "foreach already"),
     ],
 )
-def test_it_is_refused_where_there_is_nothing_to_gain(kernels, asked, why):
+def test_it_is_refused_where_there_is_nothing_to_gain(kernels, change, why):
     with pytest.raises(RunError, match=why):
-        told(network(kernels, gpu="A100"), asked)
+        told(network(kernels, gpu="A100"), change)
 
 
 def test_an_optimizer_without_a_fused_form_is_sent_to_foreach():
@@ -108,18 +108,18 @@ def updating_on_a_cpu(at):
 
 def test_on_a_cpu_foreach_is_refused_and_fused_is_told():
     run = run_of(stepped(updating_on_a_cpu, count=4, step_ms=51.0))
-    found = told(run, "optimizer=fused")
-    assert 1.1 < found.speedup < found.bound
+    prediction = told(run, "optimizer=fused")
+    assert 1.1 < prediction.speedup < prediction.bound
     with pytest.raises(RunError, match="one by one"):
         told(run, "optimizer=foreach")
 
 
 def test_a_v100_that_waits_for_its_host_gains_a_tenth(recorded):
     base = ready(gpulab.load(recorded("v100_resnet50_workers0.json.gz")))
-    found = predict(base, chosen("optimizer"), samples=20)
-    assert 1.05 < found.speedup < 1.2
-    told_ = updating(base.graph)
-    assert told_.kind == "SGD"
-    assert told_.way == "loop"
-    assert 100 < told_.tensors < 300  # a ResNet-50 has 161
-    assert np.isfinite(told_.tensors)
+    prediction = predict(base, chosen("optimizer"), samples=20)
+    assert 1.05 < prediction.speedup < 1.2
+    update = updating(base.graph)
+    assert update.kind == "SGD"
+    assert update.way == "loop"
+    assert 100 < update.tensors < 300  # a ResNet-50 has 161
+    assert np.isfinite(update.tensors)

@@ -26,11 +26,11 @@ law = examples(30)  # a replay or two each
 
 
 def ready(run):
-    found = steps(run)
-    return scene(run, found, ledger(run, found))
+    run_steps = steps(run)
+    return scene(run, run_steps, ledger(run, run_steps))
 
 
-def asked(run, spec, samples=12):
+def predicted(run, spec, samples=12):
     return predict(ready(run), chosen(spec), samples=samples)
 
 
@@ -59,13 +59,13 @@ def fed_run(*, fetch_ms=40.0, cpu_frac=1.0, cores=8.0, on_gpu=True, count=0, wor
         mark(100 * step, fetch_ms, cpu_ms=cpu_ms, process_ms=step * (60 + cpu_ms), within_ms=cpu_ms)
         for step in range(10)
     ]
-    told = {"workers": count} | ({"cpu_frac": load} if load is not None else {})
+    counters = {"workers": count} | ({"cpu_frac": load} if load is not None else {})
     samples = [
         host_sample(
             at,
             process_cpu_s=at / 1e3,
             worker_cpu_s=at / 1e5 * worker_cpu_ms if worker_cpu_ms is not None else np.nan,
-            **told,
+            **counters,
         )
         for at in range(0, 1000, 50)
     ]
@@ -117,49 +117,49 @@ def test_dearer_items_never_make_a_step_shorter(run, factor, more, draw):
 @law
 @given(fed)
 def test_items_that_cost_what_they_cost_change_nothing(run):
-    made = asked(run, "item_cost=1")
-    assert made.likely_ns == pytest.approx(made.step_ns, rel=1e-6)
+    prediction = predicted(run, "item_cost=1")
+    assert prediction.likely_ns == pytest.approx(prediction.step_ns, rel=1e-6)
 
 
 @law
 @given(late_workers)
 def test_as_many_workers_as_there_are_change_nothing(run):
-    made = asked(run, f"workers={run.loaders[0].workers}")
-    assert made.likely_ns == pytest.approx(made.step_ns, rel=1e-6)
+    prediction = predicted(run, f"workers={run.loaders[0].workers}")
+    assert prediction.likely_ns == pytest.approx(prediction.step_ns, rel=1e-6)
 
 
 @law
 @given(fed, st.sampled_from(["workers=1", "workers=7", "workers", "item_cost=0.4", "item_cost=3 workers=2"]))
 def test_free_data_is_the_bound_of_whatever_feeds_the_model(run, spec):
-    made, bound = asked(run, spec), asked(run, "free_input")
+    prediction, bound = predicted(run, spec), predicted(run, "free_input")
     assert bound.floor_ns <= bound.best_ns
-    assert bound.floor_ns <= made.floor_ns + 1 <= made.best_ns + 1
+    assert bound.floor_ns <= prediction.floor_ns + 1 <= prediction.best_ns + 1
     assert bound.likely_ns <= bound.step_ns
 
 
 @law
 @given(fed)
 def test_the_order_in_which_changes_are_named_does_not_matter(run):
-    one, other = (asked(run, spec, samples=3) for spec in ("workers=3 item_cost=0.5", "item_cost=0.5, workers=3"))
+    one, other = (predicted(run, spec, samples=3) for spec in ("workers=3 item_cost=0.5", "item_cost=0.5, workers=3"))
     assert (one.likely_ns, one.best_ns, one.worst_ns) == (other.likely_ns, other.best_ns, other.worst_ns)
 
 
 @law
 @given(fed_by_main, st.integers(1, 4))
 def test_workers_gain_no_less_from_cheaper_items(run, count):
-    made, both = asked(run, f"workers={count}"), asked(run, f"workers={count} item_cost=0.3")
-    assert both.likely_ns <= made.likely_ns + 1
+    prediction, both = predicted(run, f"workers={count}"), predicted(run, f"workers={count} item_cost=0.3")
+    assert both.likely_ns <= prediction.likely_ns + 1
 
 
 def test_batches_that_take_long_make_the_workers_the_limit():
-    made = asked(fed_run(fetch_ms=90, cpu_frac=0.0, cores=64), "workers=2", samples=100)
-    assert made.limit == "the workers"
-    assert 45 * MS <= made.likely_ns < 50 * MS
-    assert made.floor_ns < 11 * MS
+    prediction = predicted(fed_run(fetch_ms=90, cpu_frac=0.0, cores=64), "workers=2", samples=100)
+    assert prediction.limit == "the workers"
+    assert 45 * MS <= prediction.likely_ns < 50 * MS
+    assert prediction.floor_ns < 11 * MS
 
 
 def test_items_that_wait_need_no_cores_and_items_that_compute_do():
-    waiting, computing = (asked(fed_run(fetch_ms=60, cpu_frac=frac, cores=1.5), "workers=8") for frac in (0.0, 1.0))
+    waiting, computing = (predicted(fed_run(fetch_ms=60, cpu_frac=frac, cores=1.5), "workers=8") for frac in (0.0, 1.0))
     assert waiting.limit != "the cores"
     assert computing.limit == "the cores"
     assert waiting.likely_ns < computing.likely_ns
@@ -169,31 +169,31 @@ def test_cores_that_others_use_are_no_cores_for_workers():
     def run(load):
         return fed_run(fetch_ms=50, cores=2, on_gpu=False, load=load)
 
-    alone, crowded = (asked(run(load), "workers=2") for load in (0.5, 1.0))
+    alone, crowded = (predicted(run(load), "workers=2") for load in (0.5, 1.0))
     assert source(ready(run(0.5)).graph).others == 0
     assert source(ready(run(1.0)).graph).others == pytest.approx(1.0)
     assert crowded.likely_ns > alone.likely_ns
 
 
 def test_taking_over_a_large_batch_takes_longer():
-    small, large = (asked(fed_run(size=size), "workers=4").likely_ns for size in (1 << 10, 64 << 20))
+    small, large = (predicted(fed_run(size=size), "workers=4").likely_ns for size in (1 << 10, 64 << 20))
     assert large > small + 3 * MS
 
 
 def test_workers_that_keep_up_do_not_tell_what_a_batch_costs_them():
     run = fed_run(fetch_ms=0.5, count=4)
-    assert asked(run, "workers=8").likely_ns == pytest.approx(asked(run, "free_input").step_ns, rel=0.01)
+    assert predicted(run, "workers=8").likely_ns == pytest.approx(predicted(run, "free_input").step_ns, rel=0.01)
     with pytest.raises(RunError, match="keep up"):
-        asked(run, "workers=2")
+        predicted(run, "workers=2")
     with pytest.raises(RunError, match="keep up"):
-        asked(run, "item_cost=2")
+        predicted(run, "item_cost=2")
 
 
 def test_a_run_without_a_loader_has_nothing_to_feed():
     run = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 90)]))
     for spec in ("free_input", "workers=2", "item_cost=0.5"):
         with pytest.raises(RunError, match="no DataLoader"):
-            asked(run, spec)
+            predicted(run, spec)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_even_batches_come_as_often_as_there_are_workers():
 @given(st.lists(st.floats(1, 100), min_size=50, max_size=80), st.integers(1, 8), st.integers(1, 4))
 def test_batches_come_no_faster_than_workers_build_and_no_slower_than_one_would(took, count, prefetch):
     took = np.array(took)
-    each = queue_ns(took, count, prefetch)
-    assert took.mean() / count - 1e-9 <= each <= took.mean() + 1e-9
+    interval_ns = queue_ns(took, count, prefetch)
+    assert took.mean() / count - 1e-9 <= interval_ns <= took.mean() + 1e-9
 
 
 @law
@@ -241,7 +241,7 @@ def test_the_v100_with_four_workers_is_told_from_the_one_without(recorded):
 
     before, after = (load(recorded(f"v100_resnet50_workers{count}.json.gz")) for count in (0, 4))
     measured_ns = steps(after).step_ns
-    made = asked(before, "workers=4", samples=100)
-    assert made.best_ns <= measured_ns <= made.worst_ns
-    assert abs(made.likely_ns / measured_ns - 1) < 0.10
-    assert made.floor_ns < measured_ns
+    prediction = predicted(before, "workers=4", samples=100)
+    assert prediction.best_ns <= measured_ns <= prediction.worst_ns
+    assert abs(prediction.likely_ns / measured_ns - 1) < 0.10
+    assert prediction.floor_ns < measured_ns

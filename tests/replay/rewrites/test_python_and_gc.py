@@ -19,9 +19,9 @@ from tests.support.tiers import examples
 law = examples(30)  # a replay or two each
 
 
-def asked(run, spec, samples=12):
-    found = steps(run)
-    return predict(scene(run, found, ledger(run, found)), chosen(spec), samples=samples)
+def predicted(run, spec, samples=12):
+    run_steps = steps(run)
+    return predict(scene(run, run_steps, ledger(run, run_steps)), chosen(spec), samples=samples)
 
 
 def preparing(python_ms, *, on_gpu=False, **more):
@@ -40,53 +40,55 @@ def preparing(python_ms, *, on_gpu=False, **more):
     return run_of(stepped(one, count=10), **more)
 
 
-made = st.builds(preparing, st.floats(3, 90), on_gpu=st.booleans())
+loops = st.builds(preparing, st.floats(3, 90), on_gpu=st.booleans())
 
 
 @law
-@given(made, st.floats(0, 3), st.floats(0, 2))
+@given(loops, st.floats(0, 3), st.floats(0, 2))
 def test_dearer_python_never_makes_a_step_shorter(run, factor, more):
-    one, other = (asked(run, f"python={each}", samples=3) for each in (factor, factor + more))
+    one, other = (predicted(run, f"python={each}", samples=3) for each in (factor, factor + more))
     assert one.likely_ns <= other.likely_ns + 1
 
 
 @law
-@given(made)
+@given(loops)
 def test_python_that_takes_as_long_as_it_does_changes_nothing(run):
-    told = asked(run, "python=1", samples=3)
-    assert told.likely_ns == pytest.approx(told.step_ns, rel=1e-6)
+    prediction = predicted(run, "python=1", samples=3)
+    assert prediction.likely_ns == pytest.approx(prediction.step_ns, rel=1e-6)
 
 
 @law
-@given(made, st.floats(0, 1))
+@given(loops, st.floats(0, 1))
 def test_no_python_is_the_least_that_cheaper_python_gives(run, factor):
-    gone, less = asked(run, "no_python"), asked(run, f"python={factor}")
-    assert gone.floor_ns <= gone.likely_ns <= less.likely_ns + 1 <= less.step_ns + 2
-    assert gone.floor_ns == less.floor_ns
+    without, less = predicted(run, "no_python"), predicted(run, f"python={factor}")
+    assert without.floor_ns <= without.likely_ns <= less.likely_ns + 1 <= less.step_ns + 2
+    assert without.floor_ns == less.floor_ns
 
 
 @law
-@given(made)
+@given(loops)
 def test_changes_of_python_and_of_garbage_can_be_named_in_any_order(run):
-    one, other = (asked(run, spec, samples=3).likely_ns for spec in ("python=0.5 no_python", "no_python python=0.5"))
+    one, other = (
+        predicted(run, spec, samples=3).likely_ns for spec in ("python=0.5 no_python", "no_python python=0.5")
+    )
     assert one == other
 
 
 def test_python_that_is_moved_out_leaves_the_device_what_it_does():
-    told = asked(preparing(40, on_gpu=True), "no_python", samples=100)
-    assert told.floor_ns == pytest.approx(60 * MS, rel=0.01)
-    assert told.floor_ns <= told.likely_ns < 61 * MS
+    prediction = predicted(preparing(40, on_gpu=True), "no_python", samples=100)
+    assert prediction.floor_ns == pytest.approx(60 * MS, rel=0.01)
+    assert prediction.floor_ns <= prediction.likely_ns < 61 * MS
 
 
 def test_python_that_is_moved_out_leaves_a_cpu_its_operators_which_may_be_faster_undisturbed():
-    told = asked(preparing(40), "no_python", samples=100)
-    assert told.floor_ns < 60 * MS
-    assert told.likely_ns < 61 * MS
+    prediction = predicted(preparing(40), "no_python", samples=100)
+    assert prediction.floor_ns < 60 * MS
+    assert prediction.likely_ns < 61 * MS
 
 
-def test_steps_without_python_of_their_own_have_none_to_move():
-    with pytest.raises(RunError, match="next to no time"):
-        asked(preparing(0.1), "no_python")
+def test_moving_python_is_refused_if_steps_have_none():
+    with pytest.raises(RunError, match="outside PyTorch"):
+        predicted(preparing(0.1), "no_python")
 
 
 def collected(*, every, took_ms=30.0):
@@ -95,17 +97,17 @@ def collected(*, every, took_ms=30.0):
 
 
 def test_garbage_that_is_not_collected_gives_its_time_back():
-    told = asked(collected(every=1), "no_gc", samples=100)
-    assert told.floor_ns <= told.likely_ns <= 70 * MS
-    assert told.worst_ns > 60 * MS
-    assert told.limit is None
+    prediction = predicted(collected(every=1), "no_gc", samples=100)
+    assert prediction.floor_ns <= prediction.likely_ns <= 70 * MS
+    assert prediction.worst_ns > 60 * MS
+    assert prediction.limit is None
 
 
-def test_garbage_collected_now_and_then_is_none_of_a_typical_step():
-    with pytest.raises(RunError, match="of 8 steps only"):
-        asked(collected(every=4), "no_gc")
+def test_occasional_garbage_collection_does_not_change_the_typical_step():
+    with pytest.raises(RunError, match="of 8 steps"):
+        predicted(collected(every=4), "no_gc")
 
 
 def test_without_collections_there_is_none_to_switch_off():
-    with pytest.raises(RunError, match="no garbage"):
-        asked(preparing(40), "no_gc")
+    with pytest.raises(RunError, match="garbage"):
+        predicted(preparing(40), "no_gc")

@@ -1,4 +1,4 @@
-"""Copies to the device: from pinned memory and without waiting, or beside the kernels on a stream of their own."""
+"""H2D copies: from pinned memory without waiting, or overlapped with kernels on a separate stream."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from gpulab.replay.rewrites.engine.cache import once
 from gpulab.replay.sweep import device_step_ns
 from gpulab.tables import Kind
 
-USUAL_LANES = 16  # where the run does not tell the link
-CALL_NS = (5_000.0, 12_000.0)  # an asynchronous copy call
-PINNING_BYTES_PER_S = (12e9, 4e9)  # what a core copies from ordinary to pinned memory
-# How much of that each step pays where no loader builds its batches: nothing if they are pinned once, where they are
-# made, as the fix says; the worse half of the range has more and more of them made anew.
-PINNED_ANEW = (-1.0, 1.0)
+DEFAULT_LANES = 16  # if the run does not record the link
+CALL_NS = (5_000.0, 12_000.0)  # of an asynchronous copy call
+PINNING_BYTES_PER_S = (12e9, 4e9)  # rate at which a core copies from pageable to pinned memory
+# Share of that copy which every step pays if there is no DataLoader: none if batches are pinned once, when they are
+# created, as the fix says; the worse half of the range assumes that batches are created in each step.
+REPEATED_PINNING = (-1.0, 1.0)
 COPIES = "the copies to the GPU"
 
 
 @dataclass(frozen=True, eq=False)
 class Writes:
-    """Copies from host to device, and who waits for them."""
+    """H2D copies and the host nodes that wait for them."""
 
-    work: Ints  # which device work
-    call: Ints  # the stop that called for each
+    work: Ints  # indices of device ops
+    call: Ints  # the host node that launched each
     pageable: Mask
-    bytes: Ints  # -1 where the trace does not tell
-    recorded_ns: Floats  # how long each took
-    asking: Ints  # stops that may wait for one: its call, and a synchronisation right after that
+    bytes: Ints  # -1 if not recorded
+    recorded_ns: Floats  # recorded duration
+    asking: Ints  # host nodes that may wait for one: its call, and a synchronisation right after it
 
     def __len__(self) -> int:
         return len(self.work)
@@ -45,174 +45,174 @@ class Writes:
 
 @once
 def writes(graph: Graph) -> Writes:
-    """Every copy from host to device whose call is in the run."""
+    """Return all H2D copies whose launch was recorded."""
     events, device = graph.run.event_rows, graph.device
-    words = events.words("name")
-    towards = np.array([direction(word) == "HtoD" for word in words.vocabulary] + [False])
-    paged = np.array([host_memory(word) == "pageable" for word in words.vocabulary] + [False])
-    code = events["name"][device.event]
-    copies = np.flatnonzero((events["kind"][device.event] == Kind.MEMCPY) & towards[code] & (device.call >= 0))
+    names = events.words("name")
+    is_h2d = np.array([direction(name) == "HtoD" for name in names.vocabulary] + [False])
+    is_pageable = np.array([host_memory(name) == "pageable" for name in names.vocabulary] + [False])
+    name_code = events["name"][device.event]
+    copies = np.flatnonzero((events["kind"][device.event] == Kind.MEMCPY) & is_h2d[name_code] & (device.call >= 0))
     return Writes(
         work=copies,
         call=device.call[copies],
-        pageable=paged[code[copies]],
+        pageable=is_pageable[name_code[copies]],
         bytes=events["bytes"][device.event[copies]],
         recorded_ns=events["dur_ns"][device.event[copies]].astype(float),
-        asking=_asking(graph, copies),
+        asking=_possible_waits(graph, copies),
     )
 
 
-def _asking(graph: Graph, copies: Ints) -> Ints:
-    stop = np.append(graph.host.stop, [Stop.MARK, Stop.MARK])
+def _possible_waits(graph: Graph, copies: Ints) -> Ints:
+    kind = np.append(graph.host.kind, [Stop.MARK, Stop.MARK])
     calls = np.unique(graph.device.call[copies])
-    # Within the two stops after the call: PyTorch synchronises in the same operator. A later wait is the user's.
-    after = np.concatenate([calls + 1, calls[stop[calls + 1] != Stop.LAUNCH] + 2])
-    return np.union1d(calls, after[stop[after] == Stop.SYNC])
+    # One of the two nodes after the call: PyTorch synchronises in the same operator. A later wait is the user's.
+    after = np.concatenate([calls + 1, calls[kind[calls + 1] != Stop.LAUNCH] + 2])
+    return np.union1d(calls, after[kind[after] == Stop.SYNC])
 
 
 def waiting(graph: Graph) -> Ints:
-    """The stops that wait for a copy to the device, as things are in this graph."""
-    found = writes(graph)
+    """Return the host nodes that wait for an H2D copy in this graph."""
+    copies = writes(graph)
     is_copy = np.zeros(len(graph.device) + 1, bool)  # one more, for those that wait for nothing
-    is_copy[found.work] = True
-    return found.asking[is_copy[graph.host.wait[found.asking]]]
+    is_copy[copies.work] = True
+    return copies.asking[is_copy[graph.host.awaited_op[copies.asking]]]
 
 
 def pin_memory(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """Batches lie in pinned memory and are copied with `non_blocking=True`.
+    """Batches are in pinned memory and are copied with `non_blocking=True`.
 
-    Models: a copy from pageable memory is done in pieces, through a pinned buffer of the driver's; from pinned memory
-    the GPU fetches it alone, at the rate of the link. Each copy from pageable memory takes its bytes over that rate,
-    never more than was recorded, its call about 8 us, and the host waits for none. The rate is what large copies reach
-    on the link that driver and slot agree on (75-80 % of its lanes, 0.75 GB/s a lane of PCIe 3); where that was not
-    recorded, on the link such GPUs are sold with, and the range is wider. Somebody must copy each batch into pinned
-    memory, at 4-12 GB/s: a thread beside the loop if the DataLoader has workers, else the main thread, whose loading
-    is then longer by it. Where a loop recorded by gpulab has no DataLoader, its data are pinned once, where they are
-    made, and no step pays; batches made anew in each step would, up to all of it at the worse end of the range. To lock
-    pages costs 0.1 to 0.4 ms a MB on top, for the first batches: PyTorch keeps locked memory and gives it out again.
-    Without the wait the next one, if there is any, waits for the same work: the replay sees to that.
+    Models: a copy from pageable memory goes through a pinned buffer of the driver, part by part; from pinned memory the
+    GPU copies on its own, at the rate of the link. Each copy from pageable memory takes its bytes over that rate, never
+    more than recorded; its call takes about 8 us, and the host does not wait. The rate is what large copies reach on
+    the link that driver and slot negotiated (75-80 % of its lanes, 0.75 GB/s per lane of PCIe 3). If the link was not
+    recorded, the usual link of such GPUs is assumed, and the range is wider. Each batch must be copied into pinned
+    memory at 4-12 GB/s: by a thread if the DataLoader has workers, otherwise by the main thread, whose loading time
+    grows accordingly. If a loop recorded by gpulab has no DataLoader, its data are assumed to be pinned once, when they
+    are created, at no cost per step; at the worse end of the range, batches are created and pinned in each step.
+    Locking pages costs another 0.1 to 0.4 ms per MB for the first batches only: PyTorch reuses pinned memory. After the
+    wait is removed, the next wait in the loop, if any, waits for the same work; the replay models that.
 
     Cannot know: whether the host has enough memory to pin, and what else uses the link.
     """
-    found = writes(graph)
-    faster = _pinned(graph, found, _rate(graph, draw))
-    begins = graph.device.latency_ns.copy()
-    paged = found.work[found.pageable]
-    begins[paged] = np.minimum(begins[paged], graph.usual.latency_ns)
-    calls = _unblocked(graph, found, draw.between("copy call", *CALL_NS))
-    grown = graph.device.dur_ns[found.work] / np.maximum(found.recorded_ns, 1.0)  # a larger batch has more bytes
+    copies = writes(graph)
+    faster = _durations_if_pinned(graph, copies, _rate(graph, draw))
+    latency_ns = graph.device.latency_ns.copy()
+    pageable = copies.work[copies.pageable]
+    latency_ns[pageable] = np.minimum(latency_ns[pageable], graph.usual.latency_ns)
+    unblocked = _without_waits(graph, copies, draw.between("copy call", *CALL_NS))
+    growth = graph.device.dur_ns[copies.work] / np.maximum(copies.recorded_ns, 1.0)  # a larger batch has more bytes
     rate = draw.ratio("pinning", *PINNING_BYTES_PER_S)
-    pinning_ns = np.where(found.pageable, np.maximum(found.bytes, 0) * grown, 0.0) / rate * 1e9
-    if _made_outside(graph):
-        pinning_ns *= max(0.0, draw.between("pinned anew", *PINNED_ANEW))
-    return _pinning(calls.with_device(dur_ns=faster, latency_ns=begins), found, pinning_ns)
+    pinning_ns = np.where(copies.pageable, np.maximum(copies.bytes, 0) * growth, 0.0) / rate * 1e9
+    if _has_no_loader(graph):
+        pinning_ns *= max(0.0, draw.between("pinned anew", *REPEATED_PINNING))
+    return _add_pinning(unblocked.with_device(dur_ns=faster, latency_ns=latency_ns), copies, pinning_ns)
 
 
 def prefetch(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """The next batch is copied on a stream of its own while the GPU computes the current one; implies `pin_memory`.
+    """The next batch is copied on a separate stream while the GPU computes the current one; implies `pin_memory`.
 
-    Models: copies to the GPU then take no turn on the stream of the kernels. A step cannot be shorter than its copies:
-    where they take longer than all else, they set the pace. Priced as `pin_memory`.
+    Models: H2D copies no longer occupy the stream of the kernels. A step cannot be shorter than its copies: if they
+    take longer than everything else, they set the pace. Costs as in `pin_memory`.
 
-    Cannot know: how much copies and kernels slow one another in the GPU's memory (a few per cent at most: a link is
-    much slower than that memory), and whether the next batch is there in time, which the replay of loading tells only
-    for the loader as it is.
+    Cannot know: how much copies and kernels slow each other down in GPU memory (a few per cent at most, because a link
+    is much slower than that memory), and whether the next batch is ready in time, which the replay models only for the
+    present loader.
     """
-    return _aside(pin_memory(graph, value, draw))
+    return _off_stream(pin_memory(graph, value, draw))
 
 
-def _aside(graph: Graph) -> Graph:
-    """Copies off the stream they stand on; their sum per step becomes what a step cannot be shorter than."""
-    found = writes(graph)
-    limits_ns = {**graph.limits_ns, COPIES: device_step_ns(graph, found.work)}
-    return replace(graph, limits_ns=limits_ns).without_work(found.work)
+def _off_stream(graph: Graph) -> Graph:
+    """Remove copies from their stream; their total per step becomes a lower limit of the step."""
+    copies = writes(graph)
+    limits_ns = {**graph.limits_ns, COPIES: device_step_ns(graph, copies.work)}
+    return replace(graph, limits_ns=limits_ns).without_work(copies.work)
 
 
 def free_copies(graph: Graph, value: Value) -> Graph:
-    """Copies to the device that take no time and hold nobody up."""
-    found = writes(graph)
+    """Return the graph with H2D copies that take no time and delay nothing."""
+    copies = writes(graph)
     latency = graph.device.latency_ns.copy()
-    latency[found.work] = np.minimum(latency[found.work], graph.usual.latency_ns)
-    return _unblocked(graph, found, 0.0).without_work(found.work).with_device(latency_ns=latency)
+    latency[copies.work] = np.minimum(latency[copies.work], graph.usual.latency_ns)
+    return _without_waits(graph, copies, 0.0).without_work(copies.work).with_device(latency_ns=latency)
 
 
 def link_bytes_per_s(graph: Graph) -> tuple[float, bool]:
-    """What a large pinned copy reaches, and whether the run tells its link."""
-    told = practical_bytes_per_s(graph.run)
-    if told is not None:
-        return told, True
+    """Return the rate of a large pinned copy, and whether the run recorded its link."""
+    rate = practical_bytes_per_s(graph.run)
+    if rate is not None:
+        return rate, True
     gpu = next(iter(graph.run.machine.gpus), None)
-    return pinned_copy_bytes_per_s(usual_pcie_generation(gpu), USUAL_LANES) or 0.0, False
+    return pinned_copy_bytes_per_s(usual_pcie_generation(gpu), DEFAULT_LANES) or 0.0, False
 
 
 def _rate(graph: Graph, draw: Draw) -> float:
-    usual, known = link_bytes_per_s(graph)
-    return usual * draw.ratio("link", *((1.1, 0.85) if known else (1.2, 0.65)))
+    usual, is_known = link_bytes_per_s(graph)
+    return usual * draw.ratio("link", *((1.1, 0.85) if is_known else (1.2, 0.65)))
 
 
-def _pinned(graph: Graph, found: Writes, rate: float) -> Floats:
-    """How long all device work takes, with copies from pageable memory at this rate."""
-    alone = found.bytes / rate * 1e9
-    share = np.clip(alone / np.maximum(found.recorded_ns, 1.0), 0.0, 1.0)
-    share = np.where(found.pageable & (found.bytes >= 0), share, 1.0)
+def _durations_if_pinned(graph: Graph, copies: Writes, rate: float) -> Floats:
+    """Return the durations of all device work, with copies from pageable memory at this rate."""
+    link_ns = copies.bytes / rate * 1e9
+    share = np.clip(link_ns / np.maximum(copies.recorded_ns, 1.0), 0.0, 1.0)
+    share = np.where(copies.pageable & (copies.bytes >= 0), share, 1.0)
     dur = graph.device.dur_ns.copy()
-    dur[found.work] *= share
+    dur[copies.work] *= share
     return dur
 
 
-def _unblocked(graph: Graph, found: Writes, call_ns: float) -> Graph:
-    """Nobody waits for the copies; calls that only did so are not made."""
+def _without_waits(graph: Graph, copies: Writes, call_ns: float) -> Graph:
+    """Return the graph where nothing waits for the copies; calls that only waited cost nothing."""
     host = graph.host
-    own, wait, wait_ns = host.own_ns.copy(), host.wait.copy(), host.wait_ns.copy()
-    freed = waiting(graph)
-    wait[freed], wait_ns[freed] = -1, 0.0
-    own[freed[host.stop[freed] == Stop.SYNC]] = 0.0
-    calls = found.call[found.pageable]
-    own[calls] = np.minimum(own[calls], call_ns)
-    return graph.with_host(own_ns=own, wait=wait, wait_ns=wait_ns)
+    host_call_ns, awaited_op, return_delay_ns = host.call_ns.copy(), host.awaited_op.copy(), host.return_delay_ns.copy()
+    waits = waiting(graph)
+    awaited_op[waits], return_delay_ns[waits] = -1, 0.0
+    host_call_ns[waits[host.kind[waits] == Stop.SYNC]] = 0.0
+    calls = copies.call[copies.pageable]
+    host_call_ns[calls] = np.minimum(host_call_ns[calls], call_ns)
+    return graph.with_host(call_ns=host_call_ns, awaited_op=awaited_op, return_delay_ns=return_delay_ns)
 
 
-def _pinning(graph: Graph, found: Writes, each_ns: Floats) -> Graph:
-    """Where no worker process is there to need a thread for it, the main thread copies each batch to pinned memory."""
+def _add_pinning(graph: Graph, copies: Writes, pinning_ns: Floats) -> Graph:
+    """Without worker processes, and so without a pinning thread, the main thread copies each batch to pinned memory."""
     loader = leading_loader(graph.run)
     if loader is not None and (loader.workers is None or loader.workers > 0):
         return graph
-    spent = graph.host.before_ns["loader"].copy()
-    np.add.at(spent, found.call, each_ns)
-    return graph.with_host(before_ns={**graph.host.before_ns, "loader": spent})
+    loader_ns = graph.host.before_ns["loader"].copy()
+    np.add.at(loader_ns, copies.call, pinning_ns)
+    return graph.with_host(before_ns={**graph.host.before_ns, "loader": loader_ns})
 
 
-def _made_outside(graph: Graph) -> bool:
-    """Whether no loader builds the batches; a trace of others' may have had one that it does not show."""
+def _has_no_loader(graph: Graph) -> bool:
+    """Return whether no DataLoader loads the batches; foreign traces may not show the one they had."""
     return leading_loader(graph.run) is None and graph.run.source.how in ("measured", "virtual")
 
 
-def _lacking(graph: Graph, value: Value) -> str | None:
+def _prefetch_refusal(graph: Graph, value: Value) -> str | None:
     if not graph.on_gpu:
-        return "the run holds no work of a GPU"
-    found = writes(graph)
-    inside = graph.step_of[found.call] >= 0
+        return "the run contains no GPU work"
+    copies = writes(graph)
+    inside = graph.step_of[copies.call] >= 0
     if not inside.any():
-        return "no step of it copies anything from the host to the GPU"
-    if (found.pageable & inside & (found.bytes < 0)).any():
-        return "it does not tell how many bytes were copied"
+        return "no step copies data from the host to the GPU"
+    if (copies.pageable & inside & (copies.bytes < 0)).any():
+        return "the sizes of its copies were not recorded"
     return None
 
 
-def _lacking_pageable(graph: Graph, value: Value) -> str | None:
-    why = _lacking(graph, value)
-    if why is not None:
-        return why
-    found = writes(graph)
-    inside = graph.step_of[found.call] >= 0
-    if not (found.pageable & inside).any() and not (graph.step_of[waiting(graph)] >= 0).any():
-        return "no copy to the GPU comes from pageable memory, or is waited for"
+def _pin_refusal(graph: Graph, value: Value) -> str | None:
+    reason = _prefetch_refusal(graph, value)
+    if reason is not None:
+        return reason
+    copies = writes(graph)
+    inside = graph.step_of[copies.call] >= 0
+    if not (copies.pageable & inside).any() and not (graph.step_of[waiting(graph)] >= 0).any():
+        return "no H2D copy comes from pageable memory or makes the host wait"
     return None
 
 
 PIN_CODE = '# in your DataLoader(...): pin_memory=True\nbatch = batch.to("cuda", non_blocking=True)'
 PREFETCH_CODE = """copying = torch.cuda.Stream()
-with torch.cuda.stream(copying):  # the next batch, while the current one is computed
+with torch.cuda.stream(copying):  # copies the next batch while the current one is computed
     following = batch.to("cuda", non_blocking=True)
 torch.cuda.current_stream().wait_stream(copying)
 following.record_stream(torch.cuda.current_stream())"""
@@ -223,10 +223,10 @@ COPYING = (
         edit=pin_memory,
         ceiling=free_copies,
         grade="B",
-        about="batches in pinned memory, copied without waiting",
-        ceiling_means="even free copies",
-        lacking=_lacking_pageable,
-        price="host memory for the pinned batches, which nothing else can use",
+        about="batches in pinned memory, copied with non_blocking=True",
+        ceiling_means="copies at no cost",
+        lacking=_pin_refusal,
+        price="host memory for the pinned batches, which the system cannot swap out",
         code=lambda graph, value: PIN_CODE,
     ),
     Rewrite(
@@ -234,10 +234,10 @@ COPYING = (
         edit=prefetch,
         ceiling=free_copies,
         grade="B",
-        about="the next batch copied beside the kernels",
-        ceiling_means="even free copies",
-        lacking=_lacking,
-        price="GPU memory for one batch more, and pinned host memory",
+        about="the next batch copied while kernels run (a separate CUDA stream)",
+        ceiling_means="copies at no cost",
+        lacking=_prefetch_refusal,
+        price="GPU memory for one more batch, and pinned host memory",
         code=lambda graph, value: PREFETCH_CODE,
     ),
 )

@@ -1,1 +1,1 @@
-"""Rewrites of data loading: number of workers, cost of an item."""
+"""Rewrites of data loading: number of workers, cost of an item, no loading time."""

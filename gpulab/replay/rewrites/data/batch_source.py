@@ -1,4 +1,4 @@
-"""Who builds the batches in a run, what that costs, and how evenly a queue of workers gives them."""
+"""Measured cost of loading a batch in a run, and how evenly a queue of workers delivers batches."""
 
 from __future__ import annotations
 
@@ -16,99 +16,101 @@ from gpulab.replay.worker_queue import batch_ns
 from gpulab.run import Run
 from gpulab.tables import MarkKind
 
-LATE_FRAC = 0.05  # workers that hold the model up for less of a step keep up with it
-IDLE = 0.1  # cores that a machine uses without doing anything
-SIMULATED = 240  # batches; more change the result by less than one per cent
-MANY = 32  # workers beyond which more make no difference to how evenly batches come
+LATE_FRAC = 0.05  # of a step: workers that delay the model by less keep up with it
+IDLE_CORES = 0.1  # cores in use on an idle machine
+SIMULATED_BATCHES = 240  # batches; more batches change the result by less than one per cent
+MAX_WORKERS = 32  # more workers than this do not change how evenly batches arrive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Who builds the batches in the recording, and how long that takes."""
+    """Who loads the batches in the recording, and the time it takes."""
 
     feeding: Feeding
-    late: bool  # workers, if any, hold the model up: then they are never idle, and the step tells what a batch costs
-    busy_frac: float  # of the time a batch takes, what is CPU work and no waiting
-    others: float  # cores that other programs used meanwhile
-    shares: Floats  # how long batches take over the typical one, as measured; empty where it was not
+    late: bool  # workers, if any, delay the model: then they are never idle, and the step time is the cost of a batch
+    busy_frac: float  # CPU share of the time to load a batch; the rest is waiting
+    others: float  # cores that other programs used
+    shares: Floats  # measured load time of batches relative to the median; empty if not measured
     prefetch: int
 
 
 @once
 def source(graph: Graph) -> Source | None:
-    """What the run tells of its feeding; None where it used no DataLoader."""
-    told = feeding(graph.run, graph.steps, graph.ledger)
-    if told is None:
+    """Return the data loading of the run; None if it uses no DataLoader."""
+    loading = feeding(graph.run, graph.steps, graph.ledger)
+    if loading is None:
         return None
-    built_ns = batch_ns(told)
-    cpu_ns = told.worker_cpu_ns if told.workers else told.fetch_cpu_ns
-    setup = told.setup
+    load_ns = batch_ns(loading)
+    cpu_ns = loading.worker_cpu_ns if loading.workers else loading.fetch_cpu_ns
+    setup = loading.setup
     return Source(
-        feeding=told,
-        late=not told.workers or told.exposed_ns > LATE_FRAC * told.step_ns,
-        busy_frac=min(1.0, cpu_ns / max(1, built_ns)) if cpu_ns is not None else 1.0,
-        others=_others(graph),
-        shares=_shares(graph.run, graph.steps) if told.workers == 0 else np.empty(0),
+        feeding=loading,
+        late=not loading.workers or loading.exposed_ns > LATE_FRAC * loading.step_ns,
+        busy_frac=min(1.0, cpu_ns / max(1, load_ns)) if cpu_ns is not None else 1.0,
+        others=_cores_of_others(graph),
+        shares=_relative_durations(graph.run, graph.steps) if loading.workers == 0 else np.empty(0),
         prefetch=(setup.prefetch_factor if setup else None) or PREFETCHED,
     )
 
 
-def _others(graph: Graph) -> float:
-    """How many cores' time went to other programs; 0 where it is not told."""
-    samples, here = in_the_loop(graph.run, graph.steps), graph.run.machine.cores or graph.run.machine.cores_allowed
-    load, own = samples["cpu_frac"][1:], rate(samples, "process_cpu_s")
-    if here is None or own is None or np.isnan(load).all():
+def _cores_of_others(graph: Graph) -> float:
+    """Return how many cores other programs used; 0 if unknown."""
+    samples, cores = in_the_loop(graph.run, graph.steps), graph.run.machine.cores or graph.run.machine.cores_allowed
+    cpu_frac, own_cores = samples["cpu_frac"][1:], rate(samples, "process_cpu_s")
+    if cores is None or own_cores is None or np.isnan(cpu_frac).all():
         return 0.0
-    others = float(np.nanmean(load)) * here - own - (rate(samples, "worker_cpu_s") or 0.0)
-    return others if others > IDLE else 0.0
+    others = float(np.nanmean(cpu_frac)) * cores - own_cores - (rate(samples, "worker_cpu_s") or 0.0)
+    return others if others > IDLE_CORES else 0.0
 
 
-def _shares(run: Run, steps: Steps) -> Floats:
-    """How long each fetch took over the typical one, in the steps that are evidence."""
+def _relative_durations(run: Run, steps: Steps) -> Floats:
+    """Return the duration of each fetch in steady-state steps, relative to the median."""
     steps, calls = steps.by_host, run.mark_rows.of_kind(MarkKind.NEXT)
     if len(calls):
-        start, took = calls["start_ns"], calls["end_ns"] - calls["start_ns"]
-        use = steps.plain if steps.plain_ns is not None else steps.interior
+        start, durations = calls["start_ns"], calls["end_ns"] - calls["start_ns"]
+        selected = steps.plain if steps.plain_ns is not None else steps.interior
     else:
         events = loader_events(run)
-        start, took, use = events["start_ns"], events["dur_ns"], steps.interior
+        start, durations, selected = events["start_ns"], events["dur_ns"], steps.interior
     order = np.argsort(start, kind="stable")
-    first = np.searchsorted(start[order], steps.start_ns[use])
-    took = took[order][first[first < len(order)]].astype(float)
-    middle = float(np.median(took)) if len(took) else 0.0
-    # The worst twentieth is what the machine did meanwhile, not what a batch costs.
-    return np.minimum(took / middle, np.percentile(took / middle, 95)) if middle > 0 else np.empty(0)
+    next_fetch = np.searchsorted(start[order], steps.start_ns[selected])
+    durations = durations[order][next_fetch[next_fetch < len(order)]].astype(float)
+    middle = float(np.median(durations)) if len(durations) else 0.0
+    # The slowest 5 % are caused by other load on the machine, not by the batch.
+    return np.minimum(durations / middle, np.percentile(durations / middle, 95)) if middle > 0 else np.empty(0)
 
 
 def unevenness(graph: Graph, count: int) -> float:
-    """How much longer than evenly spread batches the measured ones take `count` workers, never more than fewer do."""
-    table = _uneven(graph)
-    return float(table[min(count, MANY)]) if len(table) else 1.0
+    """Factor by which measured batches take `count` workers longer than evenly sized ones would."""
+    table = _unevenness_table(graph)
+    return float(table[min(count, MAX_WORKERS)]) if len(table) else 1.0
 
 
 @once
-def _uneven(graph: Graph) -> Floats:
-    told = source(graph)
-    if told is None or len(told.shares) < 4:
+def _unevenness_table(graph: Graph) -> Floats:
+    loading = source(graph)
+    if loading is None or len(loading.shares) < 4:
         return np.empty(0)
-    took = np.random.default_rng(0).choice(told.shares, SIMULATED)
-    each = np.array([np.inf, *(queue_ns(took, count, told.prefetch) * count for count in range(1, MANY + 1))])
-    # Per batch a crew must not be slower than a smaller one: chance in the order of batches is none of the model's.
-    counts = np.arange(MANY + 1)
-    return np.minimum.accumulate(each / np.maximum(counts, 1)) * np.maximum(counts, 1)
+    durations = np.random.default_rng(0).choice(loading.shares, SIMULATED_BATCHES)
+    times_ns = np.array(
+        [np.inf, *(queue_ns(durations, count, loading.prefetch) * count for count in range(1, MAX_WORKERS + 1))]
+    )
+    # More workers must not be slower per batch than fewer: that would only be noise from the order of the batches.
+    counts = np.arange(MAX_WORKERS + 1)
+    return np.minimum.accumulate(times_ns / np.maximum(counts, 1)) * np.maximum(counts, 1)
 
 
-def queue_ns(took_ns: Floats, count: int, prefetch: int) -> float:
-    """The mean time from batch to batch, where `count` workers build them in turn and nothing else takes time.
+def queue_ns(load_ns: Floats, count: int, prefetch: int) -> float:
+    """Return the mean time between batches if `count` workers load them round-robin and nothing else takes time.
 
-    Batch k is built by worker k mod count, and asked for when batch k - prefetch * count is taken.
+    Worker k mod count loads batch k; the request is sent when batch k - prefetch * count is taken.
     """
-    ready: list[float] = []
-    taken: list[float] = []
-    ahead = prefetch * count
-    for number, took in enumerate(took_ns.tolist()):
-        free_ns = ready[number - count] if number >= count else 0.0
-        asked_ns = taken[number - ahead] if number >= ahead else 0.0
-        ready.append(max(free_ns, asked_ns) + took)
-        taken.append(max(ready[-1], taken[-1] if taken else 0.0))
-    return taken[-1] / len(taken)
+    ready_ns: list[float] = []
+    taken_ns: list[float] = []
+    queue_size = prefetch * count
+    for index, duration in enumerate(load_ns.tolist()):
+        free_ns = ready_ns[index - count] if index >= count else 0.0
+        requested_ns = taken_ns[index - queue_size] if index >= queue_size else 0.0
+        ready_ns.append(max(free_ns, requested_ns) + duration)
+        taken_ns.append(max(ready_ns[-1], taken_ns[-1] if taken_ns else 0.0))
+    return taken_ns[-1] / len(taken_ns)

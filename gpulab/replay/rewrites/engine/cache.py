@@ -1,4 +1,4 @@
-"""What a rewrite reads from the recording is worked out once for a run, not once for each draw of the unknowns."""
+"""Cache per run: what a rewrite reads from the recording is computed once, not for each draw of the unknowns."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from gpulab.run import Run
 T = TypeVar("T")
 
 
-def once(read: Callable[[Graph], T]) -> Callable[[Graph], T]:
-    """Keep what a function tells of a graph, as long as its run lives.
+def once(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
+    """Cache the result of a function of a graph for as long as its run lives.
 
-    For functions of what edits leave alone: the run, its steps, which work each stop calls for. Not of costs or waits.
+    Only for functions of data that edits do not change: the run, its steps, the launches of each host node. Not for
+    functions of costs or waits.
     """
-    known: WeakKeyDictionary[Run, tuple[Ints, T]] = WeakKeyDictionary()
+    results: WeakKeyDictionary[Run, tuple[Ints, T]] = WeakKeyDictionary()
 
-    @wraps(read)
-    def kept(graph: Graph) -> T:
-        # Another choice of steps makes another graph of the same run; edits pass this very array on.
-        key = graph.host.first
-        found = known.get(graph.run)
-        if found is None or found[0] is not key:
-            found = key, read(graph)
-            known[graph.run] = found
-        return found[1]
+    @wraps(compute)
+    def cached(graph: Graph) -> T:
+        # Another choice of steps gives another graph of the same run; edits keep this very array.
+        key = graph.host.first_op
+        entry = results.get(graph.run)
+        if entry is None or entry[0] is not key:
+            entry = key, compute(graph)
+            results[graph.run] = entry
+        return entry[1]
 
-    return kept
+    return cached
 
 
 def noting(graph: Graph, change: str) -> Graph:
-    """The graph with word for later rewrites of what this one changed."""
+    """Return the graph with a note of this change, which later rewrites can read."""
     return replace(graph, made=graph.made | {change})

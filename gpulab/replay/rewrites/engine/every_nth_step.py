@@ -1,4 +1,4 @@
-"""Done in every N-th step only: what it costs is then spread over N steps."""
+"""Costs that occur only in every N-th step, spread evenly over N steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _COSTS: WeakKeyDictionary[Graph, dict[str, float]] = WeakKeyDictionary()
 
 
 def every(graph: Graph, without: Graph, count: float, name: str) -> Graph:
-    """A graph whose step is the mean over `count` steps, of which one is as in `graph` and the others as in `without`.
+    """Return a graph whose step is the mean of `count` steps: one as in `graph`, the others as in `without`.
 
-    The N-th part of what one step loses by it stands at the beginning of every step: on the host and on each stream,
-    so that it counts once, whichever of them sets the pace.
+    1/N of the cost is added at the start of each step, on the host and on each stream. It counts once, whichever of
+    them sets the pace.
     """
     if count <= 1:
         return graph
@@ -27,29 +27,29 @@ def every(graph: Graph, without: Graph, count: float, name: str) -> Graph:
 
 
 def held_up(graph: Graph, by_ns: float, *, device_ns: float | None = None) -> Graph:
-    """The graph with every step begun so much later on the host, and its first work on each stream on the device."""
-    opens = np.minimum(graph.step_first + 1, len(graph.host) - 1)
+    """Delay each step by this much: its start on the host, and its first op per stream on the device."""
+    first_nodes = np.minimum(graph.step_first + 1, len(graph.host) - 1)
     python = graph.host.before_ns["python"].copy()
-    python[opens] += by_ns
-    held = graph.with_host(before_ns={**graph.host.before_ns, "python": python})
+    python[first_nodes] += by_ns
+    delayed = graph.with_host(before_ns={**graph.host.before_ns, "python": python})
     if not len(graph.device):
-        return held
-    turn: Floats = graph.device.turn_ns.copy()
-    turn[_first_of_steps(graph)] += by_ns if device_ns is None else device_ns
-    return held.with_device(turn_ns=turn)
+        return delayed
+    gap_ns: Floats = graph.device.gap_ns.copy()
+    gap_ns[_first_of_steps(graph)] += by_ns if device_ns is None else device_ns
+    return delayed.with_device(gap_ns=gap_ns)
 
 
 def _cost_ns(graph: Graph, without: Graph, name: str) -> float:
-    """What a step loses by it; two replays, asked once for a graph that is edited again and again."""
-    known = _COSTS.setdefault(graph, {})
-    if name not in known:
-        known[name] = max(0.0, swept(graph).own_ns - swept(without).own_ns)
-    return known[name]
+    """Return the cost per step of the work that `without` lacks: two replays, cached, because edits repeat often."""
+    costs = _COSTS.setdefault(graph, {})
+    if name not in costs:
+        costs[name] = max(0.0, swept(graph).own_ns - swept(without).own_ns)
+    return costs[name]
 
 
 @once
 def _first_of_steps(graph: Graph) -> Ints:
-    """The first work on each stream that each step calls for."""
+    """The first device op on each stream in each step."""
     device = graph.device
     step = np.where(device.call >= 0, graph.step_of[np.maximum(device.call, 0)], -1)
     inside = np.flatnonzero(step >= 0)

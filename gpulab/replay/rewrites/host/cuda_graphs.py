@@ -1,4 +1,4 @@
-"""CUDA graphs: the work of a step recorded once and then started by a single call."""
+"""CUDA graphs: capture the work of a step once and replay it with a single launch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 from gpulab.replay.rewrites.engine.graph_work import calls
 from gpulab.replay.rewrites.kernels.compile import waiting
 
-LAUNCH_NS = (10_000.0, 30_000.0)  # of the host, to start a whole graph
-TURN_NS = (1_000.0, 1_500.0)  # from one kernel of a graph to the next
-HELD_FRAC = 0.8  # of a step's kernels, that one graph must hold
-OWN_CODE_NS = 5_000_000.0  # a stretch of Python this long is work of its own, which a graph cannot do again
-GRAPHED_ALREADY = 0.5
+LAUNCH_NS = (10_000.0, 30_000.0)  # host time to launch a graph
+TURN_NS = (1_000.0, 1_500.0)  # gap between kernels of a graph
+MIN_CAPTURED_FRAC = 0.8  # minimum share of a step's kernels that one graph must contain
+LONG_PYTHON_NS = 5_000_000.0  # Python code this long does work of its own, which a graph cannot repeat
+MAX_GRAPHED_FRAC = 0.5
 
 
 def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """A CUDA graph of the step, or `torch.compile(mode="reduce-overhead")`: one call starts all of its kernels.
+    """A CUDA graph of the step, or `torch.compile(mode="reduce-overhead")`: one launch starts all of its kernels.
 
-    Models: in each step the longest stretch of kernels in which the host neither waits, nor allocates, nor copies
-    from or to its own memory, nor runs Python code of its own for 5 ms. There the host costs nothing but one
-    launch of 10 to 30 us; kernels follow one another within 1.0 to 1.5 us, or as closely as they did. Loading and
-    what lies outside the stretch stay as they are.
+    Models: in each step, the sequence with the most kernels in which the host does not wait, allocate, copy from or to
+    its own memory, or run 5 ms of its own Python code. There the host costs one launch of 10 to 30 us; the gap between
+    kernels is 1.0 to 1.5 us, or as small as it was. Loading and everything outside the sequence stay as they are.
 
     Priced from: launches of graphs and gaps between their kernels in recorded traces from V100 to B200.
 
-    Cannot know: the copies of inputs into the graph's own buffers, and whether sizes change from epoch to epoch.
+    Cannot know: the copies of inputs into the graph's buffers, and whether sizes change from epoch to epoch.
     """
     return _captured(
         graph, draw.between("graph_launch", *LAUNCH_NS), draw.between("graph_turn", *TURN_NS), keep_before=True
@@ -38,92 +37,98 @@ def cuda_graphs(graph: Graph, value: Value, draw: Draw) -> Graph:
 
 
 def cuda_graphs_ceiling(graph: Graph, value: Value) -> Graph:
-    """A host that costs nothing in any stretch, each a graph of its own, and kernels back to back."""
-    return _captured(graph, 0.0, 0.0, keep_before=False, all_of_them=True)
+    """A host that costs nothing in any capturable sequence, each a separate graph, and kernels back to back."""
+    return _captured(graph, 0.0, 0.0, keep_before=False, all_regions=True)
 
 
-def _captured(graph: Graph, launch_ns: float, turn_ns: float, *, keep_before: bool, all_of_them: bool = False) -> Graph:
-    host, device, region = graph.host, graph.device, regions(graph, all_of_them=all_of_them)
+def _captured(
+    graph: Graph, launch_ns: float, max_gap_ns: float, *, keep_before: bool, all_regions: bool = False
+) -> Graph:
+    host, device, region = graph.host, graph.device, regions(graph, all_regions=all_regions)
     inside = region.inside.copy()
-    own, room, before = host.own_ns.copy(), host.room.copy(), dict(host.before_ns)
-    opens = region.opens
-    rest = inside.copy()
-    rest[opens] = False
-    own[inside] = 0.0
-    own[opens] = launch_ns
-    room[rest] = NONE  # a graph takes one place in the queue
+    call_ns, queue_op, before = host.call_ns.copy(), host.queue_op.copy(), dict(host.before_ns)
+    first_nodes = region.opens
+    other_nodes = inside.copy()
+    other_nodes[first_nodes] = False
+    call_ns[inside] = 0.0
+    call_ns[first_nodes] = launch_ns
+    queue_op[other_nodes] = NONE  # a graph takes one slot of the launch queue
     for part, ns in before.items():
         if part != "loader":
-            # Before its first kernel stands code that is not of the graph, too: only calls are known to be gone.
-            gone = rest if keep_before and part == "python" else inside
-            before[part] = np.where(gone, 0.0, ns)
-    mine = (device.call >= 0) & inside[np.maximum(device.call, 0)]
-    follows = mine.copy()
-    follows[host.first[opens]] = False
-    latency = np.where(follows, 0.0, device.latency_ns)
-    turn = np.where(mine, np.minimum(device.turn_ns, turn_ns), device.turn_ns)
-    lag = np.where(mine, np.minimum(device.lag_ns, turn_ns), device.lag_ns)
-    return graph.with_host(own_ns=own, room=room, before_ns=before).with_device(
-        latency_ns=latency, turn_ns=turn, lag_ns=lag
+            # The code before the first kernel may not belong to the graph: only the calls are known to disappear.
+            removed = other_nodes if keep_before and part == "python" else inside
+            before[part] = np.where(removed, 0.0, ns)
+    captured = (device.call >= 0) & inside[np.maximum(device.call, 0)]
+    follows = captured.copy()
+    follows[host.first_op[first_nodes]] = False
+    latency_ns = np.where(follows, 0.0, device.latency_ns)
+    gap_ns = np.where(captured, np.minimum(device.gap_ns, max_gap_ns), device.gap_ns)
+    awaited_delay_ns = np.where(captured, np.minimum(device.awaited_delay_ns, max_gap_ns), device.awaited_delay_ns)
+    return graph.with_host(call_ns=call_ns, queue_op=queue_op, before_ns=before).with_device(
+        latency_ns=latency_ns, gap_ns=gap_ns, awaited_delay_ns=awaited_delay_ns
     )
 
 
 class Regions(NamedTuple):
-    """What a graph could hold of each step."""
+    """The part of each step that a graph could capture."""
 
-    inside: Mask  # stops
-    opens: Ints  # the first stop of each
-    counts: Ints  # kernels in each step that counts
-    held: Ints  # of these, in its region
-    breaks: Mask  # stops that no graph can hold, among the kernels of a step
+    inside: Mask  # host nodes
+    opens: Ints  # the first node of each region
+    counts: Ints  # kernels in each interior step
+    captured: Ints  # kernels of the step that are in its region
+    breaks: Mask  # nodes that no graph can capture, among the kernels of a step
 
 
-def regions(graph: Graph, *, all_of_them: bool = False) -> Regions:
-    """In each step the stretch with most kernels between two breaks, or every one; with waits as they now are."""
+def regions(graph: Graph, *, all_regions: bool = False) -> Regions:
+    """Return, per step, the sequence with the most kernels between two breaks, or all; with the present waits."""
     host = graph.host
-    work = np.diff(host.first)
+    work = np.diff(host.first_op)
     kernels = np.where(calls(graph).kernels, work, 0)
     breaks = _breaks(graph)
-    edge = breaks | (host.stop == Stop.MARK)
-    # A break by Python before a call ends a stretch and leaves the call itself to the next; other breaks hold none.
-    long_python = _own_code(graph) & ~edge
+    edge = breaks | (host.kind == Stop.MARK)
+    # Python code before a call ends a sequence, and the call starts the next one; other breaks are in no sequence.
+    long_python = _long_python(graph) & ~edge
     _, segment = np.unique(np.cumsum(edge | long_python), return_inverse=True)
     weight = np.bincount(segment, weights=np.where(edge, 0, kernels))
-    _, opening = np.unique(segment, return_index=True)
-    step = np.cumsum(host.stop == Stop.MARK)[opening]
+    _, segment_start = np.unique(segment, return_index=True)
+    step = np.cumsum(host.kind == Stop.MARK)[segment_start]
     order = np.lexsort((np.arange(len(weight)), -weight, step))
     best = order[np.unique(step[order], return_index=True)[1]]
-    best = np.flatnonzero(weight) if all_of_them else best[weight[best] > 0]
-    inside, opens = _between(np.isin(segment, best) & ~edge, segment, kernels > 0)
-    total, held = (np.append(0, np.cumsum(each)) for each in (kernels, np.where(inside, kernels, 0)))
-    until, since = graph.step_last + 1, graph.step_first + 1
-    return Regions(inside, opens, total[until] - total[since], held[until] - held[since], breaks | long_python)
+    best = np.flatnonzero(weight) if all_regions else best[weight[best] > 0]
+    inside, first_nodes = _first_to_last_kernel(np.isin(segment, best) & ~edge, segment, kernels > 0)
+    total, captured = (
+        np.append(0, np.cumsum(kernel_counts)) for kernel_counts in (kernels, np.where(inside, kernels, 0))
+    )
+    end, start = graph.step_last + 1, graph.step_first + 1
+    return Regions(
+        inside, first_nodes, total[end] - total[start], captured[end] - captured[start], breaks | long_python
+    )
 
 
-def _between(region: Mask, segment: Ints, works: Mask) -> tuple[Mask, Ints]:
-    """Of each region the stops from its first kernel to its last, and the first of each."""
-    mine = np.flatnonzero(region & works)
-    new = np.flatnonzero(np.diff(segment[mine], prepend=-1) != 0)
-    opens = mine[new]
-    closes = mine[np.append(new[1:], len(mine)) - 1] if len(mine) else mine
+def _first_to_last_kernel(region: Mask, segment: Ints, works: Mask) -> tuple[Mask, Ints]:
+    """Return, per region, the nodes from its first kernel to its last, and its first node."""
+    launching = np.flatnonzero(region & works)
+    new = np.flatnonzero(np.diff(segment[launching], prepend=-1) != 0)
+    first_nodes = launching[new]
+    last_nodes = launching[np.append(new[1:], len(launching)) - 1] if len(launching) else launching
     depth = np.zeros(len(region) + 1, np.int64)
-    np.add.at(depth, opens, 1)
-    np.add.at(depth, closes + 1, -1)
-    return np.cumsum(depth[:-1]) > 0, opens
+    np.add.at(depth, first_nodes, 1)
+    np.add.at(depth, last_nodes + 1, -1)
+    return np.cumsum(depth[:-1]) > 0, first_nodes
 
 
 def _breaks(graph: Graph) -> Mask:
-    """Stops that cannot be part of a graph: waits, allocations, synchronisations, copies from and to the host."""
-    stop = graph.host.stop
+    """Nodes that cannot be part of a graph: waits, allocations, synchronisations, copies from and to the host."""
+    stop = graph.host.kind
     return np.asarray(waiting(graph) | (stop == Stop.ALLOC) | (stop == Stop.SYNC) | calls(graph).copies_across, bool)
 
 
-def _own_code(graph: Graph) -> Mask:
+def _long_python(graph: Graph) -> Mask:
     python = graph.host.before_ns.get("python")
     loader = graph.host.before_ns.get("loader")
-    none = np.zeros(len(graph.host))
+    zeros = np.zeros(len(graph.host))
     return np.asarray(
-        ((none if python is None else python) >= OWN_CODE_NS) | ((none if loader is None else loader) > 0)
+        ((zeros if python is None else python) >= LONG_PYTHON_NS) | ((zeros if loader is None else loader) > 0)
     )
 
 
@@ -136,34 +141,34 @@ graph.replay()"""
 
 
 def cuda_graphs_lacking(graph: Graph, value: Value) -> str | None:
-    """Why a CUDA graph cannot be told."""
+    """Return why CUDA graphs cannot be predicted."""
     if not graph.on_gpu:
-        return "the run holds no work of a GPU"
-    several = np.diff(graph.host.first)
-    if several[several > 1].sum() > GRAPHED_ALREADY * max(1, several.sum()):
-        return "its kernels are started as graphs already"
-    found = regions(graph)
-    counts, held = found.counts, found.held
+        return "the run contains no GPU work"
+    kernels_per_call = np.diff(graph.host.first_op)
+    if kernels_per_call[kernels_per_call > 1].sum() > MAX_GRAPHED_FRAC * max(1, kernels_per_call.sum()):
+        return "its kernels are launched as CUDA graphs already"
+    region = regions(graph)
+    counts, captured = region.counts, region.captured
     if not counts.sum():
-        return "no call that starts a kernel was recorded"
+        return "no kernel launch was recorded"
     if counts.min() != counts.max():
         return f"the number of kernels differs from step to step ({counts.min():,} to {counts.max():,})"
-    if held.min() < HELD_FRAC * counts.max():
+    if captured.min() < MIN_CAPTURED_FRAC * counts.max():
         return (
-            f"a graph could hold {held.min():,} of the {counts.max():,} kernels of a step at most: "
-            f"{_what_breaks(graph, found)} stand between them"
+            f"a graph could capture at most {captured.min():,} of the {counts.max():,} kernels of a step: "
+            f"{_interrupting_calls(graph, region)} interrupt them"
         )
     return None
 
 
-def _what_breaks(graph: Graph, found: Regions) -> str:
-    """The kinds of stops that interrupt a step, most first."""
+def _interrupting_calls(graph: Graph, region: Regions) -> str:
+    """Return the names of the calls that interrupt a step, most frequent first."""
     names = graph.run.event_rows.words("name")
-    inside = found.breaks & (graph.step_of >= 0)
+    inside = region.breaks & (graph.step_of >= 0)
     codes = names.codes[graph.host.event[inside & (graph.host.event >= 0)]]
-    told, count = np.unique(codes[codes >= 0], return_counts=True)
-    words = [names.vocabulary[code] for code in told[np.argsort(-count, kind="stable")][:3].tolist()]
-    return ", ".join(words) or "stretches of Python code"
+    codes_found, count = np.unique(codes[codes >= 0], return_counts=True)
+    labels = [names.vocabulary[code] for code in codes_found[np.argsort(-count, kind="stable")][:3].tolist()]
+    return ", ".join(labels) or "long Python sections"
 
 
 GRAPHS = (
@@ -172,10 +177,10 @@ GRAPHS = (
         edit=cuda_graphs,
         ceiling=cuda_graphs_ceiling,
         grade="C",
-        about="the kernels of a step started by one call",
-        ceiling_means="even calling at no cost",
+        about="the kernels of a step launched as one CUDA graph",
+        ceiling_means="launching at no cost",
         lacking=cuda_graphs_lacking,
-        price="inputs stay in one place and of one size; optimizers need capturable=True; memory is held for the graph",
+        price="inputs keep their address and size; optimizers need capturable=True; the graph reserves its memory",
         code=lambda graph, value: _CODE,
     ),
 )

@@ -1,1 +1,1 @@
-"""Rewrites of kernels and operators: compile, precision, layout, optimizer, batch size."""
+"""Rewrites of kernels and operators: compile, precision, memory format, optimizer, batch size."""

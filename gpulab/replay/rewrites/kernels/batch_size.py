@@ -1,4 +1,4 @@
-"""A larger or smaller batch: the same calls for more work in each."""
+"""Batch size: the same calls, with more or less work in each."""
 
 from __future__ import annotations
 
@@ -17,61 +17,64 @@ from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying,
 from gpulab.replay.rewrites.kernels.compile_on_cpu import batch_on_cpu
 from gpulab.wording import number
 
-MOST = 256.0
-CALL_NS = 10_000.0  # of a copy's call, whatever its size
-SMALL_NS = 10_000.0  # a kernel as short as this has few blocks, where their number was not recorded
-WEIGHTS = (Family.OPTIMIZER, Family.COLLECTIVE, Family.FILL)  # work on parameters: of the same size for any batch
-GROWN = (0.3, 1.0)  # of the way from what full waves of blocks say to as many times as long
-POWER, POWER_LESS = (0.95, 1.08), (1.1, 0.95)  # of the factor: 3.6 to 4.3 times as long was measured for 4 times
-CODE = (0.0, 1.0)  # of the user's own Python between steps, how much goes with the batch
+MAX_FACTOR = 256.0
+CALL_NS = 10_000.0  # of a copy call, independent of its size
+SMALL_NS = 10_000.0  # a kernel shorter than this is assumed to have few blocks, if their number was not recorded
+WEIGHTS = (Family.OPTIMIZER, Family.COLLECTIVE, Family.FILL)  # work on parameters, which does not depend on the batch
+GROWTH_POSITION = (0.3, 1.0)  # position between growth by full waves of blocks (0) and proportional growth (1)
+# Exponent of the factor: 3.6 to 4.3 times as long was measured for a factor of 4.
+POWER, POWER_SMALLER = ((0.95, 1.08), (1.1, 0.95))
+PYTHON_SHARE = (0.0, 1.0)  # share of the user's own Python between steps that grows with the batch
 
 
 def batch(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """A batch N times as large: per step. What matters is the time per sample, which is the step over N.
+    """A batch N times as large. The time is per step; compare the time per sample, which is the step over N.
 
-    Models: the host calls what it called, at the same cost; loading and copies to the device take N times as long.
-    Kernels that fill the GPU take N times as long; those with fewer blocks than it holds at once grow only when its
-    multiprocessors are full, wave by wave. Work on parameters (optimizer, gradients exchanged) stays. Python code of
-    the user's own, outside PyTorch, grows by nothing to N times. On a CPU matrix products take N^0 to N times as
-    long, other operators N^0.8 to N^1.2, their calls what they took.
+    Models: the host makes the same calls at the same cost; loading and H2D copies take N times as long. Kernels that
+    fill the GPU take N times as long; kernels with fewer blocks than the GPU holds at once grow only when its
+    multiprocessors are full, wave by wave. Work on parameters (optimizer, gradient communication) does not change. The
+    user's own Python outside PyTorch takes 1 to N times as long. On a CPU, matrix products take N^0 to N times as long,
+    other operators N^0.8 to N^1.2; dispatch does not change.
 
-    Priced from: the numbers of blocks in this run, where recorded.
+    Priced from: the numbers of blocks in this run, if recorded.
 
-    Cannot know: whether it fits into memory; other kernels that libraries pick for other sizes; caches. And how fast
-    the loss falls with fewer, larger steps, which is another question than speed.
+    Cannot know: whether it fits into memory; which other kernels libraries choose for other sizes; caches. Nor how fast
+    the loss falls with fewer, larger steps, which is a separate question from speed.
     """
     times = work_of_batch(graph, value)
     if not graph.on_gpu:
         return batch_on_cpu(graph, times, draw)
-    python = 1 + (times - 1) * draw.between("batch_python", *(CODE if times >= 1 else CODE[::-1]))
-    place = draw.between("batch_grown", *(GROWN if times >= 1 else GROWN[::-1]))
-    least = growth_at_least(graph, times)
-    power = draw.between("batch_power", *(POWER if times >= 1 else POWER_LESS))
-    growth = least + (times**power - least) * place
-    grown = graph.scaled_before({"loader": times, "python": python})
-    return _with_larger(grown, times, growth)
+    python = 1 + (times - 1) * draw.between("batch_python", *(PYTHON_SHARE if times >= 1 else PYTHON_SHARE[::-1]))
+    position = draw.between("batch_grown", *(GROWTH_POSITION if times >= 1 else GROWTH_POSITION[::-1]))
+    min_growth = growth_at_least(graph, times)
+    power = draw.between("batch_power", *(POWER if times >= 1 else POWER_SMALLER))
+    growth = min_growth + (times**power - min_growth) * position
+    scaled = graph.scaled_before({"loader": times, "python": python})
+    return _scale_work(scaled, times, growth)
 
 
 def batch_ceiling(graph: Graph, value: Value) -> Graph:
-    """A larger batch that takes no longer; of a smaller one what sizes tell, in proportion, and the rest in no time.
+    """A larger batch in the same time; a smaller batch at its minimum arithmetic and traffic, and the rest in no time.
 
-    Not only in proportion: what no longer fills a wave of blocks, or then fits into the cache, gains more than that.
+    The bound is not proportional, because a smaller batch may save a wave of blocks or fit into the cache.
     """
     times = work_of_batch(graph, value)
     if times >= 1:
         return _unsplit(graph)
-    fewer = graph.scaled_before({"loader": times, "python": times, "compute": 0.0})
+    smaller = graph.scaled_before({"loader": times, "python": times, "compute": 0.0})
     if not graph.on_gpu:
-        return fewer
-    found = pieces_of(graph)
-    shrinks = ~(found.updates & ~found.is_family(Family.COLLECTIVE))
-    left = shrunk(fewer, shrinks, least_share(graph, own_peak(graph)) * times)
-    copying, usual = calls(graph).copies_in, np.minimum(left.device.latency_ns, graph.usual.latency_ns)
-    return left.with_host(own_ns=np.where(copying, 0.0, left.host.own_ns)).with_device(latency_ns=usual)
+        return smaller
+    kernels = pieces_of(graph)
+    shrinks = ~(kernels.updates & ~kernels.is_family(Family.COLLECTIVE))
+    shrunk_graph = shrunk(smaller, shrinks, least_share(graph, own_peak(graph)) * times)
+    copying, usual = calls(graph).copies_in, np.minimum(shrunk_graph.device.latency_ns, graph.usual.latency_ns)
+    return shrunk_graph.with_host(call_ns=np.where(copying, 0.0, shrunk_graph.host.call_ns)).with_device(
+        latency_ns=usual
+    )
 
 
 def _unsplit(graph: Graph) -> Graph:
-    """Products fill a GPU without being split: no kernel adds up their parts."""
+    """Return the graph without split-K reductions: a larger product fills the GPU without being split."""
     if not graph.on_gpu:
         return graph
     matrix = pieces_of(graph).is_family(Family.MATRIX)
@@ -79,11 +82,11 @@ def _unsplit(graph: Graph) -> Graph:
 
 
 def work_of_batch(graph: Graph, value: Value) -> float:
-    """How many times the samples a step then holds."""
+    """Return the factor on the samples per step."""
     if isinstance(value, str):
         return float(value.removeprefix("x"))
-    known = _batch_size(graph)
-    return float(value) / known if known else 1.0
+    batch_size = _batch_size(graph)
+    return float(value) / batch_size if batch_size else 1.0
 
 
 def _batch_size(graph: Graph) -> int | None:
@@ -92,59 +95,59 @@ def _batch_size(graph: Graph) -> int | None:
 
 
 def growth_at_least(graph: Graph, times: float) -> Floats:
-    """How many times as long each piece of work takes at least, by full waves of blocks."""
-    waves, small = _filling(graph)
+    """Return the minimum growth of each device op, by full waves of blocks."""
+    waves, small = _waves_and_small(graph)
     with np.errstate(invalid="ignore", divide="ignore"):
-        told = np.ceil(waves * times) / np.ceil(waves)
-    growth = np.where(np.isfinite(told), told, np.where(small, times**0.5, times))
+        wave_growth = np.ceil(waves * times) / np.ceil(waves)
+    growth = np.where(np.isfinite(wave_growth), wave_growth, np.where(small, times**0.5, times))
     return np.clip(growth, min(1.0, times), max(1.0, times))
 
 
 @once
-def _filling(graph: Graph) -> tuple[Floats, Mask]:
-    found = pieces_of(graph)
-    return found.waves, np.asarray(found.dur_ns < SMALL_NS, bool)
+def _waves_and_small(graph: Graph) -> tuple[Floats, Mask]:
+    kernels = pieces_of(graph)
+    return kernels.waves, np.asarray(kernels.dur_ns < SMALL_NS, bool)
 
 
-def _with_larger(graph: Graph, times: float, growth: Floats) -> Graph:
-    """Device work grown, all but what it takes to start; copies as their bytes, and work on weights not at all."""
-    device, found = graph.device, pieces_of(graph)
-    least = np.minimum(device.dur_ns, LEAST_NS)
-    same = found.is_family(*WEIGHTS) | found.updates
-    into = inward(graph)
-    factor = np.where(same, 1.0, np.where(into, times, growth))
-    # From pageable memory the host itself copies first: the call lasts longer, and the work begins later.
+def _scale_work(graph: Graph, times: float, growth: Floats) -> Graph:
+    """Scale device work, except kernel start times; copies in proportion to their bytes; not the work on parameters."""
+    device, kernels = graph.device, pieces_of(graph)
+    start_ns = np.minimum(device.dur_ns, LEAST_NS)
+    is_unchanged = kernels.is_family(*WEIGHTS) | kernels.updates
+    h2d = inward(graph)
+    factor = np.where(is_unchanged, 1.0, np.where(h2d, times, growth))
+    # For pageable memory the host copies first: the call takes longer, and the device copy starts later.
     usual = np.minimum(device.latency_ns, graph.usual.latency_ns)
-    latency = np.where(into, usual + (device.latency_ns - usual) * times, device.latency_ns)
+    latency = np.where(h2d, usual + (device.latency_ns - usual) * times, device.latency_ns)
     copying = calls(graph).copies_in
-    call = np.minimum(graph.host.own_ns, CALL_NS)
-    own = np.where(copying, call + (graph.host.own_ns - call) * times, graph.host.own_ns)
-    longer = graph.with_device(dur_ns=least + (device.dur_ns - least) * factor, latency_ns=latency)
-    return longer.with_host(own_ns=own)
+    call_ns = np.minimum(graph.host.call_ns, CALL_NS)
+    own_ns = np.where(copying, call_ns + (graph.host.call_ns - call_ns) * times, graph.host.call_ns)
+    longer = graph.with_device(dur_ns=start_ns + (device.dur_ns - start_ns) * factor, latency_ns=latency)
+    return longer.with_host(call_ns=own_ns)
 
 
 @once
 def inward(graph: Graph) -> Mask:
-    """Copies to the device."""
+    """Mask of H2D copies."""
     return graph.run.event_rows.matching(lambda word: direction(word) == "HtoD")[graph.device.event]
 
 
 def batch_lacking(graph: Graph, value: Value) -> str | None:
-    """Why another batch cannot be told."""
+    """Return why another batch size cannot be predicted."""
     if not isinstance(value, str) and _batch_size(graph) is None:
-        return "the size of its batches was not recorded, or there were several; ask for batch=x2, twice what it is"
+        return "its batch size was not recorded, or there were several; use batch=x2 to double it"
     times = work_of_batch(graph, value)
-    if not 1 / MOST <= times <= MOST:
-        return f"{number(times)} times the batch is too far from what was recorded"
+    if not 1 / MAX_FACTOR <= times <= MAX_FACTOR:
+        return f"{number(times)} times the batch is too far from the recorded one"
     if graph.steps.found_by == "whole run" and not graph.on_gpu and not graph.run.loaders:
-        return "no steps were found, so nothing tells what a batch is"
+        return "no steps were detected, so the batch is unknown"
     return None
 
 
 def _parse(typed: str) -> Value:
     times = re.fullmatch(r"[xX*]?(\d+(?:\.\d+)?)[xX]?", typed)
     if times is None or float(times[1]) <= 0:
-        raise ValueError("a batch is a number of samples, or times as many as now: x2")
+        raise ValueError("a batch is a number of samples, or a factor such as x2")
     if typed.isdigit():
         return int(typed)
     return f"x{float(times[1]):g}"
@@ -157,13 +160,13 @@ BATCH = (
         edit=batch,
         ceiling=batch_ceiling,
         grade="C",
-        about="more samples in each step",
-        ceiling_means="even the growth that would suit you best",
+        about="another batch size",
+        ceiling_means="the best possible scaling with batch size",
         lacking=batch_lacking,
-        takes="a number of samples, or x2 for twice as many as now",
+        takes="a number of samples, or a factor such as x2",
         usual="x2",
         parse=_parse,
-        price="memory grows with it, and the learning rate must fit",
+        price="memory grows with the batch, and the learning rate must be adapted",
         work=work_of_batch,
     ),
 )

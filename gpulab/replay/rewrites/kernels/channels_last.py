@@ -1,4 +1,4 @@
-"""Channels last: images in the order that tensor cores read, so that nothing rearranges them in between."""
+"""Channels last: NHWC, the memory format of tensor cores, so that no kernels convert between formats."""
 
 from __future__ import annotations
 
@@ -14,81 +14,84 @@ from gpulab.replay.rewrites.engine.graph_work import across, faster, gpu_spec_of
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, shrunk
 from gpulab.replay.rewrites.machine.other_gpu import other_gpu
 
-ON_TENSOR_CORES = (0.70, 0.97)  # of a convolution's time, beside what its own conversions took
-ON_PLAIN_CORES = (0.92, 1.15)  # in float32 on the ordinary units channels last is often no faster, or slower
-LAST_ALREADY = 0.5
+ON_TENSOR_CORES = (0.70, 0.97)  # remaining share of a convolution's time, without the conversions
+ON_CUDA_CORES = (0.92, 1.15)  # in float32 on CUDA cores, channels last is often no faster, or slower
+MAX_NHWC_FRAC = 0.5
 
 
 def channels_last(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`model.to(memory_format=torch.channels_last)`, and batches likewise.
+    """`model.to(memory_format=torch.channels_last)`, and the same for batches.
 
-    Models: kernels that only rearrange images (nchwToNhwc and their like) are gone, with their launches. Convolutions
-    on tensor cores take 0.70 to 0.97 of their time; those in float32 on the ordinary units 0.92 to 1.15.
+    Models: conversion kernels (nchwToNhwc and similar) disappear, with their launches. Convolutions on tensor cores
+    take 0.70 to 0.97 of their time; those in float32 on CUDA cores 0.92 to 1.15.
 
-    Priced from: kernels' names in this run; PyTorch's and NVIDIA's published comparisons of the two layouts.
+    Priced from: kernel names in this run; PyTorch's and NVIDIA's published comparisons of the two formats.
 
-    Cannot know: which kernels cuDNN picks for the other layout, and operators that turn it back (reshape, view).
+    Cannot know: which kernels cuDNN chooses for the other format, and operators that convert back (reshape, view).
     """
-    tensor, plain = draw.between("layout_tensor", *ON_TENSOR_CORES), draw.between("layout_plain", *ON_PLAIN_CORES)
-    return _converted(graph, tensor, plain)
+    tensor_factor, cuda_factor = (
+        draw.between("layout_tensor", *ON_TENSOR_CORES),
+        draw.between("layout_plain", *ON_CUDA_CORES),
+    )
+    return _converted(graph, tensor_factor, cuda_factor)
 
 
 def channels_last_ceiling(graph: Graph, value: Value) -> Graph:
-    """No rearranging; convolutions at the peak where their sizes tell it, passes over memory at its rate, else nothing.
+    """No conversions; convolutions at peak rate and memory passes at peak bandwidth; nothing if sizes are unknown.
 
-    Pooling and norms read images as well: in the other order they may be several times as fast.
+    Pooling and norms read images too; in the other format they may be several times as fast.
     """
-    found, spec = pieces_of(graph), other_gpu(graph) or gpu_spec_of(graph)
-    share = np.zeros(len(found))
+    kernels, spec = pieces_of(graph), other_gpu(graph) or gpu_spec_of(graph)
+    share = np.zeros(len(kernels))
     if spec is not None:
-        tensor = _on_tensor_cores(graph) | (found.narrow | (found.precision == Precision.HALF))
+        tensor = _on_tensor_cores(graph) | (kernels.narrow | (kernels.precision == Precision.HALF))
         peak = np.where(tensor, spec.half_flops_per_s, spec.fastest_float32_flops_per_s)
         share = least_share(graph, peak)
-    passes = found.is_family(Family.STREAM, Family.COMPILED, Family.OTHER, Family.COPY) & ~found.updates
+    passes = kernels.is_family(Family.STREAM, Family.COMPILED, Family.OTHER, Family.COPY) & ~kernels.updates
     passes &= ~across(graph)
-    return shrunk(_converted(graph, 1.0, 1.0), multiplying(graph, found.convolves) | passes, share)
+    return shrunk(_converted(graph, 1.0, 1.0), multiplying(graph, kernels.convolves) | passes, share)
 
 
-def _converted(graph: Graph, tensor: float, plain: float) -> Graph:
-    device, found = graph.device, pieces_of(graph)
-    factor = np.where(_on_tensor_cores(graph), tensor, plain)
-    dur = np.where(found.convolves, faster(device.dur_ns, factor), device.dur_ns)
-    gone = found.is_family(Family.LAYOUT)
-    dur = np.where(gone, 0.0, dur)
-    turn = np.where(gone, 0.0, device.turn_ns)
-    calls = device.call[gone & (device.call >= 0)]
-    alone = calls[np.diff(graph.host.first)[calls] == 1]
-    kept: Floats = np.ones(len(graph.host))
-    kept[alone] = 0.0
+def _converted(graph: Graph, tensor_factor: float, cuda_factor: float) -> Graph:
+    device, kernels = graph.device, pieces_of(graph)
+    factor = np.where(_on_tensor_cores(graph), tensor_factor, cuda_factor)
+    dur_ns = np.where(kernels.convolves, faster(device.dur_ns, factor), device.dur_ns)
+    conversions = kernels.is_family(Family.LAYOUT)
+    dur_ns = np.where(conversions, 0.0, dur_ns)
+    gap_ns = np.where(conversions, 0.0, device.gap_ns)
+    calls = device.call[conversions & (device.call >= 0)]
+    single_launches = calls[np.diff(graph.host.first_op)[calls] == 1]
+    call_factor: Floats = np.ones(len(graph.host))
+    call_factor[single_launches] = 0.0
     return (
-        graph.scaled_before(dict.fromkeys(CALLING, kept))
-        .with_host(own_ns=graph.host.own_ns * kept)
-        .with_device(dur_ns=dur, turn_ns=turn)
+        graph.scaled_before(dict.fromkeys(CALLING, call_factor))
+        .with_host(call_ns=graph.host.call_ns * call_factor)
+        .with_device(dur_ns=dur_ns, gap_ns=gap_ns)
     )
 
 
 def _on_tensor_cores(graph: Graph) -> Mask:
-    """Convolutions that run on tensor cores; by word of `amp` all of them."""
-    found = pieces_of(graph)
+    """Mask of convolutions that run on tensor cores; all of them if `amp` was applied."""
+    kernels = pieces_of(graph)
     if "amp" in graph.made:
-        return found.convolves
-    half = (found.precision == Precision.HALF) | (found.precision == Precision.TF32) | found.narrow
-    return np.asarray(found.convolves & ((found.cores == Cores.TENSOR) | half), bool)
+        return kernels.convolves
+    half = (kernels.precision == Precision.HALF) | (kernels.precision == Precision.TF32) | kernels.narrow
+    return np.asarray(kernels.convolves & ((kernels.cores == Cores.TENSOR) | half), bool)
 
 
 def channels_last_lacking(graph: Graph, value: Value) -> str | None:
-    """Why another layout cannot be told."""
+    """Return why channels last cannot be predicted."""
     if not graph.on_gpu:
-        return "the run holds no work of a GPU"
-    found = pieces_of(graph)
-    if not found.convolves.any():
-        return "it holds no convolutions"
-    last = graph.run.event_rows.matching(lambda word: "nhwc" in word.lower())[graph.device.event]
-    time = found.dur_ns
-    if not found.is_family(Family.LAYOUT).any() and (
-        time[found.convolves & last].sum() > LAST_ALREADY * time[found.convolves].sum()
+        return "the run contains no GPU work"
+    kernels = pieces_of(graph)
+    if not kernels.convolves.any():
+        return "the run contains no convolutions"
+    is_nhwc = graph.run.event_rows.matching(lambda word: "nhwc" in word.lower())[graph.device.event]
+    dur_ns = kernels.dur_ns
+    if not kernels.is_family(Family.LAYOUT).any() and (
+        dur_ns[kernels.convolves & is_nhwc].sum() > MAX_NHWC_FRAC * dur_ns[kernels.convolves].sum()
     ):
-        return "its convolutions read channels last already"
+        return "its convolutions use channels last already"
     return None
 
 
@@ -98,10 +101,10 @@ LAYOUT = (
         edit=channels_last,
         ceiling=channels_last_ceiling,
         grade="C",
-        about="images stored with their channels last",
-        ceiling_means="even convolutions at the peak, with nothing to rearrange,",
+        about="images and convolutions in channels last (NHWC)",
+        ceiling_means="convolutions at peak rate without any conversion",
         lacking=channels_last_lacking,
-        price="batches must be converted as well, and custom operators must keep the order",
+        price="batches must be converted as well, and custom operators must keep the format",
         code=lambda graph, value: "model = model.to(memory_format=torch.channels_last)",
     ),
 )

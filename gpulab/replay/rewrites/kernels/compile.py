@@ -1,4 +1,4 @@
-"""torch.compile: chains of passes over memory become one kernel each, and operators are not called one by one."""
+"""torch.compile: chains of memory passes become one kernel each, and operators are not dispatched one by one."""
 
 from __future__ import annotations
 
@@ -16,158 +16,164 @@ from gpulab.replay.rewrites.engine.graph_work import CALLED, calling_ns, calls, 
 from gpulab.replay.rewrites.engine.lower_bounds import least_share, multiplying, own_peak, shrunk
 from gpulab.replay.rewrites.kernels.compile_on_cpu import compiled_on_cpu, lacking_compile, least_on_cpu
 
-KEPT = (0.05, 0.6)  # of the passes of a chain besides its longest: inputs of its own, and what the backward pass needs
-WRITTEN = (0.85, 1.1)  # a kernel that a compiler wrote, beside PyTorch's own
-KERNEL_NS = (3_000.0, 8_000.0)  # of the host, for each kernel that is left: compiled code calls launchers directly
-ENTERED_NS = (20_000.0, 80_000.0)  # of the host, for each graph: guards, and handing tensors over
-COMPILED_ALREADY = 0.5  # of the time in passes over memory
+# Remaining share of a chain's shorter passes: their inputs, and tensors saved for backward.
+REMAINING_PASSES = (0.05, 0.6)
+CODEGEN = (0.85, 1.1)  # duration of a compiler-generated kernel relative to PyTorch's own
+KERNEL_NS = (3_000.0, 8_000.0)  # host time per remaining kernel: compiled code calls launchers directly
+ENTERED_NS = (20_000.0, 80_000.0)  # host time per graph: guards, and passing tensors
+MAX_COMPILED_FRAC = 0.5  # share of the time in memory passes
 
 
 def compile_(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`torch.compile`: kernels fused, operators no longer called one by one.
+    """`torch.compile`: kernels are fused, and operators are no longer dispatched one by one.
 
-    Models: in the forward and backward pass each chain of passes over memory (elementwise work, norms, softmax) that
-    no product, copy or wait of the host interrupts becomes one kernel: its longest pass, and 5 to 60 % of the others.
-    Each kernel that is left costs the host 3 to 8 us, and each graph 20 to 80 us more; a graph ends where the host
-    waits for the GPU. The optimizer, loading and the user's own Python stay. On a CPU the calls of operators become
-    few, and elementwise operators share their passes over memory.
+    Models: in the forward and backward pass, each chain of memory passes (elementwise operators, norms, softmax) that
+    no matrix product, copy or host wait interrupts becomes one kernel: its longest pass, plus 5 to 60 % of the others.
+    Each remaining kernel costs the host 3 to 8 us, and each graph 20 to 80 us more; a graph ends where the host waits
+    for the GPU. The optimizer, loading and the user's own Python do not change. On a CPU few operator calls remain, and
+    elementwise operators share their memory passes.
 
-    Priced from: what Triton's launchers and compiled graphs cost the host on current machines; nanoGPT on A100,
-    250 -> 135 ms as published, is one anchor.
+    Priced from: host cost of Triton launchers and compiled graphs on current machines; nanoGPT on A100 (published: 250
+    -> 135 ms) is one reference.
 
-    Cannot know: what of the step you compile (the loss is taken to be part of it), where Python code breaks the
-    graph, sizes that change (each is compiled again), the time of the first call (up to minutes), and what
-    max-autotune might find.
+    Cannot know: which part of the step you compile (the loss is assumed to be included), where Python code breaks the
+    graph, varying sizes (each is compiled again), the time of the first call (up to minutes), and gains from
+    max-autotune.
     """
     if not graph.on_gpu:
         return compiled_on_cpu(graph, draw)
-    found = chains(graph)
-    kept, written = draw.between("compile_kept", *KEPT), draw.between("compile_written", *WRITTEN)
-    longest, whole = found.of(graph.device.dur_ns)
-    fused = _fused(graph, found, written * (longest + kept * (whole - longest)))
-    each, entered = draw.between("compile_kernel", *KERNEL_NS), draw.ratio("compile_entered", *ENTERED_NS)
-    return _called(fused, found, each, entered)
+    fusable = chains(graph)
+    kept_frac, codegen_factor = (
+        draw.between("compile_kept", *REMAINING_PASSES),
+        draw.between("compile_written", *CODEGEN),
+    )
+    longest, total = fusable.of(graph.device.dur_ns)
+    fused = _fuse(graph, fusable, codegen_factor * (longest + kept_frac * (total - longest)))
+    kernel_ns, graph_ns = draw.between("compile_kernel", *KERNEL_NS), draw.ratio("compile_entered", *ENTERED_NS)
+    return _host_cost(fused, fusable, kernel_ns, graph_ns)
 
 
 def compile_ceiling(graph: Graph, value: Value) -> Graph:
-    """Of what is compiled, the arithmetic of products at their peak, where sizes tell it; a host that costs nothing.
+    """Matrix products at peak rate if their sizes are known, other compiled work in no time, no host cost.
 
-    A pass may become part of the product before or after it, and products are padded, and take other kernels.
+    A pass may be fused into the product before or after it, and products may be padded or use other kernels.
     """
     if not graph.on_gpu:
         return least_on_cpu(graph)
-    found = chains(graph)
-    mine = found.inside[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
+    fusable = chains(graph)
+    compiled = fusable.inside[np.maximum(graph.device.call, 0)] & (graph.device.call >= 0)
     matrix = multiplying(graph, pieces_of(graph).is_family(Family.MATRIX))
     share = np.where(matrix, least_share(graph, own_peak(graph)), 0.0)
-    return _called(shrunk(graph, mine, share), found, 0.0, 0.0)
+    return _host_cost(shrunk(graph, compiled, share), fusable, 0.0, 0.0)
 
 
 class Chains(NamedTuple):
-    """Passes over memory in a row: they become one. Chains of one are among them."""
+    """Consecutive memory passes that fuse into one kernel; a single pass is a chain of one."""
 
-    member: Ints  # device work, in order of call
-    first: Ints  # where each chain begins among the members
-    inside: Mask  # stops whose calls are compiled
-    opens: Ints  # the first such stop of each graph
+    member: Ints  # device ops in launch order
+    first: Ints  # index of each chain's first op in `member`
+    inside: Mask  # host nodes whose calls are compiled
+    opens: Ints  # the first such node of each graph
 
     def of(self, values: Floats) -> tuple[Floats, Floats]:
-        """The largest value and the sum of each chain."""
-        mine = values[self.member]
-        if not len(mine):
-            return mine, mine
-        return np.maximum.reduceat(mine, self.first), np.add.reduceat(mine, self.first)
+        """Return the largest value and the sum of each chain."""
+        durations = values[self.member]
+        if not len(durations):
+            return durations, durations
+        return np.maximum.reduceat(durations, self.first), np.add.reduceat(durations, self.first)
 
     @property
     def later(self) -> Ints:
-        """The work that is gone: all but the first of each chain."""
+        """The ops that disappear: all but the first of each chain."""
         keep = np.ones(len(self.member), bool)
         keep[self.first] = False
         return self.member[keep]
 
 
 def chains(graph: Graph) -> Chains:
-    """The chains of a graph, with its waits as they are."""
-    host, found = graph.host, pieces_of(graph)
+    """Return the chains of a graph, with its present waits."""
+    host, kernels = graph.host, pieces_of(graph)
     inside = compiled_stops(graph)
     group = graph_of_stop(graph, inside)
     call = np.maximum(graph.device.call, 0)
-    member = np.flatnonzero(found.is_family(Family.STREAM) & inside[call] & (graph.device.call >= 0))
+    member = np.flatnonzero(kernels.is_family(Family.STREAM) & inside[call] & (graph.device.call >= 0))
     joined = np.zeros(len(member), bool)
-    before = graph.device.before[member]
+    before = graph.device.previous_op[member]
     joined[1:] = (before[1:] == member[:-1]) & (group[call[member[1:]]] == group[call[member[:-1]]])
-    # What lies between two of them in order of call, on another stream or not, is no part of a chain.
+    # Any op launched between two passes interrupts the chain, on whichever stream.
     joined[1:] &= member[1:] - member[:-1] == 1
     stops = np.flatnonzero(inside)
-    opens = stops[np.flatnonzero(np.diff(group[stops], prepend=-1) != 0)] if len(host) else stops
-    return Chains(member, np.flatnonzero(~joined), inside, opens)
+    first_nodes = stops[np.flatnonzero(np.diff(group[stops], prepend=-1) != 0)] if len(host) else stops
+    return Chains(member, np.flatnonzero(~joined), inside, first_nodes)
 
 
 def compiled_stops(graph: Graph) -> Mask:
-    """Calls of the forward and backward pass: no optimizer, no copies of batches, no waits, no whole graphs."""
+    """Mask of the calls of the forward and backward pass: no optimizer, no batch copies, no waits, no CUDA graphs."""
     return _model_calls(graph) & ~waiting(graph)
 
 
 @once
 def _model_calls(graph: Graph) -> Mask:
-    told, host = calls(graph), graph.host
-    one = np.diff(host.first) <= 1  # a call whose work was not recorded is one as well
-    kinds = (host.stop == Stop.LAUNCH) | (host.stop == Stop.COPY_CALL)
-    return np.asarray(one & kinds & ~told.updates & ~told.clears & ~told.copies_in, bool)
+    roles, host = calls(graph), graph.host
+    single = np.diff(host.first_op) <= 1  # including calls whose work was not recorded
+    kinds = (host.kind == Stop.LAUNCH) | (host.kind == Stop.COPY_CALL)
+    return np.asarray(single & kinds & ~roles.updates & ~roles.clears & ~roles.copies_in, bool)
 
 
 def waiting(graph: Graph) -> Mask:
-    """Stops where the host waits for the device; copies within the device, which never hold it, are not among them."""
-    return np.asarray((graph.host.wait != NONE) & ~calls(graph).copies_within, bool)
+    """Mask of the nodes where the host waits for the device, except D2D copies, which never block it."""
+    return np.asarray((graph.host.awaited_op != NONE) & ~calls(graph).copies_within, bool)
 
 
 def graph_of_stop(graph: Graph, compiled: Mask) -> Ints:
-    """A number for each stop, another where a compiled graph ends: at steps, at waits, from one thread to the next."""
+    """Number the compiled graphs: a new one starts after steps, after waits, and when the thread changes."""
     host, stops = graph.host, np.flatnonzero(compiled)
-    thread = _threads(graph)[stops]
-    ends = (host.stop == Stop.MARK) | waiting(graph)
+    thread = _thread_of(graph)[stops]
+    ends = (host.kind == Stop.MARK) | waiting(graph)
     ends[stops[1:][thread[1:] != thread[:-1]]] = True
     return np.cumsum(ends)
 
 
 @once
-def _threads(graph: Graph) -> Ints:
+def _thread_of(graph: Graph) -> Ints:
     event = graph.host.event
     return np.where(event >= 0, graph.run.event_rows["thread"][np.maximum(event, 0)], NONE)
 
 
-def _fused(graph: Graph, found: Chains, chain_ns: Floats) -> Graph:
-    """Each chain's time in its first kernel; the others are gone."""
-    dur, turn = graph.device.dur_ns.copy(), graph.device.turn_ns.copy()
-    later = found.later
-    dur[found.member[found.first]] = chain_ns
-    dur[later], turn[later] = 0.0, 0.0
-    return graph.with_device(dur_ns=dur, turn_ns=turn)
+def _fuse(graph: Graph, fusable: Chains, chain_ns: Floats) -> Graph:
+    """Return the graph with each chain's time in its first kernel, and without the others."""
+    dur_ns, gap_ns = graph.device.dur_ns.copy(), graph.device.gap_ns.copy()
+    later = fusable.later
+    dur_ns[fusable.member[fusable.first]] = chain_ns
+    dur_ns[later], gap_ns[later] = 0.0, 0.0
+    return graph.with_device(dur_ns=dur_ns, gap_ns=gap_ns)
 
 
-def _called(graph: Graph, found: Chains, each_ns: float, entered_ns: float) -> Graph:
-    """The host's share: so much for each kernel that is left and each graph, where it was more."""
-    target = np.where(found.inside, each_ns, np.inf)
-    gone = graph.device.call[found.later]
-    target[gone] = 0.0
-    now = calling_ns(graph)
-    factor = np.minimum(1.0, np.divide(target, now, out=np.ones(len(now)), where=now > 0))
-    called = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(own_ns=graph.host.own_ns * factor)
-    added = np.zeros(len(now))
-    added[found.opens] = entered_ns
-    return called.with_more_before("dispatch", added)
+def _host_cost(graph: Graph, fusable: Chains, each_ns: float, entered_ns: float) -> Graph:
+    """Return the graph with at most this host cost per remaining kernel, plus a cost per graph."""
+    target = np.where(fusable.inside, each_ns, np.inf)
+    removed_calls = graph.device.call[fusable.later]
+    target[removed_calls] = 0.0
+    current_ns = calling_ns(graph)
+    factor = np.minimum(1.0, np.divide(target, current_ns, out=np.ones(len(current_ns)), where=current_ns > 0))
+    cheaper = graph.scaled_before(dict.fromkeys(CALLED, factor)).with_host(call_ns=graph.host.call_ns * factor)
+    added = np.zeros(len(current_ns))
+    added[fusable.opens] = entered_ns
+    return cheaper.with_more_before("dispatch", added)
 
 
 def compile_lacking(graph: Graph, value: Value) -> str | None:
-    """Why compiling cannot be told."""
+    """Return why torch.compile cannot be predicted."""
     if not graph.on_gpu:
         return lacking_compile(graph)
-    found = pieces_of(graph)
-    made, passes = (found.dur_ns[found.is_family(each)].sum() for each in (Family.COMPILED, Family.STREAM))
-    if any(model.compiled for model in graph.run.models) or made > COMPILED_ALREADY * (made + passes):
-        return "it is compiled already"
+    kernels = pieces_of(graph)
+    compiled_ns, passes_ns = (
+        kernels.dur_ns[kernels.is_family(each)].sum() for each in (Family.COMPILED, Family.STREAM)
+    )
+    if any(model.compiled for model in graph.run.models) or compiled_ns > MAX_COMPILED_FRAC * (compiled_ns + passes_ns):
+        return "the model is compiled already"
     if not compiled_stops(graph).any():
-        return "no call of a forward or backward pass was recorded, so nothing tells what could be compiled"
+        return "no calls of a forward or backward pass were recorded, so there is nothing to compile"
     return None
 
 
@@ -183,10 +189,10 @@ FUSION = (
         edit=compile_,
         ceiling=compile_ceiling,
         grade="C",
-        about="the model compiled: chains of small kernels fused, operators not called one by one",
-        ceiling_means="even perfect fusion, called at no cost,",
+        about="torch.compile: small kernels fused, operators not dispatched one by one",
+        ceiling_means="perfect fusion at no host cost",
         lacking=compile_lacking,
-        price="the first call takes up to minutes, and each new size of input another",
+        price="the first call takes up to minutes, and each new input size compiles again",
         code=_code,
     ),
 )

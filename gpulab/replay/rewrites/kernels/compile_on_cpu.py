@@ -1,4 +1,4 @@
-"""What compiling, a fused optimizer and a larger batch do to a step that the CPU computes."""
+"""torch.compile, fused optimizer and batch size for steps that the CPU computes."""
 
 from __future__ import annotations
 
@@ -17,116 +17,121 @@ from gpulab.replay.rewrites.host.python_and_gc import stays_frac
 from gpulab.tables import Kind
 
 CALLS = ("dispatch", "glue")
-GRAPHS = 2  # entered in a step: the forward pass, and what autograd makes of it
-ENTERED_NS = (30_000.0, 120_000.0)  # guards, and handing tensors to compiled code, each time
-KEPT_CALLS = (0.05, 0.5)  # of the calls of operators, what compiled code still calls: matrix products, views, buffers
-KEPT_MEMORY = (0.3, 0.95)  # of the time of elementwise operators, after fusion
+GRAPHS = 2  # compiled graphs per step: forward and backward
+ENTERED_NS = (30_000.0, 120_000.0)  # guards, and passing tensors to compiled code, per graph
+REMAINING_CALLS = (0.05, 0.5)  # share of operator calls that remain: matrix products, views, buffers
+REMAINING_MEMORY = (0.3, 0.95)  # remaining share of the time of elementwise operators
 
-# Of the calls inside the optimizer's step, what a fused one leaves: one operator, and the search through parameters.
+# Share of the calls inside `Optimizer.step` that remain if fused: one operator, and the iteration over parameters.
 FUSED_CALLS = (0.02, 0.25)
-# Numbers read and written for each parameter: one operator after the other, and fused. Adam: lerp_, mul_, addcmul_,
-# sqrt, div, add_, addcdiv_. What is in a cache, or divides much, follows these numbers less closely.
+# Elements read and written per parameter, for separate operators and fused. Adam: lerp_, mul_, addcmul_,
+# sqrt, div, add_, addcdiv_. Tensors in a cache, or many divisions, follow these numbers less closely.
 TRAFFIC = {"Adam": (18, 7), "AdamW": (20, 7), "Adagrad": (11, 5)}
-FUSED_MEMORY = (0.15, 0.9)  # of any other method
-# How the time of its operators follows those numbers. Tensors from 128 KiB on get new pages from the system for each
-# operator's result, which costs several times the arithmetic; a fused optimizer makes none.
-FOLLOWS, FOLLOWS_LARGE = (0.5, 1.8), (0.1, 1.4)
+FUSED_MEMORY = (0.15, 0.9)  # for any other optimizer
+# How closely the time of its operators follows those numbers. Tensors of 128 KiB and more get new pages from the
+# system for each result, which costs several times the arithmetic; a fused optimizer allocates none.
+TRAFFIC_SPREAD, TRAFFIC_SPREAD_LARGE = (0.5, 1.8), (0.1, 1.4)
 LARGE_ELEMENTS = 32_768
-# SGD reads and writes 8 numbers with momentum and 5 fused; measured, it gained nothing or little from it.
-SGD_MEMORY, PLAIN_SGD_MEMORY = (0.7, 1.3), (0.8, 1.1)
-MOMENTUM = 2  # operators for each parameter from which SGD has momentum: without, its one operator is a fused one
+# SGD with momentum reads and writes 8 elements, 5 if fused; measured, it gained little or nothing.
+SGD_MEMORY, SIMPLE_SGD_MEMORY = (0.7, 1.3), (0.8, 1.1)
+MOMENTUM = 2  # SGD with at least this many operators per parameter has momentum; without, it has one operator
 
-# A batch N times as large takes operators N to this power as long. Matrix products read their weights once for any
-# batch, so a small batch gains much; convolutions have few; work on weights themselves (the optimizer) stays as it is.
+# With a batch N times as large, operators take N to this power as long. Matrix products read their weights once per
+# batch, so small batches scale well; convolutions have few weights; work on weights (the optimizer) does not change.
 PRODUCT_POWER, CONVOLUTION_POWER, OTHER_POWER = (0.0, 1.0), (0.85, 1.1), (0.8, 1.2)
-FEW_ROWS, MANY_ROWS = 64, 256  # samples after which products are still bound by their weights, or by arithmetic
+FEW_ROWS, MANY_ROWS = 64, 256  # samples up to which weights limit products, and from which arithmetic does
 FEW_POWER, MANY_POWER = (0.0, 0.5), (0.6, 1.0)
-CALL_NS = 8_000.0  # of an operator that is long enough to count as computing
-SMALL_SHARE = (0.0, 0.03)  # of small operators, what is arithmetic and grows with the batch; the rest is their call
+CALL_NS = 8_000.0  # call cost of an operator that is long enough to count as computing
+# Arithmetic share of small operators, which grows with the batch; the rest is call cost.
+SMALL_OPS_ARITHMETIC = (0.0, 0.03)
 
 _PRODUCTS = ("mkl::", "mkldnn::", "aten::mkldnn_", "aten::_scaled_dot_product", "aten::_flash_attention")
 
 
 def compiled_on_cpu(graph: Graph, draw: Draw) -> Graph:
-    """Operators of the forward and backward pass become few loops; matrix products, the optimizer and loading stay."""
-    calls = draw.between("compile_cpu_calls", *KEPT_CALLS)
-    memory = draw.between("compile_cpu_memory", *KEPT_MEMORY)
+    """Few loops replace the operators of forward and backward; matrix products, optimizer and loading do not change."""
+    calls = draw.between("compile_cpu_calls", *REMAINING_CALLS)
+    memory = draw.between("compile_cpu_memory", *REMAINING_MEMORY)
     entered_ns = GRAPHS * draw.ratio("compile_cpu_entered", *ENTERED_NS)
-    return _compiled(graph, calls, memory).with_more_before("glue", _each_step(graph, entered_ns))
+    return _with_shares(graph, calls, memory).with_more_before("glue", _once_per_step(graph, entered_ns))
 
 
 def least_on_cpu(graph: Graph) -> Graph:
-    """The same where calls, and elementwise work outside the optimizer, cost nothing."""
-    return _compiled(graph, 0.0, 0.0)
+    """The same with calls and elementwise work outside the optimizer at no cost."""
+    return _with_shares(graph, 0.0, 0.0)
 
 
-def _compiled(graph: Graph, calls: float, memory: float) -> Graph:
-    """The graph with these shares left of operator calls and of elementwise work, both outside the optimizer."""
+def _with_shares(graph: Graph, calls: float, memory: float) -> Graph:
+    """Return the graph with these shares left of operator calls and of elementwise work, both outside the optimizer."""
     optimizer = optimizer_spans(graph)
     factors = {part: share + (1 - share) * calls for part, share in graph.within(optimizer, *CALLS).items()}
-    called = graph.scaled_before(factors)
-    return called.scaled_inside(subtract(_elementwise(graph), optimizer), memory, "compute")
+    fewer_calls = graph.scaled_before(factors)
+    return fewer_calls.scaled_inside(subtract(_elementwise_spans(graph), optimizer), memory, "compute")
 
 
 def optimizer_cpu(graph: Graph, draw: Draw) -> Graph:
-    """One operator for all parameters in place of several for each: few calls, one pass over memory."""
+    """One operator for all parameters instead of several per parameter: few calls, one memory pass."""
     calls = draw.between("optimizer_cpu_calls", *FUSED_CALLS)
     spans = optimizer_spans(graph)
     return graph.scaled_inside(spans, calls, *CALLS).scaled_inside(spans, _fused_memory(graph, draw), "compute")
 
 
 def _fused_memory(graph: Graph, draw: Draw) -> float:
-    """What fusing leaves of the optimizer's passes over memory, 0-1."""
+    """Return the remaining share (0-1) of the optimizer's memory passes."""
     kind, operators = _method(graph)
     if kind == "SGD":
-        plain = operators is not None and operators < MOMENTUM
-        return draw.between("optimizer_cpu_sgd", *(PLAIN_SGD_MEMORY if plain else SGD_MEMORY))
+        without_momentum = operators is not None and operators < MOMENTUM
+        return draw.between("optimizer_cpu_sgd", *(SIMPLE_SGD_MEMORY if without_momentum else SGD_MEMORY))
     if kind not in TRAFFIC:
         return draw.between("optimizer_cpu_memory", *FUSED_MEMORY)
-    apart, fused = TRAFFIC[kind]
-    follows = FOLLOWS_LARGE if _elements(graph) >= LARGE_ELEMENTS else FOLLOWS
-    return min(1.0, fused / apart * draw.ratio("optimizer_cpu_traffic", *follows))
+    separate, fused = TRAFFIC[kind]
+    follows = TRAFFIC_SPREAD_LARGE if _elements(graph) >= LARGE_ELEMENTS else TRAFFIC_SPREAD
+    return min(1.0, fused / separate * draw.ratio("optimizer_cpu_traffic", *follows))
 
 
 def _elements(graph: Graph) -> float:
-    """Numbers in a parameter tensor, on average; 0 where that is not told."""
+    """Return the mean number of elements per parameter tensor; 0 if unknown."""
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
     return sum(each.elements or 0 for each in graph.run.optimizers) / tensors if tensors else 0.0
 
 
 @once
 def _method(graph: Graph) -> tuple[str, float | None]:
-    """The optimizer's class, and how many operators it calls for each parameter; None where that is not told."""
-    told = updating_on_cpu(graph.run, graph.steps)
+    """Return the optimizer's class, and its operators per parameter; None if unknown."""
+    updating = updating_on_cpu(graph.run, graph.steps)
     tensors = sum(each.tensors or 0 for each in graph.run.optimizers)
-    return (told.kind if told else "", told.pieces / tensors if told and tensors else None)
+    return (updating.kind if updating else "", updating.pieces / tensors if updating and tensors else None)
 
 
 def batch_on_cpu(graph: Graph, times: float, draw: Draw) -> Graph:
-    """A batch so many times as large: loading and operators take longer, calls and the optimizer do not."""
-    code = 1 + (times - 1) * draw.between("batch_python", *_ends((0.0, 1.0), times)) * (1 - stays_frac(graph))
-    product = times ** draw.between("batch_product", *_ends(_product_power(graph, times), times))
-    convolution, other = (_grown("batch_" + name, ends, times, draw) for name, ends in _POWERS)
-    small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_SHARE)
+    """A batch `times` as large: loading and operators take longer, calls and the optimizer do not."""
+    python_factor = 1 + (times - 1) * draw.between("batch_python", *_ordered_ends((0.0, 1.0), times)) * (
+        1 - stays_frac(graph)
+    )
+    product = times ** draw.between("batch_product", *_ordered_ends(_product_power(graph, times), times))
+    convolution, other = (_growth("batch_" + name, ends, times, draw) for name, ends in _POWERS)
+    small = 1 + max(0.0, times - 1) * draw.between("batch_small", *SMALL_OPS_ARITHMETIC)
     updates = graph.within(no_model_spans(graph), "compute", "dispatch", "python")
-    elementwise, convolving = (graph.within(find(graph), "compute")["compute"] for find in (_elementwise, _convolving))
+    elementwise, convolving = (
+        graph.within(find(graph), "compute")["compute"] for find in (_elementwise_spans, _convolution_spans)
+    )
     convolving = np.minimum(convolving, 1 - elementwise)
-    # A stop stands at each end of a stretch of computing: what calling its operator cost stays.
+    # Each computing span ends at a node; the cost of calling its operator does not change.
     compute = graph.host.before_ns["compute"]
     working = 1 - np.minimum(1.0, CALL_NS / np.maximum(compute, 1.0))
     products = 1 - elementwise - convolving
-    grown = working * (products * product + convolving * convolution + elementwise * other - 1)
+    growth = working * (products * product + convolving * convolution + elementwise * other - 1)
     factors = {
         "loader": times,
-        "python": 1 + (1 - updates["python"]) * (code - 1),
-        "compute": 1 + (1 - updates["compute"]) * grown,
+        "python": 1 + (1 - updates["python"]) * (python_factor - 1),
+        "compute": 1 + (1 - updates["compute"]) * growth,
         "dispatch": 1 + (1 - updates["dispatch"]) * (small - 1),
     }
     return graph.scaled_before(factors)
 
 
 def _product_power(graph: Graph, times: float) -> tuple[float, float]:
-    """How products grow, by how many samples the larger of both batches has, where that is known."""
+    """Return how products grow, depending on the samples of the larger of both batches, if known."""
     setup = leading_loader(graph.run)
     if setup is None or setup.batch_size is None:
         return PRODUCT_POWER
@@ -139,58 +144,58 @@ def _product_power(graph: Graph, times: float) -> tuple[float, float]:
 _POWERS = (("convolution", CONVOLUTION_POWER), ("other", OTHER_POWER))
 
 
-def _grown(name: str, power: tuple[float, float], times: float, draw: Draw) -> float:
-    """How many times as long it then takes; a smaller batch never less than in proportion."""
-    drawn = draw.between(name, *_ends(power, times))
-    return float(times ** (drawn if times > 1 else min(drawn, 1.0)))
+def _growth(name: str, power: tuple[float, float], times: float, draw: Draw) -> float:
+    """Return the growth factor; a smaller batch shrinks at most in proportion."""
+    exponent = draw.between(name, *_ordered_ends(power, times))
+    return float(times ** (exponent if times > 1 else min(exponent, 1.0)))
 
 
-def _ends(ends: tuple[float, float], times: float) -> tuple[float, float]:
-    """The best and the worst of them, for a batch that grows and one that shrinks."""
+def _ordered_ends(ends: tuple[float, float], times: float) -> tuple[float, float]:
+    """Return the best and worst value, in the order for a growing or a shrinking batch."""
     return ends if times >= 1 else ends[::-1]
 
 
 def no_optimizer_cpu(graph: Graph) -> Graph:
-    """The same where the optimizer's step costs nothing."""
+    """Return the graph where `Optimizer.step` costs nothing."""
     return graph.scaled_inside(optimizer_spans(graph), 0.0, "compute", *CALLS, "python")
 
 
 def lacking_compile(graph: Graph) -> str | None:
-    """Why compiling cannot be told for a step on the CPU; None where it can."""
+    """Return why torch.compile cannot be predicted for a step on the CPU; None if it can."""
     if graph.run.facts.get("compiler") == "none":
-        return "on a CPU torch.compile needs a C++ compiler, and there was none"
+        return "torch.compile on a CPU needs a C++ compiler, and none was found"
     if any(model.compiled for model in graph.run.models):
         return "the model is compiled already"
     return None
 
 
 @once
-def _elementwise(graph: Graph) -> Spans:
-    """When the main thread was in an operator that is no matrix product, and in no other operator within it."""
+def _elementwise_spans(graph: Graph) -> Spans:
+    """Spans in which the main thread is in an operator that is not a matrix product, and in no nested operator."""
     events = graph.run.event_rows
     ops = events.where(np.flatnonzero((events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)))
-    matrix = ops.matching(_multiplies)
-    own = innermost(ops)
-    chosen = ~matrix[own.row]
-    found = union(own.start_ns[chosen], own.end_ns[chosen])
-    products = ops.where(matrix).spans()
-    return subtract(intersect(found, graph.part_spans["compute"]), products)
+    is_product = ops.matching(_multiplies)
+    innermost_spans = innermost(ops)
+    is_elementwise = ~is_product[innermost_spans.row]
+    elementwise = union(innermost_spans.start_ns[is_elementwise], innermost_spans.end_ns[is_elementwise])
+    products = ops.where(is_product).spans()
+    return subtract(intersect(elementwise, graph.part_spans["compute"]), products)
 
 
 @once
-def _convolving(graph: Graph) -> Spans:
-    """When the main thread was in a convolution, forward or backward."""
+def _convolution_spans(graph: Graph) -> Spans:
+    """Spans in which the main thread is in a convolution, forward or backward."""
     events = graph.run.event_rows
-    mine = (events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)
-    return events.where(np.flatnonzero(mine & events.matching(lambda word: "conv" in word))).spans()
+    main_ops = (events["kind"] == Kind.OP) & (events["thread"] == graph.run.main_thread)
+    return events.where(np.flatnonzero(main_ops & events.matching(lambda word: "conv" in word))).spans()
 
 
 def _multiplies(name: str) -> bool:
     return name in MATH or name.startswith(_PRODUCTS)
 
 
-def _each_step(graph: Graph, cost_ns: float) -> Floats:
-    """A cost once in each step, before the stop that follows its beginning."""
+def _once_per_step(graph: Graph, cost_ns: float) -> Floats:
+    """Return a cost once per step, before the second node of the step."""
     added = np.zeros(len(graph.host))
     added[np.minimum(graph.step_first + 1, len(added) - 1)] = cost_ns
     return added

@@ -1,4 +1,4 @@
-"""The optimizer's step for all parameters at once: fused, or foreach."""
+"""Fused or foreach optimizer: update all parameters at once."""
 
 from __future__ import annotations
 
@@ -16,116 +16,119 @@ from gpulab.replay.rewrites.engine.graph_work import CALLED, calls, gpu_spec_of,
 from gpulab.replay.rewrites.kernels.compile_on_cpu import no_optimizer_cpu, optimizer_cpu
 
 FUSED, FOREACH = "fused", "foreach"
-HAS_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+FUSED_AVAILABLE = ("Adam", "AdamW", "SGD", "Adagrad")
 
 
 class Method(NamedTuple):
-    """How an optimizer goes over its parameters: bytes moved for each, operations, tensors in one launch."""
+    """How an optimizer iterates over its parameters: bytes per parameter, operations, tensors per launch."""
 
-    bytes: float  # for each parameter in float32
+    bytes: float  # per float32 parameter
     operations: float
-    tensors: float  # that one kernel takes at most
-    host_ns: float = 0.0  # for each tensor, beside the launches
+    tensors: float  # maximum per kernel
+    host_ns: float = 0.0  # per tensor, without the launches
 
 
-# By way and kind: Adam reads parameter, gradient and two moments, and writes three of them; SGD without momentum
-# reads two and writes one. One pass for each operation where the tensors, or groups of them, are gone through.
-# The launches of foreach and fused: tensors that fit a kernel's arguments. A ResNet-50 with SGD, momentum and weight
-# decay had 9 a step for 161 tensors, on V100.
-# Of the host, for each tensor: its Python, measured on the CPU that virtual hosts take for usual with the operators
-# themselves left out (PyTorch 2.13, 200 to 1000 tensors: Adam 3.3 to 4.9 us, fused 1.4 to 2.0; SGD 0.5, with momentum
-# 1.1; Adagrad 2.3 to 3.5, fused 1.3 to 1.6; RMSprop 1.7 to 2.6; NAdam 5.4 to 8.0), and 0.25 us for each operator that
-# the tensor is listed for. A foreach Adam asks each tensor's count of steps in Python; that is most of it.
+# By optimizer and implementation: Adam reads parameter, gradient and two moments, and writes three of them; SGD without
+# momentum reads two and writes one. A loop or foreach makes one pass per operation.
+# Launches of foreach and fused: as many tensors as fit a kernel's arguments. A ResNet-50 with SGD, momentum and weight
+# decay had 9 per step for 161 tensors, on V100.
+# Host time per tensor: its Python, measured without the operators on the default CPU of virtual hosts (PyTorch 2.13,
+# 200 to 1000 tensors: Adam 3.3 to 4.9 us, fused 1.4 to 2.0; SGD 0.5, with momentum 1.1; Adagrad 2.3 to 3.5, fused 1.3
+# to 1.6; RMSprop 1.7 to 2.6; NAdam 5.4 to 8.0), plus 0.25 us per operator that takes the tensor in its list. Most of
+# the time of a foreach Adam is reading each tensor's step count in Python.
 _ADAM = {"loop": Method(100, 12, 1), FOREACH: Method(84, 12, 60, 7_500), FUSED: Method(28, 1, 30, 2_000)}
 _SGD = {"loop": Method(28, 2, 1), FOREACH: Method(24, 2, 60, 1_800), FUSED: Method(20, 1, 40, 1_200)}
 _ADAGRAD = {"loop": Method(28, 2, 1), FOREACH: Method(24, 2, 60, 3_500), FUSED: Method(20, 1, 40, 1_700)}
 _OTHER = {"loop": Method(60, 7, 1), FOREACH: Method(52, 7, 60, 5_000), FUSED: Method(24, 1, 30, 1_700)}
 _METHODS = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": _SGD, "Adagrad": _ADAGRAD}
 
-CHUNK = 21_000_000  # parameters that one launch takes at most: 320 blocks of 65536
-RATE_FRAC = (0.85, 0.6)  # of the memory's peak rate, that such kernels reach
-SHARE = (0.7, 1.4)  # of what bytes for each parameter say, where the time must be told from the kernels that ran
-TINY_NS = 1_500.0  # of a kernel, however few elements: the time of these goes with their number
+MAX_ELEMENTS = 21_000_000  # maximum number of parameters per launch: 320 blocks of 65536
+RATE_FRAC = (0.85, 0.6)  # of peak memory bandwidth, reached by such kernels
+RATIO_SPREAD = (0.7, 1.4)  # uncertainty of the ratio of bytes, if the time is derived from the recorded kernels
+KERNEL_OVERHEAD_NS = 1_500.0  # fixed time per kernel, however few elements it has
 KERNEL_NS = (2_000.0, 4_000.0)
-HOST_NS = (50_000.0, 150_000.0)  # a step of any optimizer: hooks, groups, checks
-HOST_TENSOR = (0.8, 3.0)  # times that: it was the fastest of many steps in a row; in a loop caches are colder
+HOST_NS = (50_000.0, 150_000.0)  # of any `Optimizer.step`: hooks, groups, checks
+HOST_TENSOR = (0.8, 3.0)  # factor on `host_ns`, the fastest of many consecutive steps; in a loop caches are colder
 HOST_LAUNCH_NS = (6_000.0, 20_000.0)
 
 
 def optimizer(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`fused=True` or `foreach=True`: one kernel for many parameters, in place of several for each.
+    """`fused=True` or `foreach=True`: one kernel for many parameters instead of several for each.
 
-    Models: inside `Optimizer.step` the kernels become as many as hold all tensors; their time is the bytes that each
-    parameter needs (28 for a fused Adam, 84 for foreach) over 60 to 85 % of the memory's peak rate. Where the number
-    of parameters was not recorded, it is the time of the kernels that ran, by the ratio of those bytes. The host
-    costs 50 to 150 us, 6 to 20 us for each launch, and for each tensor 0.8 to 3 times what was measured on one CPU:
-    7.5 us for Adam's foreach, 2 fused, 1 to 2 for SGD; never more than now. On a CPU the operators become one for each
-    group of parameters.
+    Models: inside `Optimizer.step`, as many kernels remain as are needed for all tensors. Their time is the bytes per
+    parameter (28 for a fused Adam, 84 for foreach) over 60 to 85 % of peak memory bandwidth. If the number of
+    parameters was not recorded, it is the time of the recorded kernels times the ratio of those bytes. The host costs
+    50 to 150 us, 6 to 20 us per launch, and per tensor 0.8 to 3 times the value measured on one CPU: 7.5 us for foreach
+    Adam, 2 for fused, 1 to 2 for SGD; never more than now. On a CPU, one operator per group of parameters remains.
 
-    Priced from: the algorithms' own reads and writes; launches counted in a recorded ResNet-50; Python timed.
+    Priced from: the algorithms' reads and writes; launches counted in a recorded ResNet-50; measured Python time.
 
-    Cannot know: parameters of mixed types or devices, for which there are more launches; optimizers of one's own.
+    Cannot know: parameters of mixed types or devices, which need more launches; custom optimizers.
     """
     if not graph.on_gpu:
         return optimizer_cpu(graph, draw)
-    told = updating(graph)
-    to, now = told.method(str(value)), told.method(told.way)
-    launches = told.launches(to)
-    device_ns = _device_ns(graph, told, to, now, launches, draw)
+    update = updating(graph)
+    target, current = update.method(str(value)), update.method(update.way)
+    launches = update.launches(target)
+    device_ns = _device_ns(graph, update, target, current, launches, draw)
     host_ns = (
         draw.between("optimizer_host", *HOST_NS)
-        + told.tensors * to.host_ns * draw.ratio("optimizer_tensor", *HOST_TENSOR)
+        + update.tensors * target.host_ns * draw.ratio("optimizer_tensor", *HOST_TENSOR)
         + launches * draw.between("optimizer_launch", *HOST_LAUNCH_NS)
     )
-    return _with_optimizer(graph, told, host_ns, device_ns, launches)
+    return _scale_optimizer(graph, update, host_ns, device_ns, launches)
 
 
 def optimizer_ceiling(graph: Graph, value: Value) -> Graph:
-    """An optimizer's step that takes no time, neither of the host nor of the device."""
+    """`Optimizer.step` in no time, on host and device."""
     if not graph.on_gpu:
         return no_optimizer_cpu(graph)
-    return _with_optimizer(graph, updating(graph), 0.0, 0.0, 0)
+    return _scale_optimizer(graph, updating(graph), 0.0, 0.0, 0)
 
 
 class Updating(NamedTuple):
-    """The optimizer's work, and of a step of it what must be done."""
+    """The work of the optimizer: recorded device ops and calls, and its amount per step."""
 
-    mine: Mask  # device work
+    mine: Mask  # device ops of the optimizer
     stops: Mask
     steps: int  # optimizer steps in the recording
     kind: str
     way: str  # "loop", "foreach" or "fused"
-    tensors: float  # of one step
+    tensors: float  # per step
     elements: float | None
 
     def method(self, way: str) -> Method:
-        """How this kind of optimizer does it that way."""
+        """Return the costs of this optimizer with that implementation."""
         return _METHODS.get(self.kind, _OTHER)[way]
 
     def launches(self, to: Method) -> int:
-        """Launches of one step."""
+        """Return the number of launches per step."""
         by_tensors = np.ceil(self.tensors / to.tensors)
-        by_elements = np.ceil((self.elements or 0) / CHUNK)
+        by_elements = np.ceil((self.elements or 0) / MAX_ELEMENTS)
         return int(to.operations * max(1.0, by_tensors, by_elements))
 
 
 @once
 def updating(graph: Graph) -> Updating:
-    """What the optimizers of a run do, as far as it tells."""
-    found, told = pieces_of(graph), calls(graph)
-    mine = found.updates & ~found.is_family(Family.COLLECTIVE, Family.COPY)
-    steps = max(1, len(told.opens))
-    kind, way = _kind(graph), _way(graph, mine)
-    known = [each for each in graph.run.optimizers if each.tensors]
-    pieces = float(mine.sum()) / steps
-    tensors = sum(each.tensors or 0 for each in known) / len(known) if known else _tensors(kind, way, pieces)
-    elements = sum(each.elements or 0 for each in known) / len(known) if known else None
-    return Updating(mine, told.updates, steps, kind, way, tensors, elements or None)
+    """Return the work of the optimizers of a run, as far as it was recorded."""
+    kernels, roles = pieces_of(graph), calls(graph)
+    is_update = kernels.updates & ~kernels.is_family(Family.COLLECTIVE, Family.COPY)
+    steps = max(1, len(roles.opens))
+    kind, implementation = _kind(graph), _implementation(graph, is_update)
+    recorded = [each for each in graph.run.optimizers if each.tensors]
+    ops_per_step = float(is_update.sum()) / steps
+    tensors = (
+        sum(each.tensors or 0 for each in recorded) / len(recorded)
+        if recorded
+        else _estimated_tensors(kind, implementation, ops_per_step)
+    )
+    elements = sum(each.elements or 0 for each in recorded) / len(recorded) if recorded else None
+    return Updating(is_update, roles.updates, steps, kind, implementation, tensors, elements or None)
 
 
-def _tensors(kind: str, way: str, pieces: float) -> float:
+def _estimated_tensors(kind: str, way: str, ops_per_step: float) -> float:
     method = _METHODS.get(kind, _OTHER)[way]
-    return max(1.0, pieces / method.operations) * method.tensors
+    return max(1.0, ops_per_step / method.operations) * method.tensors
 
 
 def _kind(graph: Graph) -> str:
@@ -136,82 +139,89 @@ def _kind(graph: Graph) -> str:
     return name.removeprefix("Optimizer.step#").partition(".")[0]
 
 
-def _way(graph: Graph, mine: Mask) -> str:
-    """How the optimizer goes over its parameters now, by the names of its kernels."""
-    words = graph.run.event_rows.words("name")
-    codes = words.codes[graph.device.event[mine]]
-    names = [words.vocabulary[code].lower() for code in codes[codes >= 0].tolist()]
+def _implementation(graph: Graph, is_update: Mask) -> str:
+    """Return the present implementation, judged by kernel names."""
+    labels = graph.run.event_rows.words("name")
+    codes = labels.codes[graph.device.event[is_update]]
+    names = [labels.vocabulary[code].lower() for code in codes[codes >= 0].tolist()]
     if not names:
         return "loop"
     fused = sum("fused" in name for name in names)
-    many = sum("multi_tensor_apply" in name or "foreach" in name for name in names)
+    foreach = sum("multi_tensor_apply" in name or "foreach" in name for name in names)
     if fused > len(names) / 3:
         return FUSED
-    return FOREACH if many > len(names) / 3 else "loop"
+    return FOREACH if foreach > len(names) / 3 else "loop"
 
 
-def _device_ns(graph: Graph, told: Updating, to: Method, now: Method, launches: int, draw: Draw) -> float:
-    """Device time of one step, never more than it is."""
-    dur = graph.device.dur_ns[told.mine]
-    now_ns = float(dur.sum()) / told.steps
-    started_ns = launches * draw.between("optimizer_kernel", *KERNEL_NS)
+def _device_ns(graph: Graph, update: Updating, target: Method, current: Method, launches: int, draw: Draw) -> float:
+    """Return the device time per step, at most the present one."""
+    dur = graph.device.dur_ns[update.mine]
+    now_ns = float(dur.sum()) / update.steps
+    launch_ns = launches * draw.between("optimizer_kernel", *KERNEL_NS)
     spec = gpu_spec_of(graph)
-    if told.elements and spec is not None:
-        moved = told.elements * to.bytes / (spec.memory_bytes_per_s * draw.between("optimizer_rate", *RATE_FRAC)) * 1e9
+    if update.elements and spec is not None:
+        traffic_ns = (
+            update.elements
+            * target.bytes
+            / (spec.memory_bytes_per_s * draw.between("optimizer_rate", *RATE_FRAC))
+            * 1e9
+        )
     else:
-        moved = float(np.maximum(dur - TINY_NS, 0.0).sum()) / told.steps * to.bytes / now.bytes
-        moved *= draw.ratio("optimizer_share", *SHARE)
-    return min(now_ns, started_ns + moved)
+        traffic_ns = (
+            float(np.maximum(dur - KERNEL_OVERHEAD_NS, 0.0).sum()) / update.steps * target.bytes / current.bytes
+        )
+        traffic_ns *= draw.ratio("optimizer_share", *RATIO_SPREAD)
+    return min(now_ns, launch_ns + traffic_ns)
 
 
-def _with_optimizer(graph: Graph, told: Updating, host_ns: float, device_ns: float, launches: int) -> Graph:
-    """The work of each optimizer's step scaled to these times; turns between kernels that are gone take none."""
+def _scale_optimizer(graph: Graph, update: Updating, host_ns: float, device_ns: float, launches: int) -> Graph:
+    """Scale the work of each optimizer step to these times; gaps between removed kernels disappear."""
     host, device = graph.host, graph.device
-    now_ns = float(device.dur_ns[told.mine].sum()) / told.steps
-    shrink = min(1.0, device_ns / now_ns) if now_ns else 1.0
-    fewer = min(1.0, launches * told.steps / max(1, int(told.mine.sum())))
-    dur = np.where(told.mine, device.dur_ns * shrink, device.dur_ns)
-    turn = np.where(told.mine, device.turn_ns * fewer, device.turn_ns)
-    inside = _inside(graph)
-    held = sum((host.before_ns[part] * share for part, share in inside.items()), np.zeros(len(host)))
-    own = np.where(told.stops, host.own_ns, 0.0)
-    cost_ns = float(held.sum() + own.sum()) / told.steps
-    left = min(1.0, host_ns / cost_ns) if cost_ns > 0 else 1.0
-    factors: dict[str, float | Floats] = {part: 1 - share * (1 - left) for part, share in inside.items()}
-    factors["overlap"] = np.where(told.stops, left, 1.0)
+    current_ns = float(device.dur_ns[update.mine].sum()) / update.steps
+    device_factor = min(1.0, device_ns / current_ns) if current_ns else 1.0
+    gap_factor = min(1.0, launches * update.steps / max(1, int(update.mine.sum())))
+    dur_ns = np.where(update.mine, device.dur_ns * device_factor, device.dur_ns)
+    gap_ns = np.where(update.mine, device.gap_ns * gap_factor, device.gap_ns)
+    inside = _share_in_optimizer(graph)
+    host_work = sum((host.before_ns[part] * share for part, share in inside.items()), np.zeros(len(host)))
+    calls_ns = np.where(update.stops, host.call_ns, 0.0)
+    cost_ns = float(host_work.sum() + calls_ns.sum()) / update.steps
+    host_factor = min(1.0, host_ns / cost_ns) if cost_ns > 0 else 1.0
+    factors: dict[str, float | Floats] = {part: 1 - share * (1 - host_factor) for part, share in inside.items()}
+    factors["overlap"] = np.where(update.stops, host_factor, 1.0)
     scaled = graph.scaled_before(factors)
-    return scaled.with_host(own_ns=np.where(told.stops, host.own_ns * left, host.own_ns)).with_device(
-        dur_ns=dur, turn_ns=turn
+    return scaled.with_host(call_ns=np.where(update.stops, host.call_ns * host_factor, host.call_ns)).with_device(
+        dur_ns=dur_ns, gap_ns=gap_ns
     )
 
 
 @once
-def _inside(graph: Graph) -> dict[str, Floats]:
-    """Of the host work before each stop, the share inside an optimizer's step, by part."""
+def _share_in_optimizer(graph: Graph) -> dict[str, Floats]:
+    """Share of the host work before each node that is inside an optimizer step, by part."""
     parts = [part for part in (*CALLED, "python") if part in graph.part_spans]
     return graph.within(optimizer_spans(graph), *parts)
 
 
 def optimizer_lacking(graph: Graph, value: Value) -> str | None:
-    """Why another optimizer cannot be told."""
+    """Return why another optimizer implementation cannot be predicted."""
     if not len(ranges(graph.run)):
-        return "no optimizer's step was recorded"
+        return "no optimizer step was recorded"
     if not graph.on_gpu:
-        what = "on a CPU foreach=True still goes through the parameters one by one; ask for optimizer=fused"
-        return what if value == FOREACH else None
-    told = updating(graph)
-    if not told.mine.any():
-        return "the optimizer's step starts no work on the GPU"
-    if told.way == value or told.way == FUSED:
-        return f"the optimizer is {told.way} already"
-    if value == FUSED and told.kind and told.kind not in HAS_FUSED:
-        return f"{told.kind} has no fused form in PyTorch; ask for optimizer=foreach"
+        reason = "on a CPU, foreach=True still iterates over the parameters one by one; use optimizer=fused"
+        return reason if value == FOREACH else None
+    update = updating(graph)
+    if not update.mine.any():
+        return "the optimizer step launches no GPU work"
+    if update.way == value or update.way == FUSED:
+        return f"the optimizer is {update.way} already"
+    if value == FUSED and update.kind and update.kind not in FUSED_AVAILABLE:
+        return f"{update.kind} has no fused implementation in PyTorch; use optimizer=foreach"
     return None
 
 
 def _parse(typed: str) -> Value:
     if typed.lower() not in (FUSED, FOREACH):
-        raise ValueError("PyTorch's optimizers are fused or foreach")
+        raise ValueError("the implementation is fused or foreach")
     return typed.lower()
 
 
@@ -228,13 +238,13 @@ OPTIMIZER = (
         edit=optimizer,
         ceiling=optimizer_ceiling,
         grade="C",
-        about="all parameters updated at once",
-        ceiling_means="even an optimizer that takes no time",
+        about="a fused or foreach optimizer",
+        ceiling_means="an optimizer step at no cost",
         lacking=optimizer_lacking,
         takes="fused or foreach",
         usual=FUSED,
         parse=_parse,
-        price="its other arguments (momentum, weight_decay, betas) must be given again",
+        price="its other arguments (momentum, weight_decay, betas) must be passed again",
         code=_code,
     ),
 )

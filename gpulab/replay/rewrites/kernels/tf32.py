@@ -1,4 +1,4 @@
-"""TF32: float32 products on tensor cores, where the GPU has them and they are not used yet."""
+"""TF32: float32 matrix products on tensor cores, if the GPU has them and they are not in use yet."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from gpulab.replay.rewrites.machine.other_gpu import other_gpu
 
 
 def tf32(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, factors rounded to 10 bits.
+    """`torch.set_float32_matmul_precision("high")`: float32 products on tensor cores, inputs rounded to 10 bits.
 
-    Models: matrix kernels in float32 outside convolutions, which PyTorch computes in TF32 by itself, get faster by
-    the ratio of this GPU's peaks to the power 0.3 to 0.85. With amp in the same prediction nothing is left to gain.
+    Models: float32 matrix kernels outside convolutions (PyTorch computes those in TF32 by default) speed up by the
+    ratio of this GPU's peaks to the power 0.3 to 0.85. Combined with amp, nothing is left to gain.
 
     Priced from: the peaks as the maker states them; NVIDIA's published examples on A100, where a ratio of 8 gave 2.6x
     for ResNet-50 and 6x for BERT.
 
-    Cannot know: how well your sizes fit, and whether 10 bits are enough.
+    Cannot know: how well your sizes fit, and whether 10 mantissa bits are enough.
     """
     if "amp" in graph.made:
         return graph
     power = draw.between("tf32_matrix", BEST_POWER, WORST_POWER)
-    factor = np.where(_plain_products(graph), _tf32_ratio(graph) ** -power, 1.0)
+    factor = np.where(_float32_products(graph), _tf32_ratio(graph) ** -power, 1.0)
     return graph.with_device(dur_ns=faster(graph.device.dur_ns, factor))
 
 
 def tf32_ceiling(graph: Graph, value: Value) -> Graph:
-    """These products at TF32's peak, where their sizes were recorded; in no time where they were not."""
+    """These products at the TF32 peak if their sizes were recorded, otherwise in no time."""
     if "amp" in graph.made:
         return graph
     spec = other_gpu(graph) or gpu_spec_of(graph)
     share = least_share(graph, spec.fastest_float32_flops_per_s if spec else None)
-    return shrunk(graph, multiplying(graph, _plain_products(graph)), share)
+    return shrunk(graph, multiplying(graph, _float32_products(graph)), share)
 
 
-def _plain_products(graph: Graph) -> Mask:
-    found = pieces_of(graph)
-    return single(found, Precision.FLOAT32) & ~found.convolves
+def _float32_products(graph: Graph) -> Mask:
+    kernels = pieces_of(graph)
+    return single(kernels, Precision.FLOAT32) & ~kernels.convolves
 
 
 def _tf32_ratio(graph: Graph) -> float:
@@ -55,16 +55,16 @@ def _tf32_ratio(graph: Graph) -> float:
 
 
 def tf32_lacking(graph: Graph, value: Value) -> str | None:
-    """Why TF32 cannot be told."""
-    if (why := no_products(graph)) is not None:
-        return why
+    """Return why TF32 cannot be predicted."""
+    if (reason := no_products(graph)) is not None:
+        return reason
     if _tf32_ratio(graph) < WORTH_RATIO:
         gpu = gpu_of(graph)
-        return f"{gpu.name if gpu else 'this GPU'} has no units for TF32 that are faster than those for float32"
+        return f"{gpu.name if gpu else 'this GPU'} is no faster in TF32 than in float32"
     if tf32_setting(graph.run) == "on":
-        return "TF32 is on already"
-    if not _plain_products(graph).any():
-        return "no matrix product outside convolutions is in float32"
+        return "TF32 is enabled already"
+    if not _float32_products(graph).any():
+        return "no matrix product is in float32, apart from convolutions"
     return None
 
 
@@ -75,9 +75,9 @@ TF32 = (
         ceiling=tf32_ceiling,
         grade="C",
         about="float32 matrix products on tensor cores",
-        ceiling_means="even TF32 at its peak",
+        ceiling_means="TF32 at peak rate",
         lacking=tf32_lacking,
-        price="factors are rounded to 10 bits of mantissa",
+        price="inputs of products are rounded to 10 mantissa bits",
         code=lambda graph, value: 'torch.set_float32_matmul_precision("high")',
     ),
 )

@@ -1,1 +1,1 @@
-"""Rewrites of the machine: another GPU, or a host or GPU that takes no time."""
+"""Rewrites of the machine: another GPU, an instant GPU, an instant host."""

@@ -1,4 +1,4 @@
-"""The two floors: a GPU, or a host, that costs no time. Bounds that need no model of anything."""
+"""The two lower limits: a GPU, or a host, that takes no time. Bounds that need no model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gpulab.replay.rewrite import Draw, Rewrite, Value
 
 
 def instant_gpu(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """A GPU infinitely fast: what the host alone takes. No other GPU, precision or kernel can give more than this."""
+    """An infinitely fast GPU: the step takes what the host alone needs. No GPU, precision or kernel can give more."""
     return graph.with_device(dur_ns=np.zeros(len(graph.device)))
 
 
 def instant_host(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """A host infinitely fast: what the GPU alone takes. No loader, compiler or CPU can give more than this."""
+    """An infinitely fast host: the step takes what the GPU alone needs. No loader, compiler or CPU can give more."""
     before = {part: np.zeros_like(ns) for part, ns in graph.host.before_ns.items()}
-    return graph.with_host(before_ns=before, own_ns=np.zeros(len(graph.host)))
+    return graph.with_host(before_ns=before, call_ns=np.zeros(len(graph.host)))
 
 
-def _without_gpu(graph: Graph, value: Value) -> str | None:
-    return None if graph.on_gpu else "the run holds no work of a GPU"
+def _refusal(graph: Graph, value: Value) -> str | None:
+    return None if graph.on_gpu else "the run contains no GPU work"
 
 
 FLOORS = (
@@ -30,8 +30,8 @@ FLOORS = (
         ceiling=lambda graph, value: graph.with_device(dur_ns=np.zeros(len(graph.device))),
         grade="A",
         about="a GPU that takes no time",
-        ceiling_means="a GPU infinitely fast",
-        lacking=_without_gpu,
+        ceiling_means="an infinitely fast GPU",
+        lacking=_refusal,
         bound=True,
     ),
     Rewrite(
@@ -40,8 +40,8 @@ FLOORS = (
         ceiling=lambda graph, value: instant_host(graph, value, Draw()),
         grade="A",
         about="a host that takes no time",
-        ceiling_means="a host infinitely fast",
-        lacking=_without_gpu,
+        ceiling_means="an infinitely fast host",
+        lacking=_refusal,
         bound=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""The collectives of a graph: which device work they are, what they move, how long the usual one of a kind takes."""
+"""The collectives of a graph: their device ops, kinds, bytes and usual durations."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ from gpulab.intervals import Ints
 from gpulab.replay.graph.graph import Floats, Graph
 from gpulab.replay.rewrites.engine.cache import once
 
-GRADIENTS = ("all-reduce", "reduce-scatter")  # what is done with gradients, in backward
+GRADIENTS = ("all-reduce", "reduce-scatter")  # the collectives that average gradients in backward
 
 
 @dataclass(frozen=True, eq=False)
 class Exchanges:
-    """Collectives, in the order in which they were called for."""
+    """Collectives, in launch order."""
 
-    work: Ints  # which device work
-    call: Ints  # the stop that called for each
+    work: Ints  # indices of device ops
+    call: Ints  # the host node that launched each
     kind: Ints  # an index into KINDS
-    bytes: Ints  # -1 where not told
+    bytes: Ints  # -1 if unknown
     recorded_ns: Floats
-    exposed_ns: Floats  # of it, in interior steps and with no kernel beside it
+    exposed_ns: Floats  # the part of it in interior steps while no kernel runs
 
     def __len__(self) -> int:
         return len(self.work)
 
     def which(self, *kinds: str) -> Mask:
-        """Those of these kinds."""
+        """Mask of these kinds."""
         mask: Mask = np.isin(self.kind, [KINDS.index(kind) for kind in kinds])
         return mask
 
-    def where(self, picked: Mask) -> Exchanges:
-        """The part of them that a mask picks."""
+    def where(self, mask: Mask) -> Exchanges:
+        """The collectives that a mask selects."""
         return Exchanges(
-            **{name: getattr(self, name)[picked] for name in ("work", "call", "kind", "bytes")},
-            recorded_ns=self.recorded_ns[picked],
-            exposed_ns=self.exposed_ns[picked],
+            **{name: getattr(self, name)[mask] for name in ("work", "call", "kind", "bytes")},
+            recorded_ns=self.recorded_ns[mask],
+            exposed_ns=self.exposed_ns[mask],
         )
 
 
 @once
 def every_exchange(graph: Graph) -> Exchanges:
-    """All collectives of the busiest GPU whose call is in the run."""
-    told = collectives(graph.run, graph.steps, graph.ledger)
-    if told is None:
-        none = np.empty(0, np.int64)
-        return Exchanges(none, none, none, none, none.astype(float), none.astype(float))
-    return _ordered(graph, told)
+    """Return all collectives of the busiest GPU whose launch was recorded."""
+    recorded = collectives(graph.run, graph.steps, graph.ledger)
+    if recorded is None:
+        empty = np.empty(0, np.int64)
+        return Exchanges(empty, empty, empty, empty, empty.astype(float), empty.astype(float))
+    return _in_launch_order(graph, recorded)
 
 
-def _ordered(graph: Graph, told: Collectives) -> Exchanges:
-    place = np.full(len(graph.run.event_rows) + 1, -1, np.int64)
-    place[graph.device.event] = np.arange(len(graph.device))
-    work = place[told.event]
-    known = np.flatnonzero((work >= 0) & (graph.device.call[work] >= 0))
-    known = known[np.argsort(work[known], kind="stable")]
+def _in_launch_order(graph: Graph, recorded: Collectives) -> Exchanges:
+    op_of_event = np.full(len(graph.run.event_rows) + 1, -1, np.int64)
+    op_of_event[graph.device.event] = np.arange(len(graph.device))
+    work = op_of_event[recorded.event]
+    launched = np.flatnonzero((work >= 0) & (graph.device.call[work] >= 0))
+    launched = launched[np.argsort(work[launched], kind="stable")]
     return Exchanges(
-        work=work[known],
-        call=graph.device.call[work[known]],
-        kind=told.kind[known],
-        bytes=told.bytes[known],
-        recorded_ns=told.dur_ns[known].astype(float),
-        exposed_ns=told.exposed_ns[known].astype(float),
+        work=work[launched],
+        call=graph.device.call[work[launched]],
+        kind=recorded.kind[launched],
+        bytes=recorded.bytes[launched],
+        recorded_ns=recorded.dur_ns[launched].astype(float),
+        exposed_ns=recorded.exposed_ns[launched].astype(float),
     )
 
 
 @once
 def exchanges(graph: Graph) -> Exchanges:
-    """Those that make gradients equal."""
-    found = every_exchange(graph)
-    return found.where(found.which(*GRADIENTS))
+    """Return the collectives that average gradients."""
+    recorded = every_exchange(graph)
+    return recorded.where(recorded.which(*GRADIENTS))
 
 
 @once
 def alike(graph: Graph) -> tuple[Exchanges, list[Ints]]:
-    """Collectives that none leaves before all have arrived, and which of them are of one kind and size."""
-    found = every_exchange(graph)
-    found = found.where(found.which(*TOGETHER))
-    if not len(found):
-        return found, []
-    _, group = np.unique(np.stack([found.kind, found.bytes], axis=1), axis=0, return_inverse=True)
+    """Return the collectives that end only after all ranks have joined, and groups of them of one kind and size."""
+    synchronising = every_exchange(graph)
+    synchronising = synchronising.where(synchronising.which(*TOGETHER))
+    if not len(synchronising):
+        return synchronising, []
+    _, group = np.unique(np.stack([synchronising.kind, synchronising.bytes], axis=1), axis=0, return_inverse=True)
     group = group.reshape(-1)
-    return found, [np.flatnonzero(group == each) for each in range(int(group.max()) + 1)]
+    return synchronising, [np.flatnonzero(group == each) for each in range(int(group.max()) + 1)]

@@ -1,4 +1,4 @@
-"""What ranks exchange: hidden behind backward, in fewer and larger pieces, or without waiting for the last of them."""
+"""Communication between ranks: overlapped with backward, in fewer and larger buckets, or without stragglers."""
 
 from __future__ import annotations
 
@@ -17,228 +17,232 @@ from gpulab.tables import Kind
 from gpulab.wording import size
 
 MIB = 1 << 20
-LATENCY_NS = (10_000.0, 40_000.0)  # of an all-reduce of next to nothing, within one machine
-USABLE = (0.9, 0.6)  # share of backward that is left once the first gradients are there
-SLOWED = (0.0, 0.15)  # by how much of the hidden time kernels are slower beside communication
-ENOUGH = 5  # collectives of one kind and size, from which a usual time is told
-HIDDEN_FRAC = 0.05  # with less of it exposed there is nothing to hide
-WAITING = (0.0, 20.0)  # the percentile of equal collectives that waited for nobody
+LATENCY_NS = (10_000.0, 40_000.0)  # of a tiny all-reduce within one machine
+BACKWARD_LEFT = (0.9, 0.6)  # share of backward that remains when the first bucket is full
+SLOWDOWN = (0.0, 0.15)  # slowdown of kernels during communication, as a share of the hidden time
+MIN_COLLECTIVES = 5  # minimum number of collectives of one kind and size for a usual duration
+MIN_EXPOSED_FRAC = 0.05  # if a smaller share is exposed, there is nothing to hide
+UNDELAYED_PERCENTILE = (0.0, 20.0)  # percentile of equal collectives that did not wait for another rank
 AUTOGRAD = "autograd::engine::evaluate_function"
 
 
 def no_straggler(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """Every rank arrives at every collective in time.
+    """Every rank reaches every collective on time.
 
-    Models: of collectives of one kind and size the shortest waited for nobody: what the others last longer than the
-    10 % point (0 to 20 %) was waiting for whoever came last, not the network's doing, and goes. Kinds and sizes with
-    fewer than five collectives stay.
+    Models: among collectives of one kind and size, the shortest did not wait for another rank. Time above the 10th
+    percentile (0 to 20) is waiting for the slowest rank, not communication, and is removed. Kinds and sizes with fewer
+    than five collectives do not change.
 
-    Cannot know: from one rank, whether all of them waited; then there is more to gain. The ranks recorded together
-    tell it exactly (`diagnose` of all runs).
+    Cannot know: from one rank, whether all of them waited; then the gain is larger. Runs of all ranks show it exactly
+    (`diagnose` of all runs).
     """
-    percentile = draw.between("waited for nobody", *WAITING)
-    return _at_most(graph, lambda recorded_ns: float(np.percentile(recorded_ns, percentile)))
+    percentile = draw.between("waited for nobody", *UNDELAYED_PERCENTILE)
+    return _cap_durations(graph, lambda recorded_ns: float(np.percentile(recorded_ns, percentile)))
 
 
 def no_straggler_ceiling(graph: Graph, value: Value) -> Graph:
-    """Collectives that all must reach take no time: the shortest one seen may have waited as well."""
-    return _at_most(graph, lambda recorded_ns: 0.0)
+    """Synchronising collectives take no time: even the shortest recorded one may have waited."""
+    return _cap_durations(graph, lambda recorded_ns: 0.0)
 
 
-def _at_most(graph: Graph, usual_ns: Callable[[Floats], float]) -> Graph:
-    """Each collective no longer than is usual for its kind and size, where enough of these were seen to tell."""
-    found, groups = alike(graph)
+def _cap_durations(graph: Graph, usual_ns: Callable[[Floats], float]) -> Graph:
+    """Cap each collective at the usual duration of its kind and size, if there are enough of them."""
+    synchronising, groups = alike(graph)
     dur = graph.device.dur_ns.copy()
     for group in groups:
-        if len(group) >= ENOUGH:
-            recorded = found.recorded_ns[group]
-            dur[found.work[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
+        if len(group) >= MIN_COLLECTIVES:
+            recorded = synchronising.recorded_ns[group]
+            dur[synchronising.work[group]] *= np.minimum(1.0, usual_ns(recorded) / np.maximum(recorded, 1.0))
     return graph.with_device(dur_ns=dur)
 
 
 def overlap(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """Gradients are exchanged on a stream of their own while backward goes on, as DistributedDataParallel does it.
+    """Gradients are all-reduced on a separate stream during backward, as DistributedDataParallel does.
 
-    Models: each bucket is sent as soon as its gradients are there. What backward cannot hide is left: at least the
-    last bucket, and what all take longer than the 60 to 90 % of backward's kernels that run once the first bucket is
-    full. Kernels beside communication are slower by 0 to 15 % of the hidden time, as both use the same multiprocessors
-    and memory. Never more is left than is exposed now.
+    Models: each bucket is sent as soon as its gradients are ready. The exposed rest is at least the last bucket, and
+    the time beyond the 60 to 90 % of backward kernels that run after the first bucket is full. Kernels slow down by 0
+    to 15 % of the hidden time, because communication uses the same multiprocessors and memory. The exposed time never
+    exceeds the present one.
 
-    Cannot know: how the model's gradients fall into buckets.
+    Cannot know: how the model's gradients are split into buckets.
     """
-    told = exchanges(graph)
-    dur = _stripped(graph, told)
-    for step in _steps(graph, told):
-        mine = graph.device.dur_ns[told.work[step]]
-        total, tail = float(mine.sum()), float(mine[-1])
-        room = draw.between("backward left", *USABLE) * _backward_ns(graph, int(graph.step_of[told.call[step[-1]]]))
-        left = max(tail, total - room)
-        left += draw.between("slowed by communication", *SLOWED) * (total - left)
-        exposed = float((mine * told.exposed_ns[step] / np.maximum(told.recorded_ns[step], 1.0)).sum())
-        dur[told.work[step[-1]]] = min(left, exposed)
+    gradients = exchanges(graph)
+    dur = _without_gradient_time(graph, gradients)
+    for step in _steps(graph, gradients):
+        durations = graph.device.dur_ns[gradients.work[step]]
+        total, tail = float(durations.sum()), float(durations[-1])
+        hideable_ns = draw.between("backward left", *BACKWARD_LEFT) * _backward_ns(
+            graph, int(graph.step_of[gradients.call[step[-1]]])
+        )
+        exposed_ns = max(tail, total - hideable_ns)
+        exposed_ns += draw.between("slowed by communication", *SLOWDOWN) * (total - exposed_ns)
+        present_ns = float(
+            (durations * gradients.exposed_ns[step] / np.maximum(gradients.recorded_ns[step], 1.0)).sum()
+        )
+        dur[gradients.work[step[-1]]] = min(exposed_ns, present_ns)
     return graph.with_device(dur_ns=dur)
 
 
-def _stripped(graph: Graph, told: Exchanges) -> Floats:
-    """How long all device work takes, with these collectives of the steps that count in no time."""
+def _without_gradient_time(graph: Graph, gradients: Exchanges) -> Floats:
+    """Return the durations of all device work, with these collectives of interior steps in no time."""
     dur = graph.device.dur_ns.copy()
-    dur[told.work[graph.step_of[told.call] >= 0]] = 0.0
+    dur[gradients.work[graph.step_of[gradients.call] >= 0]] = 0.0
     return dur
 
 
 def hidden(graph: Graph, value: Value) -> Graph:
-    """Communication that takes no time."""
-    return graph.with_device(dur_ns=_stripped(graph, exchanges(graph)))
+    """Return the graph where gradient communication takes no time."""
+    return graph.with_device(dur_ns=_without_gradient_time(graph, exchanges(graph)))
 
 
-def _steps(graph: Graph, told: Exchanges) -> list[Ints]:
-    """Which of the collectives each step calls for."""
-    step = graph.step_of[told.call]
+def _steps(graph: Graph, gradients: Exchanges) -> list[Ints]:
+    """Return the collectives of each step."""
+    step = graph.step_of[gradients.call]
     return [np.flatnonzero(step == each) for each in np.unique(step[step >= 0]).tolist()]
 
 
 @once
-def _of_backward(graph: Graph) -> Ints:
-    """Kernels that backward called for; without its ranges in the trace, all that another thread than the main did."""
+def _backward_kernels(graph: Graph) -> Ints:
+    """Kernels launched by backward; if its ranges were not recorded, those launched outside the main thread."""
     events, device = graph.run.event_rows, graph.device
-    named = events.matching(lambda word: AUTOGRAD in word)
-    ranges = events.where(np.flatnonzero(named & (events["kind"] <= Kind.ANNOTATION)))
-    called = graph.host.event[np.maximum(device.call, 0)]
-    kernels = (events["kind"][device.event] == Kind.KERNEL) & (device.call >= 0) & (called >= 0)
+    is_autograd = events.matching(lambda word: AUTOGRAD in word)
+    ranges = events.where(np.flatnonzero(is_autograd & (events["kind"] <= Kind.ANNOTATION)))
+    launch_event = graph.host.event[np.maximum(device.call, 0)]
+    kernels = (events["kind"][device.event] == Kind.KERNEL) & (device.call >= 0) & (launch_event >= 0)
     if not len(ranges):
-        return np.flatnonzero(kernels & (events["thread"][called] != graph.run.main_thread))
+        return np.flatnonzero(kernels & (events["thread"][launch_event] != graph.run.main_thread))
     spans = ranges.spans()
-    at = events["start_ns"][called]
-    place = np.searchsorted(spans.start_ns, at, side="right") - 1
-    return np.flatnonzero(kernels & (place >= 0) & (at < spans.end_ns[np.maximum(place, 0)]))
+    launched_at = events["start_ns"][launch_event]
+    span = np.searchsorted(spans.start_ns, launched_at, side="right") - 1
+    return np.flatnonzero(kernels & (span >= 0) & (launched_at < spans.end_ns[np.maximum(span, 0)]))
 
 
 def _backward_ns(graph: Graph, step: int) -> float:
-    """Device time of backward's kernels in a step."""
-    work = _of_backward(graph)
-    mine = work[graph.step_of[graph.device.call[work]] == step]
-    return float(graph.device.dur_ns[mine].sum())
+    """Return the device time of backward kernels in a step."""
+    work = _backward_kernels(graph)
+    of_step = work[graph.step_of[graph.device.call[work]] == step]
+    return float(graph.device.dur_ns[of_step].sum())
 
 
 @dataclass(frozen=True, eq=False)
 class Merging:
-    """Which all-reduces become one: the last of each bucket carries all."""
+    """All-reduces merged into buckets: the last one of each bucket carries all of its data."""
 
     work: Ints
-    bucket: Ints  # for each, a number
-    last: Ints  # for each bucket, which of `work` is its last
+    bucket: Ints  # the bucket of each
+    last: Ints  # for each bucket, the index of its last all-reduce in `work`
 
 
 def merging(graph: Graph, most_bytes: float) -> Merging:
-    """Neighbours of one step fill a bucket until it holds so much."""
-    told = exchanges(graph)
+    """Fill buckets of at most this size with consecutive all-reduces of one step."""
+    gradients = exchanges(graph)
     bucket: list[int] = []
     last: list[int] = []
     work: list[int] = []
     number = -1
-    for step in _steps(graph, told):
-        held = np.inf
-        for each in step.tolist():
-            size = float(told.bytes[each])
-            if held + size > most_bytes:
-                number, held = number + 1, 0.0
+    for step in _steps(graph, gradients):
+        bucket_bytes = np.inf
+        for index in step.tolist():
+            bytes_moved = float(gradients.bytes[index])
+            if bucket_bytes + bytes_moved > most_bytes:
+                number, bucket_bytes = number + 1, 0.0
                 last.append(0)
-            held += size
+            bucket_bytes += bytes_moved
             last[number] = len(work)
-            work.append(int(told.work[each]))
+            work.append(int(gradients.work[index]))
             bucket.append(number)
     return Merging(np.array(work, np.int64), np.array(bucket, np.int64), np.array(last, np.int64))
 
 
 def bucket_mb(graph: Graph, value: Value, draw: Draw) -> Graph:
-    """Gradients are exchanged in buckets of N MiB, so that there are fewer and larger collectives.
+    """Gradients are all-reduced in buckets of N MiB, so that there are fewer and larger collectives.
 
-    Models: a collective takes a latency, 10 to 40 us within one machine, and the time its data need. Those that fall
-    into one bucket pay the latency once, and go when the last of them would; their other launches are not made. Their
-    data take as long as now. Larger buckets begin later, which the replay sees, and hide less. Only larger buckets
-    than now can be told.
+    Models: a collective takes a latency, 10 to 40 us within one machine, plus the time its data need. Those in one
+    bucket pay the latency once and start when the last of them would; their other launches disappear. Their data take
+    as long as now. Larger buckets start later and overlap less, which the replay models. Only buckets larger than the
+    present ones can be predicted.
 
-    Cannot know: what waited for another rank (`no_straggler` tells).
+    Cannot know: time spent waiting for another rank (see `no_straggler`).
     """
     latency = draw.ratio("latency of a collective", *LATENCY_NS)
-    return _merged(graph, merging(graph, float(value) * MIB), latency)
+    return _merge(graph, merging(graph, float(value) * MIB), latency)
 
 
-def _merged(graph: Graph, found: Merging, latency_ns: float) -> Graph:
-    dur, own = graph.device.dur_ns.copy(), graph.host.own_ns.copy()
-    alone = np.bincount(found.bucket, minlength=len(found.last))[found.bucket] == 1
-    moving = np.maximum(dur[found.work] - latency_ns, 0.0)
-    together = np.bincount(found.bucket, weights=moving, minlength=len(found.last))
-    shortest = np.full(len(found.last), np.inf)
-    np.minimum.at(shortest, found.bucket, dur[found.work])
-    single = dur[found.work[found.last]]
-    whole = np.where(alone[found.last], single, together + np.minimum(latency_ns, shortest))
-    dur[found.work] = 0.0
-    dur[found.work[found.last]] = whole
-    own[graph.device.call[np.setdiff1d(found.work, found.work[found.last])]] = 0.0
-    return graph.with_device(dur_ns=dur).with_host(own_ns=own)
+def _merge(graph: Graph, buckets: Merging, latency_ns: float) -> Graph:
+    dur_ns, call_ns = graph.device.dur_ns.copy(), graph.host.call_ns.copy()
+    is_alone = np.bincount(buckets.bucket, minlength=len(buckets.last))[buckets.bucket] == 1
+    data_ns = np.maximum(dur_ns[buckets.work] - latency_ns, 0.0)
+    bucket_data_ns = np.bincount(buckets.bucket, weights=data_ns, minlength=len(buckets.last))
+    shortest = np.full(len(buckets.last), np.inf)
+    np.minimum.at(shortest, buckets.bucket, dur_ns[buckets.work])
+    last_ns = dur_ns[buckets.work[buckets.last]]
+    bucket_ns = np.where(is_alone[buckets.last], last_ns, bucket_data_ns + np.minimum(latency_ns, shortest))
+    dur_ns[buckets.work] = 0.0
+    dur_ns[buckets.work[buckets.last]] = bucket_ns
+    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
+    return graph.with_device(dur_ns=dur_ns).with_host(call_ns=call_ns)
 
 
 def _free_buckets(graph: Graph, value: Value) -> Graph:
-    """Launches merged, and what is left takes no time: no size of bucket can beat that."""
-    found = merging(graph, float(value) * MIB)
-    own = graph.host.own_ns.copy()
-    own[graph.device.call[np.setdiff1d(found.work, found.work[found.last])]] = 0.0
-    return hidden(graph, value).with_host(own_ns=own)
+    """Launches merged, and communication in no time: no bucket size can do better."""
+    buckets = merging(graph, float(value) * MIB)
+    call_ns = graph.host.call_ns.copy()
+    call_ns[graph.device.call[np.setdiff1d(buckets.work, buckets.work[buckets.last])]] = 0.0
+    return hidden(graph, value).with_host(call_ns=call_ns)
 
 
 def megabytes(text: str) -> Value:
-    """A size in MiB, as somebody types it."""
+    """Parse a size in MiB."""
     try:
         size = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no number of MiB") from None
+        raise ValueError(f"{text!r} is not a number of MiB") from None
     if not 0 < size <= 100_000:
         raise ValueError(f"a bucket cannot hold {text} MiB")
     return int(size) if size == int(size) else size
 
 
-def _lacking(graph: Graph, value: Value) -> str | None:
-    told = exchanges(graph)
-    if not (graph.step_of[told.call] >= 0).any():
-        return "its steps exchange no gradients between ranks"
+def _refusal(graph: Graph, value: Value) -> str | None:
+    gradients = exchanges(graph)
+    if not (graph.step_of[gradients.call] >= 0).any():
+        return "its steps do not all-reduce gradients between ranks"
     return None
 
 
-def _lacking_overlap(graph: Graph, value: Value) -> str | None:
-    why = _lacking(graph, value)
-    if why is not None:
-        return why
-    told = exchanges(graph)
-    told = told.where(graph.step_of[told.call] >= 0)
-    if told.exposed_ns.sum() < HIDDEN_FRAC * told.recorded_ns.sum():
-        return "what ranks exchange is hidden behind kernels already"
-    if not len(_of_backward(graph)):
-        return "which kernels are those of backward is not recorded"
+def _overlap_refusal(graph: Graph, value: Value) -> str | None:
+    reason = _refusal(graph, value)
+    if reason is not None:
+        return reason
+    gradients = exchanges(graph)
+    gradients = gradients.where(graph.step_of[gradients.call] >= 0)
+    if gradients.exposed_ns.sum() < MIN_EXPOSED_FRAC * gradients.recorded_ns.sum():
+        return "communication is hidden behind kernels already"
+    if not len(_backward_kernels(graph)):
+        return "the kernels of the backward pass cannot be identified"
     return None
 
 
-def _lacking_sizes(graph: Graph, value: Value) -> str | None:
-    why = _lacking(graph, value)
-    if why is not None:
-        return why
-    told = exchanges(graph)
-    told = told.where(graph.step_of[told.call] >= 0)
-    if (told.bytes < 0).any():
-        return "it does not tell how many bytes each collective moved"
-    found = merging(graph, float(value) * MIB)
-    if len(found.last) == len(found.work):
-        largest = size(float(told.bytes.max()))
-        return f"its collectives, of up to {largest}, do not fit two into one: only larger buckets can be told"
+def _bucket_refusal(graph: Graph, value: Value) -> str | None:
+    reason = _refusal(graph, value)
+    if reason is not None:
+        return reason
+    gradients = exchanges(graph)
+    gradients = gradients.where(graph.step_of[gradients.call] >= 0)
+    if (gradients.bytes < 0).any():
+        return "the sizes of its collectives were not recorded"
+    buckets = merging(graph, float(value) * MIB)
+    if len(buckets.last) == len(buckets.work):
+        largest = size(float(gradients.bytes.max()))
+        return f"no two of its collectives (up to {largest}) fit into one bucket; choose a larger size"
     return None
 
 
-def _lacking_group(graph: Graph, value: Value) -> str | None:
-    found, groups = alike(graph)
-    if not len(found) or not (graph.step_of[found.call] >= 0).any():
-        return f"its steps hold no collective that all ranks must reach ({', '.join(TOGETHER)})"
-    if max(map(len, groups)) < ENOUGH:
-        return f"no kind and size of collective comes {ENOUGH} times, so what is usual is not known"
+def _straggler_refusal(graph: Graph, value: Value) -> str | None:
+    synchronising, groups = alike(graph)
+    if not len(synchronising) or not (graph.step_of[synchronising.call] >= 0).any():
+        return f"its steps contain no collective that synchronises all ranks ({', '.join(TOGETHER)})"
+    if max(map(len, groups)) < MIN_COLLECTIVES:
+        return f"no kind and size of collective occurs {MIN_COLLECTIVES} times, so the usual duration is unknown"
     return None
 
 
@@ -248,9 +252,9 @@ COMMUNICATING = (
         edit=bucket_mb,
         ceiling=_free_buckets,
         grade="B",
-        about="gradients exchanged in buckets of N MiB",
-        ceiling_means="even free communication",
-        lacking=_lacking_sizes,
+        about="gradients all-reduced in buckets of N MiB",
+        ceiling_means="communication at no cost",
+        lacking=_bucket_refusal,
         takes="a size in MiB",
         usual=None,
         parse=megabytes,
@@ -262,19 +266,19 @@ COMMUNICATING = (
         edit=overlap,
         ceiling=hidden,
         grade="B",
-        about="gradients exchanged while backward goes on",
-        ceiling_means="even free communication",
-        lacking=_lacking_overlap,
-        price="kernels beside communication are a little slower",
-        code=lambda graph, value: "model = DistributedDataParallel(model)  # it sends each bucket when it is full",
+        about="gradients all-reduced during backward",
+        ceiling_means="communication at no cost",
+        lacking=_overlap_refusal,
+        price="kernels slow down a little during communication",
+        code=lambda graph, value: "model = DistributedDataParallel(model)  # all-reduces each bucket when it is full",
     ),
     Rewrite(
         name="no_straggler",
         edit=no_straggler,
         ceiling=no_straggler_ceiling,
         grade="B",
-        about="every rank arrives at collectives in time",
-        ceiling_means="even collectives that take no time",
-        lacking=_lacking_group,
+        about="every rank reaches collectives on time",
+        ceiling_means="collectives at no cost",
+        lacking=_straggler_refusal,
     ),
 )

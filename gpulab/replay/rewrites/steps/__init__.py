@@ -1,1 +1,1 @@
-"""Rewrites of what happens once every N steps: gradient accumulation, checkpoints."""
+"""Rewrites of work that happens once every N steps: gradient accumulation, checkpoints."""
