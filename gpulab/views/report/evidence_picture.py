@@ -35,22 +35,22 @@ def evidence(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
     ledger, spans = diagnosis.ledger, finding.shown_by
     if ledger is None or not len(spans.start_ns):
         return None
-    shown = place(spans, diagnosis.steps, diagnosis.run.span_ns)
-    evidence_spans = shading(spans, shown)
-    activity = host_and_device(diagnosis.run, ledger, shown)
-    activity = tuple(Lane(lane.name, _parts_in_window(lane, shown)) for lane in activity)
+    time_window = place(spans, diagnosis.steps, diagnosis.run.span_ns)
+    evidence_spans = shading(spans, time_window)
+    activity = host_and_device(diagnosis.run, ledger, time_window)
+    activity = tuple(Lane(lane.name, _parts_in_window(lane, time_window)) for lane in activity)
     if not any(lane.parts for lane in activity):
         return None
     lanes = (Lane("evidence", (("evidence", evidence_spans),)), *activity)
-    starts = [int(diagnosis.steps.start_ns[index]) for index in shown.steps]
+    starts = [int(diagnosis.steps.start_ns[index]) for index in time_window.steps]
     return Timeline(
-        svg=svg(lanes, shown, starts, evidence_spans, most_bytes=MOST_BYTES, lane_px=LANE_PX),
+        svg=svg(lanes, time_window, starts, evidence_spans, most_bytes=MOST_BYTES, lane_px=LANE_PX),
         lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
         steps=(),
-        ticks=ticks(shown),
-        legend=legend(ledger, activity, shown, WORTH_A_KEY_FRAC),
-        alt=_description(activity, ledger, shown, evidence_spans, _position(diagnosis.steps, shown)),
+        ticks=ticks(time_window),
+        legend=legend(ledger, activity, time_window, WORTH_A_KEY_FRAC),
+        alt=_description(activity, ledger, time_window, evidence_spans, _position(diagnosis.steps, time_window)),
     )
 
 
@@ -104,23 +104,23 @@ def _windows(
     return start, np.maximum(np.minimum(start + width, run_ns), start + 1)
 
 
-def _parts_in_window(lane: Lane, shown: Window) -> tuple[tuple[str, Spans], ...]:
-    parts = ((key, shading(spans, shown)) for key, spans in lane.parts)
+def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans], ...]:
+    parts = ((key, shading(spans, time_window)) for key, spans in lane.parts)
     return tuple((key, spans) for key, spans in parts if len(spans.start_ns))
 
 
-def _position(steps: Steps, shown: Window) -> str:
-    if not shown.steps or steps.found_by == "whole run":
-        return f"starting at {duration(shown.start_ns)}" if shown.start_ns else "at the start of the run"
-    first, last = shown.steps[0] + 1, shown.steps[-1] + 1
+def _position(steps: Steps, time_window: Window) -> str:
+    if not time_window.steps or steps.found_by == "whole run":
+        return f"starting at {duration(time_window.start_ns)}" if time_window.start_ns else "at the start of the run"
+    first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     return f"in step {first}" if first == last else f"in steps {first} to {last}"
 
 
 def _description(
-    activity: tuple[Lane, ...], ledger: Ledger, shown: Window, evidence_spans: Spans, position: str
+    activity: tuple[Lane, ...], ledger: Ledger, time_window: Window, evidence_spans: Spans, position: str
 ) -> str:
     """Describe the picture in text, from the numbers it is drawn from."""
-    width = scale(shown.end_ns - shown.start_ns)(shown.end_ns - shown.start_ns)
+    width = scale(time_window.end_ns - time_window.start_ns)(time_window.end_ns - time_window.start_ns)
     interval_count = len(evidence_spans.start_ns)
     intervals = "in one interval" if interval_count == 1 else f"in {interval_count:,} intervals"
     extent = f"The evidence covers {duration(evidence_spans.total_ns)} of the {width} shown {position}, {intervals}"

@@ -54,12 +54,12 @@ def bar(ledger: Ledger, title: str, *, name: str = "", length: float = 1.0) -> B
     )
 
 
-def _caption(steps: int, looped: bool, how: str) -> str:
+def _caption(steps: int, looped: bool, method: str) -> str:
     if not looped:
         return "No steps were found, so this covers the whole recording; the parts sum to it exactly."
     if steps == 1:
-        return f"One interior step, {how}; the parts sum to it exactly."
-    return f"Mean of {count(steps, 'interior step')}, {how}; the parts sum to the step exactly."
+        return f"One interior step, {method}; the parts sum to it exactly."
+    return f"Mean of {count(steps, 'interior step')}, {method}; the parts sum to the step exactly."
 
 
 def _row(ledger: Ledger, unit: Scale, label: str, kind: str, *keys: str, colour: str | None = None) -> Row:

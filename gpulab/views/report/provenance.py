@@ -1,4 +1,4 @@
-"""How the numbers of a report were measured: which steps, the profiler's overhead, and what is missing."""
+"""How the numbers of a report were measured: which steps, the profiler's overhead, and missing data."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Report(View):
     def save(self, path: str | Path, *, timeline: bool = True) -> Path:
         """Write the report to `path` and return the path; the suffix is `.html`, `.png`, `.txt` or `.md`.
 
-        HTML is self-contained and, with `timeline=True`, includes the zoomable timeline. The file is written atomically.
+        HTML is self-contained and includes the zoomable timeline unless `timeline=False`. Writing is atomic.
         """
         path = Path(path)
         form = path.suffix.lower()
@@ -67,9 +67,9 @@ class Report(View):
 MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for an e-mail
 
 
-def report(what: Diagnosis | Run | Sequence[Run]) -> Report:
+def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
     """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
-    diagnosis = what if isinstance(what, Diagnosis) else diagnose(what)
+    diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
     blocks = (*_overview(diagnosis), *_details(diagnosis))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
 
@@ -87,9 +87,9 @@ def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
     if (holders := memory(run)) is not None:
         blocks.append(holders)
     if ledger is not None:
-        how = ESTIMATED if run.source.how == "virtual" else RECORDED
+        method = ESTIMATED if run.source.how == "virtual" else RECORDED
         title = "Where the step time goes" if looped else "Where the time goes"
-        blocks.append(Section(title, accounts(ledger, looped=looped, how=how)))
+        blocks.append(Section(title, accounts(ledger, looped=looped, how=method)))
     else:
         blocks.append(Section("Sensor readings", readings(run)))
     few_steps = picture(diagnosis)
@@ -139,8 +139,8 @@ def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
     if len({(each.why, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
         return (Line(f"No rule could be judged: {_reason(diagnosis.unjudged[0].why, diagnosis.unjudged[0].fix)}"),)
     shared: dict[tuple[str, str], list[str]] = {}
-    for each in diagnosis.unjudged:
-        shared.setdefault((each.why, each.fix), []).append(each.about)
+    for question in diagnosis.unjudged:
+        shared.setdefault((question.why, question.fix), []).append(question.about)
     return tuple(
         Line(f"{sentence('; '.join(about)).rstrip('.')}: {_reason(why, fix)}") for (why, fix), about in shared.items()
     )

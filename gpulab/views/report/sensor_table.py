@@ -56,10 +56,10 @@ def _sensor_rows(samples: Rows, prefix: str = "") -> Iterator[Row]:
 
 
 def _row(name: str, values: Floats, show: sensor_columns.Format) -> Row:
-    known = values[~np.isnan(values)]
-    if not len(known):
+    valid = values[~np.isnan(values)]
+    if not len(valid):
         return Row((name, UNKNOWN, "", ""))
-    return Row((name, show(float(known.mean())), show(float(known.min())), show(float(known.max()))))
+    return Row((name, show(float(valid.mean())), show(float(valid.min())), show(float(valid.max()))))
 
 
 def _throttling(samples: Rows) -> tuple[Line, ...]:
