@@ -33,13 +33,13 @@ def _summary(machine: Machine) -> str:
 
 
 def _host(machine: Machine) -> Iterator[tuple[str, str]]:
-    yield "CPU", _known(machine.cpu)
+    yield "CPU", _or_unknown(machine.cpu)
     yield "cores", _cores(machine)
     limit = machine.memory_limit_bytes
     yield "memory", size(machine.memory_bytes) + (f", {size(limit)} allowed by cgroup" if limit is not None else "")
     yield "container", machine.container or "none detected"
-    yield "platform", _known(machine.platform)
-    yield "Python", _known(machine.python)
+    yield "platform", _or_unknown(machine.platform)
+    yield "Python", _or_unknown(machine.python)
     yield "PyTorch", machine.torch or "not installed"
     yield "NVIDIA driver", machine.driver or "none found"
     visible = machine.cuda_visible_devices
@@ -64,15 +64,15 @@ def _cores(machine: Machine) -> str:
 
 
 def _gpu(gpu: Gpu) -> Iterator[tuple[str, str]]:
-    yield "UUID", _known(gpu.uuid)
+    yield "UUID", _or_unknown(gpu.uuid)
     yield "memory", size(gpu.memory_bytes)
-    yield "multiprocessors", _known(gpu.multiprocessors)
-    yield "compute capability", _known(gpu.compute_capability)
+    yield "multiprocessors", _or_unknown(gpu.multiprocessors)
+    yield "compute capability", _or_unknown(gpu.compute_capability)
     yield "power limit", quantity(gpu.power_limit_w, "W")
     yield "MIG", "unknown" if gpu.mig is None else "on" if gpu.mig else "off"
 
 
-def _known(value: object) -> str:
+def _or_unknown(value: object) -> str:
     return "unknown" if value is None or value == "" else str(value)
 
 

@@ -9,10 +9,12 @@ from uuid import uuid4
 from gpulab.views.front_end import shows_widgets
 
 
-def choosable(html: str, ask: str, choices: Sequence[tuple[str, str]], chosen: str, told: Callable[[str], None]) -> str:
+def choosable(
+    html: str, question: str, choices: Sequence[tuple[str, str]], chosen: str, on_choice: Callable[[str], None]
+) -> str:
     """Return HTML that becomes radio buttons; the HTML unchanged if the front end shows no widgets.
 
-    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `told` is called with the letter.
+    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` is called with the letter.
     """
     if not shows_widgets():
         return html
@@ -21,5 +23,5 @@ def choosable(html: str, ask: str, choices: Sequence[tuple[str, str]], chosen: s
     except ImportError:
         return html
     key = uuid4().hex
-    ChoicesModel(key, ask, choices, chosen, told)  # ipywidgets keeps a reference while the kernel lives
+    ChoicesModel(key, question, choices, chosen, on_choice)  # ipywidgets keeps a reference while the kernel lives
     return f'<div data-gpulab-choice="{escape(key)}">{html}</div>'

@@ -17,7 +17,7 @@ class Place {
       if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // return the keyboard to the notebook
     });
     const legend = this.el.appendChild(document.createElement("legend"));
-    legend.textContent = model.get("ask");
+    legend.textContent = model.get("question");
     legend.style.cssText = "padding:0;margin:0 0 6px";
     const name = `gpulab-choice-${++groups}`;
     this.inputs = model.get("choices").map(([key, text]) => this.choice(name, key, text, model));

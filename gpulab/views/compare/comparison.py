@@ -86,8 +86,11 @@ def _spread(compared: Comparison, index: int) -> str:
         return spread(steps_ns)
     typical_ns = (compared.before_ns, compared.after_ns)[index]
     unit, statistic = scale(typical_ns), f"{compared.centre.value}s"
-    few = len(runs_ns) <= MAX_LISTED_RUNS
-    times = ", ".join(map(unit.number, runs_ns)) if few else unit.range(runs_ns.min(), runs_ns.max())
+    times = (
+        ", ".join(map(unit.number, runs_ns))
+        if len(runs_ns) <= MAX_LISTED_RUNS
+        else unit.range(runs_ns.min(), runs_ns.max())
+    )
     return f"{unit(typical_ns)} (mean of the {statistic} of {len(runs_ns)} runs: {times} {unit.unit})"
 
 
@@ -131,7 +134,7 @@ def _sources(compared: Comparison) -> Iterator[str]:
     once = all(len(side.runs) == 1 for side in compared.sides)
     if once:
         allowed = percent(compared.between_frac, 1)
-        yield f"Each was recorded once: the interval allows for {allowed} difference between two runs of the same program"
+        yield f"Each was recorded once: the interval allows for {allowed} difference between two runs of one program"
     for side, (excluded, total) in zip(compared.sides, compared.left_out, strict=True):
         if excluded:
             yield f"Excluded from {side.name}: {excluded} of {count(total, 'step')} during which other programs ran"
@@ -152,7 +155,7 @@ def _bars(compared: Comparison) -> Iterator[Block]:
 
 def _mean(compared: Comparison, index: int) -> Ledger:
     """Return the mean recorded step of one side as a ledger of one step."""
-    example = compared.sides[place].ledgers[0]
+    example = compared.sides[index].ledgers[0]
     means = {part.key: np.array([(part.before_ns, part.after_ns)[index]]) for part in compared.parts}
     return Ledger(example.device, example.parts, np.array([sum(means.values())]).reshape(1), means, {})
 

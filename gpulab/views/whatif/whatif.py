@@ -174,7 +174,7 @@ def _method(prediction: Prediction) -> Iterator[Block]:
         rows.append(
             (
                 "History",
-                f"{count(prediction.learned, 'earlier prediction')} of this kind, checked by measurement on this machine",
+                f"{count(prediction.learned, 'earlier prediction')} of this kind, measured on this machine",
             )
         )
     if prediction.scene.base.known and prediction.scene.base.calling < 1:
