@@ -23,7 +23,7 @@ from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import Scale, clean, count, percent, scale, shorten
 
-WHAT = "Kernels"
+SUBJECT = "Kernels"
 SHOWN, MOST_ROWS = 12, 38
 NAME_IN = 2.5
 LONGEST_REST = 2  # times the first bar: a longer one would leave no room for the others
@@ -71,7 +71,7 @@ def kernels(run: Run) -> Chart:
     table = kernel_table(run)
     if not len(table):
         why = "no GPU work was recorded in this run"
-        return nothing_to_draw(run, WHAT, why, "profile on a machine with a GPU, or on gpulab.virtual_gpu")
+        return nothing_to_draw(run, SUBJECT, why, "profile on a machine with a GPU, or on gpulab.virtual_gpu")
     found = _read(table, min(MOST_ROWS, len(table)))
     total_ns, names = int(table["total_ns"].sum()), len(table)
     shown = found[:SHOWN]

@@ -23,7 +23,7 @@ from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import clean, count, metric, number, percent, scale, shorten
 
-WHAT = "Roofline"
+SUBJECT = "Roofline"
 MOST_ROWS, MOST_NAMED = 39, 4
 MOSTLY_TOLD_FRAC = 0.8  # of matrix work: with less of it known nothing is said of the whole step
 # Of each precision: its name, its colour (one of the ledger's), its mark, and the dashes of its roof.
@@ -61,23 +61,23 @@ def roofline(run: Run) -> Chart:
     """
     found, accounts = accounted(run)
     if accounts is None:
-        return without_events(run, WHAT)
+        return without_events(run, SUBJECT)
     kernels = interior(run, found, accounts)
     if kernels is None:
         why = "no GPU kernels were recorded in the steps"
-        return nothing_to_draw(run, WHAT, why, "profile on a machine with a GPU, or on gpulab.virtual_gpu")
+        return nothing_to_draw(run, SUBJECT, why, "profile on a machine with a GPU, or on gpulab.virtual_gpu")
     spec = spec_of(kernels.gpu)
     if spec is None:
         name = clean(kernels.gpu.name if kernels.gpu else run.source.device, 60)
         return nothing_to_draw(
-            run, WHAT, f"the peaks of this GPU ({name}) are not known", "gpulab.hardware.gpus lists some"
+            run, SUBJECT, f"the peaks of this GPU ({name}) are not known", "gpulab.hardware.gpus lists some"
         )
     seen = works(kernels)
     total_ns = float(kernels["dur_ns"][kernels.begun].sum())
     points = _points(seen, spec, total_ns)
     if not points:
         why = "no matrix work with known sizes was recorded" if len(run.shape_rows) else "sizes were not recorded"
-        return nothing_to_draw(run, WHAT, why, "record with shapes, as %%gpuprofile does on a GPU")
+        return nothing_to_draw(run, SUBJECT, why, "record with shapes, as %%gpuprofile does on a GPU")
     used = utilisation(kernels, found.traced_ns or 1, seen)
     return chart(
         _answer(points, used, spec),

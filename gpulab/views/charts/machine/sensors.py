@@ -35,7 +35,7 @@ from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import count, number, percent, quantity, scale, size
 
-WHAT = "Sensors"
+SUBJECT = "Sensors"
 MOST_POINTS = 1200
 HELD_FRAC = 0.2  # of the samples under load: held down so often is the answer
 CLOCK = "sm_clock_mhz"  # its plot has the marks of throttling
@@ -75,7 +75,7 @@ def sensors(run: Run) -> Chart:
         why, fix = "no sensor was read during this run", "record it here with %%gpuprofile: a trace has no sensors"
         if run.source.how == "virtual":
             why, fix = "a virtual GPU has no sensors", "a recording on a machine tells them"
-        return nothing_to_draw(run, WHAT, why, fix)
+        return nothing_to_draw(run, SUBJECT, why, fix)
     seen = clocks(run, steps(run)) if on_gpu else None
     unit = scale(float(run.span_ns))
 

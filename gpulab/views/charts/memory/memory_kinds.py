@@ -19,7 +19,7 @@ from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import percent, size
 
-WHAT = "Memory by category"
+SUBJECT = "Memory by category"
 PARAMETERS, STATE = "parameters and buffers", "optimizer state and else, from before"
 FREE, UNUSED, OTHERS = "free", "kept by PyTorch, not in use", "other processes"
 _PHASES = ("forward", "backward", "the optimizer")
@@ -63,7 +63,7 @@ def memory_kinds(run: Run) -> Chart:
     peak = at_peak(run, found, device)
     if peak is None:
         fix = "record with %%gpuprofile --level deep, or on gpulab.virtual_gpu"
-        return nothing_to_draw(run, WHAT, "memory was not recorded piece by piece in complete steps", fix)
+        return nothing_to_draw(run, SUBJECT, "memory was not recorded piece by piece in complete steps", fix)
     lines = _lines(run, peak, device)
     when = f"in {_PHASES[peak.phase]}" + ("" if found.found_by == LOOPLESS else f" of step {peak.step + 1}")
     first = max(lines, key=lambda line: line[1])
