@@ -40,9 +40,9 @@ class Batches:
 
     @property
     def waited_frac(self) -> float:
-        """Fraction of time that the loop waited, over the batches with a known wait and use."""
-        known = self.done_ns >= 0 if (self.done_ns >= 0).any() else np.ones(len(self), bool)
-        wait_ns, kept_ns = self.wait_ns[known].sum(), np.maximum(self.kept_ns[known], 0).sum()
+        """Fraction of time that the loop waited, over the batches with a has_use wait and use."""
+        has_use = self.done_ns >= 0 if (self.done_ns >= 0).any() else np.ones(len(self), bool)
+        wait_ns, kept_ns = self.wait_ns[has_use].sum(), np.maximum(self.kept_ns[has_use], 0).sum()
         return float(wait_ns / max(1, wait_ns + kept_ns))
 
 
