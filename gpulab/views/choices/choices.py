@@ -14,7 +14,7 @@ def choosable(
 ) -> str:
     """Return HTML that becomes radio buttons; the HTML unchanged if the front end shows no widgets.
 
-    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` is called with the letter.
+    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` receives the letter.
     """
     if not shows_widgets():
         return html

@@ -90,7 +90,7 @@ def _excluded(steps: Steps) -> str:
 
 def _inflation(steps: Steps) -> str:
     if steps.inflation is None:
-        return f"the profiler's overhead was {UNKNOWN}"
+        return f"overhead {UNKNOWN}"
     return f"recorded steps took {duration(steps.traced_ns)}, {ratio(steps.inflation)} the time without the profiler"
 
 

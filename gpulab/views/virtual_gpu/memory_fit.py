@@ -184,48 +184,49 @@ def _savings(remedy: Remedy) -> tuple[str, ...]:
 # How large a batch?
 
 
-def shown_batch(found: MaxBatch) -> MaxBatchView:
+def shown_batch(result: MaxBatch) -> MaxBatchView:
     """Return the view of the largest batch: the batch, other choices, and the results of each size."""
-    sizes_that_fit = [each for each in found.tried if each.verdict != TOO_LARGE]
-    blocks: list[Block] = [_batch_answer(found), watermark(found.tried)]
+    sizes_that_fit = [each for each in result.tried if each.verdict != TOO_LARGE]
+    blocks: list[Block] = [_batch_answer(result), watermark(result.tried)]
     if sizes_that_fit:
         blocks.append(Section("Samples per second by batch size", tuple(_rate_bars(sizes_that_fit))))
-    blocks.append(Section("Batch sizes tried", (_tried_table(found),)))
-    blocks.append(method(found.tried))
-    return MaxBatchView(Sheet(f"gpulab: the largest batch on a virtual {found.spec.name}", tuple(blocks)), found)
+    blocks.append(Section("Batch sizes tried", (_tried_table(result),)))
+    blocks.append(method(result.tried))
+    return MaxBatchView(Sheet(f"gpulab: the largest batch on a virtual {result.spec.name}", tuple(blocks)), result)
 
 
-def _batch_answer(found: MaxBatch) -> Answer:
-    name = found.spec.name
-    if found.batch is None:
-        first = found.tried[0]
+def _batch_answer(result: MaxBatch) -> Answer:
+    name = result.spec.name
+    if result.batch is None:
+        first = result.tried[0]
         memory = f"it needs {size(first.needed_bytes)}, and the GPU has {size(first.usable_bytes)}"
         claim = f"Not even a batch of {first.work} fits on {article(name)}: {memory}."
         return Answer(
             claim=claim, leading=True, closing=f"For details: gpulab.virtual.fits(step, {name!r}, {first.work})."
         )
-    beyond = f"; {found.refused:,} does not fit" if found.refused else "; no larger batch was tried"
-    claim = f"The largest batch on {article(name)} is {found.batch:,}{beyond}."
+    beyond = f"; {result.refused:,} does not fit" if result.refused else "; no larger batch was tried"
+    claim = f"The largest batch on {article(name)} is {result.batch:,}{beyond}."
     evidence = []
-    if found.sample_bytes:
-        per_sample = f"{size(found.sample_bytes)} per sample"
-        evidence.append(f"Peak memory: {size(max(0.0, found.fixed_bytes))}, plus {per_sample}.")
-    if found.roomy and found.roomy < found.batch:
+    if result.sample_bytes:
+        per_sample = f"{size(result.sample_bytes)} per sample"
+        evidence.append(f"Peak memory: {size(max(0.0, result.fixed_bytes))}, plus {per_sample}.")
+    if result.roomy and result.roomy < result.batch:
         evidence.append(
-            f"Up to a batch of {found.roomy:,}, 10 % of the memory stays free for memory that is not counted."
+            f"Up to a batch of {result.roomy:,}, 10 % of the memory stays free for memory that is not counted."
         )
-    evidence += _choices(found)
-    notes, fix = rebuilt(found.tried[-1])
-    largest = next(each for each in found.tried if each.work == found.batch)
+    evidence += _choices(result)
+    notes, fix = rebuilt(result.tried[-1])
+    largest = next(each for each in result.tried if each.work == result.batch)
     return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(largest), *notes), fix=fix)
 
 
-def _choices(found: MaxBatch) -> Iterator[str]:
-    even = [each for each in found.even if each != found.batch]
+def _choices(result: MaxBatch) -> Iterator[str]:
+    even = [each for each in result.even if each != result.batch]
     if even:
-        yield f"Round batch sizes: {' or '.join(f'{each:,}' for each in even)}; matrix products are faster for multiples of 8."
-    knee = found.knee
-    if knee is not None and knee.work < (found.batch or 0):
+        sizes = " or ".join(f"{each:,}" for each in even)
+        yield f"Round batch sizes: {sizes}; matrix products are faster for multiples of 8."
+    knee = result.knee
+    if knee is not None and knee.work < (result.batch or 0):
         rate = f"{number(knee.per_s)} samples/s"
         yield f"A batch of {knee.work:,} already reaches {percent(GAINING_FRAC)} of the highest rate: {rate}."
 
@@ -241,12 +242,12 @@ def _rate_bars(estimates: Sequence[Measured]) -> Iterator[Block]:
         yield Bar(title=name, segments=(Segment(_RATE, "", 1.0),), length=estimate.per_s / highest)
 
 
-def _tried_table(found: MaxBatch) -> Table:
-    unit = scale(max(each.step_ns for each in found.tried))
+def _tried_table(result: MaxBatch) -> Table:
+    unit = scale(max(each.step_ns for each in result.tried))
     rows = [
         Row((f"{each.work:,}", each.verdict, size(each.needed_bytes), percent(each.used_frac),
              unit.number(each.step_ns), number(each.per_s) if each.verdict != TOO_LARGE else ""))
-        for each in found.tried
+        for each in result.tried
     ]  # fmt: skip
     header = ("batch", "", "memory", "of the GPU", f"step, {unit.unit}", "samples/s")
-    return Table(header=header, rows=tuple(rows), left=2, caption=origin_words(found.tried))
+    return Table(header=header, rows=tuple(rows), left=2, caption=origin_words(result.tried))

@@ -168,7 +168,8 @@ def _draw_batches(axes: Axes, batch_times: Batches, time_scale: Scale) -> None:
 def _alt(batch_times: Batches, workers: Sequence[Watched]) -> str:
     wait, use = batch_times.wait_ns, batch_times.kept_ns[batch_times.kept_ns >= 0]
     unit = scale(float(max(wait.max(), use.max(initial=0))))
-    text = f"{_count(batch_times)} over time: median wait {unit(float(np.median(wait)))}, longest {unit(float(wait.max()))}"
+    waits = f"median wait {unit(float(np.median(wait)))}, longest {unit(float(wait.max()))}"
+    text = f"{_count(batch_times)} over time: {waits}"
     if len(use):
         text += f"; median use {unit(float(np.median(use)))}"
     if not workers:

@@ -74,20 +74,20 @@ def kernels(run: Run) -> Chart:
         return nothing_to_draw(run, SUBJECT, why, "record on a machine with a GPU, or with gpulab.virtual_gpu")
     rows = _read(table, min(MAX_ROWS, len(table)))
     total_ns, names = int(table["total_ns"].sum()), len(table)
-    shown = rows[:MAX_BARS]
-    unit = scale(float(max(shown[0].total_ns, 1)))
-    rest_ns = total_ns - sum(each.total_ns for each in shown)
+    largest = rows[:MAX_BARS]
+    unit = scale(float(max(largest[0].total_ns, 1)))
+    rest_ns = total_ns - sum(each.total_ns for each in largest)
 
     def draw(axes: Axes) -> None:
-        _draw(axes, shown, rest_ns, total_ns, names, unit)
+        _draw(axes, largest, rest_ns, total_ns, names, unit)
 
     return chart(
-        _answer(shown, total_ns, names),
+        _answer(largest, total_ns, names),
         draw,
         source=run,
-        alt=_alt(shown, rest_ns, total_ns, names, unit),
+        alt=_alt(largest, rest_ns, total_ns, names, unit),
         table=_table(rows, table, total_ns),
-        height_in=1.75 + 0.25 * (len(shown) + (rest_ns > 0)),
+        height_in=1.75 + 0.25 * (len(largest) + (rest_ns > 0)),
     )
 
 
@@ -119,24 +119,24 @@ def called(name: str) -> str:
     return clean(shorten(f"{_GENERIC[short_name]}: {operation}" if operation else short_name, 90)) or "?"
 
 
-def _draw(axes: Axes, shown: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> None:
-    for row, kernel in enumerate(shown):
+def _draw(axes: Axes, largest: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> None:
+    for row, kernel in enumerate(largest):
         _, key, hatch = FAMILIES[kernel.family]
         axes.barh(row, kernel.total_ns, height=0.74, facecolor=colour(key), edgecolor=PAPER, hatch=hatch, linewidth=0)
         label = f"{unit(kernel.total_ns)}  {percent(kernel.share_frac)}  {count(kernel.count, 'launch')}"
         beside(axes, kernel.total_ns, row, label)
     rest_bar_ns = 0
-    labels = [fitting(called(each.name), NAME_IN, 8.5) for each in shown]
+    labels = [fitting(called(each.name), NAME_IN, 8.5) for each in largest]
     if rest_ns > 0:
-        rest_bar_ns = min(rest_ns, LONGEST_REST * shown[0].total_ns)
-        axes.barh(len(shown), rest_bar_ns, height=0.74, facecolor="none", edgecolor=NEUTRAL, linewidth=1.0)
+        rest_bar_ns = min(rest_ns, LONGEST_REST * largest[0].total_ns)
+        axes.barh(len(largest), rest_bar_ns, height=0.74, facecolor="none", edgecolor=NEUTRAL, linewidth=1.0)
         cut = " (bar cut)" if rest_ns > rest_bar_ns else ""
-        beside(axes, rest_bar_ns, len(shown), f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{cut}")
-        labels.append(f"{names - len(shown):,} others")
-    bar_rows(axes, labels, 1.38 * max(shown[0].total_ns, rest_bar_ns))
+        beside(axes, rest_bar_ns, len(largest), f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{cut}")
+        labels.append(f"{names - len(largest):,} others")
+    bar_rows(axes, labels, 1.38 * max(largest[0].total_ns, rest_bar_ns))
     in_unit(axes.xaxis, unit)
     axes.set_xlabel(f"{unit.unit} in the whole recording")
-    families = [family for family in FAMILIES if any(each.family is family for each in shown)]
+    families = [family for family in FAMILIES if any(each.family is family for each in largest)]
     keys = [
         Patch(facecolor=colour(FAMILIES[each][1]), edgecolor=PAPER, hatch=FAMILIES[each][2], linewidth=0)
         for each in families
@@ -146,29 +146,29 @@ def _draw(axes: Axes, shown: list[_Kernel], rest_ns: int, total_ns: int, names: 
     axes.legend(keys, family_names, ncols=4, **position, columnspacing=1.2, handletextpad=0.5, labelcolor=INK)
 
 
-def _answer(shown: list[_Kernel], total_ns: int, names: int) -> str:
-    first = shown[0]
-    share = sum(each.total_ns for each in shown) / max(1, total_ns)
+def _answer(largest: list[_Kernel], total_ns: int, names: int) -> str:
+    first = largest[0]
+    share = sum(each.total_ns for each in largest) / max(1, total_ns)
     first_share = f"{fitting(called(first.name), 3.2, 11)} takes {percent(first.share_frac)} of kernel time"
-    if names <= len(shown):
+    if names <= len(largest):
         return f"{first_share}, the largest of {count(names, 'kernel')}"
-    return f"{first_share}; the {len(shown)} largest of {count(names, 'kernel')} take {percent(share)}"
+    return f"{first_share}; the {len(largest)} largest of {count(names, 'kernel')} take {percent(share)}"
 
 
-def _families(shown: list[_Kernel], total_ns: int) -> str:
+def _families(largest: list[_Kernel], total_ns: int) -> str:
     ns_by_family: dict[Family, int] = {}
-    for kernel in shown:
+    for kernel in largest:
         ns_by_family[kernel.family] = ns_by_family.get(kernel.family, 0) + kernel.total_ns
     ranked = sorted(ns_by_family.items(), key=lambda pair: -pair[1])
     return ", ".join(f"{FAMILIES[family][0]} {percent(ns / max(1, total_ns))}" for family, ns in ranked)
 
 
-def _alt(shown: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> str:
+def _alt(largest: list[_Kernel], rest_ns: int, total_ns: int, names: int, unit: Scale) -> str:
     kernels = "; ".join(
-        f"{shorten(called(each.name), 50)} {unit(each.total_ns)}, {count(each.count, 'launch')}" for each in shown[:5]
+        f"{shorten(called(each.name), 50)} {unit(each.total_ns)}, {count(each.count, 'launch')}" for each in largest[:5]
     )
-    rest = f" The other {names - len(shown):,} take {percent(rest_ns / max(1, total_ns))}." if rest_ns > 0 else ""
-    families = _families(shown, total_ns)
+    rest = f" The other {names - len(largest):,} take {percent(rest_ns / max(1, total_ns))}." if rest_ns > 0 else ""
+    families = _families(largest, total_ns)
     return f"A bar for each kernel, longest first: {kernels}. By family, of the kernels shown: {families}.{rest}"
 
 

@@ -65,14 +65,14 @@ def memory_kinds(run: Run) -> Chart:
         fix = "record with %%gpuprofile --level deep, or with gpulab.virtual_gpu"
         return nothing_to_draw(run, SUBJECT, "allocations were not recorded in complete steps", fix)
     lines = _lines(run, peak, device)
-    when = f"in {_PHASES[peak.phase]}" + ("" if run_steps.found_by == LOOPLESS else f" of step {peak.step + 1}")
+    phase = f"in {_PHASES[peak.phase]}" + ("" if run_steps.found_by == LOOPLESS else f" of step {peak.step + 1}")
     first = max(lines, key=lambda line: line[1])
     return chart(
-        f"Peak memory {size(peak.total_bytes)}, {when}; largest part: {first[0]} "
+        f"Peak memory {size(peak.total_bytes)}, {phase}; largest part: {first[0]} "
         f"({percent(first[1] / peak.total_bytes)})",
         lambda axes: _draw(axes, lines, peak.total_bytes, WHERE[device == HOST]),
         source=run,
-        alt=f"A bar for each category of the memory allocated {when}: {_shares(lines, peak.total_bytes)}",
+        alt=f"A bar for each category of the memory allocated {phase}: {_shares(lines, peak.total_bytes)}",
         table=_table(lines, peak.total_bytes, "allocated"),
         height_in=1.5 + 0.32 * (len(lines) + 1),
     )

@@ -196,13 +196,13 @@ def _curve(rows: Rows, name: str, key: str, column: str) -> _Curve | None:
 def _time_answer(run: Run, run_steps: Steps, device: int, lines: Sequence[_Curve], capacity: int | None) -> str:
     name, _, at_ns, values = next((line for line in lines if line[0] == "allocated"), lines[0])
     peak = float(values.max())
-    room = (
+    allocator_peak = (
         next((each for each in rooms(run, run_steps) if each.device == device), None)
         if len(run.allocator_rows)
         else None
     )
-    if room is not None and room.allocated_bytes > peak:
-        peak = float(room.allocated_bytes)
+    if allocator_peak is not None and allocator_peak.allocated_bytes > peak:
+        peak = float(allocator_peak.allocated_bytes)
     share = f" of {size(capacity)} ({percent(peak / capacity)})" if capacity and device != HOST else ""
     titles = {"allocated": "Peak allocated memory", "memory of this process": "Peak memory of this process"}
     later = values[at_ns >= (run_steps.start_ns[min(WARM_UP, len(run_steps) - 1)] if len(run_steps) else 0)]

@@ -239,8 +239,8 @@ def _alt(run_steps: Steps, out: _Outliers, middle: int, unit: Scale) -> str:
     longest = int(run_steps.dur_ns.argmax())
     text += (
         f". The longest is step {longest + 1:,}, {unit(int(run_steps.dur_ns[longest]))} "
-        f"({ratio(run_steps.dur_ns[longest] / middle)} the median). Causes: {_reasons(out)}. The excess of these steps over "
-        f"the median is {percent(extra / total, 1)} of all step time"
+        f"({ratio(run_steps.dur_ns[longest] / middle)} the median). Causes: {_reasons(out)}. The excess of these steps "
+        f"over the median is {percent(extra / total, 1)} of all step time"
     )
     return text + (f". During the pauses: {out.pause}" if out.pause else "")
 
