@@ -74,7 +74,7 @@ def test_it_is_reported_as_compare_does_with_what_an_experiment_has_more(slower)
     ):
         assert words in text
         assert words in html
-    assert "Where a step goes" in text
+    assert "Where the step time goes" in text
 
 
 def test_sensors_alone_tell_step_times():

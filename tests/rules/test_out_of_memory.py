@@ -235,7 +235,7 @@ def test_it_is_judged_also_where_nothing_but_sensors_was_recorded():
 def test_the_report_shows_who_holds_the_memory_in_text_and_in_html():
     shown = report(ran_out())
     for form in (repr(shown), shown.page()):
-        assert "Who holds the memory" in form
+        assert "What holds the memory" in form
         assert "kept for backward()" in form
         assert "optimizer state" in form
         assert "accounts" not in form
@@ -243,7 +243,7 @@ def test_the_report_shows_who_holds_the_memory_in_text_and_in_html():
 
 def test_a_run_that_ended_well_shows_no_such_table():
     run = replace(ran_out(), failure=None, outcome="ok")
-    assert "Who holds the memory" not in repr(report(run))
+    assert "What holds the memory" not in repr(report(run))
 
 
 def test_the_gradients_of_the_parts_are_those_of_the_whole_and_fit():

@@ -63,7 +63,7 @@ def page(block):
 
 def test_the_lane_that_decides_is_full_and_each_colour_has_its_share(loading):
     shown = picture(path_block(loading.timed))
-    assert shown.lane_names == ("decides", "host", "GPU")
+    assert shown.lane_names == ("critical path", "host", "GPU")
     path = critical_path(loading.timed)
     inked = {key: areas(shown.svg, key)[-1] for key in ("loader", "matmul")}
     # Drawn from the ground to their own top, the lowest is as it is; together they fill the lane.
@@ -94,7 +94,7 @@ def test_the_words_say_what_the_picture_shows(loading):
     parts = [float(row.cells[1]) for row in shown.table.rows if row.kind == "plain"]
     assert float(whole.cells[1]) == pytest.approx(path.step_ns / 1e6, abs=0.001)
     assert sum(parts) == pytest.approx(float(whole.cells[1]), abs=0.003)
-    assert any("tenth less" in block.text for block in section.blocks if isinstance(block, Line))
+    assert any("10 % less" in block.text for block in section.blocks if isinstance(block, Line))
 
 
 def test_what_would_shorten_it_stands_in_a_table(loading):
@@ -107,7 +107,7 @@ def test_what_would_shorten_it_stands_in_a_table(loading):
 
 def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
     shown = picture(path_block(on_a_cpu().timed))
-    assert shown.lane_names == ("decides", "CPU")
+    assert shown.lane_names == ("critical path", "CPU")
     assert {key for key, _ in shown.legend} == {"compute", "loader"}
 
 
@@ -117,7 +117,7 @@ def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
 def test_a_step_stands_above_the_predicted_one_on_one_scale(loading):
     found = told(loading, "free_input")
     shown = before_after(found)
-    assert shown.lane_names == ("now: host", "now: GPU", "then: host", "then: GPU")
+    assert shown.lane_names == ("now: host", "now: GPU", "predicted: host", "predicted: GPU")
     ends = [float(at) for at in re.findall(r"M([\d.]+) (?:0|60)h2V(?:60|120)h-2z", shown.svg)]
     assert ends[0] == WIDTH - 2
     assert ends[1] / WIDTH == pytest.approx(found.likely_ns / found.step_ns, abs=0.03)
@@ -161,7 +161,7 @@ def test_a_step_that_takes_no_time_is_drawn_as_nothing(loading):
 
 def test_on_a_cpu_one_lane_a_step_is_enough():
     shown = before_after(told(on_a_cpu(), "free_input"))
-    assert shown.lane_names == ("now: CPU", "then: CPU")
+    assert shown.lane_names == ("now: CPU", "predicted: CPU")
 
 
 # Both, on any page.
@@ -196,7 +196,7 @@ def test_every_picture_has_words_for_who_cannot_see_it(loading):
         shown = page(block)
         (alt,) = shown.all("alt")
         assert len(alt.split()) > 10
-        assert "The same in words" in shown.text
+        assert "As text and table" in shown.text
 
 
 def test_every_kind_on_a_path_has_a_colour_and_a_name():

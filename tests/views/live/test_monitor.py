@@ -91,7 +91,7 @@ def test_a_monitor_records_steps_and_sensors_across_blocks_and_gives_a_run(watch
     assert len(run.host_rows) >= 1
     assert len(run.loaders) >= 1
     report = repr(gpulab.report(run))
-    assert "What the sensors said" in report
+    assert "Sensor readings" in report
     assert "found by DataLoader" in report
 
 
@@ -99,7 +99,7 @@ def test_without_any_step_the_report_says_what_the_sensors_said(watched):
     running = watched("idle", every=0.1)
     until(lambda: running.glance.elapsed_s > 0.3)
     report = repr(gpulab.report(running.stop()))
-    assert "What the sensors said" in report
+    assert "Sensor readings" in report
     assert "CPU, all cores" in report
 
 

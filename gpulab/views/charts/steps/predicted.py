@@ -186,7 +186,7 @@ def _draw_past(axes: Axes, past: Sequence[MeasuredPrediction]) -> None:
     axes.set_yticks(range(len(past)), [clean(each.kind, 16) for each in past], fontsize=SMALL_PT)
     axes.set_ylim(len(past) - 0.4, -0.6)
     axes.grid(False, axis="y")
-    axes.set_xlabel("measured / predicted, earlier predictions")
+    axes.set_xlabel("measured / predicted, earlier")
 
 
 def _alt(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
