@@ -236,7 +236,7 @@ def test_the_report_shows_who_holds_the_memory_in_text_and_in_html():
     shown = report(ran_out())
     for form in (repr(shown), shown.page()):
         assert "What holds the memory" in form
-        assert "kept for backward()" in form
+        assert "saved for backward()" in form
         assert "optimizer state" in form
         assert "accounts" not in form
 

@@ -172,5 +172,5 @@ def test_every_finding_has_a_picture_of_its_own_in_every_form(tmp_path):
     description = "covers 40 ms of the 100 ms shown"
     assert " ".join(repr(told).split()).count(description) == 10
     assert told.save(tmp_path / "r.md").read_text(encoding="utf-8").count(description) == 10
-    assert Page(told._repr_html_()).text.count(words) == 10
+    assert Page(told._repr_html_()).text.count(description) == 10
     assert len(told._repr_html_()) < 120_000

@@ -157,7 +157,7 @@ def _method(prediction: Prediction) -> Iterator[Block]:
     rows = [
         ("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change"),
         (
-            "With typical delays",
+            "Typical delays",
             f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work",
         ),
         (

@@ -133,7 +133,7 @@ def _draw(axes: Axes, largest: list[_Kernel], rest_ns: int, total_ns: int, names
         cut = " (bar cut)" if rest_ns > rest_bar_ns else ""
         beside(axes, rest_bar_ns, len(largest), f"{unit(rest_ns)}  {percent(rest_ns / total_ns)}{cut}")
         labels.append(f"{names - len(largest):,} others")
-    bar_rows(axes, labels, 1.48 * max(largest[0].total_ns, rest_bar_ns))
+    bar_rows(axes, labels, 1.62 * max(largest[0].total_ns, rest_bar_ns))
     in_unit(axes.xaxis, unit)
     axes.set_xlabel(f"{unit.unit} in the whole recording")
     families = [family for family in FAMILIES if any(each.family is family for each in largest)]
