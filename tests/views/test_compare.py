@@ -52,7 +52,7 @@ def test_the_answer_comes_first_with_both_step_times(mended):
     assert any(re.match(r"Ratio .*1\.59x, 95 % interval 1\.5\d-1\.6\dx", line) for line in lines)
 
 
-def test_predicted_stands_beside_measured(mended):
+def test_predicted_and_measured_step_times_are_both_shown(mended):
     text = repr(mended)
     assert re.search(r"^Predicted 100 -> [\d.]+(-[\d.]+)? ms", text, re.MULTILINE)
     assert re.search(r"^Measured 100 -> 63 ms \(1\.59x\): inside the predicted range", text, re.MULTILINE)
@@ -64,7 +64,7 @@ def test_a_missed_prediction_says_so_and_why():
     assert "matrix kernels grew by 30 ms" in text
 
 
-def test_no_difference_is_called_none():
+def test_equal_runs_show_no_difference():
     same = run(40, "before")
     text = repr(comparison(compare(same, dataclasses.replace(same, name="again"))))
     assert re.match(r"No difference .*before.* 100 ms .*again 100 ms", text)
@@ -101,12 +101,12 @@ def test_text_and_html_of_a_comparison_hold_the_same_numbers(mended):
     assert page.css - DECORATION <= SURVIVING_CSS
 
 
-def test_that_a_run_was_recorded_only_once_is_said_with_what_is_allowed_for_it(mended):
+def test_a_single_recording_states_the_allowance_between_runs(mended):
     assert mended.compared.between_frac == 0.01
     assert re.search(r"recorded once: .* 1\.0 %", repr(mended))
 
 
-def test_repeated_runs_are_told_as_such():
+def test_repeated_runs_are_listed():
     before = [run(40, f"before {number}") for number in (1, 2)]
     text = repr(comparison(compare(before, [run(3, f"after {number}", workers=4) for number in (1, 2)])))
     assert re.match(r"1\.59x .*before.* 100 ms .*after 63 ms", text)
@@ -129,7 +129,7 @@ def test_kernels_that_changed_are_listed_and_sum_up():
     assert re.search(r"all kernels +1 +1 +60\.00 +90\.00 +\+30\.00", text)
 
 
-def test_the_same_kernels_are_said_to_be_the_same(mended):
+def test_unchanged_kernels_are_counted_as_the_same(mended):
     assert "Kernels: 0 added, 0 removed, 0 changed, 1 same" in repr(mended)
     assert "ampere_sgemm" not in repr(mended)
 
@@ -138,11 +138,11 @@ def test_sizes_are_told_as_such_and_scalars_left_out():
     shapes = [[32, 512], [512, 64], [], []]
 
     def step(at):
-        told = {"shapes": shapes, "dtypes": ["float"]}
-        return launched("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **told)
+        recorded = {"shapes": shapes, "dtypes": ["float"]}
+        return launched("gemm", at + 1, 50, number=round(at) + 1, op="aten::mm", **recorded)
 
-    seen = compare(on_gpu(stepped(step), name="sized"), run(40, "other"))
-    assert "gemm 32x512 512x64  removed" in repr(comparison(seen))
+    compared = compare(on_gpu(stepped(step), name="sized"), run(40, "other"))
+    assert "gemm 32x512 512x64  removed" in repr(comparison(compared))
 
 
 def measured(name, joule_per_s, rss):
@@ -151,14 +151,14 @@ def measured(name, joule_per_s, rss):
     return dataclasses.replace(run(40, name), host_rows=rows(HOST_SAMPLES, samples), gpu_rows=gpu)
 
 
-def test_memory_and_energy_stand_beside_one_another_where_measured():
+def test_memory_and_energy_of_both_runs_are_shown_if_measured():
     text = repr(comparison(compare(measured("before", 200, 2**30), measured("after", 100, 2**31))))
     assert re.search(r"process memory +1 GiB +2 GiB +\+100\.0 %", text)
     assert re.search(r"energy per step +20 J +10 J +-50\.0 %", text)
     assert "GPU memory allocated" not in text
 
 
-def test_what_only_one_side_measured_is_not_zero_on_the_other():
+def test_a_value_measured_in_one_run_only_is_not_zero_in_the_other():
     text = repr(comparison(compare(measured("before", 200, 2**30), run(40, "after"))))
     assert re.search(r"energy per step +20 J +not measured$", text, re.MULTILINE)
 
@@ -182,7 +182,7 @@ def story():
     )
 
 
-def test_a_story_begins_with_what_all_changes_gave(story):
+def test_a_story_starts_with_the_total_change(story):
     lines = repr(story).splitlines()
     assert re.match(r"3\.57x .*3 changes.*plain.* 100 ms .*again 28 ms", lines[0])
     assert re.match(r"workers: 37 ms .*less than plain \(1\.59x, ", lines[1])
@@ -236,7 +236,7 @@ MACHINE = Machine(
 )
 
 
-def test_a_machine_is_told_in_facts_and_gaps():
+def test_info_lists_facts_and_gaps():
     text = repr(info(MACHINE))
     assert re.match("1 GPU .*1 .*unavailable", text)
     assert re.search("cores: 112, 16 ", text)
@@ -245,7 +245,7 @@ def test_a_machine_is_told_in_facts_and_gaps():
     assert all(part in text for part in ("temperature", "not supported in a MIG slice", "ask for the whole GPU"))
 
 
-def test_what_a_machine_does_not_tell_is_not_zero():
+def test_unknown_facts_of_a_machine_are_not_zero():
     text = repr(info(Machine()))
     assert text.startswith("No GPU")
     assert "memory: not measured" in text
@@ -254,7 +254,7 @@ def test_what_a_machine_does_not_tell_is_not_zero():
     assert "MIG: unknown" in repr(info(MACHINE))
 
 
-def test_what_can_be_measured_is_told_by_what_is_there():
+def test_available_measurements_depend_on_gpu_and_torch():
     text = repr(info(Machine()))
     assert "cell: CPU" in text
     assert "training loop:" not in text

@@ -56,28 +56,28 @@ def steps_of(count, step_ns):
 
 
 def test_what_is_shaded_is_the_share_of_the_window_that_is_evidence():
-    drawn = evidence(found().first, found())
-    (shade,) = re.findall(r'fill-opacity=".22" transform="scale\((\d+) 1\)" d="([^"]+)"', drawn.svg)
+    timeline = evidence(found().first, found())
+    (shade,) = re.findall(r'fill-opacity=".22" transform="scale\((\d+) 1\)" d="([^"]+)"', timeline.svg)
     bars = [tuple(map(int, bar)) for bar in re.findall(r"M(\d+) 0H(\d+)", shade[1])]
     assert int(shade[0]) * sum(end - start for start, end in bars) / WIDTH == pytest.approx(0.4, abs=0.01)
-    assert f'fill="{colour("evidence")}"' in drawn.svg
+    assert f'fill="{colour("evidence")}"' in timeline.svg
 
 
 def test_the_words_say_how_long_where_and_what_host_and_gpu_did_meanwhile():
-    drawn = evidence(found().first, found())
-    assert drawn.lane_names == ("evidence", "host", "GPU")
+    timeline = evidence(found().first, found())
+    assert timeline.lane_names == ("evidence", "host", "GPU")
     assert re.fullmatch(
         r"The evidence covers 40 ms of the 100 ms shown in step [2-5], in one interval\. "
         r"Meanwhile: host waiting for data 100 %; GPU idle 100 %\.",
-        drawn.alt,
+        timeline.alt,
     )
 
 
 def test_what_host_and_gpu_did_is_counted_in_the_shaded_time_only():
     # From 30 to 60 ms of a step: the host waits 10 ms, dispatches 20 less 1 for a launch; the GPU idles 12.
-    drawn = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
-    assert "host operator dispatch 63 %, waiting for data 33 %" in drawn.alt
-    assert "GPU matrix kernels 60 %, idle 40 %" in drawn.alt
+    timeline = shown(found(), *((at + 30, at + 60) for at in range(0, 600, 100)))
+    assert "host operator dispatch 63 %, waiting for data 33 %" in timeline.alt
+    assert "GPU matrix kernels 60 %, idle 40 %" in timeline.alt
 
 
 def test_many_short_spans_are_shown_from_near_so_that_each_can_be_seen():
@@ -145,9 +145,9 @@ def test_a_picture_has_a_few_kilobytes_however_much_goes_on_in_it():
     diagnosis = found()
     busy = diagnose(run_of(stepped(noise)))
     finding = dataclasses.replace(diagnosis.first, shown_by=union(*(np.array([[0, 600]]).T * MS)))
-    drawn = evidence(finding, busy)
-    assert len(base64.b64encode(drawn.svg.encode())) <= MOST_BYTES
-    assert re.search(r"scale\((8|16|32) ", drawn.svg)
+    timeline = evidence(finding, busy)
+    assert len(base64.b64encode(timeline.svg.encode())) <= MOST_BYTES
+    assert re.search(r"scale\((8|16|32) ", timeline.svg)
 
 
 # In the report.

@@ -91,7 +91,7 @@ def test_markdown_holds_the_same_numbers(any_report, tmp_path):
     assert numbers(repr(any_report)) <= numbers(text)
 
 
-def test_the_headline_has_the_form_that_was_designed():
+def test_the_headline_has_claim_fix_gain_and_confidence():
     lines = repr(report(a_run())).splitlines()
     assert re.fullmatch(
         r"GPU idle 40 ?% of each step: the main process builds the batches \(num_workers=0\)\.", lines[0]
@@ -122,7 +122,7 @@ def test_the_table_of_the_ledger_sums_and_shows_every_part_that_took_time():
     assert float(rows["GPU busy"]) + float(rows["GPU idle"]) == pytest.approx(float(rows["step"]), abs=0.1)
 
 
-def test_on_a_cpu_the_words_speak_of_computing_and_not_of_a_gpu():
+def test_the_report_of_a_cpu_run_does_not_mention_a_gpu():
     text = repr(report(a_run(on_cpu)))
     before_details = text.split("Rules that were not judged")[0]
     assert "GPU" not in before_details.replace("Made GPU", "")
@@ -143,7 +143,7 @@ def test_sensors_that_did_not_answer_are_not_zeros():
     assert not re.search(r"GPU temperature +0", text)
 
 
-def test_an_unmeasured_inflation_is_said_in_words():
+def test_unknown_profiler_overhead_reads_not_measured():
     text = repr(report(a_run()))
     assert "profiler: overhead not measured" in text
     assert "without the profiler: not measured" in text
@@ -246,7 +246,7 @@ def test_text_takes_the_colour_of_the_page(any_report):
     assert not any(re.search(r"(^|;)\s*color:", style) for style in styles)
 
 
-def test_every_picture_has_words_for_who_cannot_see_it():
+def test_every_picture_has_an_alt_text():
     page = Page(report(a_run())._repr_html_())
     first, large, *others = page.all("alt")
     assert all(alt.startswith("Lanes: evidence, host, GPU") for alt in (first, *others))
@@ -396,11 +396,11 @@ def test_a_place_that_cannot_be_written_leaves_nothing_and_says_what_to_do(any_r
         (lambda number: {"thermal_held_s": 1.0 + number / 100}, "throttled by: heat for 230 ms."),
     ],
 )
-def test_what_held_the_clocks_back_is_told_by_reasons_and_by_counted_time(told, said):
+def test_throttling_is_reported_from_samples_and_counters(told, said):
     run = dataclasses.replace(a_run(), gpu_rows=gpu_series(told), machine=Machine(gpus=(Gpu(index=0, name="H100"),)))
     assert said in " ".join(str(report(run)).split())
 
 
-def test_clocks_of_which_nothing_was_told_are_not_said_to_be_free():
+def test_unknown_throttling_is_not_reported_as_none():
     run = dataclasses.replace(a_run(), gpu_rows=gpu_series(lambda number: {"util_frac": 0.5}))
     assert "throttled" not in str(report(run)).split("Rules that were not judged")[0]

@@ -186,16 +186,16 @@ def test_the_flame_takes_idle_time_apart_as_a_walk_through_every_instant_does(da
         around = [(b - a, name) for a, b, name in ops if a <= at < b]
         name = min(around)[1] if around else None
         expected[name] = expected.get(name, 0) + MS
-    told: dict[str | None, int] = {}
+    figures: dict[str | None, int] = {}
     for each in blamed(run, accounts):
         assert sum(held.ns for held in each.held) == each.ns == accounts.of(each.part.key).sum()
         for held in each.held:
             if held.others:
                 expected = {None: sum(expected.values())}  # small ones are told together: then only the sum is
-            told[held.name] = told.get(held.name, 0) + held.ns
-    assert sum(told.values()) == sum(expected.values())
+            figures[held.name] = figures.get(held.name, 0) + held.ns
+    assert sum(figures.values()) == sum(expected.values())
     if not any(held.others for each in blamed(run, accounts) for held in each.held):
-        assert told == expected
+        assert figures == expected
 
 
 def synchronising():
@@ -214,9 +214,9 @@ def synchronising():
 def test_the_flame_names_part_operator_and_line_with_the_ledger_s_own_figures():
     made = idle_flame(synchronising())
     assert re.match(r"GPU idle 60 % of 4 .*after synchronisation: 40\.0 of 60\.0 ms", made.answer)
-    told = {name: (line, ms) for name, line, ms, _ in cells(made)}
-    assert told["after synchronisation"] == ("", "160.0")
-    assert told["idle"] == ("", "240.0")
+    figures = {name: (line, ms) for name, line, ms, _ in cells(made)}
+    assert figures["after synchronisation"] == ("", "160.0")
+    assert figures["idle"] == ("", "240.0")
     assert cells(made)[1][:3] == ("aten::_local_scalar_dense", "train.py(7): step, 100 % of it", "160.0")
     words = [each.words for each in drawn_texts(made)]
     assert {"idle", "part", "operator", "line"} <= set(words)
@@ -298,14 +298,14 @@ def test_the_rate_of_copies_is_that_of_the_table_of_copies(recorded):
     run = read(recorded("a100_ddp_8ranks_rank.json.gz"))
     made = copy_rates(run)
     table = copy_table(run).where(copy_table(run)["rate_bytes_per_s"] > 0)
-    told = {name: each for name, *_, each, _ in cells(made)}
+    figures = {name: each for name, *_, each, _ in cells(made)}
     for direction, memory, per_s in zip(
         table.words("direction").to_list(), table.words("host_memory").to_list(), table["rate_bytes_per_s"], strict=True
     ):
         if direction == "fill":
             continue
         name = {"HtoD": "host to GPU", "DtoH": "GPU to host", "DtoD": "within the GPU"}[direction]
-        number, unit = told[f"{name}, {memory}" if memory else name].split()
+        number, unit = figures[f"{name}, {memory}" if memory else name].split()
         assert float(number.replace(",", "")) * {"GB/s": 1e9, "MB/s": 1e6}[unit] == pytest.approx(per_s, rel=0.01)
 
 
@@ -369,8 +369,8 @@ def test_direction_and_memory_are_told_by_marker_and_fill_not_by_colour_alone():
 def test_the_load_of_workers_is_the_analysis_own_figure():
     run = from_workers(cpu_ms=150.0, blocked=0.3)
     found = steps(run)
-    told = crew(run, found, ledger(run, found))
-    assert mean_load(list(watched(run))) == pytest.approx(told.busy_frac)
+    figures = crew(run, found, ledger(run, found))
+    assert mean_load(list(watched(run))) == pytest.approx(figures.busy_frac)
     made = loader_workers(run)
     check(made)
     assert made.answer == "2 workers compute 75 % of the time, and the loop waits for data 40 % of the time"
@@ -378,11 +378,11 @@ def test_the_load_of_workers_is_the_analysis_own_figure():
 
 
 def test_waits_and_uses_of_batches_are_those_of_the_marks():
-    told = batches(from_workers(wait_ms=40.0))
-    assert len(told) == 10
-    assert set(told.wait_ns.tolist()) == {40 * MS}
-    assert told.kept_ns.tolist() == [60 * MS] * 9 + [-1]
-    assert told.waited_frac == pytest.approx(0.4)
+    figures = batches(from_workers(wait_ms=40.0))
+    assert len(figures) == 10
+    assert set(figures.wait_ns.tolist()) == {40 * MS}
+    assert figures.kept_ns.tolist() == [60 * MS] * 9 + [-1]
+    assert figures.waited_frac == pytest.approx(0.4)
 
 
 def test_without_marks_the_calls_in_the_trace_tell_the_same():
@@ -438,8 +438,8 @@ def test_the_comparison_of_gpus_shows_the_figures_of_compare_gpus(gpu):
     assert f"{first.measured.per_s:,.0f}" in made.answer
     assert "cheapest" in made.answer
     bars = sorted(patch.get_width() for patch in made.axes[0].patches)
-    told = [each.measured.per_s_range for each in view.compared.candidates]
-    assert bars == pytest.approx(sorted([low for low, _ in told] + [high - low for low, high in told]))
+    figures = [each.measured.per_s_range for each in view.compared.candidates]
+    assert bars == pytest.approx(sorted([low for low, _ in figures] + [high - low for low, high in figures]))
     assert "virtual T4, estimated" in made.source
 
 
@@ -527,9 +527,9 @@ def test_predicted_and_measured_are_those_of_the_comparison(recorded):
     assert f"Predicted {gain.best_ns / 1e6:.0f}-{gain.worst_ns / 1e6:.0f} ms" in made.answer
     assert f"measured {compared.measured_ns / 1e6:.0f} ms: inside the range" in made.answer
     assert compared.inside
-    told = {name.split(":")[0]: figure for name, figure, _ in cells(made)}
-    assert told["before"] == f"{gain.step_ns / 1e6:.0f}"
-    assert told["bound"] == f"{gain.floor_ns / 1e6:.0f}"
+    figures = {name.split(":")[0]: figure for name, figure, _ in cells(made)}
+    assert figures["before"] == f"{gain.step_ns / 1e6:.0f}"
+    assert figures["bound"] == f"{gain.floor_ns / 1e6:.0f}"
     assert gain.basis in made.alt
     bars = [(bar.get_x(), bar.get_width()) for bar in made.axes[0].patches]
     best, worst = gain.best_ns / 1e6, gain.worst_ns / 1e6
