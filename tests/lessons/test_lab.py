@@ -75,7 +75,7 @@ def test_the_device_card_says_what_the_notebook_runs_on(lab):
     told = repr(lab)
     assert "99 Made: is it?" in told
     assert "Some CPU" in told
-    assert "2 may be used" in told
+    assert "2 usable" in told
     assert "virtual H100" in told
     assert "tell one from the other" in lab._repr_mimebundle_()["text/html"]
     assert "all of it live" in repr(laboratory.Lab(LESSON, Machine(), "full", "cuda"))
