@@ -184,7 +184,7 @@ def _gpu_answer(run: Run, rows: Rows, throttling: Clocks | None) -> str:
                 return f"{throttled}: {number(throttling.clock_mhz)}{normal} MHz"
         if throttling.brake_frac and throttling.brake_frac >= THROTTLED_FRAC:
             brake_share = f"{percent(throttling.brake_frac)} of the samples under load"
-            return f"Clocks are reduced by a hardware slowdown in {brake_share}: {quantity(throttling.clock_mhz, 'MHz')}"
+            return f"Hardware slowdown of the clocks in {brake_share}: {quantity(throttling.clock_mhz, 'MHz')}"
     loop_rows = of_the_loop(run, steps(run), sensed_device(run))
     samples = loop_rows if len(loop_rows) else rows
     facts = []
