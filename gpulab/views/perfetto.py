@@ -1,4 +1,4 @@
-"""A run as a trace for Perfetto: its events, and beside them what gpulab saw: steps, ledger, findings, sensors."""
+"""Export a run as a trace for Perfetto: its events, and tracks for steps, ledger, findings and sensors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpulab.views.report.headline import answer_words
 from gpulab.views.sheet.view import written
 from gpulab.wording import clean
 
-MOST_SPANS = 20_000  # of one finding: the longest; beyond that a viewer shows a smear
+MAX_SPANS = 20_000  # the longest of each finding; a viewer cannot separate more
 
 
-def to_perfetto(what: Run | Diagnosis, path: str | Path) -> Path:
-    """Write a run as `.json` or `.json.gz` for ui.perfetto.dev or chrome://tracing; gives the path.
+def to_perfetto(subject: Run | Diagnosis, path: str | Path) -> Path:
+    """Write a run as `.json` or `.json.gz` for ui.perfetto.dev or chrome://tracing, and return the path.
 
-    Beside the events stand the steps, the ledger's parts, each finding at its evidence, and the sensors as curves.
+    The trace has tracks for steps, ledger parts and the evidence of each finding, and counters for the sensors.
     `gpulab.load` reads the events back.
     """
     path = Path(path)
-    diagnosis = what if isinstance(what, Diagnosis) else diagnose(what)
+    diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
     content = pieces(diagnosis.run, tuple(_tracks(diagnosis)), _counters(diagnosis.run))
     return written(path, packed(content) if path.suffix == ".gz" else content)
 
@@ -42,7 +42,7 @@ def _tracks(diagnosis: Diagnosis) -> Iterator[Track]:
     if diagnosis.ledger is not None:
         yield _ledger(diagnosis)
     for number, finding in enumerate(diagnosis.findings, start=1):
-        spans = longest(finding.shown_by, MOST_SPANS)
+        spans = longest(finding.shown_by, MAX_SPANS)
         if len(spans.start_ns):
             claim = clean(finding.claim, 200)
             name = f"gpulab: finding {number}, {clean(finding.rule, 60)}"
@@ -50,18 +50,18 @@ def _tracks(diagnosis: Diagnosis) -> Iterator[Track]:
 
 
 def _ledger(diagnosis: Diagnosis) -> Track:
-    """Every instant of the interior steps, by what it went to."""
+    """Return every instant of the interior steps, labelled with its part of the ledger."""
     ledger = diagnosis.ledger
-    assert ledger is not None, "asked for only where there is one"
-    some = [(part.label, ledger.spans[part.key]) for part in ledger.parts]
-    which = np.repeat(np.arange(len(some)), [len(spans.start_ns) for _, spans in some])
-    start = np.concatenate([spans.start_ns for _, spans in some])
-    end = np.concatenate([spans.end_ns for _, spans in some])
+    assert ledger is not None, "called only if there is a ledger"
+    parts = [(part.label, ledger.spans[part.key]) for part in ledger.parts]
+    part_index = np.repeat(np.arange(len(parts)), [len(spans.start_ns) for _, spans in parts])
+    start = np.concatenate([spans.start_ns for _, spans in parts])
+    end = np.concatenate([spans.end_ns for _, spans in parts])
     order = np.argsort(start, kind="stable")
-    labels = [label for label, _ in some]
-    about = f"where the time of a step goes, in the words of gpulab's report; {ledger.device} time"
+    labels = [label for label, _ in parts]
+    about = f"where the step time goes, with the labels of gpulab's report; {ledger.device} time"
     return Track(
-        "gpulab: ledger", start[order], (end - start)[order], [labels[n] for n in which[order].tolist()], about
+        "gpulab: ledger", start[order], (end - start)[order], [labels[n] for n in part_index[order].tolist()], about
     )
 
 
@@ -77,15 +77,15 @@ def _counters(run: Run) -> Iterator[Counter]:
     memory = run.memory_rows
     for device in np.unique(memory["device"]).tolist():
         rows = memory.where(memory["device"] == device)
-        where = f"GPU {device}" if device >= 0 else "host"
+        owner = f"GPU {device}" if device >= 0 else "host"
         for column, name in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")):
             values = np.where(rows[column] >= 0, rows[column] / 2**20, np.nan)
-            yield Counter(f"{where} memory {name} by PyTorch, MiB", rows["at_ns"], values)
+            yield Counter(f"{owner} memory {name} by PyTorch, MiB", rows["at_ns"], values)
 
 
 def _sensors(samples: Rows, prefix: str = "") -> Iterator[Counter]:
-    """Each sensor that any view shows."""
+    """Yield a counter for each sensor that a view shows."""
     for column in samples.table.displayed(Display.EVERYWHERE):
-        at, values = sensor_columns.readings(samples, column)
+        at_ns, values = sensor_columns.readings(samples, column)
         label = sensor_columns.axis_label(column, column.unit.symbol)
-        yield Counter(prefix + label, at, values * column.unit.scale)
+        yield Counter(prefix + label, at_ns, values * column.unit.scale)

@@ -1,6 +1,6 @@
-"""Readings of sensors as views show them: values, format, axis and limit, all from the column.
+"""Sensor readings for views: values, format, axis and limit, all taken from the column definition.
 
-Every view of sensors iterates over `Table.displayed(...)` and uses these; none of them names a column to show it.
+Every view of sensors iterates over `Table.displayed(...)` and uses these functions; no view names a column.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _BYTE_UNITS = ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"))
 
 
 def readings(rows: Rows, column: Column) -> tuple[Ints, Floats]:
-    """Times and values that a view shows: those of a level as they are, of a counter its growth per second.
+    """Return times and values of a sensor: a level unchanged, a counter as its rate per second.
 
-    The growth stands at the later of two samples. It is NaN where either is missing, and where the counter fell: then
-    it was reset.
+    A rate has the time of the later of two samples. It is NaN if either sample is missing, or if the counter was reset
+    (its value fell).
     """
-    at, values = rows["at_ns"], np.asarray(rows[column.name], np.float64)
+    at_ns, values = rows["at_ns"], np.asarray(rows[column.name], np.float64)
     if column.value_kind is not ValueKind.COUNTER:
-        return at, values
-    if len(at) < 2:
-        return at[:0], values[:0]
-    order = np.argsort(at, kind="stable")
-    at, values = at[order], values[order]
-    growth, passed_s = np.diff(values), np.diff(at) / 1e9
-    valid = (growth >= 0) & (passed_s > 0)
+        return at_ns, values
+    if len(at_ns) < 2:
+        return at_ns[:0], values[:0]
+    order = np.argsort(at_ns, kind="stable")
+    at_ns, values = at_ns[order], values[order]
+    growth, elapsed_s = np.diff(values), np.diff(at_ns) / 1e9
+    valid = (growth >= 0) & (elapsed_s > 0)
     rates = np.full(len(growth), np.nan)
-    rates[valid] = growth[valid] / passed_s[valid]
-    return at[1:], rates
+    rates[valid] = growth[valid] / elapsed_s[valid]
+    return at_ns[1:], rates
 
 
 def formatter(column: Column) -> Format:
-    """How one value that `readings` gives is written, with its unit."""
+    """Return the function that formats a value of `readings` with its unit."""
     unit = column.unit
     match unit.format:
         case "percent":
             return percent
         case "bytes":
-            return lambda value: _known(value, size(value) + _per_second(column))
+            return lambda value: _or_unknown(value, size(value) + _per_second(column))
         case "duration":
             ns = unit.scale * _NS_PER[unit.symbol]
             return lambda value: duration(None if value is None else value * ns)
         case "count":
-            return lambda value: _known(value, number(value) + _per_second(column))
+            return lambda value: _or_unknown(value, number(value) + _per_second(column))
     return lambda value: quantity(value, unit.symbol)
 
 
-def _known(value: float | None, text: str) -> str:
+def _or_unknown(value: float | None, text: str) -> str:
     return UNKNOWN if value is None or math.isnan(value) else text
 
 
@@ -68,7 +68,7 @@ def _per_second(column: Column) -> str:
 
 
 def axis_unit(column: Column, highest: float) -> tuple[float, str]:
-    """The size of one unit of an axis, in the stored unit, and its symbol; of bytes, the unit that fits `highest`."""
+    """Return the size of one axis unit, in the stored unit, and its symbol; for bytes, the unit that fits `highest`."""
     if column.unit.format != "bytes":
         return 1.0 / column.unit.scale, column.unit.symbol
     size, symbol = next((unit for unit in _BYTE_UNITS if highest >= unit[0]), (1.0, "B"))
@@ -76,12 +76,12 @@ def axis_unit(column: Column, highest: float) -> tuple[float, str]:
 
 
 def axis_label(column: Column, symbol: str) -> str:
-    """The title of an axis: "power, W"."""
+    """Return the title of an axis: "power, W"."""
     return f"{column.label}, {symbol}" if symbol else column.label
 
 
 def limit(column: Column, owner: Gpu | Machine | None) -> float | None:
-    """What bounds this column on its GPU or its machine; None if nothing does, or it is not known."""
+    """Return the limit of this column on its GPU or machine; None if there is none, or if it is unknown."""
     if column.limit is None or owner is None:
         return None
     value = getattr(owner, column.limit.field)
@@ -89,5 +89,5 @@ def limit(column: Column, owner: Gpu | Machine | None) -> float | None:
 
 
 def labels(table: Table) -> tuple[str, ...]:
-    """What the sensors of a table read, for people."""
+    """Return the labels of the sensors in a table."""
     return tuple(column.label for column in table.columns if column.label)

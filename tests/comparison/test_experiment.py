@@ -74,7 +74,7 @@ def test_the_report_is_a_comparison_with_experiment_details(slower):
     ):
         assert phrase in text
         assert phrase in html
-    assert "Where a step goes" in text
+    assert "Where the step time goes" in text
 
 
 def test_sensors_alone_give_step_times():

@@ -182,7 +182,7 @@ def test_a_new_rule_answers_has_a_page_and_is_completed(used):
 
 
 def test_a_new_rewrite_is_priced_ranked_has_a_page_and_is_completed(used):
-    assert "With made_rewrite a step takes" in used["rewrite"]
+    assert "With made_rewrite" in used["rewrite"]
     assert "made_rewrite" in used["ranking"]
     assert "Kernels in half the time." in used["rewrite page"]
     assert "kernels in half the time" in used["contents"]

@@ -238,15 +238,15 @@ def test_out_of_memory_is_judged_with_level_sensors():
 def test_the_report_lists_the_owners_of_memory_in_text_and_html():
     view = report(ran_out())
     for form in (repr(view), view.page()):
-        assert "Who holds the memory" in form
-        assert "kept for backward()" in form
+        assert "What holds the memory" in form
+        assert "saved for backward()" in form
         assert "optimizer state" in form
         assert "accounts" not in form
 
 
 def test_a_successful_run_has_no_table_of_owners():
     run = replace(ran_out(), failure=None, outcome="ok")
-    assert "Who holds the memory" not in repr(report(run))
+    assert "What holds the memory" not in repr(report(run))
 
 
 def test_micro_batches_of_the_fix_give_the_same_gradients():

@@ -27,8 +27,8 @@ LOADING = [Call(loads_us=900.0), *[Call(host_us=10.0, kernel_us=60.0)] * 10, Cal
 
 
 def ready(run):
-    found = steps(run)
-    return scene(run, found, ledger(run, found))
+    prediction = steps(run)
+    return scene(run, prediction, ledger(run, prediction))
 
 
 @pytest.fixture(scope="module")
@@ -50,22 +50,22 @@ def told(where, *changes):
 
 
 def picture(section):
-    (found,) = [block for block in section.blocks if isinstance(block, Timeline)]
-    return found
+    (prediction,) = [block for block in section.blocks if isinstance(block, Timeline)]
+    return prediction
 
 
 def page(block):
-    return Page(View(Sheet("shown", (block,)))._repr_html_())
+    return Page(View(Sheet("timeline", (block,)))._repr_html_())
 
 
 # The path.
 
 
-def test_the_lane_that_decides_is_full_and_each_colour_has_its_share(loading):
-    shown = picture(path_block(loading.timed))
-    assert shown.lane_names == ("decides", "host", "GPU")
+def test_the_critical_path_lane_is_full_and_each_colour_has_its_share(loading):
+    timeline = picture(path_block(loading.timed))
+    assert timeline.lane_names == ("critical path", "host", "GPU")
     path = critical_path(loading.timed)
-    inked = {key: areas(shown.svg, key)[-1] for key in ("loader", "matmul")}
+    inked = {key: areas(timeline.svg, key)[-1] for key in ("loader", "matmul")}
     # Drawn from the ground to their own top, the lowest is as it is; together they fill the lane.
     assert max(inked.values()) <= WIDTH * LEVELS
     assert path.by_kind["loader"] + path.by_kind["matmul"] > 0.95 * path.step_ns
@@ -74,27 +74,27 @@ def test_the_lane_that_decides_is_full_and_each_colour_has_its_share(loading):
 
 
 def test_a_line_above_a_lane_shows_where_the_path_is_in_it(loading):
-    shown = picture(path_block(loading.timed))
-    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', shown.svg)
+    timeline = picture(path_block(loading.timed))
+    strips = re.findall(r'transform="translate\(0 (\d+)\)" d="([^"]+)"', timeline.svg)
     assert [top for top, _ in strips] == ["30", "60"], "of the host's lane and of the GPU's"
     path = critical_path(loading.timed)
-    for (_, drawn), on_device in zip(strips, (False, True), strict=True):
-        width = sum(int(end) - int(start) for start, end in re.findall(r"M(\d+) 0H(\d+)", drawn))
+    for (_, lanes_drawn), on_device in zip(strips, (False, True), strict=True):
+        width = sum(int(end) - int(start) for start, end in re.findall(r"M(\d+) 0H(\d+)", lanes_drawn))
         share = path.spans(on_device=on_device).total_ns / path.step_ns
         assert width / WIDTH == pytest.approx(share, abs=0.02)
 
 
-def test_the_words_say_what_the_picture_shows(loading):
+def test_the_text_has_the_numbers_of_the_picture(loading):
     section = path_block(loading.timed)
     path = critical_path(loading.timed)
-    shown = picture(section)
-    assert "waiting for data" in shown.alt
-    assert "matrix kernels" in shown.alt
-    (whole,) = [row for row in shown.table.rows if row.kind == "total"]
-    parts = [float(row.cells[1]) for row in shown.table.rows if row.kind == "plain"]
-    assert float(whole.cells[1]) == pytest.approx(path.step_ns / 1e6, abs=0.001)
-    assert sum(parts) == pytest.approx(float(whole.cells[1]), abs=0.003)
-    assert any("tenth less" in block.text for block in section.blocks if isinstance(block, Line))
+    timeline = picture(section)
+    assert "waiting for data" in timeline.alt
+    assert "matrix kernels" in timeline.alt
+    (total,) = [row for row in timeline.table.rows if row.kind == "total"]
+    parts = [float(row.cells[1]) for row in timeline.table.rows if row.kind == "plain"]
+    assert float(total.cells[1]) == pytest.approx(path.step_ns / 1e6, abs=0.001)
+    assert sum(parts) == pytest.approx(float(total.cells[1]), abs=0.003)
+    assert any("10 % less" in block.text for block in section.blocks if isinstance(block, Line))
 
 
 def test_what_would_shorten_it_stands_in_a_table(loading):
@@ -106,62 +106,62 @@ def test_what_would_shorten_it_stands_in_a_table(loading):
 
 
 def test_the_path_of_a_run_on_a_cpu_has_its_one_lane():
-    shown = picture(path_block(on_a_cpu().timed))
-    assert shown.lane_names == ("decides", "CPU")
-    assert {key for key, _ in shown.legend} == {"compute", "loader"}
+    timeline = picture(path_block(on_a_cpu().timed))
+    assert timeline.lane_names == ("critical path", "CPU")
+    assert {key for key, _ in timeline.legend} == {"compute", "loader"}
 
 
 # Before and after.
 
 
-def test_a_step_stands_above_the_predicted_one_on_one_scale(loading):
-    found = told(loading, "free_input")
-    shown = before_after(found)
-    assert shown.lane_names == ("now: host", "now: GPU", "then: host", "then: GPU")
-    ends = [float(at) for at in re.findall(r"M([\d.]+) (?:0|60)h2V(?:60|120)h-2z", shown.svg)]
+def test_the_recorded_step_is_above_the_predicted_one_on_one_scale(loading):
+    prediction = told(loading, "free_input")
+    timeline = before_after(prediction)
+    assert timeline.lane_names == ("now: host", "now: GPU", "predicted: host", "predicted: GPU")
+    ends = [float(at) for at in re.findall(r"M([\d.]+) (?:0|60)h2V(?:60|120)h-2z", timeline.svg)]
     assert ends[0] == WIDTH - 2
-    assert ends[1] / WIDTH == pytest.approx(found.likely_ns / found.step_ns, abs=0.03)
+    assert ends[1] / WIDTH == pytest.approx(prediction.likely_ns / prediction.step_ns, abs=0.03)
 
 
 def test_the_two_steps_as_numbers_sum_and_differ_as_predicted(loading):
-    found = told(loading, "free_input")
-    table = before_after(found).table
-    (whole,) = [row for row in table.rows if row.kind == "total"]
+    prediction = told(loading, "free_input")
+    table = before_after(prediction).table
+    (total,) = [row for row in table.rows if row.kind == "total"]
     for column in (1, 2, 3):
         parts = sum(float(row.cells[column].lstrip("<>")) for row in table.rows if row.kind == "plain")
-        assert parts == pytest.approx(float(whole.cells[column]), abs=0.005)
-    assert float(whole.cells[1]) == pytest.approx(found.step_ns / 1e6, rel=0.02)
-    assert float(whole.cells[2]) == pytest.approx(found.likely_ns / 1e6, rel=0.02)
+        assert parts == pytest.approx(float(total.cells[column]), abs=0.005)
+    assert float(total.cells[1]) == pytest.approx(prediction.step_ns / 1e6, rel=0.02)
+    assert float(total.cells[2]) == pytest.approx(prediction.likely_ns / 1e6, rel=0.02)
     loader = next(row for row in table.rows if row.key == "loader")
     assert float(loader.cells[1]) == pytest.approx(0.9, abs=0.02)
     assert loader.cells[2] == "0"
 
 
 def test_a_change_that_changes_nothing_draws_the_same_step_twice(loading):
-    shown = before_after(told(loading))
-    assert all(row.cells[1] == row.cells[2] and row.cells[3] == "0" for row in shown.table.rows)
+    timeline = before_after(told(loading))
+    assert all(row.cells[1] == row.cells[2] and row.cells[3] == "0" for row in timeline.table.rows)
 
 
 def test_what_else_limits_is_drawn_as_waiting_for_it(loading):
-    found = told(loading, "free_input")
-    graph = dataclasses.replace(found.timed.graph, limits_ns={"the workers": 1_200_000.0})
-    limited = dataclasses.replace(found, timed=dataclasses.replace(found.timed, graph=graph))
+    prediction = told(loading, "free_input")
+    graph = dataclasses.replace(prediction.timed.graph, limits_ns={"the workers": 1_200_000.0})
+    limited = dataclasses.replace(prediction, timed=dataclasses.replace(prediction.timed, graph=graph))
     table = before_after(limited).table
-    (whole,) = [row for row in table.rows if row.kind == "total"]
-    assert float(whole.cells[2]) == pytest.approx(1.2, abs=0.02)
+    (total,) = [row for row in table.rows if row.kind == "total"]
+    assert float(total.cells[2]) == pytest.approx(1.2, abs=0.02)
     loader = next(row for row in table.rows if row.key == "loader")
-    assert float(loader.cells[2]) == pytest.approx(1.2 - found.likely_ns / 1e6, abs=0.02)
+    assert float(loader.cells[2]) == pytest.approx(1.2 - prediction.likely_ns / 1e6, abs=0.02)
 
 
 def test_a_step_that_takes_no_time_is_drawn_as_nothing(loading):
-    shown = before_after(told(loading, "instant_gpu", "instant_host", "free_input"))
-    assert len(shown.lane_names) == 4
-    assert ElementTree.fromstring(shown.svg) is not None
+    timeline = before_after(told(loading, "instant_gpu", "instant_host", "free_input"))
+    assert len(timeline.lane_names) == 4
+    assert ElementTree.fromstring(timeline.svg) is not None
 
 
-def test_on_a_cpu_one_lane_a_step_is_enough():
-    shown = before_after(told(on_a_cpu(), "free_input"))
-    assert shown.lane_names == ("now: CPU", "then: CPU")
+def test_a_cpu_run_has_one_lane_per_step():
+    timeline = before_after(told(on_a_cpu(), "free_input"))
+    assert timeline.lane_names == ("now: CPU", "predicted: CPU")
 
 
 # Both, on any page.
@@ -171,11 +171,11 @@ def test_pictures_are_bounded_well_formed_and_hold_no_foreign_text(recorded):
     import gpulab
 
     where = ready(gpulab.load(recorded("v100_resnet50_workers4.json.gz")))
-    for shown in (picture(path_block(where.timed)), before_after(told(where, "free_input"))):
-        assert len(shown.svg) <= MOST_BYTES
-        root = ElementTree.fromstring(shown.svg)
+    for timeline in (picture(path_block(where.timed)), before_after(told(where, "free_input"))):
+        assert len(timeline.svg) <= MOST_BYTES
+        root = ElementTree.fromstring(timeline.svg)
         assert {element.tag.rpartition("}")[2] for element in root.iter()} <= {"svg", "g", "path"}
-        assert shown.alt
+        assert timeline.alt
 
 
 def test_hostile_names_of_a_trace_stay_out_of_markup(loading):
@@ -185,18 +185,18 @@ def test_hostile_names_of_a_trace_stay_out_of_markup(loading):
     columns = {**run.event_rows.columns, "name": dataclasses.replace(words, vocabulary=nasty)}
     where = ready(dataclasses.replace(run, name="<script>", event_rows=EVENTS.rows(columns)))
     for block in (path_block(where.timed), before_after(told(where, "free_input"))):
-        html = View(Sheet("shown", (block,)))._repr_html_()
+        html = View(Sheet("timeline", (block,)))._repr_html_()
         assert "<script" not in html
         for data in re.findall(r"base64,([A-Za-z0-9+/=]+)", html):
             assert b"script" not in base64.b64decode(data)
 
 
-def test_every_picture_has_words_for_who_cannot_see_it(loading):
+def test_every_picture_has_an_alt_text(loading):
     for block in (path_block(loading.timed), before_after(told(loading, "free_input"))):
-        shown = page(block)
-        (alt,) = shown.all("alt")
+        timeline = page(block)
+        (alt,) = timeline.all("alt")
         assert len(alt.split()) > 10
-        assert "The same in words" in shown.text
+        assert "As text and table" in timeline.text
 
 
 def test_every_kind_on_a_path_has_a_colour_and_a_name():

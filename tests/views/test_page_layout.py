@@ -103,7 +103,7 @@ def _lane_names(told: Any) -> tuple[str, ...]:
 def test_what_is_evidence_is_drawn_as_evidence(page):
     page.set_content(made().page())
     page.evaluate(UNFOLD)
-    inked = np.array(page.evaluate(INK, ["Lanes of evidence", 3, 20]))
+    inked = np.array(page.evaluate(INK, ["Lanes: evidence", 3, 20]))
     assert inked[0].mean() == pytest.approx(0.4, abs=0.02), "40 of 100 ms are waited"
     assert inked[2].mean() == pytest.approx(0.53, abs=0.02), "and the GPU works for 53"
     assert (np.minimum(inked[0], inked[2]) > 0.5).mean() < 0.01, "never at the same time"
@@ -148,5 +148,5 @@ def test_a_lane_without_its_ink_is_noticed(narrow):
             r'src="data:image/svg[^"]*"', 'src="data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%22/>"', html
         )
     )
-    inked = np.array(page.evaluate(INK, ["Lanes of evidence", 3, 20]))
+    inked = np.array(page.evaluate(INK, ["Lanes: evidence", 3, 20]))
     assert inked[0].mean() == 0, "where made() has 0.4"

@@ -36,15 +36,15 @@ from tests.support.runs.made_runs import (
 
 
 def starved(at):
-    found = [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 2)]
-    found += launched("ampere_sgemm", at + 45.000007, 38, number=round(at) + 1, called_ms=at + 41.2, grid=64)
-    found += launched(
+    tracks = [loader_call(at, 40), event(Kind.OP, "aten::mm", at + 41, 2)]
+    tracks += launched("ampere_sgemm", at + 45.000007, 38, number=round(at) + 1, called_ms=at + 41.2, grid=64)
+    tracks += launched(
         "elementwise", at + 83, 5, number=round(at) + 2, called_ms=at + 42, shapes=[[64, 3], []], dtypes=["float", ""]
     )
-    found.append(
+    tracks.append(
         event(Kind.MEMCPY, "Memcpy HtoD (Pinned -> Device)", at + 90, 3, stream=9, size=4096, correlation=round(at) + 3)
     )
-    return [*found, event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 89, 0.5, correlation=round(at) + 3)]
+    return [*tracks, event(Kind.COPY_CALL, "cudaMemcpyAsync", at + 89, 0.5, correlation=round(at) + 3)]
 
 
 def a_run(**more):
@@ -63,15 +63,15 @@ def assert_same(one, other):
         mine, theirs = getattr(one, field), getattr(other, field)
         assert len(mine) == len(theirs), field
         for column in mine.table.columns:
-            expected, found = mine[column.name], theirs[column.name]
+            expected, tracks = mine[column.name], theirs[column.name]
             if column.dtype == "words":
-                expected, found = mine.words(column.name).to_list(), theirs.words(column.name).to_list()
+                expected, tracks = mine.words(column.name).to_list(), theirs.words(column.name).to_list()
             elif column.name == "thread":
                 expected = [one.threads[at] if at >= 0 else None for at in expected]
-                found = [other.threads[at] if at >= 0 else None for at in found]
+                tracks = [other.threads[at] if at >= 0 else None for at in tracks]
             elif column.name in ("start_ns", "at_ns"):
-                found = found + begins
-            np.testing.assert_array_equal(expected, found, f"{field}.{column.name}")
+                tracks = tracks + begins
+            np.testing.assert_array_equal(expected, tracks, f"{field}.{column.name}")
 
 
 # Read back.
@@ -141,10 +141,10 @@ def test_a_run_without_anything_is_still_a_trace(tmp_path):
 def check(events):
     """Faults by the Trace Event Format: what a viewer would drop, or draw where it does not belong."""
     faults = []
-    whole = {"X": ("name", "cat", "ts", "dur"), "M": ("name", "args"), "C": ("name", "ts", "args")}
-    whole |= {"i": ("name", "ts", "s"), "s": ("name", "cat", "id", "ts"), "f": ("name", "cat", "id", "ts", "bp")}
+    events_read = {"X": ("name", "cat", "ts", "dur"), "M": ("name", "args"), "C": ("name", "ts", "args")}
+    events_read |= {"i": ("name", "ts", "s"), "s": ("name", "cat", "id", "ts"), "f": ("name", "cat", "id", "ts", "bp")}
     for each in events:
-        if each.get("ph") not in whole or not {*whole[each["ph"]], "pid", "tid"} <= set(each):
+        if each.get("ph") not in events_read or not {*events_read[each["ph"]], "pid", "tid"} <= set(each):
             faults.append(f"incomplete: {each}")
         elif not all(type(each[key]) is int and each[key] >= 0 for key in ("pid", "tid")):
             faults.append(f"a process or thread that is no number: {each}")
@@ -256,8 +256,8 @@ def test_steps_ledger_and_findings_stand_beside_the_events(tmp_path):
     for each in parts:
         total[each["name"]] += 1000 * each["dur"]
     assert total == {part.label: int(diagnosis.ledger.part_ns[part.key].sum()) for part in diagnosis.ledger.parts}
-    (found,) = {each["name"] for each in track(events, "gpulab: finding 1, no_workers")}
-    assert found == diagnosis.first.claim
+    (tracks,) = {each["name"] for each in track(events, "gpulab: finding 1, no_workers")}
+    assert tracks == diagnosis.first.claim
     seen = sum(1000 * each["dur"] for each in track(events, "gpulab: finding 1, no_workers"))
     assert seen == diagnosis.first.shown_by.total_ns
     assert "Expect 100 -> " in track(events, "gpulab: finding 1, no_workers")[0]["args"]["about"]
@@ -269,8 +269,8 @@ def test_sensors_are_curves_and_what_was_not_measured_is_a_hole(tmp_path):
     holed["util_frac"][2] = np.nan
     run = dataclasses.replace(a_run(), gpu_rows=GPU_SAMPLES.rows(holed))
     curves = [each for each in written(run, tmp_path / "out.json") if each["ph"] == "C"]
-    told = [(each["ts"], each["args"]["value"]) for each in curves if each["name"] == "GPU 0 utilisation, %"]
-    assert told == [(0, 50), (25_000, 50), (75_000, 50)]
+    facts = [(each["ts"], each["args"]["value"]) for each in curves if each["name"] == "GPU 0 utilisation, %"]
+    assert facts == [(0, 50), (25_000, 50), (75_000, 50)]
     assert {each["pid"] for each in curves} == {SENSORS}
     assert not any("temperature" in each["name"] for each in curves), "never read, never drawn"
 
@@ -282,8 +282,8 @@ def test_memory_is_a_curve_too(tmp_path):
         for each in written(dataclasses.replace(a_run(), memory_rows=memory), tmp_path / "o.json")
         if each["ph"] == "C"
     ]
-    told = [each["args"]["value"] for each in curves if each["name"] == "GPU 0 memory allocated by PyTorch, MiB"]
-    assert told == [1, 2, 3]
+    facts = [each["args"]["value"] for each in curves if each["name"] == "GPU 0 memory allocated by PyTorch, MiB"]
+    assert facts == [1, 2, 3]
     assert not any("reserved" in each["name"] for each in curves)
 
 

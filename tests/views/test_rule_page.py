@@ -9,8 +9,8 @@ from gpulab.views.rule_page import page
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
 def test_the_page_of_a_rule_says_all_four_things_and_what_it_needs(rule):
-    shown = str(page(rule.name))
-    first, *rest = shown.splitlines()
+    page_text = str(page(rule.name))
+    first, *rest = page_text.splitlines()
     assert not first.startswith(("Proof", "Needed"))
     for heading in ("Proof: ", "Confused with: ", "What to do: ", "Needed: "):
         assert any(line.startswith(heading) for line in rest), heading

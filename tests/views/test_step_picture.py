@@ -29,10 +29,10 @@ def every(period_ns, on_ns, until_ns=800_000):
 
 
 def test_the_inked_area_is_the_time_however_short_the_pieces():
-    whole = WIDTH * LEVELS
+    total_row = WIDTH * LEVELS
     for period_ns, on_ns in ((100_000, 50_000), (100, 50), (400, 100), (3, 1)):
         (area,) = areas(drawn(("kernels", every(period_ns, on_ns))), "kernels")
-        assert area / whole == pytest.approx(on_ns / period_ns, abs=0.012), (period_ns, on_ns)
+        assert area / total_row == pytest.approx(on_ns / period_ns, abs=0.012), (period_ns, on_ns)
 
 
 def test_a_lane_of_countless_short_kernels_still_shows_that_it_is_half_idle():
@@ -95,9 +95,9 @@ def test_lanes_that_change_in_every_pixel_make_a_coarser_picture_not_a_larger_on
 
 def test_the_picture_shows_three_steps_from_the_middle():
     diagnosis = diagnose(run_of(stepped(lambda at: [event(Kind.KERNEL, "sgemm", at, 60)], count=20)))
-    shown = window(diagnosis.steps)
-    assert shown.steps == (8, 9, 10)
-    assert (shown.start_ns, shown.end_ns) == (800 * MS, 1100 * MS)
+    page_text = window(diagnosis.steps)
+    assert page_text.steps == (8, 9, 10)
+    assert (page_text.start_ns, page_text.end_ns) == (800 * MS, 1100 * MS)
     assert [mark.text for mark in picture(diagnosis).steps] == [f"step {n}: 100.0 ms" for n in (9, 10, 11)]
 
 
@@ -158,7 +158,7 @@ def test_the_steps_in_words_sum_to_the_steps():
     table = picture(diagnose(run_of(starved, loaders=[NO_WORKERS]))).table
     *parts, total = table.rows
     for column in range(1, len(table.header)):
-        shown = [row.cells[column] for row in parts]
-        assert sum(float(cell) for cell in shown if "<" not in cell) == pytest.approx(
-            float(total.cells[column]), abs=0.1 * len(shown)
+        page_text = [row.cells[column] for row in parts]
+        assert sum(float(cell) for cell in page_text if "<" not in cell) == pytest.approx(
+            float(total.cells[column]), abs=0.1 * len(page_text)
         )

@@ -235,7 +235,7 @@ def test_what_was_assumed_is_written_down():
     told = {name: taken for name, taken in gpu.run.facts.items() if name.startswith("assumed: ")}
     assert len(told) == 1
     assert "4 times" in next(iter(told.values()))
-    assert "What was assumed" in repr(gpulab.report(gpu.run))
+    assert "Assumptions" in repr(gpulab.report(gpu.run))
 
 
 def test_the_range_that_is_told_holds_the_step_that_is_quoted(run):

@@ -1,4 +1,4 @@
-"""Every chart there is: to add one, write its function and add its line."""
+"""The list of charts. To add a chart, write its function and add a line here."""
 
 from __future__ import annotations
 

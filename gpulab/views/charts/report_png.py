@@ -1,4 +1,4 @@
-"""The head of a report as one picture, to paste where no HTML survives: verdict, gain, ledger, and a few steps."""
+"""The first part of a report as one picture, for places without HTML: verdict, gain, ledger, a few steps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from gpulab.views.sheet.sheet import Answer, Segment, Table
 from gpulab.views.sheet.step_picture import filled, picture
 from gpulab.wording import clean, percent, scale, sentence, shorten
 
-BINS = 600  # of the picture of a few steps: more would be finer than its pixels
-MOST_CODE, MOST_COLUMNS, MOST_EVIDENCE, MOST_KEYS, MOST_OTHERS = 6, 96, 3, 9, 4
-IDLE_HATCH, PERHAPS_HATCH = "////", "...."
+BINS = 600  # of the picture of a few steps: about one per pixel
+MAX_CODE, MAX_COLUMNS, MAX_EVIDENCE, MAX_KEYS, MAX_OTHERS = 6, 96, 3, 9, 4
+IDLE_HATCH, UNCERTAIN_HATCH = "////", "...."
 TEXT_PT, CODE_PT, KEY_PT = 9.5, 8.0, 8.0
 LEFT_IN, GAP_IN, LINE_IN, CODE_IN, KEYS_IN, SOURCE_IN = 0.0864, 0.13, 0.178, 0.152, 0.175, 0.14
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One part of the picture: its height, what draws it, and what its axes leave free above, below and on the left."""
+    """One part of the picture: its height, the function that draws it, and the margins of its axes."""
 
     height_in: float
     draw: Callable[[Axes], None]
@@ -43,78 +43,82 @@ class _Block:
 
 
 def png(diagnosis: Diagnosis) -> bytes:
-    """The head of the report of a diagnosis as PNG."""
+    """Return the first part of the report of a diagnosis as PNG."""
     return head(diagnosis).png()
 
 
 def head(diagnosis: Diagnosis) -> Chart:
-    """The same as a chart, which can be saved in other formats."""
+    """Return the first part of the report as a chart, which can be saved in other formats."""
     answer = headline(diagnosis)
     with dressed():
-        blocks = [block for make in (_words, _gain, _ledger, _steps) if (block := make(diagnosis, answer)) is not None]
+        blocks = [
+            block
+            for make in (_evidence_and_fix, _gain, _ledger, _steps)
+            if (block := make(diagnosis, answer)) is not None
+        ]
         title_in = 0.16 + 0.2 * (broken(WIDTH_IN, answer.claim, TITLE_PT, weight="bold").count("\n") + 1)
-        below = broken(WIDTH_IN, f"Source: {sources(diagnosis.run)}", SMALL_PT, weight="bold")
-        source_in = 0.06 + SOURCE_IN * (below.count("\n") + 1)
+        source_line = broken(WIDTH_IN, f"Source: {sources(diagnosis.run)}", SMALL_PT, weight="bold")
+        source_in = 0.06 + SOURCE_IN * (source_line.count("\n") + 1)
         height_in = title_in + sum(block.height_in + GAP_IN for block in blocks) + source_in
-        told, table = _alt(diagnosis, answer), _table(diagnosis)
-        made = Chart(answer.claim, source=sources(diagnosis.run), alt=told, table=table, height_in=height_in)
-        # What stands where is known here to the line: nothing is left to be arranged.
-        made.set_layout_engine("none")
-        made.place_frame(top_in=0.1, bottom_in=0.07)
+        alt, table = _alt(diagnosis, answer), _table(diagnosis)
+        figure = Chart(answer.claim, source=sources(diagnosis.run), alt=alt, table=table, height_in=height_in)
+        # All positions are computed here, so matplotlib must not rearrange anything.
+        figure.set_layout_engine("none")
+        figure.place_frame(top_in=0.1, bottom_in=0.07)
         top_in = height_in - title_in
         for block in blocks:
             bottom = top_in - block.height_in + block.below_in
-            tall = block.height_in - block.above_in - block.below_in
+            plot_in = block.height_in - block.above_in - block.below_in
             left = LEFT_IN + block.left_in
-            place = (
+            position = (
                 left / WIDTH_IN,
                 bottom / height_in,
                 (WIDTH_IN - left - block.right_in) / WIDTH_IN,
-                tall / height_in,
+                plot_in / height_in,
             )
-            block.draw(made.add_axes(place))
+            block.draw(figure.add_axes(position))
             top_in -= block.height_in + GAP_IN
-    return made
+    return figure
 
 
-# The words.
+# Evidence and fix.
 
 
-def _words(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
-    """What shows the verdict, and what to do."""
+def _evidence_and_fix(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
+    """Return the evidence and the fix."""
     code = [line for line in answer.fix.splitlines() if line.strip()]
-    fix = [shorten(clean(line, 400), MOST_COLUMNS) for line in code[:MOST_CODE]] + ["..."] * (len(code) > MOST_CODE)
-    told = [*answer.evidence[:MOST_EVIDENCE], *([answer.advice] if answer.advice and not fix else [])]
-    plain = "\n".join(broken(WIDTH_IN, clean(each, 400), TEXT_PT) for each in told)
-    rows = plain.count("\n") + 1 if plain else 0
+    fix = [shorten(clean(line, 400), MAX_COLUMNS) for line in code[:MAX_CODE]] + ["..."] * (len(code) > MAX_CODE)
+    lines = [*answer.evidence[:MAX_EVIDENCE], *([answer.advice] if answer.advice and not fix else [])]
+    text = "\n".join(broken(WIDTH_IN, clean(line, 400), TEXT_PT) for line in lines)
+    rows = text.count("\n") + 1 if text else 0
     if not rows and not fix:
         return None
-    words_in, code_in = LINE_IN * rows, (CODE_IN * len(fix) + 0.16 if fix else 0.0)
+    text_in, code_in = LINE_IN * rows, (CODE_IN * len(fix) + 0.16 if fix else 0.0)
 
     def draw(axes: Axes) -> None:
         axes.set_axis_off()
-        tall = words_in + code_in
-        axes.set(xlim=(0, WIDTH_IN - 2 * LEFT_IN), ylim=(0, tall))
-        text: Dress = {"va": "top", "ha": "left", "color": INK}
-        axes.text(0, tall, plain, fontsize=TEXT_PT, linespacing=1.35, **text)
+        total_in = text_in + code_in
+        axes.set(xlim=(0, WIDTH_IN - 2 * LEFT_IN), ylim=(0, total_in))
+        style: Dress = {"va": "top", "ha": "left", "color": INK}
+        axes.text(0, total_in, text, fontsize=TEXT_PT, linespacing=1.35, **style)
         if fix:
             axes.add_patch(Rectangle((0, 0), WIDTH_IN - 2 * LEFT_IN, code_in - 0.05, facecolor="#EDEFF1", linewidth=0))
             mono: Dress = {"family": "DejaVu Sans Mono", "fontsize": CODE_PT, "linespacing": 1.35}
-            axes.text(0.08, code_in - 0.11, "\n".join(fix), **mono, **text)
+            axes.text(0.08, code_in - 0.11, "\n".join(fix), **mono, **style)
 
-    return _Block(words_in + code_in, draw)
+    return _Block(text_in + code_in, draw)
 
 
 def _alt(diagnosis: Diagnosis, answer: Answer) -> str:
-    few = picture(diagnosis)
-    told = [*answer.evidence[:MOST_EVIDENCE]]
+    few_steps = picture(diagnosis)
+    sentences = [*answer.evidence[:MAX_EVIDENCE]]
     if answer.expectation:
-        told.append(answer.expectation.text)
+        sentences.append(answer.expectation.text)
     if diagnosis.ledger is not None:
-        told.append(bar(diagnosis.ledger, "Where a step goes").title)
-    if few is not None:
-        told.append(few.alt)
-    return " ".join(sentence(each) for each in told)
+        sentences.append(bar(diagnosis.ledger, "Where the step time goes").title)
+    if few_steps is not None:
+        sentences.append(few_steps.alt)
+    return " ".join(map(sentence, sentences))
 
 
 def _table(diagnosis: Diagnosis) -> Table:
@@ -124,39 +128,39 @@ def _table(diagnosis: Diagnosis) -> Table:
     return next(block for block in blocks if isinstance(block, Table))
 
 
-# The gain.
+# Expected gain.
 
 
 def _gain(diagnosis: Diagnosis, answer: Answer) -> _Block | None:
-    """What is expected of the first fix: what stays of the step, what may go, what should go, and the bound."""
+    """Draw the gain expected from the first fix: remaining, uncertain and saved time, and the bound."""
     first = diagnosis.first
     if first is None or first.gain is None or answer.expectation is None:
         return None
     gain: Gain = first.gain
-    told = broken(WIDTH_IN, answer.expectation.text.replace(" -> ", " \N{RIGHTWARDS ARROW} "), TEXT_PT)
+    text = broken(WIDTH_IN, answer.expectation.text.replace(" -> ", " \N{RIGHTWARDS ARROW} "), TEXT_PT)
     unit = scale(gain.step_ns)
 
     def draw(axes: Axes) -> None:
         parts = (
-            (f"stays ({unit(gain.best_ns)})", 0, gain.best_ns, {"facecolor": ACCENT, "edgecolor": ACCENT}),
+            (f"remaining ({unit(gain.best_ns)})", 0, gain.best_ns, {"facecolor": ACCENT, "edgecolor": ACCENT}),
             (
-                "may go",
+                "uncertain",
                 gain.best_ns,
                 gain.worst_ns,
-                {"facecolor": ACCENT_PALE, "edgecolor": PAPER, "hatch": PERHAPS_HATCH},
+                {"facecolor": ACCENT_PALE, "edgecolor": PAPER, "hatch": UNCERTAIN_HATCH},
             ),
-            ("should go", gain.worst_ns, gain.step_ns, {"facecolor": "none", "edgecolor": NEUTRAL, "linestyle": "--"}),
+            ("saved", gain.worst_ns, gain.step_ns, {"facecolor": "none", "edgecolor": NEUTRAL, "linestyle": "--"}),
         )
-        for name, start, end, look in parts:
+        for name, start, end, style in parts:
             if end > start:
-                axes.barh(0, end - start, left=start, height=0.8, label=name, linewidth=0.8, **look)  # type: ignore[arg-type]
+                axes.barh(0, end - start, left=start, height=0.8, label=name, linewidth=0.8, **style)  # type: ignore[arg-type]
         axes.plot([gain.floor_ns] * 2, [-0.6, 0.6], color=INK, linewidth=1.8, label=f"bound ({unit(gain.floor_ns)})")
         axes.set(xlim=(0, gain.step_ns), ylim=(-0.62, 0.62))
-        _bare(axes)
-        axes.set_title(told, loc="left", fontsize=TEXT_PT, color=INK, pad=6, linespacing=1.35)
+        _hide_frame(axes)
+        axes.set_title(text, loc="left", fontsize=TEXT_PT, color=INK, pad=6, linespacing=1.35)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=4, borderaxespad=0.1, **_KEYS)
 
-    above_in = LINE_IN * (told.count("\n") + 1) + 0.06
+    above_in = LINE_IN * (text.count("\n") + 1) + 0.06
     return _Block(above_in + 0.2 + KEYS_IN, draw, above_in, KEYS_IN)
 
 
@@ -169,7 +173,7 @@ _KEYS: Dress = {
 }
 
 
-def _bare(axes: Axes) -> None:
+def _hide_frame(axes: Axes) -> None:
     axes.set_yticks([])
     axes.set_xticks([])
     axes.grid(visible=False)
@@ -181,123 +185,125 @@ def _bare(axes: Axes) -> None:
 
 
 def _ledger(diagnosis: Diagnosis, _: Answer) -> _Block | None:
-    """Where a step goes, as one bar with its parts named."""
+    """Draw the ledger as one bar with its largest parts labelled."""
     ledger = diagnosis.ledger
     if ledger is None:
         return None
     segments = bar(ledger, "").segments
-    whole = "Where the time goes" if diagnosis.steps.found_by == LOOPLESS else "Where a step goes"
+    heading = "Where the time goes" if diagnosis.steps.found_by == LOOPLESS else "Where the step time goes"
     unit = scale(float(ledger.step_ns.mean()))
     names = ", ".join(
         f"{name} {percent(frac, 1)}"
         for name, frac in zip(DEVICE[ledger.device], (ledger.busy_frac, ledger.idle_frac), strict=True)
     )
-    named = _named(segments)
+    labelled = _labelled(segments)
 
     def draw(axes: Axes) -> None:
-        at, keys = 0.0, []
+        x, keys = 0.0, []
         for segment in segments:
-            look: Dress = {"facecolor": colour(segment.key), "edgecolor": PAPER, "linewidth": 0}
-            idle = at >= ledger.busy_frac - 1e-9  # what works comes first
-            look |= {"hatch": IDLE_HATCH} if idle else {}
-            axes.barh(0, segment.frac, left=at, height=0.8, **look)
-            if segment in named:
-                label = segment.label if segment.key != "rest" else ("other idle time" if idle else "other work")
-                keys.append(Patch(label=f"{label} {percent(segment.frac, 1)}", **look))
-            at += segment.frac
-        axes.set(xlim=(0, max(at, 1e-9)), ylim=(-0.5, 0.5))
-        _bare(axes)
-        title = f"{whole}: {unit(float(ledger.step_ns.mean()))}, {names} (hatched)"
+            style: Dress = {"facecolor": colour(segment.key), "edgecolor": PAPER, "linewidth": 0}
+            idle = x >= ledger.busy_frac - 1e-9  # busy parts come first
+            style |= {"hatch": IDLE_HATCH} if idle else {}
+            axes.barh(0, segment.frac, left=x, height=0.8, **style)
+            if segment in labelled:
+                label = segment.label if segment.key != "rest" else ("other idle time" if idle else "other busy time")
+                keys.append(Patch(label=f"{label} {percent(segment.frac, 1)}", **style))
+            x += segment.frac
+        axes.set(xlim=(0, max(x, 1e-9)), ylim=(-0.5, 0.5))
+        _hide_frame(axes)
+        title = f"{heading}: {unit(float(ledger.step_ns.mean()))}, {names} (hatched)"
         axes.set_title(title, loc="left", fontsize=TEXT_PT, color=INK, pad=5, fontweight="bold")
         axes.legend(
             handles=keys, loc="upper left", bbox_to_anchor=(-0.004, 0.0), ncols=3, borderaxespad=0.1, **_KEYS,
         )  # fmt: skip
 
-    below_in = KEYS_IN * -(-len(named) // 3)
+    below_in = KEYS_IN * -(-len(labelled) // 3)
     return _Block(0.24 + 0.28 + below_in, draw, 0.24, below_in)
 
 
-def _named(segments: Sequence[Segment]) -> list[Segment]:
-    """The parts that have a key under the bar."""
-    return sorted(segments, key=lambda segment: -segment.frac)[:MOST_KEYS]
+def _labelled(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the parts with a legend entry below the bar."""
+    return sorted(segments, key=lambda segment: -segment.frac)[:MAX_KEYS]
 
 
 # A few steps.
 
 
 def _steps(diagnosis: Diagnosis, _: Answer) -> _Block | None:
-    """A few steps, lane by lane."""
-    shown = window(diagnosis.steps)
-    if shown is None or diagnosis.ledger is None:
+    """Draw the lanes of a few steps."""
+    time_window = window(diagnosis.steps)
+    if time_window is None or diagnosis.ledger is None:
         return None
-    drawn = lanes(diagnosis.run, diagnosis.ledger, shown)
-    few, first = picture(diagnosis), diagnosis.first
-    known = {segment.key for segment in _named(bar(diagnosis.ledger, "").segments)}
-    others = [(key, label) for key, label in few.legend if key not in known] if few else []
-    shade = shading(first.shown_by, shown) if first else None
-    unit = scale(float(shown.end_ns - shown.start_ns))
+    few_lanes = lanes(diagnosis.run, diagnosis.ledger, time_window)
+    few_steps, first = picture(diagnosis), diagnosis.first
+    in_ledger_legend = {segment.key for segment in _labelled(bar(diagnosis.ledger, "").segments)}
+    others = [(key, label) for key, label in few_steps.legend if key not in in_ledger_legend] if few_steps else []
+    shade = shading(first.shown_by, time_window) if first else None
+    unit = scale(float(time_window.end_ns - time_window.start_ns))
 
     def draw(axes: Axes) -> None:
-        edges = np.linspace(shown.start_ns, shown.end_ns, BINS + 1).astype(np.int64)
+        edges = np.linspace(time_window.start_ns, time_window.end_ns, BINS + 1).astype(np.int64)
         if shade is not None and len(shade.start_ns):
-            meant = filled(shade, edges)
-            wanted = meant >= 0.5 if (meant >= 0.5).any() else meant > 0
+            coverage = filled(shade, edges)
+            shaded_bins = coverage >= 0.5 if (coverage >= 0.5).any() else coverage > 0
             axes.stairs(
-                wanted * float(len(drawn)),
-                edges - shown.start_ns,
+                shaded_bins * float(len(few_lanes)),
+                edges - time_window.start_ns,
                 fill=True,
                 color=colour("loader"),
                 alpha=0.2,
                 linewidth=0,
             )
-        for row, lane in enumerate(drawn):
-            _lane(axes, lane, edges, shown, len(drawn) - 1 - row)
-        for step in shown.steps:
-            axes.axvline(int(diagnosis.steps.start_ns[step]) - shown.start_ns, color=SOFT, linewidth=0.8)
-        axes.set(xlim=(0, shown.end_ns - shown.start_ns), ylim=(0, len(drawn)))
-        axes.set_yticks([len(drawn) - 0.5 - row for row in range(len(drawn))], [clean(lane.name, 24) for lane in drawn])
+        for row, lane in enumerate(few_lanes):
+            _lane(axes, lane, edges, time_window, len(few_lanes) - 1 - row)
+        for step in time_window.steps:
+            axes.axvline(int(diagnosis.steps.start_ns[step]) - time_window.start_ns, color=SOFT, linewidth=0.8)
+        axes.set(xlim=(0, time_window.end_ns - time_window.start_ns), ylim=(0, len(few_lanes)))
+        axes.set_yticks(
+            [len(few_lanes) - 0.5 - row for row in range(len(few_lanes))], [clean(lane.name, 24) for lane in few_lanes]
+        )
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False)
         by(axes.xaxis, unit.unit_ns)
         axes.set_xlabel(unit.unit, labelpad=1, loc="left")
-        _others(axes, others, 0.28 * len(drawn))
-        shaded = "; shaded: what the verdict is about" if shade is not None and len(shade.start_ns) else ""
+        _others(axes, others, 0.28 * len(few_lanes))
+        shaded = "; shaded: evidence of the verdict" if shade is not None and len(shade.start_ns) else ""
         axes.set_title(f"colours as in the ledger{shaded}", loc="right", fontsize=KEY_PT, color=SOFT, pad=5)
-        title = "All that was recorded" if diagnosis.steps.found_by == LOOPLESS else _which(shown)
+        title = "The whole recording" if diagnosis.steps.found_by == LOOPLESS else _step_range(time_window)
         axes.set_title(title, loc="left", fontsize=TEXT_PT, color=INK, pad=5, fontweight="bold")
 
-    left_in = 0.12 + max(width_in(clean(lane.name, 24), 8.5) for lane in drawn)
+    left_in = 0.12 + max(width_in(clean(lane.name, 24), 8.5) for lane in few_lanes)
     return _Block(
-        0.24 + 0.28 * len(drawn) + 0.42, draw, 0.24, 0.42, left_in, 0.25
-    )  # half of a number may stand right of the last tick
+        0.24 + 0.28 * len(few_lanes) + 0.42, draw, 0.24, 0.42, left_in, 0.25
+    )  # half of a number may be to the right of the last tick
 
 
-def _lane(axes: Axes, lane: Lane, edges: np.ndarray, shown: Window, floor: int) -> None:
-    """The height of a colour is its share of that stretch of time."""
+def _lane(axes: Axes, lane: Lane, edges: np.ndarray, time_window: Window, floor: int) -> None:
+    """Draw a lane; the height of a colour is its fraction of the time bin."""
     low = np.full(len(edges) - 1, floor + 0.08)
-    at = edges - shown.start_ns
-    _columns(axes, low + 0.84, at, low, color=NEUTRAL, alpha=0.16)
+    x = edges - time_window.start_ns
+    _columns(axes, low + 0.84, x, low, color=NEUTRAL, alpha=0.16)
     for key, spans in lane.parts:
         high = np.minimum(low + 0.84 * filled(spans, edges), floor + 0.92)
         if (high > low).any():
-            _columns(axes, high, at, low, color=colour(key))
+            _columns(axes, high, x, low, color=colour(key))
         low = high
 
 
-def _columns(axes: Axes, high: np.ndarray, at: np.ndarray, low: np.ndarray, **look: Any) -> None:
-    """As Axes.stairs, without its search for what they reach to, which takes longer than to draw them."""
-    floor: Any = low  # one for each column, which matplotlib's types do not know of
-    axes.add_artist(StepPatch(high, at, baseline=floor, fill=True, linewidth=0, rasterized=True, **look))
+def _columns(axes: Axes, high: np.ndarray, x: np.ndarray, low: np.ndarray, **style: Any) -> None:
+    """Draw columns like Axes.stairs, without its computation of limits, which takes longer than drawing."""
+    baseline: Any = low  # an array, which matplotlib's types do not allow
+    axes.add_artist(StepPatch(high, x, baseline=baseline, fill=True, linewidth=0, rasterized=True, **style))
 
 
-def _others(axes: Axes, others: Sequence[tuple[str, str]], tall_in: float) -> None:
-    """The colours in the lanes that the ledger's keys do not name: what runs hidden behind other work is not in it."""
+def _others(axes: Axes, others: Sequence[tuple[str, str]], height_in: float) -> None:
+    """Add a legend of colours that the ledger's legend lacks: work hidden behind other work is not in the ledger."""
     if others:
-        keys = [Patch(facecolor=colour(key), label=label, linewidth=0) for key, label in others[:MOST_OTHERS]]
-        where: Dress = {"loc": "upper right", "bbox_to_anchor": (1.005, -0.24 / tall_in), "borderaxespad": 0.0}
-        axes.legend(handles=keys, ncols=MOST_OTHERS, **where, **_KEYS)
+        keys = [Patch(facecolor=colour(key), label=label, linewidth=0) for key, label in others[:MAX_OTHERS]]
+        position: Dress = {"loc": "upper right", "bbox_to_anchor": (1.005, -0.24 / height_in), "borderaxespad": 0.0}
+        axes.legend(handles=keys, ncols=MAX_OTHERS, **position, **_KEYS)
 
 
-def _which(shown: Window) -> str:
-    first, last = shown.steps[0] + 1, shown.steps[-1] + 1
+def _step_range(time_window: Window) -> str:
+    first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     return f"Step {first}" if first == last else f"Steps {first} to {last}"

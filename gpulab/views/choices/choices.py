@@ -1,4 +1,4 @@
-"""The choices of a question as buttons to press, for as long as the kernel lives; as text everywhere else."""
+"""The choices of a question as radio buttons while the kernel lives; as text everywhere else."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from uuid import uuid4
 from gpulab.views.front_end import shows_widgets
 
 
-def choosable(html: str, ask: str, choices: Sequence[tuple[str, str]], chosen: str, told: Callable[[str], None]) -> str:
-    """This HTML as a place that becomes radio buttons; the HTML alone where nobody looks or widgets are missing.
+def choosable(
+    html: str, question: str, choices: Sequence[tuple[str, str]], chosen: str, on_choice: Callable[[str], None]
+) -> str:
+    """Return HTML that becomes radio buttons; the HTML unchanged if the front end shows no widgets.
 
-    `choices`: letters and texts; `chosen`: the letter that is chosen already, or "". `told` is given the letter.
+    `choices`: pairs of letter and text; `chosen`: the letter chosen before, or "". `on_choice` receives the letter.
     """
     if not shows_widgets():
         return html
@@ -21,5 +23,5 @@ def choosable(html: str, ask: str, choices: Sequence[tuple[str, str]], chosen: s
     except ImportError:
         return html
     key = uuid4().hex
-    ChoicesModel(key, ask, choices, chosen, told)  # ipywidgets keeps it while the kernel lives
+    ChoicesModel(key, question, choices, chosen, on_choice)  # ipywidgets keeps a reference while the kernel lives
     return f'<div data-gpulab-choice="{escape(key)}">{html}</div>'

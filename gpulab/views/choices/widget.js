@@ -1,29 +1,29 @@
-// The choices of a question as radio buttons, where its text stands in the notebook (gpulab/views/choices/choices.py).
-// It runs when the model reaches the page, without a view: what the notebook holds is the text, and that stays where
-// the kernel is gone.
+// The choices of a question as radio buttons in place of its text (gpulab/views/choices/choices.py).
+// This runs when the model reaches the page, without a view: the notebook stores only the text, which remains when
+// the kernel has stopped.
 
 const LOOK_MS = 150;
 let groups = 0;
 
-// One place in the page: the list of choices steps aside for buttons.
+// One element of the page: its list of choices is hidden and replaced by buttons.
 class Place {
   constructor(node, model) {
     this.node = node;
     this.el = document.createElement("fieldset");
     this.el.style.cssText = "border:0;margin:0 0 8px;padding:0";
-    this.el.dataset.lmSuppressShortcuts = "true"; // keys pressed here are not JupyterLab's
+    this.el.dataset.lmSuppressShortcuts = "true"; // JupyterLab ignores keys pressed here
     this.el.addEventListener("keydown", (event) => {
       event.stopPropagation(); // an arrow moves between the buttons, not between cells
-      if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // keys are the notebook's again
+      if (event.key === "Enter" || event.key === "Escape") this.node.closest(".jp-Cell")?.focus(); // return the keyboard to the notebook
     });
     const legend = this.el.appendChild(document.createElement("legend"));
-    legend.textContent = model.get("ask");
+    legend.textContent = model.get("question");
     legend.style.cssText = "padding:0;margin:0 0 6px";
     const name = `gpulab-choice-${++groups}`;
     this.inputs = model.get("choices").map(([key, text]) => this.choice(name, key, text, model));
-    this.said = this.el.appendChild(document.createElement("div"));
-    this.said.setAttribute("role", "status");
-    this.said.style.cssText = "font-size:.88em;opacity:.78;min-height:1.5em";
+    this.status = this.el.appendChild(document.createElement("div"));
+    this.status.setAttribute("role", "status");
+    this.status.style.cssText = "font-size:.88em;opacity:.78;min-height:1.5em";
     for (const child of node.children) child.style.display = "none";
     node.prepend(this.el);
     this.show(model.get("chosen"));
@@ -45,7 +45,7 @@ class Place {
 
   show(chosen) {
     for (const input of this.inputs) input.checked = input.value === chosen;
-    this.said.textContent = chosen ? `You say ${chosen}. Run the cells below to see.` : "Choose one, then run on.";
+    this.status.textContent = chosen ? `You chose ${chosen}. Run the cells below to check.` : "Choose one, then run the cells below.";
   }
 
   end() {

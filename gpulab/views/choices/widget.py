@@ -1,4 +1,4 @@
-"""The side of the choices that lives in the kernel."""
+"""The choices widget, kernel side."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import traitlets
 
 
 class ChoicesModel(anywidget.AnyWidget):
-    """What can be chosen and what is; `widget.js` sets `chosen`."""
+    """The choices and the chosen one; `widget.js` sets `chosen`."""
 
     _esm = Path(__file__).with_suffix(".js")
-    key = traitlets.Unicode(help="names the place that the buttons are drawn in").tag(sync=True)
-    ask = traitlets.Unicode(help="the question").tag(sync=True)
-    choices: traitlets.List[list[str]] = traitlets.List(help="letter and text of each").tag(sync=True)
-    chosen = traitlets.Unicode(help="the letter that was chosen, or nothing").tag(sync=True)
+    key = traitlets.Unicode(help="key of the element that shows the buttons").tag(sync=True)
+    question = traitlets.Unicode(help="the question").tag(sync=True)
+    choices: traitlets.List[list[str]] = traitlets.List(help="pairs of letter and text").tag(sync=True)
+    chosen = traitlets.Unicode(help="the chosen letter, or ''").tag(sync=True)
 
     def __init__(
-        self, key: str, ask: str, choices: Sequence[tuple[str, str]], chosen: str, told: Callable[[str], None]
+        self, key: str, question: str, choices: Sequence[tuple[str, str]], chosen: str, on_choice: Callable[[str], None]
     ) -> None:
-        super().__init__(key=key, ask=ask, choices=[list(each) for each in choices], chosen=chosen)
-        self.observe(lambda change: told(change["new"]), names="chosen")
+        super().__init__(key=key, question=question, choices=[list(each) for each in choices], chosen=chosen)
+        self.observe(lambda change: on_choice(change["new"]), names="chosen")

@@ -1,4 +1,4 @@
-"""What two sides ran and what they took beside time: kernels, memory, energy."""
+"""Differences between two runs other than step time: kernels or operators, memory, energy."""
 
 from __future__ import annotations
 
@@ -11,41 +11,42 @@ from gpulab.comparison import Comparison
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
 from gpulab.wording import UNKNOWN, Scale, metric, number, percent, quantity, scale, shorten, size
 
-MOST_ROWS = 12
-NAME_WIDTH, SIZES_WIDTH = 38, 18  # together what a line of text has room for
+MAX_ROWS = 12
+NAME_WIDTH, SIZES_WIDTH = 38, 18  # together they fit a line of text
 
 
 def work(compared: Comparison) -> Section | None:
-    """The kernels or operators that were added, removed or changed; None where they cannot be compared."""
-    seen = compared.work
-    if seen is None or not seen.matches:
+    """Return kernels or operators that were added, removed or changed; None if they cannot be compared."""
+    matched = compared.work
+    if matched is None or not matched.matches:
         return None
-    moved = [each for each in seen.matches if each.status != SAME]
-    counts = ", ".join(f"{len(seen.of(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
-    title = f"{seen.on.capitalize()}: {counts}"
-    if not moved:
-        return Section(title, (Line(f"The same {seen.on} ran on both sides, as often and for as long."),), folded=True)
-    return Section(title, tuple(_work(seen, moved)), folded=True)
+    differences = [each for each in matched.matches if each.status != SAME]
+    counts = ", ".join(f"{len(matched.of(status))} {status}" for status in (ADDED, REMOVED, CHANGED, SAME))
+    title = f"{matched.on.capitalize()}: {counts}"
+    if not differences:
+        same = f"Both runs have the same {matched.on}, the same number of times and with the same durations."
+        return Section(title, (Line(same),), folded=True)
+    return Section(title, tuple(_work(matched, differences)), folded=True)
 
 
-def _work(seen: Matched, moved: list[Match]) -> Iterator[Block]:
-    unit = scale(max(seen.before_ns, seen.after_ns), figures=4)
-    shown, rest = moved[:MOST_ROWS], moved[MOST_ROWS:]
-    rows = [_row(_name(each, seen.on), each.status, [each], unit) for each in shown]
+def _work(matched: Matched, differences: list[Match]) -> Iterator[Block]:
+    unit = scale(max(matched.before_ns, matched.after_ns), figures=4)
+    largest, rest = differences[:MAX_ROWS], differences[MAX_ROWS:]
+    rows = [_row(_name(each, matched.on), each.status, [each], unit) for each in largest]
     if rest:
-        rows.append(_row(f"{len(rest)} more of these", "", rest, unit))
-    same = seen.of(SAME)
+        rows.append(_row(f"{len(rest)} more differences", "", rest, unit))
+    same = matched.of(SAME)
     if same:
         rows.append(_row(f"{len(same)} others", SAME, list(same), unit))
-    rows.append(_row(f"all {seen.on}", "", list(seen.matches), unit, kind="total"))
-    matched = "sizes of their inputs" if any(each.sizes.startswith("[") for each in seen.matches) else "grid"
-    by = "name" if not any(each.sizes for each in seen.matches) else f"name and {matched}"
-    own = "; each by its own time, without the operators it calls" if seen.on == "operators" else ""
+    rows.append(_row(f"all {matched.on}", "", list(matched.matches), unit, kind="total"))
+    sizes = "input shapes" if any(each.sizes.startswith("[") for each in matched.matches) else "grid"
+    criterion = "name" if not any(each.sizes for each in matched.matches) else f"name and {sizes}"
+    self_time = "; times are self time, without the operators called" if matched.on == "operators" else ""
     yield Table(
-        header=("per step", "", "times before", "after", f"{unit.unit} before", "after", "difference"),
+        header=("per step", "", "count before", "after", f"{unit.unit} before", "after", "difference"),
         rows=tuple(rows),
         left=2,
-        caption=f"Matched by {by}{own}. The largest differences first; the column sums to its last row.",
+        caption=f"Matched by {criterion}{self_time}. Largest differences first; columns sum to the last row.",
     )
 
 
@@ -62,33 +63,33 @@ def _name(match: Match, on: str) -> str:
     return f"{shorten(name, NAME_WIDTH - len(sizes))} {sizes}".rstrip()
 
 
-def _sizes(told: str) -> str:
-    """Sizes of tensors as 32x512x7x7, without the inputs that are none; a grid as it is."""
-    shapes = inputs(told, None).shapes if told.startswith("[") else ()
-    return " ".join("x".join(map(str, shape)) for shape in shapes if shape) or told
+def _sizes(recorded: str) -> str:
+    """Format tensor shapes as 32x512x7x7, without scalar inputs; a grid is left unchanged."""
+    shapes = inputs(recorded, None).shapes if recorded.startswith("[") else ()
+    return " ".join("x".join(map(str, shape)) for shape in shapes if shape) or recorded
 
 
 def taken(compared: Comparison) -> Section | None:
-    """Memory and energy where a side was measured; None where neither was."""
-    one, other = compared.usage
+    """Return a table of memory and energy; None if neither run measured them."""
+    before, after = compared.usage
     rows = [
-        _taken("GPU memory given out at most", one.allocated_bytes, other.allocated_bytes, size),
-        _taken("GPU memory held by PyTorch at most", one.reserved_bytes, other.reserved_bytes, size),
-        _taken("memory of the process at most", one.rss_bytes, other.rss_bytes, size),
-        _taken("energy of a step", one.step_j, other.step_j, _joule),
-        _taken("mean power of the GPU", one.power_w, other.power_w, _watt),
+        _usage_row("peak GPU memory allocated", before.allocated_bytes, after.allocated_bytes, size),
+        _usage_row("peak GPU memory reserved", before.reserved_bytes, after.reserved_bytes, size),
+        _usage_row("peak process memory", before.rss_bytes, after.rss_bytes, size),
+        _usage_row("energy per step", before.step_j, after.step_j, _joule),
+        _usage_row("mean GPU power", before.power_w, after.power_w, _watt),
     ]
-    told = tuple(row for row in rows if row is not None)
-    if not told:
+    measured = tuple(row for row in rows if row is not None)
+    if not measured:
         return None
     names = (side.name for side in compared.sides)
-    return Section("Memory and energy", (Table(header=("", *names, "difference"), rows=told),))
+    return Section("Memory and energy", (Table(header=("", *names, "difference"), rows=measured),))
 
 
-def _taken(label: str, before: float | None, after: float | None, words: Callable[[float], str]) -> Row | None:
+def _usage_row(label: str, before: float | None, after: float | None, show: Callable[[float], str]) -> Row | None:
     if before is None and after is None:
         return None
-    cells = (UNKNOWN if value is None else words(value) for value in (before, after))
+    cells = (UNKNOWN if value is None else show(value) for value in (before, after))
     return Row((label, *cells, _change(before, after)))
 
 
@@ -109,5 +110,5 @@ def _watt(value: float) -> str:
 
 
 def signed(unit: Scale, ns: int) -> str:
-    """A difference with its sign."""
+    """Format a difference with its sign."""
     return f"+{unit.number(ns)}" if ns > 0 else unit.number(ns)

@@ -1,7 +1,7 @@
-"""The evidence of a finding as a small picture: one typical place where it happened, host and GPU one above the other.
+"""The evidence of a finding as a small picture: one typical occurrence, with host and GPU one above the other.
 
-A finding may happen five thousand times. Shown is the place that is most like the others: around a span of typical
-length, where as much is shaded as around most such spans. The words beside it say what host and GPU did meanwhile.
+A finding may occur thousands of times. The picture shows the most typical occurrence: a window around a span of typical
+length in which the evidence covers a median share of the time. The text says what host and GPU did meanwhile.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from gpulab.wording import duration, percent, scale, sentence
 
 LANE_PX = 20
 MOST_BYTES = 4_000  # of SVG; as data in an <img> a third more
-SPANS_WIDE = 10  # a window is so many spans of typical length wide,
-STEP_FRAC = 0.6  # or one step, where that would be most of one
-MARGIN_FRAC = 0.15  # of a span that is longer than any step, on each side
-MOST_CANDIDATES = 200
-ALIKE = 1.25  # spans at most so many times as long or as short are of one length
+SPANS_WIDE = 10  # width of a window, in spans of typical length;
+STEP_FRAC = 0.6  # one step, if that width is at least this fraction of a step
+MARGIN_FRAC = 0.15  # on each side of a span that is longer than a step
+MAX_CANDIDATES = 200
+TYPICAL_RATIO = 1.25  # a span is of typical length if it is at most this many times longer or shorter
 WORTH_SAYING_FRAC = 0.05
 WORTH_A_KEY_FRAC = 0.02
-MOST_SAID = 3
+MAX_PARTS = 3  # listed per lane
 
 
 def evidence(finding: Finding, diagnosis: Diagnosis) -> Timeline | None:
-    """The picture; None where a finding has no spans, or nothing was recorded around them."""
+    """Return the picture; None if a finding has no spans, or if nothing was recorded around them."""
     ledger, spans = diagnosis.ledger, finding.shown_by
     if ledger is None or not len(spans.start_ns):
         return None
-    shown = place(spans, diagnosis.steps, diagnosis.run.span_ns)
-    seen = shading(spans, shown)
-    beside = host_and_device(diagnosis.run, ledger, shown)
-    beside = tuple(Lane(lane.name, _within(lane, shown)) for lane in beside)
-    if not any(lane.parts for lane in beside):
+    time_window = place(spans, diagnosis.steps, diagnosis.run.span_ns)
+    evidence_spans = shading(spans, time_window)
+    activity = host_and_device(diagnosis.run, ledger, time_window)
+    activity = tuple(Lane(lane.name, _parts_in_window(lane, time_window)) for lane in activity)
+    if not any(lane.parts for lane in activity):
         return None
-    drawn = (Lane("evidence", (("evidence", seen),)), *beside)
-    starts = [int(diagnosis.steps.start_ns[index]) for index in shown.steps]
+    lanes = (Lane("evidence", (("evidence", evidence_spans),)), *activity)
+    starts = [int(diagnosis.steps.start_ns[index]) for index in time_window.steps]
     return Timeline(
-        svg=svg(drawn, shown, starts, seen, most_bytes=MOST_BYTES, lane_px=LANE_PX),
-        lane_names=tuple(lane.name for lane in drawn),
+        svg=svg(lanes, time_window, starts, evidence_spans, most_bytes=MOST_BYTES, lane_px=LANE_PX),
+        lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
         steps=(),
-        ticks=ticks(shown),
-        legend=legend(ledger, beside, shown, WORTH_A_KEY_FRAC),
-        alt=_words(beside, ledger, shown, seen, _where(diagnosis.steps, shown)),
+        ticks=ticks(time_window),
+        legend=legend(ledger, activity, time_window, WORTH_A_KEY_FRAC),
+        alt=_description(activity, ledger, time_window, evidence_spans, _position(diagnosis.steps, time_window)),
     )
 
 
 def place(spans: Spans, steps: Steps, run_ns: int) -> Window:
-    """Where the spans of a finding look most as they usually do."""
+    """Return the window with the most typical occurrence of a finding, and the steps in it."""
     spans = _in_interior(spans, steps)
     length = spans.end_ns - spans.start_ns
     typical_ns = _typical(length)
-    alike = np.flatnonzero((length <= ALIKE * typical_ns) & (length * ALIKE >= typical_ns))
-    alike = alike[np.linspace(0, len(alike) - 1, min(len(alike), MOST_CANDIDATES)).astype(np.int64)]
-    centre = (spans.start_ns[alike] + spans.end_ns[alike]) // 2
+    typical = np.flatnonzero((length <= TYPICAL_RATIO * typical_ns) & (length * TYPICAL_RATIO >= typical_ns))
+    typical = typical[np.linspace(0, len(typical) - 1, min(len(typical), MAX_CANDIDATES)).astype(np.int64)]
+    centre = (spans.start_ns[typical] + spans.end_ns[typical]) // 2
     windows = _windows(centre, typical_ns, steps, run_ns)
     covered = Coverage.of(spans).within(windows[0], windows[1])
     best = int(np.argsort(covered, kind="stable")[len(covered) // 2])
@@ -71,13 +71,16 @@ def place(spans: Spans, steps: Steps, run_ns: int) -> Window:
 
 
 def _in_interior(spans: Spans, steps: Steps) -> Spans:
-    """Those in interior steps, which alone are evidence; all of them where none is."""
+    """Return the spans in interior steps, because only those are evidence; all spans if none is in an interior step."""
     inside = intersect(spans, steps.interior_spans)
     return inside if len(inside.start_ns) else spans
 
 
 def _typical(length: NDArray[np.int64]) -> int:
-    """The length of which half of all the time is in longer spans: what matters, not what is most frequent."""
+    """Return the time-weighted median length: half of the total time is in longer spans.
+
+    Long spans matter more than frequent ones.
+    """
     ordered = np.sort(length)
     done = np.cumsum(ordered)
     return int(ordered[np.searchsorted(done, done[-1] / 2)])
@@ -86,48 +89,54 @@ def _typical(length: NDArray[np.int64]) -> int:
 def _windows(
     centre: NDArray[np.int64], typical_ns: int, steps: Steps, run_ns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A window around each place: some spans wide, or the step that it is in, or a little more than one long span."""
+    """Return start and end of a window around each centre: some spans wide, a whole step, or a little over one span."""
     interior = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns))
     step_ns = int(np.median(steps.dur_ns[interior])) if len(interior) else run_ns
     width = SPANS_WIDE * typical_ns
     if width >= STEP_FRAC * step_ns and len(interior):
         row = np.searchsorted(steps.start_ns, centre, side="right") - 1
-        within = (row >= 0) & (centre < steps.end_ns[np.maximum(row, 0)])
-        if within.any() and typical_ns <= step_ns:
-            return steps.start_ns[row[within]], steps.end_ns[row[within]]
+        in_step = (row >= 0) & (centre < steps.end_ns[np.maximum(row, 0)])
+        if in_step.any() and typical_ns <= step_ns:
+            return steps.start_ns[row[in_step]], steps.end_ns[row[in_step]]
     if width > step_ns:
         width = round((1 + 2 * MARGIN_FRAC) * max(typical_ns, step_ns))
     start = np.clip(centre - width // 2, 0, max(0, run_ns - width))
     return start, np.maximum(np.minimum(start + width, run_ns), start + 1)
 
 
-def _within(lane: Lane, shown: Window) -> tuple[tuple[str, Spans], ...]:
-    parts = ((key, shading(spans, shown)) for key, spans in lane.parts)
+def _parts_in_window(lane: Lane, time_window: Window) -> tuple[tuple[str, Spans], ...]:
+    parts = ((key, shading(spans, time_window)) for key, spans in lane.parts)
     return tuple((key, spans) for key, spans in parts if len(spans.start_ns))
 
 
-def _where(steps: Steps, shown: Window) -> str:
-    if not shown.steps or steps.found_by == "whole run":
-        return f"from {duration(shown.start_ns)} on" if shown.start_ns else "from the start on"
-    first, last = shown.steps[0] + 1, shown.steps[-1] + 1
+def _position(steps: Steps, time_window: Window) -> str:
+    if not time_window.steps or steps.found_by == "whole run":
+        return f"starting at {duration(time_window.start_ns)}" if time_window.start_ns else "at the start of the run"
+    first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
     return f"in step {first}" if first == last else f"in steps {first} to {last}"
 
 
-def _words(drawn: tuple[Lane, ...], ledger: Ledger, shown: Window, seen: Spans, where: str) -> str:
-    """The picture in words, from the numbers that it is drawn from."""
-    width = scale(shown.end_ns - shown.start_ns)(shown.end_ns - shown.start_ns)
-    pieces = len(seen.start_ns)
-    found = "at a stretch" if pieces == 1 else f"in {pieces:,} pieces"
-    told = f"Seen for {duration(seen.total_ns)} of these {width} {where}, {found}"
-    return f"{sentence(told)} Meanwhile: {'; '.join(_doing(lane, ledger, seen) for lane in drawn)}."
+def _description(
+    activity: tuple[Lane, ...], ledger: Ledger, time_window: Window, evidence_spans: Spans, position: str
+) -> str:
+    """Describe the picture in text, from the numbers it is drawn from."""
+    width = scale(time_window.end_ns - time_window.start_ns)(time_window.end_ns - time_window.start_ns)
+    interval_count = len(evidence_spans.start_ns)
+    intervals = "in one interval" if interval_count == 1 else f"in {interval_count:,} intervals"
+    extent = f"The evidence covers {duration(evidence_spans.total_ns)} of the {width} shown {position}, {intervals}"
+    return (
+        f"{sentence(extent)} Meanwhile: {'; '.join(_lane_shares(lane, ledger, evidence_spans) for lane in activity)}."
+    )
 
 
-def _doing(lane: Lane, ledger: Ledger, seen: Spans) -> str:
-    """What a lane did in the evidence's time: the largest parts, and the rest, which is nothing."""
+def _lane_shares(lane: Lane, ledger: Ledger, evidence_spans: Spans) -> str:
+    """Return the largest parts of a lane during the evidence, and its idle share."""
     labels = {part.key: LEGEND.get(part.key, part.label) for part in ledger.parts}
-    whole = max(1, seen.total_ns)
-    shares = [(intersect(spans, seen).total_ns / whole, labels.get(key, key)) for key, spans in lane.parts]
+    evidence_ns = max(1, evidence_spans.total_ns)
+    shares = [
+        (intersect(spans, evidence_spans).total_ns / evidence_ns, labels.get(key, key)) for key, spans in lane.parts
+    ]
     idle = 1.0 - sum(frac for frac, _ in shares)
     shares.append((idle, "idle" if lane.name == "GPU" else "nothing recorded"))
-    ranked = [each for each in sorted(shares, reverse=True)[:MOST_SAID] if each[0] >= WORTH_SAYING_FRAC]
+    ranked = [each for each in sorted(shares, reverse=True)[:MAX_PARTS] if each[0] >= WORTH_SAYING_FRAC]
     return f"{lane.name} {', '.join(f'{label} {percent(frac)}' for frac, label in ranked)}"

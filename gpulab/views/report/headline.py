@@ -1,4 +1,4 @@
-"""Findings in words: the claim, what shows it, the fix, and what it is expected to give."""
+"""Findings as text: claim, evidence, fix and expected gain."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpulab.wording import count, duration, ratio, scale, sentence
 
 
 def headline(diagnosis: Diagnosis) -> Answer:
-    """The verdict and, where there is a finding, all that belongs to it."""
+    """Return the verdict; if there is a finding, with its evidence, fix and expected gain."""
     first = diagnosis.first
-    limit = f"The next limit will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
+    limit = f"The next bottleneck will be: {diagnosis.next_limit}." if diagnosis.next_limit else ""
     if first is None:
         return Answer(claim=sentence(diagnosis.verdict), leading=True, closing=limit)
     closing = f"{limit} {_together(diagnosis)}".strip()
@@ -22,24 +22,24 @@ def headline(diagnosis: Diagnosis) -> Answer:
 def _together(diagnosis: Diagnosis) -> str:
     if diagnosis.together is None or diagnosis.together > BOUNDLESS:
         return ""
-    return f"With the other causes of idle time mended as well: at most {ratio(diagnosis.together)}."
+    return f"With the other causes of idle time fixed as well: at most {ratio(diagnosis.together)}."
 
 
-BOUNDLESS = 20.0  # a bound above this says nothing that "nearly all" does not
+BOUNDLESS = 20.0  # above this a bound is no more informative than "nearly all of the step"
 
 
 def answer(
     finding: Finding, diagnosis: Diagnosis, *, claim: str = "", leading: bool = False, closing: str = ""
 ) -> Answer:
-    """One finding of a diagnosis, with a picture of its evidence."""
+    """Return one finding of a diagnosis as a block, with a picture of its evidence."""
     notes = [f"Note: {caveat}" for caveat in map(sentence, finding.caveats)]
     if finding.gain is not None:
         notes.insert(0, sentence(f"Predicted by: {finding.gain.basis}"))
-    notes.append(f"Why this is believed: %gpuwhy {finding.rule}")
+    notes.append(f"How this is proved: %gpuwhy {finding.rule}")
     if finding.lesson:
         notes.append(f"Learn more: {finding.lesson}.ipynb of the course (python -m gpulab lessons my-course)")
     if finding.rewrites:
-        notes.append(f"With other changes beside it: %gpuwhatif {finding.rewrites} ...")
+        notes.append(f"Together with other changes: %gpuwhatif {finding.rewrites} ...")
     return Answer(
         claim=sentence(claim or finding.claim),
         leading=leading,
@@ -55,14 +55,14 @@ def answer(
 
 
 def answer_words(finding: Finding) -> str:
-    """A finding in one paragraph, for where there is room for no more."""
+    """Return a finding as one paragraph: claim, evidence, expected gain, confidence."""
     gain = expectation(finding.gain)
-    said = (finding.claim, *finding.evidence, gain.text if gain else "", _confidence(finding))
-    return " ".join(map(sentence, filter(None, said)))
+    sentences = (finding.claim, *finding.evidence, gain.text if gain else "", _confidence(finding))
+    return " ".join(map(sentence, filter(None, sentences)))
 
 
 def _gist(gain: Gain | None) -> str:
-    """What a finding is worth, short enough to stand beside its claim."""
+    """Return the predicted step time in a few words: "120 -> 80-95 ms"."""
     if gain is None:
         return ""
     unit = scale(gain.step_ns)
@@ -72,7 +72,7 @@ def _gist(gain: Gain | None) -> str:
 def expectation(
     gain: Gain | None, confidence: str = "", *, verb: str = "Expect", measured_ns: float | None = None
 ) -> Expectation | None:
-    """A predicted gain as a sentence with its range and its bound."""
+    """Return a predicted gain as a sentence with its range and its bound; None if there is no prediction."""
     if gain is None:
         return None
     unit = scale(gain.step_ns)
@@ -81,10 +81,10 @@ def expectation(
     speedup = high if low == high else f"{low.removesuffix('x')}-{high}"
     bound = f"{gain.floor_means[:1].upper()}{gain.floor_means[1:]} gives at most {ratio(gain.bound)}."
     if gain.bound > BOUNDLESS:
-        bound = "Nearly all of a step is this cause, so no useful bound can be given."
-    same = f" for the same work, which {ratio(1 / gain.work)} as many steps do" if gain.work != 1 else ""
+        bound = "This cause takes nearly all of the step, so no useful bound can be given."
+    same_work = f" for the same work, done in {ratio(1 / gain.work)} as many steps" if gain.work != 1 else ""
     return Expectation(
-        text=f"{verb} {span}{same} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
+        text=f"{verb} {span}{same_work} ({speedup}). {bound}{f' {confidence}.' if confidence else ''}",
         best_frac=gain.best_ns / gain.step_ns,
         worst_frac=gain.worst_ns / gain.step_ns,
         floor_frac=gain.floor_ns / gain.step_ns,
@@ -93,16 +93,16 @@ def expectation(
 
 
 def _confidence(finding: Finding) -> str:
-    why = f" ({finding.why_confidence})" if finding.why_confidence else ""
-    return f"Confidence: {finding.confidence}{why}"
+    reason = f" ({finding.why_confidence})" if finding.why_confidence else ""
+    return f"Confidence: {finding.confidence}{reason}"
 
 
 def ending(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """How a run ended that did not end by itself; nothing for one that did."""
+    """Say how a run was cut short; nothing for a run that completed."""
     run = diagnosis.run
     if run.outcome == "ok":
         return ()
-    what = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
-    seen = completed(run, diagnosis.steps)
-    after = f"after {count(seen, 'step')}" if seen else "before the first complete step"
-    return (Line(f"{what} {after}, at {duration(run.span_ns)}; this is what was recorded until then."),)
+    cause = "Interrupted" if run.outcome == "KeyboardInterrupt" else f"Ended by {run.outcome}"
+    step_count = completed(run, diagnosis.steps)
+    progress = f"after {count(step_count, 'step')}" if step_count else "before the first complete step"
+    return (Line(f"{cause} {progress}, at {duration(run.span_ns)}. The report covers the run up to that point."),)

@@ -1,4 +1,4 @@
-"""Who held memory when it ran out, as a table: largest first, and what is left of the device beside it."""
+"""What held memory when it ran out, as a table, largest first, and the rest of the device's memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gpulab.run import Failure, Run
 from gpulab.views.sheet.sheet import Block, Line, Row, Section, Table
 from gpulab.wording import count, percent, size
 
-MOST_ROWS = 12
-SLIVER_FRAC = 0.0005  # what would read <0.1 % is told together
+MAX_ROWS = 12
+SLIVER_FRAC = 0.0005  # smaller rows would read "<0.1 %"; they are summed into one
 KINDS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -18,63 +18,67 @@ KINDS = {
     "variable": "variable",
     "output": "value of an earlier cell",
     "traceback": "error of an earlier cell",
-    "graph": "kept for backward()",
+    "graph": "saved for backward()",
     "other": "",
 }
 
 
 def memory(run: Run) -> Section | None:
-    """The table, for a run that memory ended; None for any other."""
+    """Return the table for a run that ended in an out-of-memory error; None for any other run."""
     failure = run.failure
     if failure is None:
         return None
-    found = held(run)
-    whole = _whole(failure, found)
-    shown = [each for each in found.holdings[:MOST_ROWS] if each.bytes >= SLIVER_FRAC * whole]
-    rest = found.holdings[len(shown) :]
-    rows = [*(_row(each, whole) for each in shown), *_rest(rest, whole), *_beside(failure, whole)]
+    memory_held = held(run)
+    total_bytes = _total_bytes(failure, memory_held)
+    largest = [each for each in memory_held.holdings[:MAX_ROWS] if each.bytes >= SLIVER_FRAC * total_bytes]
+    rest = memory_held.holdings[len(largest) :]
+    rows = [
+        *(_row(each, total_bytes) for each in largest),
+        *_rest(rest, total_bytes),
+        *_outside_tensors(failure, total_bytes),
+    ]
     if not rows:
         return None
-    header = ("who", "how", "largest tensor", "size", "share")
+    header = ("held by", "as", "largest tensor", "size", "share")
     blocks: list[Block] = [Table(header=header, rows=tuple(rows), left=3, caption=_caption(failure))]
     if failure.device is None:
-        blocks.append(Line("Of host memory, only what PyTorch's tensors hold is seen here.", soft=True))
-    return Section("Who holds the memory", tuple(blocks))
+        blocks.append(Line("Of the host memory, only the part held by PyTorch tensors is visible here.", soft=True))
+    return Section("What holds the memory", tuple(blocks))
 
 
 def _caption(failure: Failure) -> str:
-    where = "host memory" if failure.device is None else f"the memory of GPU {failure.device}"
-    told = [size(failure.capacity_bytes)] if failure.capacity_bytes is not None else []
-    told += ["simulated"] if failure.simulated else []
-    device = f"{where} ({', '.join(told)})" if told else where
-    return f"Every tensor in {device}, once: for the first who would have to let it go."
+    memory = "host memory" if failure.device is None else f"the memory of GPU {failure.device}"
+    details = [size(failure.capacity_bytes)] if failure.capacity_bytes is not None else []
+    details += ["simulated"] if failure.simulated else []
+    device = f"{memory} ({', '.join(details)})" if details else memory
+    return f"Every tensor in {device}, counted once, under the first reference that would have to be dropped."
 
 
-def _whole(failure: Failure, found: Held) -> float:
-    """What shares are shares of: the device, or all that was found where its size is not known."""
-    return float(failure.capacity_bytes or found.total_bytes or 1)
+def _total_bytes(failure: Failure, memory_held: Held) -> float:
+    """Return what shares are relative to: the device's memory or, if its size is unknown, all memory held."""
+    return float(failure.capacity_bytes or memory_held.total_bytes or 1)
 
 
-def _row(holding: Holding, whole: float) -> Row:
-    return _cells(holding.who, KINDS.get(holding.kind, holding.kind), holding.bytes, whole, holding.largest or "")
+def _row(holding: Holding, total_bytes: float) -> Row:
+    return _cells(holding.who, KINDS.get(holding.kind, holding.kind), holding.bytes, total_bytes, holding.largest or "")
 
 
-def _rest(rest: Sequence[Holding], whole: float) -> Iterator[Row]:
+def _rest(rest: Sequence[Holding], total_bytes: float) -> Iterator[Row]:
     if rest:
-        yield _cells(count(len(rest), "other"), "", sum(each.bytes for each in rest), whole)
+        yield _cells(count(len(rest), "other"), "", sum(each.bytes for each in rest), total_bytes)
 
 
-def _beside(failure: Failure, whole: float) -> Iterator[Row]:
-    """What no tensor holds: PyTorch's free pieces, other processes, what was free."""
+def _outside_tensors(failure: Failure, total_bytes: float) -> Iterator[Row]:
+    """Yield a row for memory that no tensor holds: PyTorch's cache, other processes, free memory."""
     if failure.reserved_bytes is not None and failure.allocated_bytes is not None:
         unused = failure.reserved_bytes - failure.allocated_bytes
         if unused > 0:
-            yield _cells("PyTorch", "kept, not in use", unused, whole)
+            yield _cells("PyTorch", "cached, not in use", unused, total_bytes)
     if failure.others_bytes:
-        yield _cells("other processes", "", failure.others_bytes, whole)
+        yield _cells("other processes", "", failure.others_bytes, total_bytes)
     if failure.free_bytes is not None:
-        yield _cells("free", "", failure.free_bytes, whole)
+        yield _cells("free", "", failure.free_bytes, total_bytes)
 
 
-def _cells(who: str, how: str, count: float, whole: float, largest: str = "") -> Row:
-    return Row((who, how, largest, size(count), percent(count / whole, 1)))
+def _cells(holder: str, kind: str, held_bytes: float, total_bytes: float, largest: str = "") -> Row:
+    return Row((holder, kind, largest, size(held_bytes), percent(held_bytes / total_bytes, 1)))

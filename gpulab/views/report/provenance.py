@@ -1,4 +1,4 @@
-"""How the numbers of a report were obtained: from which steps, at what cost, and what is missing."""
+"""How the numbers of a report were measured: which steps, the profiler's overhead, and missing data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpulab.wording import UNKNOWN, count, duration, number, ratio, scale, sente
 
 
 def provenance(diagnosis: Diagnosis) -> tuple[Block, ...]:
-    """The facts, then each thing that was not recorded or was lost."""
+    """Return the facts, then a line for each thing that was not recorded or was lost."""
     run = diagnosis.run
-    facts = Facts(tuple(_played(diagnosis) if run.source.how == "virtual" else _recorded(diagnosis)))
+    facts = Facts(tuple(_simulated(diagnosis) if run.source.how == "virtual" else _recorded(diagnosis)))
     return (facts, *(Line(sentence(text)) for text in _missing(run.recording)))
 
 
@@ -32,66 +32,66 @@ def _recorded(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "software", _software(run)
 
 
-def _played(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """Of a virtual run: nothing was recorded, so there is nothing to say of profiler and sensors."""
+def _simulated(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Yield the facts of a virtual run, which has no profiler and no sensors."""
     run, steps = diagnosis.run, diagnosis.steps
     yield "source", str(run.source)
     yield "steps", _steps(steps)
     if steps.step_ns is not None:
         yield "step time", f"{duration(steps.step_ns)} (median of {int(steps.interior.sum())})"
     yield "host", run.facts.get("host", UNKNOWN)
-    yield "events", f"{len(run.event_rows):,}, worked out: kernels by a model of the GPU, calls by one of the host"
+    yield "events", f"{len(run.event_rows):,}, simulated: kernels by a model of the GPU, calls by a model of the host"
     yield "software", _software(run)
 
 
 def origin(run: Run) -> str:
-    """The name of a run and where its numbers come from, in a line."""
+    """Return the name of a run and the source of its numbers."""
     return f"Run {run.name}: {run.source}"
 
 
 def gap_words(gap: Gap) -> str:
-    """What cannot be had, why, and what would mend it, as sentences."""
+    """Say what was not recorded, why, and the fix."""
     return " ".join(filter(None, (sentence(f"Not recorded: {gap.what}: {gap.why}"), sentence(gap.fix))))
 
 
 def _steps(steps: Steps) -> str:
     if steps.found_by == "whole run":
-        return "no steps were found; the whole run counts as one"
+        return "no steps were found; the whole run counts as one step"
     judged, recorded = int(steps.interior.sum()), int(steps.recorded.sum())
-    burst = f"; they come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
-    ahead = "; the host ran ahead, so a step is what the GPU took for it" if steps.host is not None else ""
-    found = f"found by {steps.found_by}{burst}{ahead}"
-    return f"{judged} interior of {recorded} recorded, {len(steps)} seen in all; {found}"
+    burst = f"; steps come in groups of {steps.burst}, which are averaged" if steps.burst > 1 else ""
+    run_ahead = "; the host ran ahead, so step times are GPU times" if steps.host is not None else ""
+    detection = f"found by {steps.found_by}{burst}{run_ahead}"
+    return f"{judged} interior of {recorded} recorded, {len(steps)} in total; {detection}"
 
 
 def _step_time(steps: Steps) -> str:
-    plain = steps.dur_ns[steps.plain]
+    unprofiled_ns = steps.dur_ns[steps.plain]
     if steps.plain_ns is None:
         return f"without the profiler: {UNKNOWN}, {_too_few(steps)}; recorded: {duration(steps.traced_ns)}"
     unit = scale(steps.plain_ns)
-    spread = f"{unit.range(float(plain.min()), float(plain.max()))} {unit.unit}"
-    return f"{unit(steps.plain_ns)} without the profiler (median of {len(plain)}, {spread}{_left_out(steps)})"
+    limits = f"{unit.range(float(unprofiled_ns.min()), float(unprofiled_ns.max()))} {unit.unit}"
+    return f"{unit(steps.plain_ns)} without the profiler (median of {len(unprofiled_ns)}, {limits}{_excluded(steps)})"
 
 
 def _too_few(steps: Steps) -> str:
     if not steps.queued:
         return "too few such steps"
     return (
-        f"as {count(steps.queued, 'such step')} took batches that workers had made while the profiler stopped, "
-        "and too few came after; let the loop run for more steps"
+        f"because {count(steps.queued, 'such step')} used batches prefetched while the profiler stopped, "
+        "and too few steps follow; let the loop run for more steps"
     )
 
 
-def _left_out(steps: Steps) -> str:
+def _excluded(steps: Steps) -> str:
     if not steps.queued:
         return ""
-    return f"; without {count(steps.queued, 'step')} whose batches workers had made while the profiler stopped"
+    return f"; excludes {count(steps.queued, 'step')} with batches prefetched while the profiler stopped"
 
 
 def _inflation(steps: Steps) -> str:
     if steps.inflation is None:
-        return f"what recording cost was {UNKNOWN}"
-    return f"recorded steps took {duration(steps.traced_ns)}, {ratio(steps.inflation)} the time without it"
+        return f"overhead {UNKNOWN}"
+    return f"recorded steps took {duration(steps.traced_ns)}, {ratio(steps.inflation)} the time without the profiler"
 
 
 def _events(run: Run) -> str:
@@ -106,13 +106,13 @@ def _events(run: Run) -> str:
 
 def _software(run: Run) -> str:
     machine = run.machine
-    known = (
+    versions = (
         ("PyTorch", machine.torch),
         ("Python", machine.python),
         ("driver", machine.driver),
         ("cores allowed", None if machine.cores_allowed is None else number(machine.cores_allowed)),
     )
-    return ", ".join(f"{name} {value}" for name, value in known if value) or "not told"
+    return ", ".join(f"{name} {value}" for name, value in versions if value) or UNKNOWN
 
 
 def _missing(recording: Recording) -> Iterator[str]:
@@ -122,7 +122,7 @@ def _missing(recording: Recording) -> Iterator[str]:
 
 
 def spread(steps_ns: np.typing.NDArray[np.int64]) -> str:
-    """Median, smallest and largest of some step times, and how many there are."""
+    """Return median, count and range of step times: "12 ms (median of 40, 11-14 ms)"."""
     unit = scale(float(np.median(steps_ns)))
     low, high = float(steps_ns.min()), float(steps_ns.max())
     return f"{unit(float(np.median(steps_ns)))} (median of {len(steps_ns)}, {unit.range(low, high)} {unit.unit})"

@@ -1,4 +1,4 @@
-"""The report: what was found in a run, why it is believed, and how it was measured."""
+"""The report of a run: verdict, evidence, fix, other findings, and how it was measured."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from gpulab.wording import count, sentence
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(View):
-    """A diagnosis that shows itself: end a cell with it, print it, or `save` it."""
+    """A diagnosis as a view: end a cell with it, print it, or `save` it."""
 
     diagnosis: Diagnosis
     endings: ClassVar[tuple[str, ...]] = (*View.endings, ".png")
 
     def save(self, path: str | Path, *, timeline: bool = True) -> Path:
-        """Write `.html` (self-contained, with the timeline to zoom into unless told otherwise), `.png`, `.txt`, `.md`.
+        """Write the report to `path` and return the path; the suffix is `.html`, `.png`, `.txt` or `.md`.
 
-        A file is written whole or not at all; gives the path.
+        HTML is self-contained and includes the zoomable timeline unless `timeline=False`. Writing is atomic.
         """
         path = Path(path)
         form = path.suffix.lower()
@@ -52,7 +52,7 @@ class Report(View):
 
     @cached_property
     def _zoomable(self) -> str:
-        """The same HTML, whose picture can be zoomed into while the kernel lives; saved, it is the picture."""
+        """The same HTML with a zoom button on the picture, which works as long as the kernel lives."""
         from gpulab.views.timeline.zoom_button import offered
 
         return fragment(offered(self.sheet, self.diagnosis))
@@ -64,18 +64,18 @@ class Report(View):
         return page(scene(self.diagnosis), self._repr_html_(), MOST_PAGE_BYTES)
 
 
-MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for a mail
+MOST_PAGE_BYTES = 2_000_000  # of a saved page with its timeline: small enough for an e-mail
 
 
-def report(what: Diagnosis | Run | Sequence[Run]) -> Report:
-    """The report of a diagnosis, or of a run, which is diagnosed first; of the ranks of a job as `diagnose` has it."""
-    diagnosis = what if isinstance(what, Diagnosis) else diagnose(what)
-    blocks = (*_first_depth(diagnosis), *_second_depth(diagnosis))
+def report(subject: Diagnosis | Run | Sequence[Run]) -> Report:
+    """Return the report of a diagnosis, of a run or of the ranks of a job; runs are diagnosed first by `diagnose`."""
+    diagnosis = subject if isinstance(subject, Diagnosis) else diagnose(subject)
+    blocks = (*_overview(diagnosis), *_details(diagnosis))
     return Report(Sheet(f"gpulab report of {diagnosis.run.name}", blocks), diagnosis)
 
 
-def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
-    """What is read first: the verdict, where a step goes, a few steps as a picture, each other finding in a line."""
+def _overview(diagnosis: Diagnosis) -> tuple[Block, ...]:
+    """Return the visible part: verdict, ledger, a picture of a few steps, one line for each other finding."""
     run, ledger = diagnosis.run, diagnosis.ledger
     looped = diagnosis.steps.found_by != "whole run"
     blocks: list[Block] = [
@@ -87,44 +87,46 @@ def _first_depth(diagnosis: Diagnosis) -> tuple[Block, ...]:
     if (holders := memory(run)) is not None:
         blocks.append(holders)
     if ledger is not None:
-        how = ESTIMATED if run.source.how == "virtual" else RECORDED
-        title = "Where a step goes" if looped else "Where the time goes"
-        blocks.append(Section(title, accounts(ledger, looped=looped, how=how)))
+        method = ESTIMATED if run.source.how == "virtual" else RECORDED
+        title = "Where the step time goes" if looped else "Where the time goes"
+        blocks.append(Section(title, accounts(ledger, looped=looped, how=method)))
     else:
-        blocks.append(Section("What the sensors said", readings(run)))
+        blocks.append(Section("Sensor readings", readings(run)))
     few_steps = picture(diagnosis)
     if few_steps is not None:
-        blocks.append(Section("A few steps" if looped else "All that was recorded", (few_steps,)))
+        blocks.append(Section("A few steps" if looped else "The whole recording", (few_steps,)))
     return (*blocks, *_findings(diagnosis))
 
 
 def _findings(diagnosis: Diagnosis) -> tuple[Section, ...]:
-    """Every finding but the first, a line each; its evidence, fix and picture under it on demand."""
+    """Return every finding except the first: its claim, with evidence, fix and picture folded below."""
     others = [finding for finding in diagnosis.others if not finding.aside]
     asides = [finding for finding in diagnosis.others if finding.aside]
-    titled = ((count(len(others), "other finding"), others), ("Worth knowing", asides))
+    groups = ((count(len(others), "other finding"), others), ("Worth knowing", asides))
     return tuple(
-        Section(title, tuple(answer(finding, diagnosis) for finding in some)) for title, some in titled if some
+        Section(title, tuple(answer(finding, diagnosis) for finding in findings))
+        for title, findings in groups
+        if findings
     )
 
 
-def _second_depth(diagnosis: Diagnosis) -> tuple[Section, ...]:
-    """What is read on demand."""
+def _details(diagnosis: Diagnosis) -> tuple[Section, ...]:
+    """Return the folded part: masked findings, sensors, assumptions, rules not judged, provenance."""
     unjudged = diagnosis.unjudged
     sections = []
     if diagnosis.masked:
-        sections.append(Section("Seen, and explained by another finding", _masked(diagnosis), folded=True))
+        sections.append(Section("Symptoms explained by another finding", _masked(diagnosis), folded=True))
     if diagnosis.ledger is not None and (len(diagnosis.run.gpu_rows) or len(diagnosis.run.host_rows)):
-        sections.append(Section("What the sensors said", readings(diagnosis.run), folded=True))
+        sections.append(Section("Sensor readings", readings(diagnosis.run), folded=True))
     sections += assumptions(diagnosis.run)
     if unjudged:
-        sections.append(Section("What was not judged, and why", _unjudged(diagnosis), folded=True))
+        sections.append(Section("Rules that were not judged, and why", _unjudged(diagnosis), folded=True))
     sections.append(Section("How this was measured", provenance(diagnosis), folded=True))
     return tuple(sections)
 
 
 def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """What was seen, each with the claim that explains it."""
+    """Return a line for each masked finding, with the claim that explains it."""
     claims = {finding.rule: finding.claim for finding in diagnosis.findings}
     claims |= {masked.finding.rule: masked.finding.claim for masked in diagnosis.masked}
     return tuple(
@@ -133,12 +135,12 @@ def _masked(diagnosis: Diagnosis) -> tuple[Line, ...]:
 
 
 def _unjudged(diagnosis: Diagnosis) -> tuple[Line, ...]:
-    """One line for all that share a reason."""
+    """Return a line for each reason, with all questions that it leaves open."""
     if len({(each.why, each.fix) for each in diagnosis.unjudged}) == 1 and diagnosis.ledger is None:
-        return (Line(f"No question could be asked: {_reason(diagnosis.unjudged[0].why, diagnosis.unjudged[0].fix)}"),)
+        return (Line(f"No rule could be judged: {_reason(diagnosis.unjudged[0].why, diagnosis.unjudged[0].fix)}"),)
     shared: dict[tuple[str, str], list[str]] = {}
-    for each in diagnosis.unjudged:
-        shared.setdefault((each.why, each.fix), []).append(each.about)
+    for question in diagnosis.unjudged:
+        shared.setdefault((question.why, question.fix), []).append(question.about)
     return tuple(
         Line(f"{sentence('; '.join(about)).rstrip('.')}: {_reason(why, fix)}") for (why, fix), about in shared.items()
     )

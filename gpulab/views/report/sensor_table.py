@@ -1,4 +1,4 @@
-"""What the sensors said over a run, as a table; what they could not say is said in words, never as zero."""
+"""Sensor readings over a run as a table; a missing value reads "not measured", never zero."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _COUNTED = {"the power limit": "power_held_s", "heat": "thermal_held_s"}  # coun
 
 
 def readings(run: Run) -> tuple[Block, ...]:
-    """A row for each sensor: mean, smallest, largest."""
+    """Return a table with a row for each sensor: mean, minimum, maximum."""
     rows = (*_gpu_rows(run), *_sensor_rows(run.host_rows))
     if not rows:
-        return (Line("No sensor was read during this run."),)
-    table = Table(header=("", "mean", "smallest", "largest"), rows=rows)
-    return (table, *_held_back(run.gpu_rows))
+        return (Line("No sensors were read during this run."),)
+    table = Table(header=("", "mean", "min", "max"), rows=rows)
+    return (table, *_throttling(run.gpu_rows))
 
 
 def lateness(run: Run) -> str:
-    """How often the sensors were read, and how late; the sampler's own confession."""
+    """Return how often the sensors were read, and how late the sampler was."""
     samples = max((run.host_rows, run.gpu_rows), key=len)
     if not len(samples):
         return "none read"
-    late = samples["late_ns"]
-    every = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
+    late_ns = samples["late_ns"]
+    interval = f", every {duration(float(np.median(np.diff(samples['at_ns']))))}" if len(samples) > 2 else ""
     return (
-        f"{count(len(samples), 'sample')}{every}; late by {duration(float(np.median(late)))} in the median, "
-        f"{duration(float(late.max()))} at most"
+        f"{count(len(samples), 'sample')}{interval}; median delay {duration(float(np.median(late_ns)))}, "
+        f"at most {duration(float(late_ns.max()))}"
     )
 
 
@@ -56,28 +56,28 @@ def _sensor_rows(samples: Rows, prefix: str = "") -> Iterator[Row]:
 
 
 def _row(name: str, values: Floats, show: sensor_columns.Format) -> Row:
-    known = values[~np.isnan(values)]
-    if not len(known):
+    valid = values[~np.isnan(values)]
+    if not len(valid):
         return Row((name, UNKNOWN, "", ""))
-    return Row((name, show(float(known.mean())), show(float(known.min())), show(float(known.max()))))
+    return Row((name, show(float(valid.mean())), show(float(valid.min())), show(float(valid.max()))))
 
 
-def _held_back(samples: Rows) -> tuple[Line, ...]:
-    """What held the clocks back: by the reasons the driver named when asked, and by the time it counted."""
+def _throttling(samples: Rows) -> tuple[Line, ...]:
+    """Say why GPU clocks were throttled: by the reasons in the samples, and by the driver's time counters."""
     bits = samples["throttle_bits"]
-    told = bits[~np.isnan(bits)].astype(np.int64)
+    known_bits = bits[~np.isnan(bits)].astype(np.int64)
     counted_s = [(name, _longest_s(samples, column)) for name, column in _COUNTED.items()]
-    if not len(told) and all(held is None for _, held in counted_s):
+    if not len(known_bits) and all(seconds is None for _, seconds in counted_s):
         return ()
     names = samples.table.column("throttle_bits").flags
-    shares = ((name, float(((told & bit) != 0).mean())) for bit, name in names if len(told))
-    named = [f"{name} in {percent(share)} of samples" for name, share in shares if share > 0]
-    named += [f"{name} for {duration(1e9 * held)}" for name, held in counted_s if held]
-    return (Line(f"GPU clocks held back: {', '.join(named) or 'never'}."),)
+    shares = ((name, float(((known_bits & bit) != 0).mean())) for bit, name in names if len(known_bits))
+    reasons = [f"{name} in {percent(share)} of samples" for name, share in shares if share > 0]
+    reasons += [f"{name} for {duration(1e9 * seconds)}" for name, seconds in counted_s if seconds]
+    return (Line(f"GPU clocks throttled by: {', '.join(reasons)}." if reasons else "GPU clocks were not throttled."),)
 
 
 def _longest_s(samples: Rows, column: str) -> float | None:
-    """By how much a counter of seconds rose, on the GPU where it rose most; None where no two readings tell."""
+    """Return the largest increase of a counter of seconds on any GPU; None if no GPU has two readings."""
     rises = []
     for device in np.unique(samples["device"]).tolist():
         values = samples[column][samples["device"] == device]

@@ -1,4 +1,4 @@
-"""What a virtual GPU's numbers are worth: an estimate, how far it may be off, and what was assumed."""
+"""How reliable the numbers of a virtual GPU are: the estimated error and the assumptions."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ GRADE = "D"
 
 
 def watermark(run: Run) -> tuple[Block, ...]:
-    """That nothing of a virtual run was measured, and how far it may be off; nothing for any other run."""
+    """Say that nothing in a virtual run was measured, and how large the error may be; nothing for any other run."""
     if run.source.how != "virtual":
         return ()
-    what, _ = GRADES[GRADE]
-    words = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
+    grounds, _ = GRADES[GRADE]
+    notice = f"{sentence(str(run.source))} Nothing here was measured on a GPU"
     low, high = run.facts.get(STEP_LOW), run.facts.get(STEP_HIGH)
     if low is not None and high is not None:
         unit = scale(float(high))
-        words += f": a step may take {unit.range(float(low), float(high))} {unit.unit}"
-    return (Line(sentence(f"{words} (grade {GRADE}: {what})"), soft=True),)
+        notice += f": a step may take {unit.range(float(low), float(high))} {unit.unit}"
+    return (Line(sentence(f"{notice} (grade {GRADE}: {grounds})"), soft=True),)
 
 
 def assumptions(run: Run) -> tuple[Section, ...]:
-    """What the program's way depends on and a GPU without numbers cannot tell, and what was taken for it."""
-    told = [(name.removeprefix(ASSUMED), taken) for name, taken in run.facts.items() if name.startswith(ASSUMED)]
-    return (Section("What was assumed", (Facts(tuple(told)),)),) if told else ()
+    """Return the values assumed for data-dependent control flow, which a GPU without data cannot compute."""
+    facts = [(name.removeprefix(ASSUMED), value) for name, value in run.facts.items() if name.startswith(ASSUMED)]
+    return (Section("Assumptions", (Facts(tuple(facts)),)),) if facts else ()

@@ -1,9 +1,9 @@
-"""A sheet as HTML that survives: `style` attributes and pictures as data only, nothing that a sanitizer takes away.
+"""A sheet as HTML that survives JupyterLab's sanitizer: only `style` attributes, and pictures as data URIs.
 
-JupyterLab shows the output of a notebook that somebody sent through a sanitizer: no style sheet, no script, no inline
-SVG, no ARIA survive it, and of CSS only the properties and values on its list (`overflow-wrap:anywhere`, `var()`,
-`color:inherit` and `position` in percent are not). What is written here is on the list, or may be lost without harm.
-Text takes the page's own colour, so that one HTML serves light and dark.
+JupyterLab passes the output of an untrusted notebook through a sanitizer. It removes style sheets, scripts, inline SVG
+and ARIA attributes, and keeps only the CSS properties and values on its list (`overflow-wrap:anywhere`, `var()`,
+`color:inherit` and `position` in percent are not on it). Everything written here is on the list, or can be lost
+without harm. Text inherits the colour of the page, so the same HTML works in light and dark themes.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ SMALL = "font-size:.88em"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 GAP = "margin:0 0 10px"
 _POLICY = "default-src 'none';img-src data:;style-src 'unsafe-inline'"  # nothing in the page may run or load
-LEAST_FRAC = 0.001  # what would be narrower than a pixel is not drawn, and has no key
-LABEL_FRAC = 0.09  # a segment narrower than this has no room for its label under it
+LEAST_FRAC = 0.001  # parts narrower than a pixel are not drawn and have no legend entry
+LABEL_FRAC = 0.09  # narrower segments have no label below them
 
 
 def fragment(sheet: Sheet) -> str:
-    """The sheet as one element for a notebook's output."""
+    """Return the sheet as one element for the output of a notebook cell."""
     return (
         f'<div style="max-width:920px;line-height:1.5;overflow-wrap:break-word" '
         f'role="group" aria-label="{_safe(sheet.title)}">{_blocks(sheet.blocks)}</div>'
@@ -64,7 +64,7 @@ def fragment(sheet: Sheet) -> str:
 
 
 def document(sheet: Sheet) -> str:
-    """The sheet as a page of its own, readable offline."""
+    """Return the sheet as a complete page that is readable offline."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -134,44 +134,48 @@ def _code(code: str) -> str:
 
 
 def _answer(answer: Answer) -> str:
-    lines = "".join(f'<div style="margin:0 0 4px">{_safe(line)}</div>' for line in answer.evidence)
+    evidence = "".join(f'<div style="margin:0 0 4px">{_safe(line)}</div>' for line in answer.evidence)
     fix = f'<div style="margin:10px 0 0;{SMALL};{SOFT}">Fix</div>{_code(answer.fix)}' if answer.fix else ""
     advice = f'<div style="{GAP}">{_safe(answer.advice)}</div>' if answer.advice else ""
-    expect = _expectation(answer.expectation) if answer.expectation else ""
+    expected = _expectation(answer.expectation) if answer.expectation else ""
     notes = "".join(f'<div style="margin:0 0 4px;{SMALL};{SOFT}">{_safe(line)}</div>' for line in answer.notes)
-    close = f'<div style="margin:0 0 4px">{_typeset(answer.closing)}</div>' if answer.closing else ""
+    closing = f'<div style="margin:0 0 4px">{_typeset(answer.closing)}</div>' if answer.closing else ""
     picture = _timeline(answer.picture) if answer.picture else ""
     claim = _safe(answer.claim)
     if not answer.leading:
         return _folded(
             f'<span style="font-weight:600">{claim}</span>{_gist(answer)}',
-            f"{lines}{picture}{fix}{advice}{expect}{close}{notes}",
+            f"{evidence}{picture}{fix}{advice}{expected}{closing}{notes}",
         )
     if picture:
-        notes = _folded("What shows it, and how this is known", picture + notes)
+        notes = _folded("Evidence and method", picture + notes)
     style = "font-size:1.3em;line-height:1.35;font-weight:600;margin:2px 0 8px"
-    head = f'<div role="heading" aria-level="3" style="{style}">{claim}</div>'
-    return f'<div style="margin:0 0 4px">{head}{lines}{fix}{advice}{expect}{close}{notes}</div>'
+    heading = f'<div role="heading" aria-level="3" style="{style}">{claim}</div>'
+    return f'<div style="margin:0 0 4px">{heading}{evidence}{fix}{advice}{expected}{closing}{notes}</div>'
 
 
 def _gist(answer: Answer) -> str:
     return f' <span style="white-space:nowrap;{SOFT}">{_typeset(answer.gist)}</span>' if answer.gist else ""
 
 
-def _folded(summary: str, inside: str) -> str:
+def _folded(summary: str, content: str) -> str:
     return (
         f'<details style="margin:0;padding:4px 0"><summary style="cursor:pointer">{summary}</summary>'
-        f'<div style="padding:6px 0 10px 16px">{inside}</div></details>'
+        f'<div style="padding:6px 0 10px 16px">{content}</div></details>'
     )
 
 
 def _expectation(expected: Expectation) -> str:
-    """The prediction, and the step as it is: what of it stays, what may go, what should go; measured, where it was."""
-    stays, may_go = expected.best_frac, expected.worst_frac - expected.best_frac
-    fills = [("stays", ACCENT, stays), ("may go", ACCENT_PALE, may_go), ("should go", "none", 1 - stays - may_go)]
+    """Return the prediction as text and as a bar: remaining, uncertain and saved time; measured time, if known."""
+    remaining, uncertain = expected.best_frac, expected.worst_frac - expected.best_frac
+    fills = [
+        ("remaining", ACCENT, remaining),
+        ("uncertain", ACCENT_PALE, uncertain),
+        ("saved", "none", 1 - remaining - uncertain),
+    ]
     bars, keys = _thin_bar(fills), "".join(_key(_chip(fill), name) for name, fill, frac in fills if frac >= LEAST_FRAC)
     if expected.measured_frac is not None:
-        # A step that grew is longer than the bar of what it was: draw both to the same scale.
+        # A step that became longer exceeds the bar of the original step: draw both to the same scale.
         longest = max(1.0, expected.measured_frac)
         measured = _thin_bar([("measured", MEASURED, expected.measured_frac)])
         bars = (
@@ -187,7 +191,7 @@ def _expectation(expected: Expectation) -> str:
 
 def _thin_bar(fills: list[tuple[str, str, float]]) -> str:
     cells = "".join(
-        f'<div style="flex:{_share(frac)} 1 0;min-width:0;box-sizing:border-box;{_fill_of(fill)}"></div>'
+        f'<div style="flex:{_share(frac)} 1 0;min-width:0;box-sizing:border-box;{_fill_style(fill)}"></div>'
         for _, fill, frac in fills
     )
     return f'<div style="display:flex;height:8px;margin:0 0 3px">{cells}</div>'
@@ -196,16 +200,16 @@ def _thin_bar(fills: list[tuple[str, str, float]]) -> str:
 def _chip(fill: str) -> str:
     return (
         f'<span style="display:inline-block;width:10px;height:10px;margin:0 6px 0 0;box-sizing:border-box;'
-        f'{_fill_of(fill)}"></span>'
+        f'{_fill_style(fill)}"></span>'
     )
 
 
-def _fill_of(fill: str) -> str:
+def _fill_style(fill: str) -> str:
     return f"background:{fill}" if fill != "none" else f"background:none;border:1px dashed {NEUTRAL}"
 
 
 def _typeset(text: str) -> str:
-    """A line that gpulab wrote itself, with an arrow and dashes between numbers where text has ASCII."""
+    """Return a line written by gpulab with typographic arrows and dashes in place of ASCII."""
     return re.sub(r"(?<=\d)-(?=[<\d])", "\u2013", _safe(text)).replace(" -&gt; ", " → ")
 
 
@@ -233,7 +237,7 @@ _NUMBER_CELL = (
 
 
 def table_html(table: Table) -> str:
-    """A table of a sheet."""
+    """Return a table as HTML."""
     head = "".join(
         f'<th scope="col" style="{_cell(column, table.left)};white-space:normal;font-weight:400;{SOFT}">'
         f"{_safe(name)}</th>"
@@ -253,7 +257,7 @@ def _cell(column: int, left: int) -> str:
 def _row(row: Row, left: int) -> str:
     first, *rest = (_safe(cell, 300) for cell in row.cells)
     weight = "font-weight:600" if row.kind != "plain" else "font-weight:400"
-    # The first line hangs out by its swatch, so that a name of two lines stays clear of it.
+    # A hanging indent as wide as the swatch, so that a second line aligns with the first.
     indent = ";padding:3px 6px 3px 18px;text-indent:-18px" if row.key else ""
     line = f";border-top:1px solid {RULE}" if row.kind == "total" else ""
     cells = "".join(f'<td style="{_cell(n + 1, left)};{weight}">{cell}</td>' for n, cell in enumerate(rest))
@@ -273,8 +277,8 @@ def _swatch(key: str) -> str:
 def _bar(bar: Bar) -> str:
     total = sum(segment.frac for segment in bar.segments) or 1.0
     groups = "".join(map(_group, bar.groups))
-    fills = "".join(_stretch(_fill(segment), segment.frac) for segment in bar.segments)
-    labels = "".join(_stretch(_label(segment, total), segment.frac) for segment in bar.segments)
+    fills = "".join(_flex_cell(_fill(segment), segment.frac) for segment in bar.segments)
+    labels = "".join(_flex_cell(_label(segment, total), segment.frac) for segment in bar.segments)
     row = "display:flex;gap:1px"
     inner = "".join(f'<div style="{row}">{cells}</div>' for cells in (groups, fills, labels) if cells)
     name = f'<div style="margin:0 0 3px">{_safe(bar.name)}</div>' if bar.name else ""
@@ -284,13 +288,13 @@ def _bar(bar: Bar) -> str:
     )
 
 
-def _stretch(inside: str, frac: float) -> str:
-    return f'<div style="flex:{_share(frac)} 1 0;min-width:0;overflow:hidden">{inside}</div>'
+def _flex_cell(content: str, frac: float) -> str:
+    return f'<div style="flex:{_share(frac)} 1 0;min-width:0;overflow:hidden">{content}</div>'
 
 
 def _group(group: Segment) -> str:
     text = f"{_safe(group.label)} {percent(group.frac, 1)}"
-    # A group may be narrower than its name, which tells most of the bar: it then has the room it needs.
+    # A group may be narrower than its label, which matters most: give the label the width it needs.
     return (
         f'<div style="flex:{_share(group.frac)} 1 0;min-width:{0.6 * len(text):.1f}em;{SMALL};white-space:nowrap;'
         f'padding:0 0 2px">{text}</div>'
@@ -322,28 +326,28 @@ def _timeline(picture: Timeline) -> str:
         for name in picture.lane_names
     )
     data = b64encode(picture.svg.encode()).decode()
-    # What stands under a small picture in full would be heard twice.
-    alt = picture.alt if picture.table else f"Lanes of {', '.join(picture.lane_names)}; what they show is said below."
+    # A small picture has its full description below it; a screen reader would read it twice.
+    alt = picture.alt if picture.table else f"Lanes: {', '.join(picture.lane_names)}. Described in the text below."
     image = (
         f'<img src="data:image/svg+xml;base64,{data}" alt="{_safe(alt)}" '
         f'style="display:block;width:100%;max-width:none;height:{height}px;margin:0;background:none">'
     )
     shaded = f"<div>{_PATCH}{_safe(picture.shaded)}</div>" if picture.shaded else ""
     legend = "".join(_key(_swatch(key), label) for key, label in picture.legend)
-    words = f'<div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
+    description = f'<div style="margin:0 0 6px">{_safe(picture.alt)}</div>'
     if picture.table is None:
-        below = f'<div style="{SMALL}">{words}</div>'
+        below = f'<div style="{SMALL}">{description}</div>'
     else:
         below = (
-            f'<details style="margin:0 0 4px"><summary style="cursor:pointer;{SMALL}">The same in words</summary>'
-            f'<div style="padding:6px 0 0 16px">{words}{table_html(picture.table)}</div></details>'
+            f'<details style="margin:0 0 4px"><summary style="cursor:pointer;{SMALL}">As text and table</summary>'
+            f'<div style="padding:6px 0 0 16px">{description}{table_html(picture.table)}</div></details>'
         )
-    above = _beside("", _scale(picture.steps)) if picture.steps else ""
-    found = f' data-gpulab-timeline="{_safe(picture.place)}"' if picture.place else ""
+    step_labels = _aligned("", _scale(picture.steps)) if picture.steps else ""
+    anchor = f' data-gpulab-timeline="{_safe(picture.place)}"' if picture.place else ""
     return (
-        f'<div{found}><div style="{SMALL}">{above}'
+        f'<div{anchor}><div style="{SMALL}">{step_labels}'
         f'<div style="display:flex"><div style="{_NAMES}">{names}</div>'
-        f'<div style="flex:1 1 0;min-width:0">{image}</div></div>{_beside("", _scale(picture.ticks))}'
+        f'<div style="flex:1 1 0;min-width:0">{image}</div></div>{_aligned("", _scale(picture.ticks))}'
         f'<div style="margin:8px 0 6px">{legend}{shaded}</div></div>{below}</div>'
     )
 
@@ -358,25 +362,25 @@ def _key(swatch: str, label: str) -> str:
     return f'<span style="display:inline-block;margin:0 16px 2px 0;white-space:nowrap">{swatch}{_safe(label)}</span>'
 
 
-def _beside(name: str, inside: str) -> str:
+def _aligned(name: str, content: str) -> str:
     return (
         f'<div style="display:flex"><div style="{_NAMES}">{name}</div>'
-        f'<div style="flex:1 1 0;min-width:0">{inside}</div></div>'
+        f'<div style="flex:1 1 0;min-width:0">{content}</div></div>'
     )
 
 
 def _scale(marks: tuple[Mark, ...]) -> str:
-    """Labels along the width of the picture, each from its place to where it may reach."""
-    cells, reached = [], 0.0
+    """Return labels along the width of the picture, each from its position up to the next one."""
+    cells, end = [], 0.0
     for mark in marks:
-        if mark.at > reached:
-            cells.append(f'<div style="flex:{_share(mark.at - reached)} 1 0;min-width:0"></div>')
+        if mark.at > end:
+            cells.append(f'<div style="flex:{_share(mark.at - end)} 1 0;min-width:0"></div>')
         cells.append(
             f'<div style="flex:{_share(mark.until - mark.at)} 1 0;min-width:0;overflow:hidden;white-space:nowrap;'
             f"text-overflow:ellipsis;padding:2px 0 2px 4px;border-left:1px solid {NEUTRAL};box-sizing:border-box;"
             f'{SOFT}" title="{_safe(mark.text)}">{_safe(mark.text)}</div>'
         )
-        reached = mark.until
-    if reached < 1:
-        cells.append(f'<div style="flex:{_share(1 - reached)} 1 0;min-width:0"></div>')
+        end = mark.until
+    if end < 1:
+        cells.append(f'<div style="flex:{_share(1 - end)} 1 0;min-width:0"></div>')
     return f'<div style="display:flex">{"".join(cells)}</div>'

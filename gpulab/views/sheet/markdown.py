@@ -1,4 +1,4 @@
-"""A sheet as Markdown, for pull requests and wikis; foreign text cannot become markup in it."""
+"""A sheet as Markdown, for pull requests and wikis; text from a run is escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
 
 
 def markdown(sheet: Sheet) -> str:
-    """The whole sheet; pictures become the tables that say the same."""
+    """Return the sheet as Markdown; pictures become their descriptions and tables."""
     return "\n".join((f"# {_safe(sheet.title)}", "", *_blocks(sheet.blocks, depth=2)))
 
 
@@ -50,8 +50,8 @@ def _block(block: Block, depth: int) -> Iterator[str]:
     elif isinstance(block, Timeline):
         yield from _picture(block)
     elif isinstance(block, Bar):
-        for said in bar_words(block):
-            yield from (_safe(said), "")
+        for line in bar_words(block):
+            yield from (_safe(line), "")
     else:
         yield from _section(block, depth)
 
@@ -83,7 +83,7 @@ def _picture(picture: Timeline) -> Iterator[str]:
 
 
 def _code(code: str) -> Iterator[str]:
-    # Indented code cannot be closed from inside, as a fence could.
+    # Code text could close a fence, but not an indented block.
     yield from (f"    {line}" for line in clean_code(code).split("\n"))
     yield ""
 
@@ -98,7 +98,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _row(row: Row) -> Iterable[str]:
-    mark = "" if row.kind == "plain" else "**"  # what sums others stands out
+    mark = "" if row.kind == "plain" else "**"  # totals and groups in bold
     return (f"{mark}{_safe(cell)}{mark}" if cell.strip() else "" for cell in row.cells)
 
 

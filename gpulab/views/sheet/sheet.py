@@ -1,4 +1,7 @@
-"""What a view says, whatever form it takes: blocks of text, figures and pictures. Each form renders the same sheet."""
+"""The content of a view, independent of its form: blocks of text, numbers and pictures.
+
+Text, HTML and Markdown are rendered from the same sheet.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from gpulab.wording import percent
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence or two; `soft` ones are said quietly."""
+    """A sentence or two; `soft` lines are less prominent."""
 
     text: str
     soft: bool = False
@@ -17,28 +20,28 @@ class Line:
 
 @dataclass(frozen=True)
 class Verdict(Line):
-    """A sentence in which one word says how it turned out: at its beginning, or after a colon."""
+    """A sentence with a one-word result, at its beginning or after a colon."""
 
     word: str = ""
-    good: bool | None = None  # None where nothing was tried yet
+    good: bool | None = None  # None: not tried yet
 
     @property
     def around(self) -> tuple[str, str]:
-        """The text before that word, and after it."""
-        at = 0 if self.text.startswith(self.word) else self.text.index(f": {self.word}") + 2
-        return self.text[:at], self.text[at + len(self.word) :]
+        """The text before and after the result word."""
+        start = 0 if self.text.startswith(self.word) else self.text.index(f": {self.word}") + 2
+        return self.text[:start], self.text[start + len(self.word) :]
 
 
 @dataclass(frozen=True)
 class Code:
-    """Something to paste."""
+    """Code to paste."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
-    """A prediction in words, and its shares of the step as it is, for a small bar."""
+    """A prediction as text, and as fractions of the present step, for a small bar."""
 
     text: str
     best_frac: float
@@ -49,7 +52,7 @@ class Expectation:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A claim, what shows it, what to do, and what that is expected to give."""
+    """A claim with its evidence, fix and expected gain."""
 
     claim: str
     leading: bool  # the headline, not one of several
@@ -58,21 +61,21 @@ class Answer:
     advice: str = ""
     expectation: Expectation | None = None
     notes: tuple[str, ...] = ()
-    closing: str = ""  # what comes next, or how it turned out
-    gist: str = ""  # what it gives, in a few words, beside the claim of one that is folded
-    picture: Timeline | None = None  # what shows it
+    closing: str = ""  # the next bottleneck, or the measured result
+    gist: str = ""  # the gain in a few words, after the claim of a folded answer
+    picture: Timeline | None = None  # of the evidence
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and what there is to say about each."""
+    """Pairs of name and value."""
 
     rows: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table: a `group` row sums those under it, `total` all; `key` gives its colour."""
+    """One row of a table: `group` sums the rows below it, `total` all rows; `key` selects the colour."""
 
     cells: tuple[str, ...]
     key: str | None = None
@@ -81,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under a header; all columns but the first `left` ones are numbers."""
+    """Rows under a header; the first `left` columns are text, the others numbers."""
 
     header: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -91,7 +94,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a bar."""
+    """One segment of a bar."""
 
     key: str
     label: str
@@ -100,18 +103,18 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """Parts of a whole as a picture of what a table beside it says; `length` is its share of the widest bar."""
+    """Parts of a whole as a bar; `length` is its width relative to the widest bar."""
 
     title: str
     segments: tuple[Segment, ...]
     groups: tuple[Segment, ...] = ()
     length: float = 1.0
-    name: str = ""  # shown beside the bar where several are compared
+    name: str = ""  # shown above the bar if several are compared
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A label at a place of a picture's width, 0-1, until where it may reach."""
+    """A label along the width of a picture, from `at` to `until`, both 0-1."""
 
     at: float
     until: float
@@ -120,7 +123,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A picture over time: labelled lanes, steps above, an axis below; and the same in words."""
+    """A picture over time: labelled lanes, steps above, an axis below; with a description in text."""
 
     svg: str
     lane_names: tuple[str, ...]
@@ -129,14 +132,14 @@ class Timeline:
     ticks: tuple[Mark, ...]
     legend: tuple[tuple[str, str], ...]  # key, label
     alt: str
-    shaded: str = ""  # what the shaded stretches are
-    table: Table | None = None  # the same in numbers; None for a small one, which `alt` under it says whole
-    place: str = ""  # names it, where a timeline to zoom into may come to stand in its place
+    shaded: str = ""  # legend of the shading
+    table: Table | None = None  # the same as numbers; None for a small picture that `alt` describes completely
+    place: str = ""  # key of the element that a zoomable timeline may replace
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what is under it; a `folded` one is read on demand."""
+    """A heading and its blocks; collapsed at first if `folded`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -145,7 +148,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Sheet:
-    """All of a view, under one title."""
+    """All blocks of a view, and its title."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -155,6 +158,6 @@ Block = Line | Code | Answer | Facts | Table | Bar | Timeline | Section
 
 
 def bar_words(bar: Bar) -> tuple[str, ...]:
-    """What a bar says that the table beside it does not: nothing, unless it is one of several."""
+    """Return a bar as text if it is one of several; nothing otherwise, because a table has the same numbers."""
     shares = ", ".join(f"{group.label} {percent(group.frac, 1)}" for group in bar.groups)
     return (f"{bar.name}; {shares}",) if bar.name else ()

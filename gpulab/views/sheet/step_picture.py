@@ -1,7 +1,7 @@
-"""A picture of a few steps: who worked when. Drawn from bins of time, so its size does not grow with the run's.
+"""A picture of a few steps: host and GPU activity over time, in bins, so its size does not depend on the run.
 
-In every column of the picture the height of a colour is its share of that stretch of time: a lane half filled was
-half busy there, however many thousand kernels that was. So the inked area is the time, and what is empty was idle.
+In every column the height of a colour is its share of that time bin: a half-filled lane was busy for half of the bin,
+however many kernels ran. So the coloured area is proportional to time, and empty area is idle time.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from gpulab.views.sheet.sheet import Mark, Row, Table, Timeline
 from gpulab.wording import Scale, duration, percent, scale, sentence
 
 WIDTH, LANE_PX, PAD_PX = 800, 30, 4
-LEVELS = 44  # heights a column can have; finer than half a pixel is not seen
+LEVELS = 44  # heights a column can have; finer steps are below half a pixel
 MOST_BYTES = 78_000  # as data in an <img> a third more
 WORTH_SAYING_FRAC = 0.01
-WORTH_A_KEY_FRAC = 0.005  # less is a pixel here and there; the table of the ledger names its colour too
+WORTH_A_KEY_FRAC = 0.005  # smaller parts are single pixels; the ledger table labels their colours too
 
 
 def picture(diagnosis: Diagnosis) -> Timeline | None:
-    """The picture of a few interior steps; None where no step was recorded with events."""
-    shown = window(diagnosis.steps)
-    if shown is None or diagnosis.ledger is None:
+    """Return a picture of a few interior steps; None if no step was recorded with events."""
+    time_window = window(diagnosis.steps)
+    if time_window is None or diagnosis.ledger is None:
         return None
     ledger, steps = diagnosis.ledger, diagnosis.steps
-    drawn = lanes(diagnosis.run, ledger, shown)
+    drawn_lanes = lanes(diagnosis.run, ledger, time_window)
     first = diagnosis.first
-    shade = shading(first.shown_by, shown) if first else nothing()
-    starts = [int(steps.start_ns[index]) for index in shown.steps]
-    table = _table(ledger, steps, shown)
+    shade = shading(first.shown_by, time_window) if first else nothing()
+    starts = [int(steps.start_ns[index]) for index in time_window.steps]
+    table = _table(ledger, steps, time_window)
     return Timeline(
-        svg=svg(drawn, shown, starts, shade),
-        lane_names=tuple(lane.name for lane in drawn),
+        svg=svg(drawn_lanes, time_window, starts, shade),
+        lane_names=tuple(lane.name for lane in drawn_lanes),
         lane_px=LANE_PX,
-        steps=_step_marks(steps, shown),
-        ticks=ticks(shown),
-        legend=legend(ledger, drawn, shown),
-        alt=_alt(ledger, steps, shown),
-        shaded="shaded: what the first finding is about" if first and len(shade.start_ns) else "",
+        steps=_step_marks(steps, time_window),
+        ticks=ticks(time_window),
+        legend=legend(ledger, drawn_lanes, time_window),
+        alt=_alt(ledger, steps, time_window),
+        shaded="shaded: evidence of the first finding" if first and len(shade.start_ns) else "",
         table=table,
     )
 
 
 def svg(
-    drawn: Iterable[Lane],
-    shown: Window,
+    drawn_lanes: Iterable[Lane],
+    time_window: Window,
     starts: Iterable[int],
     shade: Spans,
     above: str = "",
@@ -61,48 +61,48 @@ def svg(
     most_bytes: int = MOST_BYTES,
     lane_px: int = LANE_PX,
 ) -> str:
-    """The lanes as SVG without text, at most `most_bytes`; it is stretched to whatever width there is.
+    """Return the lanes as SVG without text, at most `most_bytes` long; it scales to the available width.
 
-    `above` is drawn last, in a picture WIDTH wide and `lane_px` high for each lane.
+    `above` is SVG drawn_lanes on top, in a picture WIDTH wide and `lane_px` high for each lane.
     """
-    drawn, starts = tuple(drawn), tuple(starts)
+    drawn_lanes, starts = tuple(drawn_lanes), tuple(starts)
     for bins in (WIDTH, WIDTH // 2, WIDTH // 4, WIDTH // 8, WIDTH // 16):
-        drawing = "".join((*_pieces(drawn, shown, starts, shade, bins, lane_px), above, "</svg>"))
+        drawing = "".join((*_elements(drawn_lanes, time_window, starts, shade, bins, lane_px), above, "</svg>"))
         if len(drawing) <= most_bytes:
             break
     return drawing
 
 
-def _pieces(
-    drawn: tuple[Lane, ...], shown: Window, starts: tuple[int, ...], shade: Spans, bins: int, lane_px: int
+def _elements(
+    drawn_lanes: tuple[Lane, ...], time_window: Window, starts: tuple[int, ...], shade: Spans, bins: int, lane_px: int
 ) -> Iterator[str]:
-    height = lane_px * len(drawn)
+    height = lane_px * len(drawn_lanes)
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'preserveAspectRatio="none" shape-rendering="crispEdges">'
     )
-    edges = np.linspace(shown.start_ns, shown.end_ns, bins + 1).astype(np.int64)
-    meant = filled(shade, edges)
-    # A pixel is shaded where most of it is meant; where that is nowhere, wherever any is.
-    shaded = bars(meant >= 0.5 if (meant >= 0.5).any() else meant > 0, height)
+    edges = np.linspace(time_window.start_ns, time_window.end_ns, bins + 1).astype(np.int64)
+    coverage = filled(shade, edges)
+    # Shade bins that are covered by at least half; if there are none, every bin that is covered at all.
+    shaded = bars(coverage >= 0.5 if (coverage >= 0.5).any() else coverage > 0, height)
     if shaded:
         yield f'<path fill="{EVIDENCE}" fill-opacity=".22" transform="scale({WIDTH / bins:g} 1)" d="{shaded}"/>'
-    for row, lane in enumerate(drawn):
+    for row, lane in enumerate(drawn_lanes):
         top = row * lane_px + PAD_PX
         bottom = top + lane_px - 2 * PAD_PX
         yield f'<path fill="{NEUTRAL}" fill-opacity=".16" d="M0 {top}H{WIDTH}V{bottom}H0z"/>'
         yield f'<g transform="translate(0 {bottom}) scale({WIDTH / bins:g} {-(bottom - top) / LEVELS:g})">'
         yield from _stacked(lane, edges)
         yield "</g>"
-    span = max(1, shown.end_ns - shown.start_ns)
+    span = max(1, time_window.end_ns - time_window.start_ns)
     for start in starts:
-        at = WIDTH * (start - shown.start_ns) / span
-        if 0 <= at < WIDTH:
-            yield f'<path fill="{NEUTRAL}" d="M{at:.1f} 0h1V{height}h-1z"/>'
+        x = WIDTH * (start - time_window.start_ns) / span
+        if 0 <= x < WIDTH:
+            yield f'<path fill="{NEUTRAL}" d="M{x:.1f} 0h1V{height}h-1z"/>'
 
 
 def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
-    """The parts of a lane, one on top of the other; drawn from the highest down, so that each covers the last."""
+    """Draw the parts of a lane stacked, from the highest down, so that each covers the one before."""
     heights = np.zeros(len(edges) - 1)
     layers = []
     for key, spans in lane.parts:
@@ -110,53 +110,54 @@ def _stacked(lane: Lane, edges: NDArray[np.int64]) -> Iterator[str]:
         layers.append((key, np.rint(np.minimum(heights, 1.0) * LEVELS).astype(np.int64)))
     unders = [np.zeros(len(heights), np.int64), *(levels for _, levels in layers[:-1])]
     for (key, levels), under in zip(reversed(layers), reversed(unders[: len(layers)]), strict=True):
-        # Only where it rises above what will cover it.
+        # Only the columns that rise above the layer that will cover them.
         outline = _outline(np.where(levels > under, levels, 0))
         if outline:
             yield f'<path fill="{colour(key)}" d="{outline}"/>'
 
 
 def filled(spans: Spans, edges: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The share of each bin that the spans cover."""
+    """Return the fraction of each bin that the spans cover."""
     widths = np.maximum(np.diff(edges), 1)
     shares: NDArray[np.float64] = covered_ns(spans, edges[:-1], edges[1:]) / widths
     return shares
 
 
 def _outline(levels: NDArray[np.int64]) -> str:
-    """Columns of these heights as one path, a rectangle for each run of equal ones."""
+    """Return columns of these heights as one SVG path, with a rectangle for each run of equal heights."""
     if not levels.any():
         return ""
     change = np.flatnonzero(np.diff(levels)) + 1
     begins, ends = np.append(0, change), np.append(change, len(levels))
     heights = levels[begins]
-    pieces, at = [], -1
+    commands, end_of_last = [], -1
     for begin, end, height in zip(begins.tolist(), ends.tolist(), heights.tolist(), strict=True):
         if height == 0:
             continue
-        # Touching columns share an outline, so the path goes on; after a gap it starts anew from the ground.
-        pieces.append(f"V{height}H{end}" if begin == at else f"{'V0z' if at >= 0 else ''}M{begin} 0V{height}H{end}")
-        at = end
-    return "".join(pieces) + "V0z"
+        # Touching columns share an outline; after a gap a new one starts at the base line.
+        restart = f"{'V0z' if end_of_last >= 0 else ''}M{begin} 0V{height}H{end}"
+        commands.append(f"V{height}H{end}" if begin == end_of_last else restart)
+        end_of_last = end
+    return "".join(commands) + "V0z"
 
 
 def bars(marked: NDArray[np.bool_], height: int) -> str:
-    """Full-height bars where marked."""
+    """Return an SVG path of full-height bars at the marked columns."""
     edge = np.flatnonzero(np.diff(np.concatenate(([False], marked, [False])).astype(np.int8)))
     pairs = zip(edge[::2].tolist(), edge[1::2].tolist(), strict=True)
     return "".join(f"M{begin} 0H{end}V{height}H{begin}z" for begin, end in pairs)
 
 
-def _step_marks(steps: Steps, shown: Window) -> tuple[Mark, ...]:
-    span = max(1, shown.end_ns - shown.start_ns)
-    unit = scale(max(int(steps.dur_ns[index]) for index in shown.steps), figures=4)
+def _step_marks(steps: Steps, time_window: Window) -> tuple[Mark, ...]:
+    span = max(1, time_window.end_ns - time_window.start_ns)
+    unit = scale(max(int(steps.dur_ns[index]) for index in time_window.steps), figures=4)
     return tuple(
         Mark(
-            (int(steps.start_ns[index]) - shown.start_ns) / span,
-            (int(steps.end_ns[index]) - shown.start_ns) / span,
+            (int(steps.start_ns[index]) - time_window.start_ns) / span,
+            (int(steps.end_ns[index]) - time_window.start_ns) / span,
             f"{_name(steps, index)}: {unit(int(steps.dur_ns[index]))}",
         )
-        for index in shown.steps
+        for index in time_window.steps
     )
 
 
@@ -164,20 +165,20 @@ def _name(steps: Steps, index: int) -> str:
     return "all" if steps.found_by == "whole run" else f"step {index + 1}"
 
 
-def ticks(shown: Window) -> tuple[Mark, ...]:
-    """An axis: a round number of units every sixth of the width or so; the first names the unit."""
-    span = max(1, shown.end_ns - shown.start_ns)
+def ticks(time_window: Window) -> tuple[Mark, ...]:
+    """Return the ticks of the axis, about six at round numbers; the first shows the unit."""
+    span = max(1, time_window.end_ns - time_window.start_ns)
     every_ns = _round_up(span / 6)
     unit = _tick_scale(span, every_ns)
-    places = np.arange(0, span, every_ns)
-    ends = np.append(places[1:], span)
+    positions = np.arange(0, span, every_ns)
+    ends = np.append(positions[1:], span)
 
-    def label(at: float, end: float) -> str:
-        if end - at < 0.07 * span:  # no room for a number before the edge
+    def label(start: float, end: float) -> str:
+        if end - start < 0.07 * span:  # no room for a number before the edge
             return ""
-        return unit.number(at) if at else unit(at)
+        return unit.number(start) if start else unit(start)
 
-    return tuple(Mark(at / span, end / span, label(at, end)) for at, end in zip(places, ends, strict=True))
+    return tuple(Mark(start / span, end / span, label(start, end)) for start, end in zip(positions, ends, strict=True))
 
 
 def _tick_scale(span_ns: float, every_ns: float) -> Scale:
@@ -186,28 +187,30 @@ def _tick_scale(span_ns: float, every_ns: float) -> Scale:
     return Scale(longest.unit_ns, longest.unit, decimals)
 
 
-def _round_up(least: float) -> float:
-    """The next of 1, 2, 5, 10, 20, 50 ... that is at least this."""
-    power = 10.0 ** np.floor(np.log10(max(least, 1.0)))
-    return float(next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9)))
+def _round_up(value: float) -> float:
+    """Round up to the next of 1, 2, 5, 10, 20, 50 ..."""
+    power = 10.0 ** np.floor(np.log10(max(value, 1.0)))
+    return float(next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9)))
 
 
 def legend(
-    ledger: Ledger, drawn: tuple[Lane, ...], shown: Window, least_frac: float = WORTH_A_KEY_FRAC
+    ledger: Ledger, drawn_lanes: tuple[Lane, ...], time_window: Window, least_frac: float = WORTH_A_KEY_FRAC
 ) -> tuple[tuple[str, str], ...]:
-    """What the colours in the picture mean, in the order of the ledger; those with less than a share are left out."""
-    least_ns = least_frac * (shown.end_ns - shown.start_ns)
-    seen = {key for lane in drawn for key, spans in lane.parts if shading(spans, shown).total_ns >= least_ns}
-    return tuple((part.key, LEGEND.get(part.key, part.label)) for part in ledger.parts if part.key in seen)
+    """Return key and label of each colour in the picture, in ledger order, without those below `least_frac`."""
+    min_ns = least_frac * (time_window.end_ns - time_window.start_ns)
+    visible = {
+        key for lane in drawn_lanes for key, spans in lane.parts if shading(spans, time_window).total_ns >= min_ns
+    }
+    return tuple((part.key, LEGEND.get(part.key, part.label)) for part in ledger.parts if part.key in visible)
 
 
-# A lane shows all of a thing, the ledger only what is exposed of it: where the ledger's label says so, another is due.
+# A lane shows all communication and copies, the ledger only the exposed part: these labels replace "exposed ...".
 LEGEND = {"communication": "communication", "copies": "copies", "sync": "synchronising call"}
 
 
-def _table(ledger: Ledger, steps: Steps, shown: Window) -> Table:
-    """The same steps as numbers: each part that matters in any of them, in ms."""
-    rows = _rows(steps, shown)
+def _table(ledger: Ledger, steps: Steps, time_window: Window) -> Table:
+    """Return the same steps as a table: every part of at least WORTH_SAYING_FRAC of the time."""
+    rows = _rows(steps, time_window)
     total = sum(int(ledger.step_ns[row]) for row in rows)
     parts = [
         part
@@ -222,24 +225,24 @@ def _table(ledger: Ledger, steps: Steps, shown: Window) -> Table:
     rest = [int(ledger.step_ns[row]) - sum(int(ledger.part_ns[part.key][row]) for part in parts) for row in rows]
     if any(rest):
         body.append(Row(("all else", *map(unit.number, rest)), key="rest"))
-    body.append(Row(("in all", *(unit.number(int(ledger.step_ns[row])) for row in rows)), kind="total"))
-    header = (unit.unit, *(_name(steps, index) for index in shown.steps))
+    body.append(Row(("total", *(unit.number(int(ledger.step_ns[row])) for row in rows)), kind="total"))
+    header = (unit.unit, *(_name(steps, index) for index in time_window.steps))
     return Table(header=header, rows=tuple(body))
 
 
-def _rows(steps: Steps, shown: Window) -> list[int]:
-    """Where the shown steps are in the ledger, which has a row for each interior step of some length, in order."""
+def _rows(steps: Steps, time_window: Window) -> list[int]:
+    """Return the ledger rows of the steps in the window; the ledger has a row for each non-empty interior step."""
     judged = np.flatnonzero(steps.interior & (steps.end_ns > steps.start_ns)).tolist()
-    return [judged.index(index) for index in shown.steps]
+    return [judged.index(index) for index in time_window.steps]
 
 
-def _alt(ledger: Ledger, steps: Steps, shown: Window) -> str:
-    """The picture in a sentence, from the numbers it is drawn from."""
-    rows = _rows(steps, shown)
+def _alt(ledger: Ledger, steps: Steps, time_window: Window) -> str:
+    """Describe the picture in a sentence, from the numbers it is drawn_lanes from."""
+    rows = _rows(steps, time_window)
     total_ns = max(1, int(ledger.step_ns[rows].sum()))
-    named = [(int(ledger.part_ns[part.key][rows].sum()) / total_ns, part.label) for part in ledger.parts]
-    largest = ", ".join(f"{label} {percent(frac)}" for frac, label in sorted(named, reverse=True)[:3] if frac > 0)
-    first, last = shown.steps[0] + 1, shown.steps[-1] + 1
-    which = _name(steps, shown.steps[0]) if first == last else f"steps {first} to {last}"
-    length = duration(shown.end_ns - shown.start_ns)
-    return sentence(f"Timeline of {which}, {length} in all. Most time goes to: {largest}")
+    shares = [(int(ledger.part_ns[part.key][rows].sum()) / total_ns, part.label) for part in ledger.parts]
+    largest = ", ".join(f"{label} {percent(frac)}" for frac, label in sorted(shares, reverse=True)[:3] if frac > 0)
+    first, last = time_window.steps[0] + 1, time_window.steps[-1] + 1
+    subject = _name(steps, time_window.steps[0]) if first == last else f"steps {first} to {last}"
+    length = duration(time_window.end_ns - time_window.start_ns)
+    return sentence(f"Timeline of {subject}, {length} in total. Largest parts: {largest}")

@@ -1,4 +1,4 @@
-"""A sheet as plain text: for terminals, screen readers, logs and tests. At most 100 columns, code aside."""
+"""A sheet as plain text: for terminals, screen readers, logs and tests. At most 100 columns, except code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDTH = 100
 
 
 def text(sheet: Sheet) -> str:
-    """The whole sheet, folded parts included: text cannot be unfolded."""
+    """Return the whole sheet, including folded sections, as text."""
     return "\n".join(_blocks(sheet.blocks, WIDTH))
 
 
@@ -49,7 +49,7 @@ def _block(block: Block, width: int) -> Iterator[str]:
     elif isinstance(block, Timeline):
         yield from _picture(block, width)
     elif isinstance(block, Bar):
-        yield from (line for said in bar_words(block) for line in _wrapped(said, width))
+        yield from (line for share in bar_words(block) for line in _wrapped(share, width))
     elif isinstance(block, Section):
         yield from ("", clean(block.title))
         yield from _indented(_blocks(block.blocks, width - 2))
@@ -126,7 +126,7 @@ def _spaced(cells: list[str], widths: list[int], left: int) -> str:
 
 
 def _stacked(header: list[str], rows: list[list[str]], width: int) -> Iterator[str]:
-    """A table too wide for a line: each row as a paragraph."""
+    """Return a table that is too wide for a line, each row as a paragraph."""
     for row in rows:
         first, *rest = row
         yield from _wrapped(first.strip(), width)

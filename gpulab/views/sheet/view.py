@@ -1,4 +1,4 @@
-"""View: something displayable. End a cell with it, print it, or save it; it shows nothing by itself."""
+"""View: a displayable sheet. End a cell with it, print it, or save it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMS = {".html": document, ".htm": document, ".txt": text, ".md": markdown}
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One sheet in every form: text for terminals, HTML that needs neither a kernel nor trust, files."""
+    """A sheet in every form: text for terminals, HTML that needs neither a kernel nor a trusted notebook, files."""
 
     sheet: Sheet
     endings: ClassVar[tuple[str, ...]] = tuple(_FORMS)
@@ -33,7 +33,7 @@ class View:
         return self._html
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        # Exactly these two: a widget or a picture beside them would be shown instead, and does not survive saving.
+        # Only these two: front ends would prefer a widget or a picture, which is lost when the notebook is saved.
         return {"text/plain": repr(self), "text/html": self._html}
 
     @cached_property
@@ -41,48 +41,48 @@ class View:
         return fragment(self.sheet)
 
     def page(self) -> str:
-        """One self-contained HTML page that is readable offline."""
+        """Return a self-contained HTML page that is readable offline."""
         return document(self.sheet)
 
     def save(self, path: str | Path) -> Path:
-        """Write `.html` (self-contained), `.txt` or `.md`, whole or not at all; gives the path."""
+        """Write the view to `path` atomically and return the path; the suffix is `.html`, `.txt` or `.md`."""
         path = Path(path)
         form = _FORMS.get(path.suffix.lower())
         if form is None:
             raise GpulabError(
                 f"A view cannot be saved as {path.name!r}.",
-                why=f"the ending is {path.suffix!r}",
+                why=f"the file suffix is {path.suffix!r}",
                 fix=f"use one of {', '.join(self.endings)}; gpulab.save() writes the run itself, as .gpulab",
             )
         return written(path, in_lines(form(self.sheet)))
 
 
 def in_lines(text: str) -> tuple[bytes, ...]:
-    """Text as a file has it: UTF-8, and the last line ended like the others."""
+    """Return text as UTF-8 bytes that end with a newline."""
     return ((text if text.endswith("\n") else f"{text}\n").encode(),)
 
 
 def written(path: Path, content: Iterable[bytes]) -> Path:
-    """Write a file piece by piece, whole or not at all; raises GpulabError where there is no place for it."""
+    """Write chunks to a file atomically and return the path; raises GpulabError if it cannot be written."""
     try:
         _write(path, content)
     except OSError as problem:
         raise GpulabError(
             f"The file {str(path)!r} cannot be written.",
             why=problem.strerror or type(problem).__name__,
-            fix="choose a folder that exists and that you may write to",
+            fix="choose an existing folder with write permission",
         ) from problem
     return path
 
 
 def _write(path: Path, content: Iterable[bytes]) -> None:
-    """Beside its place first, then moved there: no reader ever sees half of it."""
+    """Write to a temporary file in the same folder, then rename it: readers never see a partial file."""
     folder = path.parent
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.writelines(content)
-        # mkstemp's files are for their owner alone; a saved report is an ordinary file.
+        # mkstemp creates files that only the owner can read; a saved report has ordinary permissions.
         mask = os.umask(0)
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)

@@ -1,4 +1,4 @@
-"""Does it fit, how large a batch, which GPU: asked of virtual GPUs, with answers that show themselves."""
+"""Public functions on virtual GPUs: does a step fit, the largest batch, which GPU; and the view of several GPUs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gpulab.virtual.memory_fit.measuring import TOO_LARGE, Measured, Runner, Ste
 from gpulab.virtual.session import VirtualGpu
 from gpulab.wording import UNKNOWN, article, number, percent, ratio, scale, size
 
-_SURE, _PERHAPS = "matmul", "kernels"
-UNPRICED = "not given"
+_CERTAIN, _UNCERTAIN = "matmul", "kernels"
+UNPRICED = "unknown"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GpusView(View):
-    """Several GPUs side by side."""
+    """Several GPUs compared, as a view."""
 
     compared: GpuComparison
 
@@ -38,18 +38,19 @@ class GpusView(View):
 def fits(
     step: Step, gpu: str, batch: int | None = None, *, name: str | None = None, runner: Runner | None = None
 ) -> FitView:
-    """Whether a training step fits on a GPU that need not be here: "fits", "tight" or "does not fit", and for what.
+    """Return whether a training step fits on a GPU that need not be installed, and what needs the memory.
 
-    `step` is a function of the batch size, or of nothing, that trains once with ordinary CUDA code; or one that builds
-    model and optimizer and returns that function, which is quicker and times the step alone. `name`: what the run is
-    kept under, in `gpulab.runs`; without one it is not kept.
+    The verdict is "fits", "tight" or "does not fit". `step` is a function of the batch size, or without parameters,
+    that runs one training step with ordinary CUDA code; or a function that builds model and optimizer and returns such
+    a function, which is faster and excludes the building from the step time. `name`: the name of the run in
+    `gpulab.runs`; without a name the run is not stored.
     """
-    return shown_fit(fitting.fits(step, gpu, batch, runner=runner or partial(_play, name=name)))
+    return shown_fit(fitting.fits(step, gpu, batch, runner=runner or partial(_virtual_gpu, name=name)))
 
 
 def max_batch(step: Step, gpu: str, start: int = 8, *, runner: Runner | None = None) -> MaxBatchView:
-    """The largest batch that a GPU has room for, tried at that size and above it; `step` as for `fits`."""
-    return shown_batch(fitting.max_batch(step, gpu, start, runner=runner or _play))
+    """Return the largest batch that fits on a GPU, tried at that size and at a larger one; `step` as for `fits`."""
+    return shown_batch(fitting.max_batch(step, gpu, start, runner=runner or _virtual_gpu))
 
 
 def compare_gpus(
@@ -60,11 +61,11 @@ def compare_gpus(
     *,
     runner: Runner | None = None,
 ) -> GpusView:
-    """The same step on several GPUs: time, samples a second, cost and energy. `price`: of an hour, by GPU."""
-    return shown_gpus(fitting.compare_gpus(step, gpus, batch, price, runner=runner or _play))
+    """Compare the same step on several GPUs: step time, samples/s, cost and energy. `price`: per hour, by GPU name."""
+    return shown_gpus(fitting.compare_gpus(step, gpus, batch, price, runner=runner or _virtual_gpu))
 
 
-def _play(gpu: str, name: str | None = None) -> VirtualGpu:
+def _virtual_gpu(gpu: str, name: str | None = None) -> VirtualGpu:
     return VirtualGpu(gpu, name or f"virtual {gpu}", shelved=name is not None)
 
 
@@ -72,89 +73,90 @@ def _play(gpu: str, name: str | None = None) -> VirtualGpu:
 
 
 def shown_gpus(compared: GpuComparison) -> GpusView:
-    """The fastest and the cheapest, a bar each, and the tables."""
-    told = [each.measured for each in compared.candidates]
+    """Return the view of a comparison: fastest and cheapest GPU, a bar for each, and the tables."""
+    estimates = [each.measured for each in compared.candidates]
     running = [each for each in compared.candidates if each.measured.verdict != TOO_LARGE]
-    blocks: list[Block] = [_gpus_answer(compared, running), watermark(told)]
-    work = unit_of_work(told[0])
+    blocks: list[Block] = [_gpus_answer(compared, running), watermark(estimates)]
+    unit = unit_of_work(estimates[0])
     if running:
-        blocks.append(Section(f"{work.capitalize()}s a second", tuple(_range_bars(running))))
-    blocks.append(Section("Time and room", (_time_table(compared.candidates),)))
-    blocks.append(Section(f"For 1000 {work}s", tuple(_cost(running, work))))
-    blocks.append(method(told, energy=True))
-    names = ", ".join(each.spec.name for each in told)
-    return GpusView(Sheet(f"gpulab: {names} compared, virtual", tuple(blocks)), compared)
+        blocks.append(Section(f"{unit.capitalize()}s per second", tuple(_range_bars(running))))
+    blocks.append(Section("Step time and memory", (_time_table(compared.candidates),)))
+    blocks.append(Section(f"Cost of 1000 {unit}s", tuple(_cost(running, unit))))
+    blocks.append(method(estimates, energy=True))
+    names = ", ".join(each.spec.name for each in estimates)
+    return GpusView(Sheet(f"gpulab: {names} compared as virtual GPUs", tuple(blocks)), compared)
 
 
 def _gpus_answer(compared: GpuComparison, running: Sequence[Candidate]) -> Answer:
-    told = [each.measured for each in compared.candidates]
+    estimates = [each.measured for each in compared.candidates]
     if not running:
-        least = min(told, key=lambda each: each.needed_bytes)
-        claim = f"It fits on none of them: {what_runs(least)} needs {size(least.needed_bytes)} or more."
+        smallest = min(estimates, key=lambda estimate: estimate.needed_bytes)
+        claim = f"It fits on none of these GPUs: {what_runs(smallest)} needs {size(smallest.needed_bytes)} or more."
         return Answer(claim=claim, leading=True)
-    first, work = running[0].measured, unit_of_work(told[0])
-    claim = f"The {first.spec.name} is the fastest: {number(first.per_s)} {work}s/s."
+    first, unit = running[0].measured, unit_of_work(estimates[0])
+    claim = f"The {first.spec.name} is the fastest: {number(first.per_s)} {unit}s/s."
     evidence = []
     if len(running) > 1:
         second = running[1].measured
-        word = "" if _apart(first, second) else "; their ranges overlap"
-        evidence.append(f"That is {ratio(first.per_s / second.per_s)} the {second.spec.name}{word}.")
+        overlap = "" if _separate(first, second) else "; their ranges overlap"
+        evidence.append(f"This is {ratio(first.per_s / second.per_s)} the rate of the {second.spec.name}{overlap}.")
     priced = [(each.cost, each) for each in running if each.cost is not None]
     if priced:
-        cost, cheapest = min(priced, key=lambda each: each[0])
-        alone = "" if len(priced) == len(running) else ", of those with a price"
+        cost, cheapest = min(priced, key=lambda pair: pair[0])
+        scope = "" if len(priced) == len(running) else " of the GPUs with a price"
         evidence.append(
-            f"The {cheapest.measured.spec.name} is the cheapest{alone}: {number(cost)} for 1000 {work}s, "
-            f"at {cheapest.price:g} an hour."
+            f"The {cheapest.measured.spec.name} is the cheapest{scope}: {number(cost)} for 1000 {unit}s, "
+            f"at {cheapest.price:g} per hour."
         )
-    for each in told:
-        if each.verdict == TOO_LARGE:
-            needs = f"{size(each.needed_bytes)} needed, {size(each.usable_bytes)} there"
-            evidence.append(f"It does not fit on {article(each.spec.name)}: {needs}.")
+    for estimate in estimates:
+        if estimate.verdict == TOO_LARGE:
+            memory = f"it needs {size(estimate.needed_bytes)} of {size(estimate.usable_bytes)}"
+            evidence.append(f"It does not fit on {article(estimate.spec.name)}: {memory}.")
     notes, fix = rebuilt(first)
     return Answer(claim=claim, leading=True, evidence=(*evidence, *copied(first), *notes), fix=fix)
 
 
-def _apart(one: Measured, other: Measured) -> bool:
-    """The faster at its slowest is faster than the slower at its fastest."""
-    if one.per_s_range is None or other.per_s_range is None:
+def _separate(faster: Measured, slower: Measured) -> bool:
+    """Whether the ranges of two rates do not overlap."""
+    if faster.per_s_range is None or slower.per_s_range is None:
         return False
-    return one.per_s_range[0] > other.per_s_range[1]
+    return faster.per_s_range[0] > slower.per_s_range[1]
 
 
 def _range_bars(running: Sequence[Candidate]) -> Iterator[Block]:
-    """Solid to the least a GPU gives, pale to the most."""
+    """Draw a bar for each GPU: solid up to the lowest rate, pale up to the highest."""
     ranges = [each.measured.per_s_range or (each.measured.per_s,) * 2 for each in running]
     longest = max(high for _, high in ranges)
-    for each, (low, high) in zip(running, ranges, strict=True):
-        told = each.measured
-        name = f"{told.spec.name}: {number(told.per_s)} {unit_of_work(told)}s/s ({number(low)}-{number(high)})"
-        labels = ("at least", "perhaps") if each is running[0] else ("", "")  # said once: the next bars are shorter
-        parts = (Segment(_SURE, labels[0], low / high), Segment(_PERHAPS, labels[1], 1 - low / high))
+    for candidate, (low, high) in zip(running, ranges, strict=True):
+        estimate = candidate.measured
+        rate = f"{number(estimate.per_s)} {unit_of_work(estimate)}s/s ({number(low)}-{number(high)})"
+        name = f"{estimate.spec.name}: {rate}"
+        labels = ("at least", "uncertain") if candidate is running[0] else ("", "")  # only the first bar is labelled
+        parts = (Segment(_CERTAIN, labels[0], low / high), Segment(_UNCERTAIN, labels[1], 1 - low / high))
         yield Line(name)
         yield Bar(title=name, segments=parts, length=high / longest)
 
 
 def _time_table(candidates: Sequence[Candidate]) -> Table:
-    told = [each.measured for each in candidates]
-    unit = scale(max(each.step_ns for each in told))
+    estimates = [each.measured for each in candidates]
+    unit = scale(max(each.step_ns for each in estimates))
     rows = []
-    for each in told:
-        memory = f"{each.verdict}, {percent(each.used_frac)}"
-        if each.verdict == TOO_LARGE:
-            rows.append(Row((each.spec.name, memory, "", "", "", "", "")))
+    for estimate in estimates:
+        name, memory = estimate.spec.name, f"{estimate.verdict}, {percent(estimate.used_frac)}"
+        if estimate.verdict == TOO_LARGE:
+            rows.append(Row((name, memory, "", "", "", "", "")))
             continue
-        span = unit.range(*each.range_ns) if each.range_ns else ""
-        figures = (unit.number(each.step_ns), span, number(each.per_s))
-        rows.append(Row((each.spec.name, memory, each.limit or UNKNOWN, percent(each.busy_frac), *figures)))
-    work = unit_of_work(told[0])
+        span = unit.range(*estimate.range_ns) if estimate.range_ns else ""
+        times = (unit.number(estimate.step_ns), span, number(estimate.per_s))
+        rows.append(Row((name, memory, estimate.limit or UNKNOWN, percent(estimate.busy_frac), *times)))
+    work = unit_of_work(estimates[0])
     header = ("GPU", "memory", "limited by", "GPU busy", f"step, {unit.unit}", "range", f"{work}s/s")
-    return Table(header=header, rows=tuple(rows), left=3, caption=origin_words(told))
+    return Table(header=header, rows=tuple(rows), left=3, caption=origin_words(estimates))
 
 
 def _cost(running: Sequence[Candidate], work: str) -> Iterator[Block]:
     if not running:
-        yield Line(f"None of them trains, so 1000 {work}s have no cost.")
+        yield Line(f"The step fits on no GPU, so there is no cost of 1000 {work}s.")
         return
     priced = any(each.cost is not None for each in running)
     if priced:
@@ -164,20 +166,20 @@ def _cost(running: Sequence[Candidate], work: str) -> Iterator[Block]:
             for each in running
         ]  # fmt: skip
     else:
-        yield Line('What they cost is not known. Say what an hour does: price={"h100": 2.5, ...}', soft=True)
+        yield Line('Prices are unknown. Pass the price per hour: price={"h100": 2.5, ...}', soft=True)
         rows = [Row((each.measured.spec.name, _energy(each))) for each in running]
-    header = ("GPU", *(("price an hour", "cost", "range") if priced else ()), "energy, kJ")
+    header = ("GPU", *(("price per hour", "cost", "range") if priced else ()), "energy, kJ")
     yield Table(header=header, rows=tuple(rows), caption=origin_words([each.measured for each in running]))
 
 
-def _money(each: Candidate) -> str:
-    return "" if each.cost is None else number(each.cost)
+def _money(candidate: Candidate) -> str:
+    return "" if candidate.cost is None else number(candidate.cost)
 
 
 def _span(pair: tuple[float, float] | None) -> str:
     return "" if pair is None else f"{number(pair[0])}-{number(pair[1])}"
 
 
-def _energy(each: Candidate) -> str:
-    joules = each.joules_range
+def _energy(candidate: Candidate) -> str:
+    joules = candidate.joules_range
     return UNKNOWN if joules is None else f"{number(joules[0] / 1000)}-{number(joules[1] / 1000)}"

@@ -1,4 +1,4 @@
-"""Phrases that every answer of a virtual GPU shares: that it is estimated, and how."""
+"""Text and facts shared by the views of virtual GPUs: the notice of an estimate, and the method."""
 
 from __future__ import annotations
 
@@ -20,81 +20,83 @@ _BUILD_ONCE = """def build():
     return step"""
 
 
-def origin_words(told: Sequence[Measured]) -> str:
-    """Where the numbers come from."""
-    names = list(dict.fromkeys(each.spec.name for each in told))
+def origin_words(estimates: Sequence[Measured]) -> str:
+    """Return the source of the numbers."""
+    names = list(dict.fromkeys(each.spec.name for each in estimates))
     return f"Virtual {names[0]}, estimated." if len(names) == 1 else "Virtual GPUs, estimated."
 
 
-def watermark(told: Sequence[Measured]) -> Line:
-    """The same as a line of its own."""
-    return Line(f"{origin_words(told)} No such GPU ran this.", soft=True)
+def watermark(estimates: Sequence[Measured]) -> Line:
+    """Return the notice that nothing was measured on this GPU."""
+    return Line(f"{origin_words(estimates)} Nothing was measured on such a GPU.", soft=True)
 
 
-def method(told: Sequence[Measured], *, energy: bool = False) -> Section:
-    """How the figures came about, folded away."""
+def method(estimates: Sequence[Measured], *, energy: bool = False) -> Section:
+    """Return how the numbers were estimated, as a folded section."""
     rows = [
-        ("played", "a step once the optimizer has its state, on tensors without numbers"),
-        ("in use", "to the byte, each tensor rounded up to 512 bytes"),
-        ("held by PyTorch", "its caching allocator, simulated with its default settings"),
-        *_allowed(told),
-        ("not counted", "cuDNN's workspaces, other processes, what custom kernels take"),
-        (TIGHT, "less than a tenth of the GPU's memory stays free"),
+        ("simulated", "one step, after the optimizer has created its state, on tensors without data"),
+        ("allocated", "exact, each tensor rounded up to 512 bytes"),
+        ("reserved", "by a simulation of PyTorch's caching allocator with default settings"),
+        *_allowances(estimates),
+        ("not counted", "cuDNN workspaces, other processes, memory allocated by custom kernels"),
+        (TIGHT, "less than 10 % of the GPU's memory stays free"),
     ]
     if energy:
-        rows.append(("energy", "idle power, and half to all of what is left to the limit while the GPU works"))
-    taken = dict.fromkeys((each.what, each.taken) for one in told for each in one.assumptions)
-    rows += [("taken", f"{what}: {value}") for what, value in taken]
+        rows.append(("energy", "idle power, plus 50 % to 100 % of the remaining power limit while the GPU is busy"))
+    assumed = dict.fromkeys((each.what, each.taken) for estimate in estimates for each in estimate.assumptions)
+    rows += [("assumed", f"{expression}: {value}") for expression, value in assumed]
     return Section("How this was estimated", (Facts(tuple(rows)),), folded=True)
 
 
-def _allowed(told: Sequence[Measured]) -> list[tuple[str, str]]:
-    """Each allowance once, with its figure for each GPU where they differ."""
-    specs = {each.spec.name: each.spec for each in told}
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+def _allowances(estimates: Sequence[Measured]) -> list[tuple[str, str]]:
+    """Return each allowance once, with its size for each GPU if the sizes differ."""
+    specs = {each.spec.name: each.spec for each in estimates}
+    gpus_by_size: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, spec in specs.items():
-        for each in allowances(spec):
-            found.setdefault((each.what, each.source), {}).setdefault(size(each.bytes), []).append(name)
-    return [(what, f"{', '.join(_figures(sizes))}: {source}") for (what, source), sizes in found.items()]
+        for allowance in allowances(spec):
+            gpus = gpus_by_size.setdefault((allowance.what, allowance.source), {})
+            gpus.setdefault(size(allowance.bytes), []).append(name)
+    return [(name, f"{', '.join(_sizes(sizes))}: {source}") for (name, source), sizes in gpus_by_size.items()]
 
 
-def _figures(sizes: Mapping[str, list[str]]) -> Iterator[str]:
-    for figure, names in sizes.items():
-        yield figure if len(sizes) == 1 else f"{figure} ({', '.join(names)})"
+def _sizes(sizes: Mapping[str, list[str]]) -> Iterator[str]:
+    for text, names in sizes.items():
+        yield text if len(sizes) == 1 else f"{text} ({', '.join(names)})"
 
 
-def what_runs(told: Measured) -> str:
-    """A step, and of how many samples."""
-    return "a step" if told.batch is None else f"a step of {count(told.batch, 'sample')}"
+def what_runs(estimate: Measured) -> str:
+    """Return "a step", with the number of samples if known."""
+    return "a step" if estimate.batch is None else f"a step of {count(estimate.batch, 'sample')}"
 
 
-def unit_of_work(told: Measured) -> str:
-    """What is counted in a second."""
-    return "step" if told.batch is None else "sample"
+def unit_of_work(estimate: Measured) -> str:
+    """Return the unit of the rate: "sample" or "step"."""
+    return "step" if estimate.batch is None else "sample"
 
 
-def copied(told: Measured) -> tuple[str, ...]:
-    """That its time is not the GPU's alone, where it copies data from CPU memory or computes them here."""
-    given = told.from_host
-    if not given.notable(told.step_ns):
+def copied(estimate: Measured) -> tuple[str, ...]:
+    """Say which part of the step time is host work, if it copies from CPU memory or computes data on the CPU."""
+    from_host = estimate.from_host
+    if not from_host.notable(estimate.step_ns):
         return ()
-    words = []
-    if given.bytes:
-        memory = "pageable CPU memory" if given.pageable else "pinned CPU memory"
-        words.append(f"copies of {size(given.bytes)} from {memory} ({duration(given.copy_ns)})")
-    if given.cpu_ns > NOTABLE_FRAC * told.step_ns:
-        words.append(f"what the CPU of this machine computes ({duration(given.cpu_ns)})")
-    alone = 'To time the GPU alone, make the batch there: torch.randn(..., device="cuda").'
-    return (f"{what_runs(told).capitalize()} takes {duration(told.step_ns)}, with {' and '.join(words)}. {alone}",)
+    host_work = []
+    if from_host.bytes:
+        memory = "pageable CPU memory" if from_host.pageable else "pinned CPU memory"
+        host_work.append(f"copies of {size(from_host.bytes)} from {memory} ({duration(from_host.copy_ns)})")
+    if from_host.cpu_ns > NOTABLE_FRAC * estimate.step_ns:
+        host_work.append(f"computation on the CPU of this machine ({duration(from_host.cpu_ns)})")
+    advice = 'To time the GPU alone, create the batch on it: torch.randn(..., device="cuda").'
+    step_time = f"{what_runs(estimate).capitalize()} takes {duration(estimate.step_ns)}"
+    return (f"{step_time}, including {' and '.join(host_work)}. {advice}",)
 
 
-def rebuilt(told: Measured) -> tuple[tuple[str, ...], str]:
-    """What is to be known of a step that makes its model anew, and the code that mends it; nothing for any other."""
-    if not told.rebuilt:
+def rebuilt(estimate: Measured) -> tuple[tuple[str, ...], str]:
+    """Return notes and fix for a step that builds the model every time; nothing for other steps."""
+    if not estimate.rebuilt:
         return (), ""
-    notes = ["The step makes its model anew, which is in its time. Let it build once and return what trains."]
-    if told.state_bytes:
+    notes = ["The step builds its model every time, and the step time includes this. Build once and return the step."]
+    if estimate.state_bytes:
         notes.append(
-            f"The state of the optimizer, which is then not there at the highest, was added: {size(told.state_bytes)}."
+            f"The optimizer state, which does not exist yet at that peak, was added: {size(estimate.state_bytes)}."
         )
     return tuple(notes), _BUILD_ONCE

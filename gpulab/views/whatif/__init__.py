@@ -1,1 +1,1 @@
-"""Predictions and critical paths."""
+"""%gpuwhatif: predictions, the critical path of a step, and a step before and after."""

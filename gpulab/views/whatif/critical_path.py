@@ -1,4 +1,4 @@
-"""Replays as pictures: the critical path of a step, and a step as it is above the predicted one, on one scale."""
+"""Pictures of replays: the critical path of a step, and a recorded step above the predicted one on one time scale."""
 
 from __future__ import annotations
 
@@ -21,39 +21,43 @@ from gpulab.views.sheet.sheet import Line, Mark, Row, Section, Table, Timeline
 from gpulab.views.sheet.step_picture import LANE_PX, LEGEND, WIDTH, WORTH_A_KEY_FRAC, bars, filled, svg, ticks
 from gpulab.wording import Scale, duration, percent, ratio, scale, sentence
 
-STRIP_PX = 3  # marks, above a lane, where the path is in it
+STRIP_PX = 3  # height of the mark above a lane while the critical path runs through it
 WORTH_A_ROW_FRAC = 0.005
 WORTH_SAYING_FRAC = 0.05
-HELD_BY = {"the copies to the GPU": "copies"}  # what a limit keeps a step waiting with; loading, unless named here
+LIMIT_PARTS = {"the copies to the GPU": "copies"}  # ledger part of the wait that a limit adds; others: loader
 
 
 def path_block(timed: Timed) -> Section:
-    """The critical path of the typical step: as a picture, as a table, and what would shorten it."""
+    """Return the critical path of the typical step as a picture and a table, and the changes that would shorten it."""
     path = critical_path(timed)
-    what = _what(timed)
-    title = f"The critical path of {what}"
+    subject = _subject(timed)
+    title = f"The critical path of {subject}"
     if not path.segments:
-        return Section(title, (Line("It takes no time, so nothing decides how long it is."),))
-    run, accounts = _one_step(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
-    told = levers(timed, path)
+        return Section(title, (Line("It takes no time, so it has no critical path."),))
+    run, step_ledger = _one_step(timed, path.segments[0].start_ns, path.segments[-1].end_ns)
+    path_levers = levers(timed, path)
     rows = _kinds(path, timed.graph.ledger)
-    intro = f"What {what} of {duration(path.step_ns)} had to wait for, moment by moment; all else had time to spare."
-    blocks = [Line(intro), *_answer(told, timed)]
-    if accounts is not None:
-        blocks.append(Line("Above each lane a line shows where the path is in it.", soft=True))
-    picture = () if accounts is None else (_picture(path, host_and_device(run, accounts, _window(path)), rows, what),)
-    return Section(title, (*blocks, *picture, _levers_table(path, told, timed.graph.ledger)))
+    intro = (
+        f"The longest chain of dependent work in {subject} of {duration(path.step_ns)}; "
+        "work outside the chain has slack."
+    )
+    blocks = [Line(intro), *_best_lever(path_levers, timed)]
+    picture: tuple[Timeline, ...] = ()
+    if step_ledger is not None:
+        blocks.append(Line("A line above a lane marks where the critical path runs through it.", soft=True))
+        picture = (_picture(path, host_and_device(run, step_ledger, _window(path)), rows, subject),)
+    return Section(title, (*blocks, *picture, _levers_table(path, path_levers, timed.graph.ledger)))
 
 
 def _one_step(timed: Timed, start_ns: int, end_ns: int) -> tuple[Run, Ledger | None]:
-    """The run around a step, and where the time of that step went; None where it takes no time."""
+    """Return the run around one step, and the ledger of that step; None if it takes no time."""
     run = emitted(timed, (start_ns, end_ns))
-    yes = np.ones(1, bool)
-    step = Steps(np.array([start_ns]), np.array([end_ns]), yes, yes, ~yes, timed.graph.steps.found_by)
+    true = np.ones(1, bool)
+    step = Steps(np.array([start_ns]), np.array([end_ns]), true, true, ~true, timed.graph.steps.found_by)
     return run, ledger(run, step)
 
 
-def _what(timed: Timed) -> str:
+def _subject(timed: Timed) -> str:
     return "a typical step" if timed.graph.steps.found_by != "whole run" else "the recording"
 
 
@@ -61,12 +65,14 @@ def _window(path: CriticalPath) -> Window:
     return Window(path.segments[0].start_ns, path.segments[-1].end_ns, (path.step,))
 
 
-def _picture(path: CriticalPath, beside: tuple[Lane, ...], rows: list[tuple[str, str, int]], what: str) -> Timeline:
-    shown = _window(path)
+def _picture(
+    path: CriticalPath, activity: tuple[Lane, ...], rows: list[tuple[str, str, int]], subject: str
+) -> Timeline:
+    time_window = _window(path)
     parts = tuple((kind, path.spans(kind)) for kind, _, _ in rows)
-    drawn = (Lane("decides", parts), *beside)
-    sides = (path.spans(on_device=False), path.spans(on_device=True))[: len(beside)]
-    above = "".join(_strip(spans, shown, row) for row, spans in enumerate(sides, start=1))
+    lanes = (Lane("critical path", parts), *activity)
+    sides = (path.spans(on_device=False), path.spans(on_device=True))[: len(activity)]
+    strips = "".join(_strip(spans, time_window, row) for row, spans in enumerate(sides, start=1))
     unit = scale(path.step_ns, figures=4)
     body = [
         Row((label, unit.number(ns), percent(ns / path.step_ns, 1)), key=kind)
@@ -76,31 +82,31 @@ def _picture(path: CriticalPath, beside: tuple[Lane, ...], rows: list[tuple[str,
     rest = sum(ns for _, _, ns in rows if ns < WORTH_A_ROW_FRAC * path.step_ns)
     if rest:
         body.append(Row(("all else", unit.number(rest), percent(rest / path.step_ns, 1)), key="rest"))
-    body.append(Row(("in all", unit.number(path.step_ns), "100.0 %"), kind="total"))
+    body.append(Row(("total", unit.number(path.step_ns), "100.0 %"), kind="total"))
     return Timeline(
-        svg=svg(drawn, shown, (shown.start_ns,), nothing(), above),
-        lane_names=tuple(lane.name for lane in drawn),
+        svg=svg(lanes, time_window, (time_window.start_ns,), nothing(), strips),
+        lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
-        steps=(Mark(0.0, 1.0, f"{what}: {unit(path.step_ns)}"),),
-        ticks=ticks(shown),
-        legend=_keys(drawn, shown, path.timed.graph.ledger),
+        steps=(Mark(0.0, 1.0, f"{subject}: {unit(path.step_ns)}"),),
+        ticks=ticks(time_window),
+        legend=_legend(lanes, time_window, path.timed.graph.ledger),
         alt=sentence(
-            f"The critical path of {what}, {duration(path.step_ns)}. What decides how long it is: "
-            f"{_most((label, ns / max(1, path.step_ns)) for _, label, ns in rows)}"
+            f"The critical path of {subject}, {duration(path.step_ns)}. Largest parts: "
+            f"{_largest((label, ns / max(1, path.step_ns)) for _, label, ns in rows)}"
         ),
-        table=Table(header=(unit.unit, "decides", "share"), rows=tuple(body)),
+        table=Table(header=("", f"{unit.unit} on the path", "share"), rows=tuple(body)),
     )
 
 
-def _strip(spans: Spans, shown: Window, row: int) -> str:
-    """A line above a lane, where some spans are."""
-    edges = np.linspace(shown.start_ns, shown.end_ns, WIDTH + 1).astype(np.int64)
-    drawn = bars(filled(spans, edges) >= 0.5, STRIP_PX)
-    return f'<path fill="{NEUTRAL}" transform="translate(0 {row * LANE_PX})" d="{drawn}"/>' if drawn else ""
+def _strip(spans: Spans, time_window: Window, row: int) -> str:
+    """Draw a line above a lane wherever the spans are."""
+    edges = np.linspace(time_window.start_ns, time_window.end_ns, WIDTH + 1).astype(np.int64)
+    outline = bars(filled(spans, edges) >= 0.5, STRIP_PX)
+    return f'<path fill="{NEUTRAL}" transform="translate(0 {row * LANE_PX})" d="{outline}"/>' if outline else ""
 
 
 def _kinds(path: CriticalPath, accounts: Ledger) -> list[tuple[str, str, int]]:
-    """Kind, name and ns of all that decides, most first."""
+    """Return kind, label and ns of each part of the critical path, longest first."""
     labels = _labels(accounts)
     return [(kind, labels.get(kind, kind), ns) for kind, ns in path.by_kind.items()]
 
@@ -113,27 +119,30 @@ def _label(part: Part) -> str:
     return LEGEND.get(part.key, part.label)
 
 
-def _most(named: Iterable[tuple[str, float]]) -> str:
-    ranked = sorted(named, key=lambda each: -each[1])
+def _largest(shares: Iterable[tuple[str, float]]) -> str:
+    ranked = sorted(shares, key=lambda pair: -pair[1])
     return ", ".join(f"{label} {percent(frac)}" for label, frac in ranked[:4] if frac >= WORTH_SAYING_FRAC)
 
 
-def _answer(told: tuple[Lever, ...], timed: Timed) -> Iterator[Line]:
-    """What would shorten it, in a sentence."""
+def _best_lever(path_levers: tuple[Lever, ...], timed: Timed) -> Iterator[Line]:
+    """Say which part of the path gives most when it gets 10 % shorter."""
     labels, step_ns = _labels(timed.graph.ledger), max(1.0, timed.own_ns)
-    felt = [lever for lever in told if lever.all_ns >= WORTH_SAYING_FRAC * step_ns]
-    if not felt:
-        yield Line("Nothing alone would shorten it by a twentieth: several things take turns in deciding it.")
+    effective = [lever for lever in path_levers if lever.all_ns >= WORTH_SAYING_FRAC * step_ns]
+    if not effective:
+        limit = percent(WORTH_SAYING_FRAC)
+        yield Line(
+            f"No single part would shorten the step by {limit}, even if removed: other paths are nearly as long."
+        )
         return
-    unit = scale(max(lever.tenth_ns for lever in felt))
-    best = max(felt, key=lambda lever: lever.tenth_ns)
+    unit = scale(max(lever.tenth_ns for lever in effective))
+    best = max(effective, key=lambda lever: lever.tenth_ns)
     yield Line(
-        f"A tenth less of {labels.get(best.kind, best.kind)} gives most: {unit(best.tenth_ns)} "
+        f"The best lever is {labels.get(best.kind, best.kind)}: 10 % less of it saves {unit(best.tenth_ns)} per step "
         f"({percent(best.tenth_ns / step_ns, 1)})."
     )
 
 
-def _levers_table(path: CriticalPath, told: tuple[Lever, ...], accounts: Ledger) -> Table:
+def _levers_table(path: CriticalPath, path_levers: tuple[Lever, ...], accounts: Ledger) -> Table:
     labels = _labels(accounts)
     unit = scale(path.step_ns, figures=4)
     rows = [
@@ -147,134 +156,136 @@ def _levers_table(path: CriticalPath, told: tuple[Lever, ...], accounts: Ledger)
             ),
             key=lever.kind,
         )
-        for lever in told
+        for lever in path_levers
         if max(lever.path_ns, lever.all_ns) >= WORTH_A_ROW_FRAC * path.step_ns
     ]
     return Table(
-        header=("", f"decides, {unit.unit}", "share", "a tenth less gives", "none of it gives"),
+        header=("", f"on the path, {unit.unit}", "share", "10 % less saves", "removing it saves"),
         rows=tuple(rows),
-        caption="What would shorten it, each replayed. Where it gives less than the path holds of it, another path "
-        "takes over; where more, there is more of it beside the path.",
+        caption="Each reduction is replayed. A part that saves less than its time on the path is limited by another "
+        "path; one that saves more also delays work off the path.",
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
-    """One step of a replay, ready to be drawn from zero on."""
+class _StepLanes:
+    """One step of a replay, shifted to start at zero."""
 
     lanes: tuple[Lane, ...]
-    length_ns: int  # with what a limit adds to it
+    length_ns: int  # including the wait that a limit adds
     part_ns: dict[str, int]  # by part of the ledger; sums to the length
     accounts: Ledger
 
 
-def before_after(told: Prediction) -> Timeline:
-    """The typical step as it is, and under it the predicted one, on one scale of time."""
-    now = _drawn(told.scene.timed)
-    then = _drawn(told.timed, tuple(lane.name for lane in now.lanes))
-    longest = max(now.length_ns, then.length_ns, 1)
-    shown = Window(0, longest, (0, 1))
-    drawn = tuple(
-        Lane(f"{name}: {lane.name}", lane.parts) for name, each in (("now", now), ("then", then)) for lane in each.lanes
+def before_after(prediction: Prediction) -> Timeline:
+    """Return the recorded typical step, and the predicted step below it, on one time scale."""
+    now = _step_lanes(prediction.scene.timed)
+    predicted = _step_lanes(prediction.timed, tuple(lane.name for lane in now.lanes))
+    longest = max(now.length_ns, predicted.length_ns, 1)
+    time_window = Window(0, longest, (0, 1))
+    lanes = tuple(
+        Lane(f"{name}: {lane.name}", lane.parts)
+        for name, step in (("now", now), ("predicted", predicted))
+        for lane in step.lanes
     )
     unit = scale(longest, figures=4)
-    what = _what(told.timed)
-    work = f" for {ratio(told.work)} the samples" if told.work != 1 else ""
+    subject = _subject(prediction.timed)
+    work = f" for {ratio(prediction.work)} the samples" if prediction.work != 1 else ""
     return Timeline(
-        svg=svg(drawn, shown, (0,), nothing(), _ends((now, then), longest)),
-        lane_names=tuple(lane.name for lane in drawn),
+        svg=svg(lanes, time_window, (0,), nothing(), _end_marks((now, predicted), longest)),
+        lane_names=tuple(lane.name for lane in lanes),
         lane_px=LANE_PX,
-        steps=(Mark(0.0, 1.0, f"now {unit(now.length_ns)}, then {unit(then.length_ns)}{work}, as predicted"),),
-        ticks=ticks(shown),
-        legend=_keys(drawn, shown, now.accounts),
-        alt=_words(now, then, what, work),
-        table=_side_by_side(now, then, unit),
+        steps=(Mark(0.0, 1.0, f"now {unit(now.length_ns)}, predicted {unit(predicted.length_ns)}{work}"),),
+        ticks=ticks(time_window),
+        legend=_legend(lanes, time_window, now.accounts),
+        alt=_description(now, predicted, subject, work),
+        table=_side_by_side(now, predicted, unit),
     )
 
 
-def _drawn(timed: Timed, names: tuple[str, ...] = ()) -> _Drawn:
-    """The most typical step of a replay, moved to begin at zero."""
-    one = extent(timed)
-    start, end = round(one.begin_ns), round(one.end_ns)
+def _step_lanes(timed: Timed, names: tuple[str, ...] = ()) -> _StepLanes:
+    """Return the most typical step of a replay, shifted to start at zero."""
+    typical = extent(timed)
+    start, end = round(typical.begin_ns), round(typical.end_ns)
     run, accounts = _one_step(timed, start, end)
     if accounts is None:  # the step takes no time
-        return _Drawn(tuple(Lane(name, ()) for name in names), 0, {}, timed.graph.ledger)
-    shown = Window(start, end, (one.step,))
+        return _StepLanes(tuple(Lane(name, ()) for name in names), 0, {}, timed.graph.ledger)
+    time_window = Window(start, end, (typical.step,))
     part_ns = {part.key: int(accounts.part_ns[part.key][0]) for part in accounts.parts}
     lanes = tuple(
-        Lane(lane.name, tuple((key, _moved(shading(spans, shown), start)) for key, spans in lane.parts))
-        for lane in host_and_device(run, accounts, shown)
+        Lane(lane.name, tuple((key, _shifted(shading(spans, time_window), start)) for key, spans in lane.parts))
+        for lane in host_and_device(run, accounts, time_window)
     )
-    held = round(max(0.0, timed.step_ns - timed.own_ns))
-    if held:
+    wait_ns = round(max(0.0, timed.step_ns - timed.own_ns))
+    if wait_ns:
         limits = timed.graph.limits_ns
-        key = HELD_BY.get(max(limits, key=lambda name: limits[name]), "loader")
-        lanes = (Lane(lanes[0].name, _with(lanes[0], key, end - start, held)), *lanes[1:])
-        part_ns[key] = part_ns.get(key, 0) + held
-    return _Drawn(lanes, end - start + held, part_ns, accounts)
+        key = LIMIT_PARTS.get(max(limits, key=lambda name: limits[name]), "loader")
+        lanes = (Lane(lanes[0].name, _append(lanes[0], key, end - start, wait_ns)), *lanes[1:])
+        part_ns[key] = part_ns.get(key, 0) + wait_ns
+    return _StepLanes(lanes, end - start + wait_ns, part_ns, accounts)
 
 
-def _moved(spans: Spans, by_ns: int) -> Spans:
-    return Spans(spans.start_ns - by_ns, spans.end_ns - by_ns)
+def _shifted(spans: Spans, start_ns: int) -> Spans:
+    return Spans(spans.start_ns - start_ns, spans.end_ns - start_ns)
 
 
-def _with(lane: Lane, key: str, at_ns: int, held_ns: int) -> tuple[tuple[str, Spans], ...]:
-    """The parts of a lane, and after its end one part more."""
-    more = union([at_ns], [at_ns + held_ns])
-    mine = dict(lane.parts)
-    before = mine.get(key, nothing())
-    mine[key] = union(np.append(before.start_ns, more.start_ns), np.append(before.end_ns, more.end_ns))
-    return tuple(mine.items())
+def _append(lane: Lane, key: str, at_ns: int, wait_ns: int) -> tuple[tuple[str, Spans], ...]:
+    """Return the parts of a lane with a wait of one kind appended."""
+    wait = union([at_ns], [at_ns + wait_ns])
+    parts = dict(lane.parts)
+    before = parts.get(key, nothing())
+    parts[key] = union(np.append(before.start_ns, wait.start_ns), np.append(before.end_ns, wait.end_ns))
+    return tuple(parts.items())
 
 
-def _ends(each: tuple[_Drawn, ...], longest_ns: int) -> str:
-    """Where each step ends, across its own lanes, and a line between the two."""
-    pieces, top = [], 0
-    for number, one in enumerate(each):
-        bottom = top + LANE_PX * len(one.lanes)
-        at = min(WIDTH - 2.0, WIDTH * one.length_ns / longest_ns)
-        pieces.append(f'<path fill="{NEUTRAL}" d="M{at:.1f} {top}h2V{bottom}h-2z"/>')
+def _end_marks(steps: tuple[_StepLanes, ...], longest_ns: int) -> str:
+    """Mark the end of each step across its lanes, and draw a line between the steps."""
+    paths, top = [], 0
+    for number, step in enumerate(steps):
+        bottom = top + LANE_PX * len(step.lanes)
+        x = min(WIDTH - 2.0, WIDTH * step.length_ns / longest_ns)
+        paths.append(f'<path fill="{NEUTRAL}" d="M{x:.1f} {top}h2V{bottom}h-2z"/>')
         if number:
-            pieces.append(f'<path fill="{NEUTRAL}" d="M0 {top}H{WIDTH}v1H0z"/>')
+            paths.append(f'<path fill="{NEUTRAL}" d="M0 {top}H{WIDTH}v1H0z"/>')
         top = bottom
-    return "".join(pieces)
+    return "".join(paths)
 
 
-def _keys(drawn: tuple[Lane, ...], shown: Window, accounts: Ledger) -> tuple[tuple[str, str], ...]:
-    least_ns = WORTH_A_KEY_FRAC * (shown.end_ns - shown.start_ns)
-    seen = {key for lane in drawn for key, spans in lane.parts if shading(spans, shown).total_ns >= least_ns}
-    return tuple((key, label) for key, label in _labels(accounts).items() if key in seen)
+def _legend(lanes: tuple[Lane, ...], time_window: Window, accounts: Ledger) -> tuple[tuple[str, str], ...]:
+    min_ns = WORTH_A_KEY_FRAC * (time_window.end_ns - time_window.start_ns)
+    visible = {key for lane in lanes for key, spans in lane.parts if shading(spans, time_window).total_ns >= min_ns}
+    return tuple((key, label) for key, label in _labels(accounts).items() if key in visible)
 
 
-def _words(now: _Drawn, then: _Drawn, what: str, work: str) -> str:
+def _description(now: _StepLanes, predicted: _StepLanes, subject: str, work: str) -> str:
     return " ".join(
         sentence(text)
         for text in (
-            f"{what} as it is takes {duration(now.length_ns)}: {_shares(now)}",
-            f"predicted{work}: {duration(then.length_ns)}: {_shares(then)}",
+            f"{subject} takes {duration(now.length_ns)} now: {_shares(now)}",
+            f"{duration(predicted.length_ns)} are predicted{work}: {_shares(predicted)}",
         )
     )
 
 
-def _shares(one: _Drawn) -> str:
-    labels = {part.key: part.label for part in one.accounts.parts}
-    return _most((labels.get(key, key), ns / max(1, one.length_ns)) for key, ns in one.part_ns.items())
+def _shares(step: _StepLanes) -> str:
+    labels = {part.key: part.label for part in step.accounts.parts}
+    return _largest((labels.get(key, key), ns / max(1, step.length_ns)) for key, ns in step.part_ns.items())
 
 
-def _side_by_side(now: _Drawn, then: _Drawn, unit: Scale) -> Table:
-    """The two steps as numbers: each part that matters in one of them."""
-    least_ns = WORTH_A_ROW_FRAC * max(now.length_ns, then.length_ns)
-    labels = {part.key: part.label for each in (now, then) for part in each.accounts.parts}
-    rows, rest = [], [now.length_ns, then.length_ns]
+def _side_by_side(now: _StepLanes, predicted: _StepLanes, unit: Scale) -> Table:
+    """Return a table of both steps: each part of at least WORTH_A_ROW_FRAC in one of them."""
+    min_ns = WORTH_A_ROW_FRAC * max(now.length_ns, predicted.length_ns)
+    labels = {part.key: part.label for step in (now, predicted) for part in step.accounts.parts}
+    rows, rest = [], [now.length_ns, predicted.length_ns]
     for key, label in labels.items():
-        pair = [each.part_ns.get(key, 0) for each in (now, then)]
-        if max(pair) >= least_ns:
+        pair = [step.part_ns.get(key, 0) for step in (now, predicted)]
+        if max(pair) >= min_ns:
             rows.append(Row((label, *map(unit.number, pair), _change(pair, unit)), key=key))
             rest = [left - ns for left, ns in zip(rest, pair, strict=True)]
     if any(rest):
         rows.append(Row(("all else", *map(unit.number, rest), _change(rest, unit)), key="rest"))
-    whole = [now.length_ns, then.length_ns]
-    rows.append(Row(("in all", *map(unit.number, whole), _change(whole, unit)), kind="total"))
+    totals = [now.length_ns, predicted.length_ns]
+    rows.append(Row(("total", *map(unit.number, totals), _change(totals, unit)), kind="total"))
     return Table(header=(unit.unit, "now", "predicted", "change"), rows=tuple(rows))
 
 

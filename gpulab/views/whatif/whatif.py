@@ -1,4 +1,4 @@
-"""A prediction to look at: the changes together, each alone, what bounds them, and how it was worked out."""
+"""%gpuwhatif: predicted step time with changes made together and one by one, its bound, and the method."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpulab.views.sheet.view import View
 from gpulab.views.whatif.critical_path import before_after, path_block
 from gpulab.wording import count, percent, ratio, scale, sentence
 
-ALONE_SAMPLES = 30  # for the rows beside the answer
-FELT = 1.01  # a speed-up below this is none
+ALONE_SAMPLES = 30  # for the predictions of single changes
+MIN_SPEEDUP = 1.01  # smaller speed-ups are listed as no gain
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WhatIf(View):
-    """A prediction that shows itself: end a cell with it, print it, or `save` it."""
+    """A prediction as a view: end a cell with it, print it, or `save` it."""
 
     prediction: Prediction
 
     @property
     def run(self) -> Run:
-        """The run as predicted: to report, to compare, to save; its source says that it is a prediction."""
+        """Return the predicted run, to report, compare or save; its source says that it is a prediction."""
         return emitted(self.prediction.timed)
 
 
@@ -42,166 +42,200 @@ def whatif(run: Run, *, samples: int = SAMPLES) -> View: ...
 @overload
 def whatif(run: Run, rewrites: str, *, samples: int = SAMPLES) -> WhatIf: ...
 def whatif(run: Run, rewrites: str = "", *, samples: int = SAMPLES) -> View:
-    """What a step would take with these changes made together: "workers=6, pin_memory, amp=bf16".
+    """Predict the step time with these changes made together: "workers=6, pin_memory, amp=bf16".
 
-    The answer has `prediction`, its figures, and `run`, the run as predicted. Without changes: every one that this run
-    can tell of, each alone, the best first. Raises RunError for a change that is none, where one cannot be told from
-    this run, and where the replay of the run is not to be trusted; each says why.
+    The result has `prediction`, the numbers, and `run`, the predicted run. Without changes, return a list of all
+    changes that can be predicted from this run, each alone, largest speed-up first. Raises RunError if a change is
+    unknown, if it cannot be predicted from this run, or if the replay does not reproduce the recording.
     """
-    scene, asked = ready(run), chosen(rewrites)
-    if not asked:
-        return _survey(scene)
+    scene, changes = ready(run), chosen(rewrites)
+    if not changes:
+        return _list_all(scene)
     history = learned(run)
-    told = predict(scene, asked, samples=samples, history=history)
-    alone = (
-        [predict(scene, (each,), samples=ALONE_SAMPLES, history=history) for each in asked] if len(asked) > 1 else []
+    prediction = predict(scene, changes, samples=samples, history=history)
+    single = []
+    if len(changes) > 1:
+        single = [predict(scene, (change,), samples=ALONE_SAMPLES, history=history) for change in changes]
+    blocks: list[Block] = [_answer(prediction), Line(sentence(origin(run)), soft=True)]
+    if single:
+        blocks.append(Section("Each change alone, and all together", (_table([*single, prediction]),)))
+    blocks.append(Section("One step, recorded and predicted", (before_after(prediction),)))
+    blocks.append(path_block(prediction.scene.timed))
+    blocks.append(Section("How this was predicted", tuple(_method(prediction)), folded=True))
+    return WhatIf(Sheet(f"gpulab: {run.name} with {_change_names(prediction)}", tuple(blocks)), prediction)
+
+
+def _answer(prediction: Prediction) -> Answer:
+    unit = scale(prediction.step_ns)
+    step, likely = unit.number(prediction.step_ns), unit(prediction.likely_ns)
+    work = f" for {ratio(prediction.work)} the samples" if prediction.work != 1 else ""
+    claim = (
+        f"With {_change_names(prediction)}, a step takes {likely}{work} instead of {unit(prediction.step_ns)}: "
+        f"{ratio(prediction.speedup)}."
     )
-    blocks: list[Block] = [_answer(told), Line(sentence(origin(run)), soft=True)]
-    if alone:
-        blocks.append(Section("Each alone, and together", (_table([*alone, told]),)))
-    blocks += [Section("A step as it is, and as predicted", (before_after(told),)), path_block(told.scene.timed)]
-    blocks.append(Section("How this was predicted", tuple(_method(told)), folded=True))
-    return WhatIf(Sheet(f"gpulab: {run.name} with {_named(told)}", tuple(blocks)), told)
-
-
-def _answer(told: Prediction) -> Answer:
-    unit = scale(told.step_ns)
-    step, likely = unit.number(told.step_ns), unit(told.likely_ns)
-    work = f" for {ratio(told.work)} the samples" if told.work != 1 else ""
-    claim = f"With {_named(told)} a step takes {likely}{work} instead of {unit(told.step_ns)}: {ratio(told.speedup)}."
-    best, worst = _speedups(told)
-    between = best if best == worst else f"{worst.removesuffix('x')}-{best}"
-    bound = f"{sentence(told.floor_means).rstrip('.')} gives at most {ratio(told.bound)}."
-    if told.bound > BOUNDLESS:
-        bound = "Nearly all of a step would go, so no useful bound can be given."
-    span = f"{step} -> {unit.range(told.best_ns, told.worst_ns)} {unit.unit}"
-    what, _ = GRADES[told.grade]
-    longest = max(told.step_ns, told.worst_ns)
+    best, worst = _speedups(prediction)
+    speedups = best if best == worst else f"{worst.removesuffix('x')}-{best}"
+    bound = f"{sentence(prediction.floor_means).rstrip('.')} gives at most {ratio(prediction.bound)}."
+    if prediction.bound > BOUNDLESS:
+        bound = "Nearly all of the step would be removed, so no useful bound can be given."
+    span = f"{step} -> {unit.range(prediction.best_ns, prediction.worst_ns)} {unit.unit}"
+    grounds, _ = GRADES[prediction.grade]
+    longest = max(prediction.step_ns, prediction.worst_ns)
     return Answer(
         claim=claim,
         leading=True,
         expectation=Expectation(
-            text=f"Expect {span} ({between}). {bound} Grade {told.grade}: {what}.",
-            best_frac=told.best_ns / longest,
-            worst_frac=told.worst_ns / longest,
-            floor_frac=told.floor_ns / longest,
+            text=f"Expect {span} ({speedups}). {bound} Grade {prediction.grade}: {grounds}.",
+            best_frac=prediction.best_ns / longest,
+            worst_frac=prediction.worst_ns / longest,
+            floor_frac=prediction.floor_ns / longest,
         ),
-        notes=tuple(_prices(told)),
-        fix="\n".join(_code(told)),
-        closing=f"Then {told.limit} would limit." if told.limit else "",
+        notes=tuple(_costs(prediction)),
+        fix="\n".join(_code(prediction)),
+        closing=f"The next bottleneck would be {prediction.limit}." if prediction.limit else "",
     )
 
 
-def _prices(told: Prediction) -> Iterator[str]:
-    for each in told.chosen:
-        if each.rewrite.price:
-            yield sentence(f"the price of {each}: {each.rewrite.price}")
+def _costs(prediction: Prediction) -> Iterator[str]:
+    for change in prediction.chosen:
+        if change.rewrite.price:
+            yield sentence(f"cost of {change}: {change.rewrite.price}")
 
 
-def _code(told: Prediction) -> Iterator[str]:
-    for each in told.chosen:
-        if each.rewrite.code is not None and (line := each.rewrite.code(told.scene.graph, each.value)):
+def _code(prediction: Prediction) -> Iterator[str]:
+    for change in prediction.chosen:
+        if change.rewrite.code is not None and (line := change.rewrite.code(prediction.scene.graph, change.value)):
             yield line
 
 
-def _named(told: Prediction) -> str:
-    names = [str(each) for each in told.chosen]
+def _change_names(prediction: Prediction) -> str:
+    names = [str(each) for each in prediction.chosen]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _speedups(told: Prediction) -> tuple[str, str]:
-    return ratio(told.work * told.step_ns / told.best_ns), ratio(told.work * told.step_ns / told.worst_ns)
+def _speedups(prediction: Prediction) -> tuple[str, str]:
+    return ratio(prediction.work * prediction.step_ns / prediction.best_ns), ratio(
+        prediction.work * prediction.step_ns / prediction.worst_ns
+    )
 
 
-def _table(several: list[Prediction]) -> Table:
-    """One row for each prediction; the last is all together, which is not the product of the others."""
-    unit = scale(max(told.step_ns for told in several))
+def _table(predictions: list[Prediction]) -> Table:
+    """Return a row for each prediction; the last has all changes together, and is not the product of the others."""
+    unit = scale(max(prediction.step_ns for prediction in predictions))
     rows = []
-    for number, told in enumerate(several):
-        together = number == len(several) - 1 and len(told.chosen) > 1
-        cells = (unit.number(told.likely_ns), unit.range(told.best_ns, told.worst_ns), ratio(told.speedup))
-        name = "together" if together else _named(told)
-        rows.append(Row((name, *cells, ratio(told.bound), told.grade), kind="total" if together else "plain"))
+    for row_index, prediction in enumerate(predictions):
+        together = row_index == len(predictions) - 1 and len(prediction.chosen) > 1
+        cells = (
+            unit.number(prediction.likely_ns),
+            unit.range(prediction.best_ns, prediction.worst_ns),
+            ratio(prediction.speedup),
+        )
+        name = "together" if together else _change_names(prediction)
+        rows.append(
+            Row((name, *cells, ratio(prediction.bound), prediction.grade), kind="total" if together else "plain")
+        )
     header = ("change", f"step, {unit.unit}", "range", "speed-up", "at most", "grade")
-    return Table(header=header, rows=tuple(rows), caption=_as_it_is(several[0]))
+    return Table(header=header, rows=tuple(rows), caption=_baseline(predictions[0]))
 
 
-def _bounds(several: list[Prediction]) -> Table:
-    """What no change of a kind can beat; a bound has no range."""
-    unit = scale(max(told.step_ns for told in several))
-    rows = tuple(Row((told.chosen[0].rewrite.about, unit.number(told.floor_ns), ratio(told.bound))) for told in several)
-    return Table(header=("with", f"step, {unit.unit}", "speed-up"), rows=rows, caption=_as_it_is(several[0]))
+def _bounds(predictions: list[Prediction]) -> Table:
+    """Return the bounds of kinds of changes; a bound has no range."""
+    unit = scale(max(prediction.step_ns for prediction in predictions))
+    rows = tuple(
+        Row((prediction.chosen[0].rewrite.about, unit.number(prediction.floor_ns), ratio(prediction.bound)))
+        for prediction in predictions
+    )
+    return Table(header=("with", f"step, {unit.unit}", "speed-up"), rows=rows, caption=_baseline(predictions[0]))
 
 
-def _as_it_is(told: Prediction) -> str:
-    return f"A step takes {scale(told.step_ns)(told.step_ns)} as it is; speed-ups are for the same work."
+def _baseline(prediction: Prediction) -> str:
+    return f"A step takes {scale(prediction.step_ns)(prediction.step_ns)} now; speed-ups are for the same work."
 
 
-def _method(told: Prediction) -> Iterator[Block]:
-    quality = told.scene.quality
+def _method(prediction: Prediction) -> Iterator[Block]:
+    quality = prediction.scene.quality
     rows = [
-        ("Replay", f"{percent(abs(quality.replay_error), 2)} off its own recording without any change"),
-        ("Usual delays", f"{percent(abs(quality.generic_error), 2)} off with one usual delay for all GPU work"),
+        ("Replay error", f"{percent(abs(quality.replay_error), 2)}, replaying the recording without any change"),
+        (
+            "Typical delays",
+            f"{percent(abs(quality.generic_error), 2)} error with one launch delay for all GPU work",
+        ),
         (
             "Unexplained",
-            f"{percent(quality.unexplained_frac, 1)} of the time GPU work stood still for no recorded reason",
+            f"{percent(quality.unexplained_frac, 1)} of the time, GPU work waited for no recorded reason",
         ),
         (
-            "Step",
-            f"{count(quality.steps, 'step')} replayed; their median is known to {percent(quality.step_error, 1)}",
+            "Steps",
+            f"{count(quality.steps, 'step')} replayed; their median is known within {percent(quality.step_error, 1)}",
         ),
-        ("Range", _range(told)),
+        ("Range", _range(prediction)),
     ]
-    if told.learned:
-        rows.append(("History", f"{count(told.learned, 'earlier prediction')} of this kind measured on this machine"))
-    if told.scene.base.known and told.scene.base.calling < 1:
-        share = percent(told.scene.base.calling)
-        rows.append(("Calls", f"{share} of their recorded cost, as un-profiled steps tell; recording adds the rest"))
+    if prediction.learned:
+        rows.append(
+            (
+                "History",
+                f"{count(prediction.learned, 'earlier prediction')} of this kind, measured on this machine",
+            )
+        )
+    if prediction.scene.base.known and prediction.scene.base.calling < 1:
+        share = percent(prediction.scene.base.calling)
+        rows.append(("Host calls", f"{share} of the recorded time, as in unprofiled steps; the rest is overhead"))
     yield Facts(tuple(rows))
-    for each in told.chosen:
-        yield Line(f"How {each} is modelled: %gpuwhy {each.rewrite.name}", soft=True)
+    for change in prediction.chosen:
+        yield Line(f"How {change} is modelled: %gpuwhy {change.rewrite.name}", soft=True)
 
 
-def _range(told: Prediction) -> str:
-    if told.samples < 3:
-        return "from the best to the worst of what is not known, all at once"
-    return f"10 % to 90 % of {told.samples} draws of what is not known, and no narrower than grade {told.grade} allows"
+def _range(prediction: Prediction) -> str:
+    if prediction.samples < 3:
+        return "all unknown values at their best, to all at their worst"
+    return (
+        f"10th to 90th percentile of {prediction.samples} random draws of the unknown values, "
+        f"no narrower than grade {prediction.grade} allows"
+    )
 
 
-def _survey(scene: Scene) -> View:
-    """Every rewrite this run can tell of, alone and as it is usually set."""
-    told, untellable = [], []
+def _list_all(scene: Scene) -> View:
+    """Predict every rewrite that can be predicted from this run, each alone and at its default value."""
     run = scene.graph.run
     if scene.quality.refusal is not None:
         raise RunError("Nothing can be predicted from this run.", why=scene.quality.refusal, fix=scene.quality.fix)
-    history = learned(run)
+    predictions, unpredictable = _single_changes(scene)
+    bounds = [each for each in predictions if each.chosen[0].rewrite.bound]
+    useful = [each for each in predictions if each not in bounds and each.speedup >= MIN_SPEEDUP]
+    useless = tuple(
+        (str(each.chosen[0]), sentence(each.chosen[0].rewrite.about))
+        for each in predictions
+        if each not in bounds and each.speedup < MIN_SPEEDUP
+    )
+    blocks: list[Block] = [
+        Line(
+            "Each change alone, largest speed-up first. "
+            f"For several together: %gpuwhatif {run.name} NAME NAME=VALUE ..."
+        ),
+        Line(sentence(origin(run)), soft=True),
+    ]
+    blocks.append(_table(useful) if useful else Line("None of the changes would make a step shorter."))
+    if bounds:
+        blocks.append(Section("Upper bounds", (_bounds(bounds),)))
+    if useless:
+        blocks.append(Section("No gain in this run", (Facts(useless),), folded=True))
+    if unpredictable:
+        blocks.append(Section("Cannot be predicted from this run", (Facts(tuple(unpredictable)),), folded=True))
+    blocks.append(path_block(scene.timed))
+    return View(Sheet(f"gpulab: what would speed up {run.name}", tuple(blocks)))
+
+
+def _single_changes(scene: Scene) -> tuple[list[Prediction], list[tuple[str, str]]]:
+    """Return predictions, largest speed-up first, and name and reason of each change that cannot be predicted."""
+    predictions, unpredictable = [], []
+    history = learned(scene.graph.run)
     for rewrite in REWRITES:
         if rewrite.usual is None:
             continue
-        each = Chosen(rewrite, rewrite.usual)
-        why = untold(scene, (each,))
-        if why is None:
-            told.append(predict(scene, (each,), samples=ALONE_SAMPLES, history=history))
+        change = Chosen(rewrite, rewrite.usual)
+        reason = untold(scene, (change,))
+        if reason is None:
+            predictions.append(predict(scene, (change,), samples=ALONE_SAMPLES, history=history))
         else:
-            untellable.append((rewrite.name, sentence(why)))
-    told.sort(key=lambda each: -each.speedup)
-    bounds = [each for each in told if each.chosen[0].rewrite.bound]
-    worth = [each for each in told if each not in bounds and each.speedup >= FELT]
-    none = tuple(
-        (str(each.chosen[0]), sentence(each.chosen[0].rewrite.about))
-        for each in told
-        if each not in bounds and each.speedup < FELT
-    )
-    blocks: list[Block] = [
-        Line(f"Each change alone, the best first. Several together: %gpuwhatif {run.name} NAME NAME=VALUE ..."),
-        Line(sentence(origin(run)), soft=True),
-    ]
-    blocks.append(_table(worth) if worth else Line("None of them would make a step shorter."))
-    if bounds:
-        blocks.append(Section("What nobody can beat", (_bounds(bounds),)))
-    if none:
-        blocks.append(Section("Would gain nothing here", (Facts(none),), folded=True))
-    if untellable:
-        blocks.append(Section("Cannot be told from this run", (Facts(tuple(untellable)),), folded=True))
-    blocks.append(path_block(scene.timed))
-    return View(Sheet(f"gpulab: what would help {run.name}", tuple(blocks)))
+            unpredictable.append((rewrite.name, sentence(reason)))
+    return sorted(predictions, key=lambda prediction: -prediction.speedup), unpredictable

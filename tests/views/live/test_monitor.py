@@ -91,13 +91,17 @@ def test_a_monitor_records_steps_and_sensors_across_blocks_and_leaves_a_run(star
     assert optimizer_steps(run) == 25
     assert len(run.host_rows) >= 1
     assert len(run.loaders) >= 1
-    assert "DataLoader" in repr(gpulab.report(run))
+    report = repr(gpulab.report(run))
+    assert "Sensor readings" in report
+    assert "found by DataLoader" in report
 
 
 def test_without_any_step_the_report_shows_the_sensors(start_monitor):
     running = start_monitor("idle", every=0.1)
     until(lambda: running.glance.elapsed_s > 0.3)
-    assert "CPU, all cores" in repr(gpulab.report(running.stop()))
+    report = repr(gpulab.report(running.stop()))
+    assert "Sensor readings" in report
+    assert "CPU, all cores" in report
 
 
 def test_it_ends_with_its_block_and_records_the_exception(nothing_left):

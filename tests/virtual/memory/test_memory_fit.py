@@ -447,9 +447,9 @@ def test_a_time_that_counts_copies_and_this_cpu_says_so(gpu, monkeypatch):
     told = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
     monkeypatch.setattr(StandIn, "from_host", told)
     text = " ".join(str(max_batch_view(gpu)).split())
-    assert "with copies of 32 MiB from pageable CPU memory (40 ms). To time the GPU alone" in text
+    assert "copies of 32 MiB from pageable CPU memory (40 ms)" in text
     monkeypatch.setattr(StandIn, "from_host", FromHost(cpu_ns=40 * MS))
-    assert "with what the CPU of this machine computes (40 ms)" in " ".join(str(max_batch_view(gpu)).split())
+    assert "the CPU of this machine (40 ms)" in " ".join(str(max_batch_view(gpu)).split())
 
 
 def max_batch_view(gpu):

@@ -99,7 +99,7 @@ def _sections(run: Run, which: int | str) -> Iterator[Block]:
     silent = replace(diagnose(run), findings=(), masked=())  # nothing is shaded, nothing named
     if silent.ledger is not None:
         how = ESTIMATED if run.source.how == "virtual" else RECORDED
-        yield Section("Where a step goes", accounts(silent.ledger, how=how))
+        yield Section("Where the step time goes", accounts(silent.ledger, how=how))
     few = picture(silent)
     if few is not None:
         yield Section("A few steps", (few,))

@@ -1,1 +1,1 @@
-"""Charts of copies."""
+"""Charts of copies between host and GPU."""

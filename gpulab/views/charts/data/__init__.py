@@ -1,1 +1,1 @@
-"""Charts of data loading."""
+"""Charts of data loading: DataLoader workers and batches."""

@@ -1,4 +1,4 @@
-"""How the loop was fed: when each batch was asked for, when it came, and what the workers did meanwhile."""
+"""Batch times of a DataLoader: request, arrival and end of use of each batch; load of the workers over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Each batch: asked for, handed over, and done with, when the next one was asked for; -1: not told."""
+    """Times of each batch: requested, received, and done, which is the next request; -1: unknown."""
 
     asked_ns: Ints
     came_ns: Ints
@@ -30,79 +30,79 @@ class Batches:
 
     @property
     def wait_ns(self) -> Ints:
-        """How long the loop waited for each."""
+        """How long the loop waited for each batch."""
         return self.came_ns - self.asked_ns
 
     @property
     def kept_ns(self) -> Ints:
-        """How long the loop worked on each; -1: not told."""
+        """How long the loop used each batch; -1: unknown."""
         return np.where(self.done_ns >= 0, self.done_ns - self.came_ns, -1)
 
     @property
     def waited_frac(self) -> float:
-        """Share of its time in which the loop waited, over the batches of which both wait and use are told."""
-        told = self.done_ns >= 0 if (self.done_ns >= 0).any() else np.ones(len(self), bool)
-        wait_ns, kept_ns = self.wait_ns[told].sum(), np.maximum(self.kept_ns[told], 0).sum()
+        """Fraction of time that the loop waited, over the batches with a has_use wait and use."""
+        has_use = self.done_ns >= 0 if (self.done_ns >= 0).any() else np.ones(len(self), bool)
+        wait_ns, kept_ns = self.wait_ns[has_use].sum(), np.maximum(self.kept_ns[has_use], 0).sum()
         return float(wait_ns / max(1, wait_ns + kept_ns))
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """One worker between its looks: the load in each stretch, and whether it waited for storage at its end."""
+    """One worker between samples: the load in each interval, and whether it waited for storage at the end of it."""
 
     number: int
-    at_ns: Ints  # one more than there are stretches
-    load: Floats  # cores it used; NaN: not told
-    blocked: Floats  # 1 or 0; NaN: not told
+    at_ns: Ints  # one more than there are intervals
+    load: Floats  # cores used; NaN: unknown
+    blocked: Floats  # 1 or 0; NaN: unknown
 
     @property
     def load_frac(self) -> float | None:
-        """Its mean load; None where it was not told."""
+        """Mean load; None if unknown."""
         return mean_load([self])
 
     @property
     def blocked_frac(self) -> float | None:
-        """Share of the looks at which it waited for storage; None where that was not told."""
-        told = self.blocked[~np.isnan(self.blocked)]
-        return float(told.mean()) if len(told) else None
+        """Fraction of samples in which the worker waited for storage; None if unknown."""
+        valid = self.blocked[~np.isnan(self.blocked)]
+        return float(valid.mean()) if len(valid) else None
 
 
 def batches(run: Run) -> Batches | None:
-    """By the marks, of the loader that gave most; else by the calls in the trace; None where there were none."""
+    """Return the batches of the loader with most batches, from marks or else from the trace; None if there are none."""
     setup = leading_loader(run)
     calls = run.mark_rows.of_kind(MarkKind.NEXT)
     if setup is not None and len(calls):
         calls = calls.where(calls["loader"] == run.loaders.index(setup))
-        asked, came, given = calls["start_ns"], calls["end_ns"], calls["yielded"]
+        requested, received, yielded = calls["start_ns"], calls["end_ns"], calls["yielded"]
     else:
         traced = loader_events(run)
         order = np.argsort(traced["start_ns"], kind="stable")
-        asked = traced["start_ns"][order]
-        came, given = asked + traced["dur_ns"][order], np.ones(len(order), bool)
-    if not given.any():
+        requested = traced["start_ns"][order]
+        received, yielded = requested + traced["dur_ns"][order], np.ones(len(order), bool)
+    if not yielded.any():
         return None
-    done = np.append(asked[1:], -1)
-    return Batches(asked[given], came[given], done[given], setup)
+    done = np.append(requested[1:], -1)
+    return Batches(requested[yielded], received[yielded], done[yielded], setup)
 
 
 def watched(run: Run) -> Iterator[Watched]:
-    """Each worker that was looked at twice or more, in the order in which they were first seen."""
+    """Yield each worker with at least two samples, in the order of their numbers."""
     rows = run.worker_rows
     for number in np.unique(rows["worker"]).tolist():
-        mine = rows.where(rows["worker"] == number)
-        mine = mine.where(np.argsort(mine["at_ns"], kind="stable"))
-        at = mine["at_ns"]
-        if len(at) < 2 or at[-1] == at[0]:
+        samples = rows.where(rows["worker"] == number)
+        samples = samples.where(np.argsort(samples["at_ns"], kind="stable"))
+        at_ns = samples["at_ns"]
+        if len(at_ns) < 2 or at_ns[-1] == at_ns[0]:
             continue
-        load = np.diff(mine["cpu_s"]) / np.maximum(np.diff(at) / 1e9, 1e-9)
-        yield Watched(number, at, load, mine["blocked"][1:])
+        load = np.diff(samples["cpu_s"]) / np.maximum(np.diff(at_ns) / 1e9, 1e-9)
+        yield Watched(number, at_ns, load, samples["blocked"][1:])
 
 
-def mean_load(seen: Sequence[Watched]) -> float | None:
-    """CPU time of all workers over the time they were watched; None where it was not told."""
-    used = lived = 0.0
-    for each in seen:
-        known = ~np.isnan(each.load)
-        span = np.diff(each.at_ns)[known]
-        used, lived = used + float((each.load[known] * span).sum()), lived + float(span.sum())
-    return used / lived if lived else None
+def mean_load(workers: Sequence[Watched]) -> float | None:
+    """Return CPU time of all workers divided by the time they were sampled; None if unknown."""
+    cpu_ns = sampled_ns = 0.0
+    for worker in workers:
+        valid = ~np.isnan(worker.load)
+        span = np.diff(worker.at_ns)[valid]
+        cpu_ns, sampled_ns = cpu_ns + float((worker.load[valid] * span).sum()), sampled_ns + float(span.sum())
+    return cpu_ns / sampled_ns if sampled_ns else None

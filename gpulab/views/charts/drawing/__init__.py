@@ -1,1 +1,1 @@
-"""What charts share: the Chart class, style, text placement, colours."""
+"""Code that charts share: the Chart class, style, text layout, colours."""

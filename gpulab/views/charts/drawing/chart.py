@@ -1,4 +1,4 @@
-"""Chart: a matplotlib Figure that states its answer, names its source, and can be read without being seen."""
+"""Chart: a matplotlib Figure with a result as title, a source line, a description and a table."""
 
 from __future__ import annotations
 
@@ -20,48 +20,50 @@ from gpulab.views.sheet.sheet import Table
 from gpulab.wording import clean, sentence, shorten
 
 WIDTH_IN, HEIGHT_IN, DPI = 7.2, 3.6, 120
-MOST_TITLE, MOST_ALT, MOST_SOURCE, MOST_NAME, MOST_DEVICE = 200, 1600, 300, 60, 80
-_ALPHA = 0.12  # of the mark across a virtual GPU's picture: seen, and in nobody's way
+MAX_TITLE, MAX_ALT, MAX_SOURCE, MAX_NAME, MAX_DEVICE = 200, 1600, 300, 60, 80
+_ALPHA = 0.12  # of the watermark on charts of a virtual GPU: visible, but not obstructive
 _TITLE_KEYS = {"png": ("Title", "Description"), "svg": ("Title", "Description"), "pdf": ("Title", "Subject")}
 
 
 class Chart(Figure):
-    """One picture. `answer` is its title, `alt` says it in words, `table` holds its numbers, `source` says whence.
+    """A figure with `answer` (its title), `alt` (a description), `table` (its numbers) and `source`.
 
-    It never touches pyplot: the figures that a user has open stay theirs, and nothing has to be closed. Save it as any
-    figure, `chart.savefig("steps.png")`.
+    It does not use pyplot: open figures of the user are not affected, and nothing has to be closed. Save it like any
+    figure: `chart.savefig("steps.png")`.
     """
 
     def __init__(self, answer: str, *, source: str, alt: str, table: Table, height_in: float = HEIGHT_IN) -> None:
         with dressed():
             super().__init__(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained", facecolor=PAPER)
             FigureCanvasAgg(self)
-            self.answer = clean(answer, MOST_TITLE).strip().removesuffix(".")
-            self.source, self.table = clean(source, MOST_SOURCE), table
-            self.alt = f"{self.answer}. {sentence(clean(alt, MOST_ALT))} {sentence(f'Source: {self.source}')}"
-            self._framed()
+            self.answer = clean(answer, MAX_TITLE).strip().removesuffix(".")
+            self.source, self.table = clean(source, MAX_SOURCE), table
+            self.alt = f"{self.answer}. {sentence(clean(alt, MAX_ALT))} {sentence(f'Source: {self.source}')}"
+            self._add_frame()
 
-    def _framed(self) -> None:
-        """The title, the source line, and across the picture of what is virtual that it is."""
+    def _add_frame(self) -> None:
+        """Add the title and the source line, and a watermark if the source is a virtual GPU."""
         title = broken(WIDTH_IN, self.answer, TITLE_PT, weight="bold")
-        place: dict[str, Any] = {"x": LEFT_FRAC, "ha": "left"}
-        self._title = self.suptitle(title, **place, fontsize=TITLE_PT, fontweight="bold", color=INK, linespacing=1.25)
+        position: dict[str, Any] = {"x": LEFT_FRAC, "ha": "left"}
+        self._title = self.suptitle(
+            title, **position, fontsize=TITLE_PT, fontweight="bold", color=INK, linespacing=1.25
+        )
         virtual = _virtual(self.source)
-        below = broken(WIDTH_IN, f"Source: {self.source}", SMALL_PT, weight="bold" if virtual else "normal")
-        self._below = self.supxlabel(
-            below, **place, fontsize=SMALL_PT, color=SOFT, fontweight="bold" if virtual else "normal"
+        source_line = broken(WIDTH_IN, f"Source: {self.source}", SMALL_PT, weight="bold" if virtual else "normal")
+        self._source_line = self.supxlabel(
+            source_line, **position, fontsize=SMALL_PT, color=SOFT, fontweight="bold" if virtual else "normal"
         )
         if virtual:
-            # Over what is drawn, so that no bar hides it, and too faint to hide anything itself.
+            # On top of the plot, so that bars do not cover it; faint, so that it covers nothing.
             text = self.text(0.54, 0.5, virtual, ha="center", va="center", rotation=12, gid="mark")
             text.set(fontsize=min(28.0, 9 * self.get_figheight()), fontweight="bold", color=INK, alpha=_ALPHA)
             text.set_in_layout(False)
 
     def place_frame(self, *, top_in: float, bottom_in: float) -> None:
-        """Put title and source line where one's own arrangement has room for them."""
-        tall = self.get_figheight()
-        for text in (self._title, self._below):
-            text.set_y(1 - top_in / tall if text is self._title else bottom_in / tall)
+        """Move title and source line, for a figure without automatic layout."""
+        height_in = self.get_figheight()
+        for text in (self._title, self._source_line):
+            text.set_y(1 - top_in / height_in if text is self._title else bottom_in / height_in)
 
     def __repr__(self) -> str:
         return self.alt
@@ -70,33 +72,33 @@ class Chart(Figure):
         return self.alt
 
     def draw(self, renderer: Any) -> None:
-        """As Figure.draw, in the house's style: matplotlib makes ticks only now."""
+        """Draw in gpulab's style, because matplotlib creates ticks only when it draws."""
         with dressed():
             super().draw(renderer)
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """As Figure.savefig; the file says in words what it shows, where its format can."""
-        title, words = _TITLE_KEYS.get(extension(fname, options.get("format")), ("", ""))
-        told = {title: self.answer, words: self.alt} if title else {}
-        if told or options.get("metadata"):
-            options["metadata"] = {**told, **(options.get("metadata") or {})}
+        """Save the figure, with title and description as metadata if the format supports them."""
+        title, description = _TITLE_KEYS.get(extension(fname, options.get("format")), ("", ""))
+        metadata = {title: self.answer, description: self.alt} if title else {}
+        if metadata or options.get("metadata"):
+            options["metadata"] = {**metadata, **(options.get("metadata") or {})}
         with dressed():
             super().savefig(fname, **options)
 
     def png(self) -> bytes:
-        """The picture as PNG."""
+        """Return the chart as PNG."""
         file = io.BytesIO()
         self.savefig(file, format="png")
         return file.getvalue()
 
     def _repr_html_(self) -> str:
-        data, words = b64encode(self.png()).decode(), escape(self.alt)
+        data, alt = b64encode(self.png()).decode(), escape(self.alt)
         table = table_html(self.table) if self.table.rows else ""
         return (
-            f'<div role="group" style="max-width:760px"><img src="data:image/png;base64,{data}" alt="{words}" '
+            f'<div role="group" style="max-width:760px"><img src="data:image/png;base64,{data}" alt="{alt}" '
             'style="display:block;width:100%;height:auto;border-radius:6px">'
-            '<details style="margin:6px 0"><summary style="cursor:pointer;font-size:.88em">The same in words</summary>'
-            f'<div style="padding:6px 0 0 16px"><div style="margin:0 0 8px">{words}</div>{table}</div></details></div>'
+            '<details style="margin:6px 0"><summary style="cursor:pointer;font-size:.88em">As text and table</summary>'
+            f'<div style="padding:6px 0 0 16px"><div style="margin:0 0 8px">{alt}</div>{table}</div></details></div>'
         )
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
@@ -112,7 +114,7 @@ def chart(
     table: Table,
     height_in: float = HEIGHT_IN,
 ) -> Chart:
-    """A chart of one plot: `draw` is given its axes, in the house's dress. `source`: best the runs themselves."""
+    """Return a chart with one plot; `draw` receives its axes. `source`: text, or the runs to name as the source."""
     return panels(answer, lambda axes: draw(axes[0]), 1, source=source, alt=alt, table=table, height_in=height_in)
 
 
@@ -127,41 +129,41 @@ def panels(
     height_in: float = HEIGHT_IN,
     heights: Sequence[float] | None = None,
 ) -> Chart:
-    """A chart of several plots, one below the other on one x axis."""
+    """Return a chart with several plots, one below the other, that share the x axis."""
     with dressed():
-        told = source if isinstance(source, str) else sources(source)
-        made = Chart(answer, source=told, alt=alt, table=table, height_in=height_in)
-        grid = made.subplots(count, 1, sharex=True, squeeze=False, height_ratios=heights)
+        source_text = source if isinstance(source, str) else sources(source)
+        figure = Chart(answer, source=source_text, alt=alt, table=table, height_in=height_in)
+        grid = figure.subplots(count, 1, sharex=True, squeeze=False, height_ratios=heights)
         draw(list(grid[:, 0]))
-    return made
+    return figure
 
 
 def sources(runs: Run | Sequence[Run]) -> str:
-    """Where the numbers of some runs come from; once, where it is the same for all."""
-    several = (runs,) if isinstance(runs, Run) else tuple(runs)
-    names = [clean(run.name, MOST_NAME) for run in several]
-    whence = [clean(shorten(str(run.source), MOST_DEVICE + 40), MOST_DEVICE + 40) for run in several]
-    if len(set(whence)) == 1:
-        called = f"run {names[0]}" if len(names) == 1 else f"runs {', '.join(names)}"
-        return f"{whence[0]}; {called}"
-    return "; ".join(f"{name}: {source}" for name, source in zip(names, whence, strict=True))
+    """Return the source of each run as text; only once if all runs have the same source."""
+    all_runs = (runs,) if isinstance(runs, Run) else tuple(runs)
+    names = [clean(run.name, MAX_NAME) for run in all_runs]
+    texts = [clean(shorten(str(run.source), MAX_DEVICE + 40), MAX_DEVICE + 40) for run in all_runs]
+    if len(set(texts)) == 1:
+        run_names = f"run {names[0]}" if len(names) == 1 else f"runs {', '.join(names)}"
+        return f"{texts[0]}; {run_names}"
+    return "; ".join(f"{name}: {source}" for name, source in zip(names, texts, strict=True))
 
 
-def nothing_to_draw(run: Run | Sequence[Run], what: str, why: str, fix: str = "") -> Chart:
-    """A chart that says what is missing, why, and how to have it: never an empty frame, never a zero."""
-    words = " ".join(filter(None, (sentence(why), sentence(fix))))
+def nothing_to_draw(run: Run | Sequence[Run], subject: str, why: str, fix: str = "") -> Chart:
+    """Return a chart that names the missing data, why, and how to record it, in place of an empty frame or zeros."""
+    alt = " ".join(filter(None, (sentence(why), sentence(fix))))
 
     def draw(axes: Axes) -> None:
         axes.set_axis_off()
-        told = "\n".join(broken(WIDTH_IN, each, 9.5, 0.92) for each in (sentence(why), sentence(fix)) if each)
-        axes.text(0.0, 0.55, told, ha="left", va="center", color=SOFT, fontsize=9.5, linespacing=1.45)
+        lines = "\n".join(broken(WIDTH_IN, text, 9.5, 0.92) for text in (sentence(why), sentence(fix)) if text)
+        axes.text(0.0, 0.55, lines, ha="left", va="center", color=SOFT, fontsize=9.5, linespacing=1.45)
 
     table = Table(header=("", ""), rows=())
-    return chart(f"{what}: not measured", draw, source=run, alt=words, table=table, height_in=1.7)
+    return chart(f"{subject}: not measured", draw, source=run, alt=alt, table=table, height_in=1.7)
 
 
 def _virtual(source: str) -> str:
-    """The mark that a picture of what a virtual GPU did carries; nothing for any other."""
+    """Return the watermark for a source that is a virtual GPU; "" for any other."""
     parts = [part.partition("virtual ")[2] for part in source.split("; ") if "virtual " in part and "estimated" in part]
     if not parts:
         return ""

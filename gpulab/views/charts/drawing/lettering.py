@@ -1,4 +1,4 @@
-"""How text finds its place in a picture: measured as it will be drawn, broken into lines that fit."""
+"""Text layout in charts: measure text as it will be drawn, and break it into lines that fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
-LEFT_FRAC = 0.012  # where title and source line begin, and how much they leave free on the right
-# A name may hold what no font at hand has: it is drawn as a box, and stands in full in the table and in words.
+LEFT_FRAC = 0.012  # margin of title and source line, left and right
+# A name may contain glyphs that no installed font has: they are drawn as boxes; table and description have the name.
 MISSING = r"Glyph .* missing from"
 _FAMILY = "DejaVu Sans"
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]?i?B|W|[MG]Hz|C|[TG]FLOP/s)\b|%)")  # stays with its number
-_HINTED = 1.03  # letters are drawn on whole pixels, which makes a line a little longer than its outline
+_UNIT = re.compile(
+    r"(?<=\d) (?=(?:%|[mun]?s|[KMGT]?i?B|W|[MG]Hz|C|[TG]FLOP/s)\b|%)"
+)  # is not separated from its number
+_HINTED = 1.03  # letters are aligned to pixels, so a line is a little longer than its outline
 
 
 @cache
@@ -31,7 +33,7 @@ def _measure() -> TextToPath:
 
 
 def width_in(text: str, size_pt: float, weight: str = "normal") -> float:
-    """How wide a line of text will be."""
+    """Return the width of a line of text in inches."""
     if not text:
         return 0.0
     with warnings.catch_warnings():
@@ -41,51 +43,51 @@ def width_in(text: str, size_pt: float, weight: str = "normal") -> float:
 
 
 def broken(
-    inside: Figure | float, text: str, size_pt: float, of_width: float = 1 - 2 * LEFT_FRAC, weight: str = "normal"
+    figure: Figure | float, text: str, size_pt: float, of_width: float = 1 - 2 * LEFT_FRAC, weight: str = "normal"
 ) -> str:
-    """The text in lines no wider than this share of a figure, or of so many inches; a word too long for one is cut."""
-    most_in = of_width * (inside.get_figwidth() if isinstance(inside, Figure) else inside)
+    """Break text into lines of at most this fraction of a figure, or of a width in inches; longer words are cut."""
+    max_in = of_width * (figure.get_figwidth() if isinstance(figure, Figure) else figure)
     lines: list[str] = []
     line = ""
     for word in _UNIT.sub("\N{NO-BREAK SPACE}", text).split(" "):
         longer = f"{line} {word}" if line else word
-        if width_in(longer, size_pt, weight) <= most_in:
+        if width_in(longer, size_pt, weight) <= max_in:
             line = longer
             continue
         if line:
             lines.append(line)
-        *full, line = _cut(word, size_pt, most_in, weight)
-        lines += full
+        *full_lines, line = _cut(word, size_pt, max_in, weight)
+        lines += full_lines
     return "\n".join([*lines, line] if line else lines)
 
 
-def _cut(word: str, size_pt: float, most_in: float, weight: str) -> list[str]:
-    """A word in pieces that fit."""
-    pieces = []
-    while width_in(word, size_pt, weight) > most_in:
-        at = max(1, int(len(word) * most_in / width_in(word, size_pt, weight)))
-        while at > 1 and width_in(word[:at], size_pt, weight) > most_in:
-            at -= 1
-        pieces.append(word[:at])
-        word = word[at:]
-    return [*pieces, word]
+def _cut(word: str, size_pt: float, max_in: float, weight: str) -> list[str]:
+    """Cut a word into parts that fit."""
+    parts = []
+    while width_in(word, size_pt, weight) > max_in:
+        end = max(1, int(len(word) * max_in / width_in(word, size_pt, weight)))
+        while end > 1 and width_in(word[:end], size_pt, weight) > max_in:
+            end -= 1
+        parts.append(word[:end])
+        word = word[end:]
+    return [*parts, word]
 
 
-def fitting(text: str, most_in: float, size_pt: float) -> str:
-    """The text as it is if it fits, else with its middle left out so that it does."""
-    if width_in(text, size_pt) <= most_in:
+def fitting(text: str, max_in: float, size_pt: float) -> str:
+    """Return the text if it fits, else the text with its middle replaced by an ellipsis."""
+    if width_in(text, size_pt) <= max_in:
         return text
-    keep = max(2, int(len(text) * most_in / width_in(text, size_pt)))
+    keep = max(2, int(len(text) * max_in / width_in(text, size_pt)))
     while True:
         head = (keep - 1) * 2 // 3
         short = f"{text[:head]}…{text[len(text) - (keep - 1 - head) :]}"
-        if keep <= 2 or width_in(short, size_pt) <= most_in:
+        if keep <= 2 or width_in(short, size_pt) <= max_in:
             return short
         keep -= 1
 
 
 def extension(fname: Any, stated: str | None) -> str:
-    """The format in which a figure will be saved, by what is stated or by the name of the file."""
+    """Return the file format of a figure: the explicit one, or the suffix of the file name."""
     if stated:
         return stated.lower()
     name = str(fname) if isinstance(fname, str | PurePath) else ""

@@ -1,4 +1,4 @@
-"""Shades of the palette, and the ink that can be read on each."""
+"""Pale shades of palette colours, and readable text colours on them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from matplotlib.colors import to_hex, to_rgb
 
 from gpulab.views.charts.drawing.style import INK, PAPER
 
-LEAST_CONTRAST = 4.6  # WCAG AA asks 4.5:1 of small text
+LEAST_CONTRAST = 4.6  # WCAG AA requires 4.5:1 for small text
 
 
 def pale(colour: str, left: float) -> str:
-    """The colour with this share of it left, the rest paper."""
+    """Mix a colour with the background; `left` is the fraction of the colour."""
     strong, paper = to_rgb(colour), to_rgb(PAPER)
-    red, green, blue = (left * one + (1 - left) * other for one, other in zip(strong, paper, strict=True))
+    red, green, blue = (
+        left * colour_part + (1 - left) * paper_part for colour_part, paper_part in zip(strong, paper, strict=True)
+    )
     return to_hex((red, green, blue))
 
 
 def ink_on(face: str) -> str:
-    """Dark or white, whichever has more contrast on it."""
+    """Return dark or white, whichever has more contrast on this colour."""
     return max((INK, "#FFFFFF"), key=lambda ink: contrast(ink, face))
 
 
 def readable(face: str) -> str:
-    """The colour, or the least pale shade of it on which small text can be read."""
+    """Return the colour, or its least pale shade on which small text is readable."""
     left = 1.0
     while contrast(ink_on(pale(face, left)), pale(face, left)) < LEAST_CONTRAST and left > 0:
         left -= 0.04
     return face if left == 1.0 else pale(face, left)
 
 
-def contrast(one: str, other: str) -> float:
-    """Between two colours, as WCAG reckons it: 1 to 21."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+def contrast(first: str, second: str) -> float:
+    """Return the contrast of two colours as defined by WCAG: 1 to 21."""
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 

@@ -1,4 +1,4 @@
-"""What most charts begin with: the steps of a run and its ledger, and what to say where there are none."""
+"""Steps and ledger of a run for charts, the chart shown if there is no ledger, and shared axes code."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ LOOPLESS = "whole run"
 
 
 def accounted(run: Run) -> tuple[Steps, Ledger | None]:
-    """The steps of a run, and where their time went; no ledger where no step was recorded with events."""
-    found = steps(run)
-    return found, ledger_of(run, found)
+    """Return the steps of a run and their ledger; no ledger if no step was recorded with events."""
+    run_steps = steps(run)
+    return run_steps, ledger_of(run, run_steps)
 
 
-def without_events(run: Run, what: str) -> Chart:
-    """The chart of a run in which no step was recorded with events."""
+def without_events(run: Run, subject: str) -> Chart:
+    """Return the chart for a run in which no step was recorded with events."""
     why, fix = without_ledger(Evidence(run, steps(run), None))
-    return nothing_to_draw(run, what, why, fix)
+    return nothing_to_draw(run, subject, why, fix)
 
 
-def how_judged(run: Run, found: Steps) -> str:
-    """From which steps the figures are: for the label of an axis."""
-    if found.found_by == LOOPLESS:
-        return "all that was recorded"
-    count = int(found.interior.sum())
-    how = "estimated" if run.source.how == "virtual" else "recorded with the profiler on"
-    return f"one interior step, {how}" if count == 1 else f"mean of {count} interior steps, {how}"
+def how_judged(run: Run, run_steps: Steps) -> str:
+    """Say which steps the numbers are from, for the label of an axis."""
+    if run_steps.found_by == LOOPLESS:
+        return "the whole recording"
+    count = int(run_steps.interior.sum())
+    method = "estimated" if run.source.how == "virtual" else "recorded with the profiler on"
+    return f"one interior step, {method}" if count == 1 else f"mean of {count} interior steps, {method}"
 
 
 def in_unit(axis: Axis, unit: Scale, most: int = 8) -> None:
-    """Ticks of an axis of ns as bare numbers of a unit."""
+    """Label an axis of ns with numbers in a time unit."""
     by(axis, unit.unit_ns, most)
 
 
 def in_bytes(axis: Axis, longest: float, most: int = 8) -> str:
-    """Ticks of an axis of bytes as bare numbers of a unit, which is given back."""
+    """Label an axis of bytes with numbers in the unit that fits, and return the unit."""
     size, name = next(((size, name) for size, name in _SIZES if longest >= size), _SIZES[-1])
     by(axis, size, most)
     return name
@@ -62,25 +62,25 @@ _SIZES = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"), (1.0, "B"))
 
 
 def by(axis: Axis, size: float, most: int = 8) -> None:
-    """Ticks of an axis at round numbers of a unit of this size, as bare numbers of it."""
-    axis.set_major_locator(_OfUnit(size, most))
+    """Put ticks at round multiples of a unit of this size, labelled without the unit."""
+    axis.set_major_locator(_UnitLocator(size, most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / size:g}"))
 
 
-class _OfUnit(MaxNLocator):
-    """Round numbers of a unit, not of what the axis counts in."""
+class _UnitLocator(MaxNLocator):
+    """Ticks at round multiples of a unit instead of the axis values."""
 
     def __init__(self, size: float, most: int) -> None:
         super().__init__(nbins=most, steps=[1, 2, 2.5, 5, 10])
         self._size = size
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        """As MaxNLocator, on the numbers that are read."""
+        """Return the ticks of MaxNLocator for values in the unit."""
         return [value * self._size for value in super().tick_values(vmin / self._size, vmax / self._size)]
 
 
 def bar_rows(axes: Axes, labels: Sequence[str], right: float) -> None:
-    """One labelled row for each horizontal bar, the first on top; the x axis reaches from nothing to `right`."""
+    """Label one row for each horizontal bar, the first at the top; the x axis goes from zero to `right`."""
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlim(0, right)
@@ -89,18 +89,18 @@ def bar_rows(axes: Axes, labels: Sequence[str], right: float) -> None:
 
 
 def thinned(at: Ints, values: NDArray[np.float64], most: int) -> tuple[Ints, NDArray[np.float64]]:
-    """At most so many points of a line: of each interval its highest and its lowest."""
+    """Reduce a line to at most `most` points: minimum and maximum of each interval."""
     if len(at) <= most:
         return at, values
     unknown = np.isnan(values)
     highest, lowest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
     parts = np.array_split(np.arange(len(at)), most // 2)
     ends = [sorted((int(part[highest[part].argmax()]), int(part[lowest[part].argmin()]))) for part in parts]
-    picked = np.array(ends).reshape(-1)
-    return at[picked], values[picked]
+    indices = np.array(ends).reshape(-1)
+    return at[indices], values[indices]
 
 
-def beside(axes: Axes, x: float, y: float, words: str, **more: Any) -> None:
-    """A value written to the right of where its bar ends."""
+def beside(axes: Axes, x: float, y: float, text: str, **more: Any) -> None:
+    """Write a value to the right of the end of its bar."""
     style: Dress = {"va": "center", "ha": "left", "fontsize": 8.5, "color": INK, **more}
-    axes.annotate(words, (x, y), xytext=(4, 0), textcoords="offset points", **style)
+    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", **style)

@@ -1,4 +1,4 @@
-"""How every chart is dressed: paper, ink, grid and sizes; no setting of matplotlib that a user made is touched."""
+"""The style of all charts: colours, grid and sizes; matplotlib settings of the user are not changed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import matplotlib as mpl
 
 from gpulab.views.charts.drawing.lettering import MISSING
 
-# A page of its own colour, so that a chart reads the same in a light and in a dark notebook; text has 4.5:1 on it.
+# A fixed background, so that a chart looks the same in light and dark notebooks; text has a contrast of 4.5:1 on it.
 PAPER, INK, SOFT, GRID = "#FBFBFA", "#1F2328", "#59626B", "#DDE1E4"
-Dress = dict[str, Any]  # how one mark or text looks, as matplotlib takes it
-TITLE_PT, TEXT_PT, SMALL_PT = 11.0, 9.0, 7.5  # nothing in a chart is smaller than the last
+Dress = dict[str, Any]  # style keywords of matplotlib for a mark or text
+TITLE_PT, TEXT_PT, SMALL_PT = 11.0, 9.0, 7.5  # SMALL_PT is the smallest text in a chart
 
-_DRESS = {
+_SETTINGS = {
     "font.size": TEXT_PT,
     "text.color": INK,
     "axes.edgecolor": GRID,
-    "axes.facecolor": "none",  # the paper shows through, and with it the mark of what is virtual
+    "axes.facecolor": "none",  # transparent, so that background and watermark are visible
     "axes.labelcolor": SOFT,
     "axes.labelsize": 8.5,
     "axes.spines.right": False,
@@ -42,29 +42,31 @@ _DRESS = {
     "figure.constrained_layout.h_pad": 0.05,
     "figure.constrained_layout.w_pad": 0.09,
     "savefig.facecolor": PAPER,
-    "text.parse_math": False,  # names from a trace may hold dollar signs, and none of them means mathematics
+    "text.parse_math": False,  # dollar signs in names from a trace are not mathematics
     "text.usetex": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
+    "font.family": "DejaVu Sans",  # shipped with matplotlib: the same on all machines
     "axes.formatter.useoffset": False,
 }
-# What a style sheet of the user's may have changed: set back first, so that the picture is the same everywhere.
-_LOOKS = (
+# Settings that a style sheet of the user may have changed: reset first, so that charts look the same everywhere.
+_STYLE_PREFIXES = (
     *("axes.", "axes3d.", "boxplot.", "errorbar.", "figure.", "font.", "grid.", "hatch.", "hist.", "image.", "legend."),
     *("lines.", "markers.", "mathtext.", "patch.", "path.", "savefig.", "scatter.", "text.", "xtick.", "ytick."),
 )
-_NOT_LOOKS = ("savefig.directory", "figure.max_open_warning", "figure.raise_window", "figure.hooks")
+_NOT_STYLE = ("savefig.directory", "figure.max_open_warning", "figure.raise_window", "figure.hooks")
 
 
 @cache
-def _house() -> dict[str, Any]:
-    default: Any = mpl.rcParamsDefault  # typed by the name of each setting, which is more than is known here
-    return {name: default[name] for name in default if name.startswith(_LOOKS) and name not in _NOT_LOOKS} | _DRESS
+def _all_settings() -> dict[str, Any]:
+    default: Any = mpl.rcParamsDefault  # typed by setting name, which is not known statically
+    return {
+        name: default[name] for name in default if name.startswith(_STYLE_PREFIXES) and name not in _NOT_STYLE
+    } | _SETTINGS
 
 
 @contextlib.contextmanager
 def dressed() -> Iterator[None]:
-    """The house's style while a chart is made or drawn; whatever the user has set is back afterwards."""
-    house: Any = _house()
-    with mpl.rc_context(house), warnings.catch_warnings():
+    """Apply gpulab's style while a chart is created or drawn; the user's settings are restored afterwards."""
+    settings: Any = _all_settings()
+    with mpl.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=MISSING)
         yield

@@ -1,4 +1,4 @@
-"""The idle time of the device as a flame: which part of the ledger, in which operator, at which line."""
+"""Flame chart of idle device time: by ledger part, operator and Python line."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import Scale, clean, count, percent, scale, shorten
 
-MOST_ROWS = 40
-LEAST_LABEL_IN, MOST_LINES = 0.42, 3  # a box narrower than this stays empty: its name stands in the table
+MAX_ROWS = 40
+MIN_LABEL_IN, MAX_LINES = 0.42, 3  # narrower boxes have no label; the table has their names
 _PLOT_IN, _PAD_IN = 0.965 * WIDTH_IN, 0.08
-_DRAWN_FRAC = 0.0015  # of all idle time: narrower boxes would be a line
+_DRAWN_FRAC = 0.0015  # of all idle time: narrower boxes are not drawn
 
 
 def idle_flame(run: Run) -> Chart:
-    """What the host did while the device was idle, in the interior steps: part, then operator, then line.
+    """Show host activity while the device is idle, in the interior steps: by ledger part, operator and line.
 
-    From the ledger and the recorded operators; a box is as wide as its time, and the boxes of a row sum to the row
-    above, but for lines: of each operator only the one that held most is told, by recorded or sampled frames. A part
-    is what stood in the device's way at that moment; what came before, and made the queue run dry, it does not tell.
+    From the ledger and the recorded operators. The width of a box is its time, and the boxes of a row sum to the row
+    above, except for lines: for each operator only the line with most time is shown, from recorded or sampled frames.
+    A part is the activity at the time of the idle gap; earlier activity that drained the queue is not shown.
     """
-    found = steps(run)
-    accounts = ledger(run, found)
+    run_steps = steps(run)
+    accounts = ledger(run, run_steps)
     if accounts is None:
         why = "no step was recorded with events"
         fix = "Record the loop with %%gpuprofile, not with --level sensors, and let it run for at least six steps"
         return nothing_to_draw(run, "Idle time", why, fix)
-    told = blamed(run, accounts)
-    if not told:
+    parts = blamed(run, accounts)
+    if not parts:
         return _never_idle(run, accounts)
-    unit = scale(sum(each.ns for each in told), figures=4)
+    unit = scale(sum(part.ns for part in parts), figures=4)
     return chart(
-        _answer(accounts, told),
-        lambda axes: _draw(axes, run, accounts, told, unit),
+        _answer(accounts, parts),
+        lambda axes: _draw(axes, accounts, parts, unit),
         source=run,
-        alt=_words(run, told),
-        table=_table(run, told, unit),
+        alt=_alt(run, parts),
+        table=_table(run, parts, unit),
     )
 
 
-def _answer(accounts: Ledger, told: Sequence[Blamed]) -> str:
-    first, count = told[0], len(accounts.step_ns)
-    idle_ns = sum(each.ns for each in told)
+def _answer(accounts: Ledger, parts: Sequence[Blamed]) -> str:
+    first, count = parts[0], len(accounts.step_ns)
+    idle_ns = sum(part.ns for part in parts)
     unit = scale(idle_ns / count)
     return (
-        f"{_subject(accounts)} {percent(accounts.idle_frac)} of {_steps(accounts)}, most of it "
-        f"{first.part.label}: {unit.number(first.ns / count)} of {unit(idle_ns / count)}{' a step' * (count > 1)}"
+        f"{_subject(accounts)} {percent(accounts.idle_frac)} of {_steps(accounts)}, mostly "
+        f"{first.part.label}: {unit.number(first.ns / count)} of {unit(idle_ns / count)}{' per step' * (count > 1)}"
     )
 
 
@@ -76,7 +76,7 @@ def _steps(accounts: Ledger) -> str:
 
 @dataclass(frozen=True)
 class _Box:
-    words: str
+    text: str
     start_ns: int
     ns: int
     row: int
@@ -84,24 +84,25 @@ class _Box:
     edge: str = PAPER
 
 
-def _boxes(accounts: Ledger, told: Sequence[Blamed]) -> Iterator[_Box]:
-    at = 0
-    total = sum(each.ns for each in told)
+def _boxes(accounts: Ledger, parts: Sequence[Blamed]) -> Iterator[_Box]:
+    start_ns = 0
+    total = sum(part.ns for part in parts)
     yield _Box(f"{_subject(accounts)} {scale(total)(total)}", 0, total, 0, NEUTRAL)
-    for each in told:
-        face = readable(colour(each.part.key))
-        yield _Box(each.part.label, at, each.ns, 1, face)
-        inside = at
-        for held in each.held:
-            yield _Box(_short(held), inside, held.ns, 2, pale(face, 0.45), face)
-            if held.frame is not None:
-                yield _Box(_place(held), inside, round(held.frame.frac * held.ns), 3, pale(face, 0.2), face)
-            inside += held.ns
-        at += each.ns
+    for part in parts:
+        face = readable(colour(part.part.key))
+        yield _Box(part.part.label, start_ns, part.ns, 1, face)
+        operator_start_ns = start_ns
+        for operator in part.held:
+            yield _Box(_short(operator), operator_start_ns, operator.ns, 2, pale(face, 0.45), face)
+            if operator.frame is not None:
+                line_ns = round(operator.frame.frac * operator.ns)
+                yield _Box(_short_line(operator), operator_start_ns, line_ns, 3, pale(face, 0.2), face)
+            operator_start_ns += operator.ns
+        start_ns += part.ns
 
 
-def _draw(axes: Axes, run: Run, accounts: Ledger, told: Sequence[Blamed], unit: Scale) -> None:
-    boxes = list(_boxes(accounts, told))
+def _draw(axes: Axes, accounts: Ledger, parts: Sequence[Blamed], unit: Scale) -> None:
+    boxes = list(_boxes(accounts, parts))
     total = boxes[0].ns
     rows = ["idle", "part", "operator", "line"][: max(box.row for box in boxes) + 1]
     axes.set_xlim(0, total / unit.unit_ns)
@@ -119,79 +120,80 @@ def _draw(axes: Axes, run: Run, accounts: Ledger, told: Sequence[Blamed], unit: 
             continue
         x, width = box.start_ns / unit.unit_ns, box.ns / unit.unit_ns
         axes.add_patch(Rectangle((x, box.row), width, 0.96, facecolor=box.face, edgecolor=box.edge, linewidth=0.8))
-        if text := _label(figure, box.words, box.ns * per_ns - 2 * _PAD_IN):
+        if text := _label(figure, box.text, box.ns * per_ns - 2 * _PAD_IN):
             middle = (x + width / 2, box.row + 0.48)
             axes.text(*middle, text, ha="center", va="center", fontsize=SMALL_PT, color=ink_on(box.face))
 
 
-def _label(figure: Figure, words: str, room_in: float) -> str:
-    """As much of the words as a box has room for; nothing in a narrow one."""
-    if room_in < LEAST_LABEL_IN:
+def _label(figure: Figure, label: str, box_in: float) -> str:
+    """Shorten and break a label so that it fits a box; "" for a narrow box."""
+    if box_in < MIN_LABEL_IN:
         return ""
-    if width_in(words, SMALL_PT) <= room_in:
-        return words
-    most_in = MOST_LINES * room_in
-    text = words
-    while (lines := broken(figure, text, SMALL_PT, room_in / WIDTH_IN)).count("\n") >= MOST_LINES:
-        most_in *= 0.93
-        text = fitting(words, most_in, SMALL_PT)
+    if width_in(label, SMALL_PT) <= box_in:
+        return label
+    max_in = MAX_LINES * box_in
+    text = label
+    while (lines := broken(figure, text, SMALL_PT, box_in / WIDTH_IN)).count("\n") >= MAX_LINES:
+        max_in *= 0.93
+        text = fitting(label, max_in, SMALL_PT)
     return lines
 
 
-def _short(held: Held) -> str:
-    """The operator without its family and its thread, which the table tells."""
-    if held.others:
-        return f"{held.others:,} others"
-    return clean(held.name.removeprefix("aten::"), 80) if held.name is not None else "in no operator"
+def _short(operator: Held) -> str:
+    """Return the operator without namespace and thread, which the table has."""
+    if operator.others:
+        return f"{operator.others:,} others"
+    return clean(operator.name.removeprefix("aten::"), 80) if operator.name is not None else "outside operators"
 
 
-def _holder(run: Run, held: Held) -> str:
-    if held.others:
-        return f"{held.others:,} others"
-    name = clean(held.name, 80) if held.name is not None else "in no operator"
-    return name if held.thread == run.main_thread else f"{name} · {_thread(run, held.thread)}"
+def _full_name(run: Run, operator: Held) -> str:
+    if operator.others:
+        return f"{operator.others:,} others"
+    name = clean(operator.name, 80) if operator.name is not None else "outside operators"
+    return name if operator.thread == run.main_thread else f"{name} · {_thread(run, operator.thread)}"
 
 
 def _thread(run: Run, thread: int) -> str:
-    named = run.threads[thread] if 0 <= thread < len(run.threads) else f"thread {thread}"
-    return clean(named, 40)
+    name = run.threads[thread] if 0 <= thread < len(run.threads) else f"thread {thread}"
+    return clean(name, 40)
 
 
-def _place(held: Held) -> str:
-    """The line without its folders."""
-    assert held.frame is not None
-    return clean(held.frame.name.rpartition("/")[2], 80)
+def _short_line(operator: Held) -> str:
+    """Return the line without its folders."""
+    assert operator.frame is not None
+    return clean(operator.frame.name.rpartition("/")[2], 80)
 
 
-def _line(held: Held) -> str:
-    assert held.frame is not None
-    samples = f" ({count(held.frame.samples, 'sample')})" if held.frame.samples is not None else ""
-    return f"{clean(held.frame.name, 80)}{samples}"
+def _line(operator: Held) -> str:
+    assert operator.frame is not None
+    samples = f" ({count(operator.frame.samples, 'sample')})" if operator.frame.samples is not None else ""
+    return f"{clean(operator.frame.name, 80)}{samples}"
 
 
-def _words(run: Run, told: Sequence[Blamed]) -> str:
-    total = sum(each.ns for each in told)
-    parts = ", ".join(f"{each.part.label} {percent(each.ns / total, 1)}" for each in told)
-    most = told[0].held[0]
-    first = f"Of {told[0].part.label}, {percent(most.ns / told[0].ns)} is {_holder(run, most)}"
-    line = f", mostly at {_line(most)}" if most.frame is not None else ""
-    lines = "" if any(held.frame for each in told for held in each.held) else " No Python frames were recorded."
-    return f"A flame of the idle time. Its parts: {parts}. {shorten(first, 300)}{line}.{lines}"
+def _alt(run: Run, parts: Sequence[Blamed]) -> str:
+    total = sum(part.ns for part in parts)
+    shares = ", ".join(f"{part.part.label} {percent(part.ns / total, 1)}" for part in parts)
+    largest = parts[0].held[0]
+    first = f"Of {parts[0].part.label}, {percent(largest.ns / parts[0].ns)} is {_full_name(run, largest)}"
+    line = f", mostly at {_line(largest)}" if largest.frame is not None else ""
+    no_frames = not any(operator.frame for part in parts for operator in part.held)
+    lines = " No Python frames were recorded." if no_frames else ""
+    return f"Flame chart of idle time. Parts: {shares}. {shorten(first, 300)}{line}.{lines}"
 
 
-def _table(run: Run, told: Sequence[Blamed], unit: Scale) -> Table:
-    total = sum(each.ns for each in told)
+def _table(run: Run, parts: Sequence[Blamed], unit: Scale) -> Table:
+    total = sum(part.ns for part in parts)
     rows = []
-    for each in told:
-        rows.append(_row(each.part.label, "", each.ns, total, unit, key=each.part.key, kind="group"))
-        for held in each.held:
-            line = f"{_line(held)}, {percent(held.frame.frac)} of it" if held.frame else ""
-            rows.append(_row(_holder(run, held), line, held.ns, total, unit))
-    left_out = len(rows) - MOST_ROWS
-    if left_out > 0:
-        rows = [row for row in rows if row.kind == "group" or row in rows[:MOST_ROWS]]
-    caption = "The parts sum to all idle time exactly, and the operators of each to the part."
-    caption += f" {count(left_out, 'small operator')} left out." if left_out > 0 else ""
+    for part in parts:
+        rows.append(_row(part.part.label, "", part.ns, total, unit, key=part.part.key, kind="group"))
+        for operator in part.held:
+            line = f"{_line(operator)}, {percent(operator.frame.frac)} of it" if operator.frame else ""
+            rows.append(_row(_full_name(run, operator), line, operator.ns, total, unit))
+    omitted = len(rows) - MAX_ROWS
+    if omitted > 0:
+        rows = [row for row in rows if row.kind == "group" or row in rows[:MAX_ROWS]]
+    caption = "The parts sum to the idle time exactly, and the operators to their part."
+    caption += f" {count(omitted, 'small operator')} not listed." if omitted > 0 else ""
     rows.append(_row("idle", "", total, total, unit, kind="total"))
     header = ("while the host was", "line", unit.unit, "share")
     return Table(header=header, rows=tuple(rows), left=2, caption=caption)
@@ -208,7 +210,7 @@ def _never_idle(run: Run, accounts: Ledger) -> Chart:
         axes.text(0.5, 0, "busy 100 %", ha="center", va="center", color=ink_on(colour("compute")))
 
     busy, idle = DEVICE[accounts.device]
-    took = scale(float(accounts.step_ns.sum()))(float(accounts.step_ns.sum()))
-    table = Table(header=("", "time"), rows=(Row((busy, took)), Row((idle, "0"))))
-    answer = f"No idle time: {_subject(accounts).split()[0]} busy in all of {_steps(accounts)}"
-    return chart(answer, draw, source=run, alt=f"Idle time is 0 of {took}.", table=table, height_in=1.7)
+    total = scale(float(accounts.step_ns.sum()))(float(accounts.step_ns.sum()))
+    table = Table(header=("", "time"), rows=(Row((busy, total)), Row((idle, "0"))))
+    answer = f"No idle time: {_subject(accounts).split()[0]} busy throughout {_steps(accounts)}"
+    return chart(answer, draw, source=run, alt=f"Idle time is 0 of {total}.", table=table, height_in=1.7)

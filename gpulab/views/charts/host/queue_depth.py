@@ -1,4 +1,4 @@
-"""How much work the GPU had before it at every instant, and when it had none."""
+"""Chart of the launch queue of the GPU: launched and unfinished work over time, and when the queue is empty."""
 
 from __future__ import annotations
 
@@ -22,83 +22,84 @@ from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import count, percent, scale
 
-MOST_POINTS, BINS = 2000, 400  # more changes than that are drawn as bins
-MOST_ROWS, MOST_LINES = 40, 60
-_HELD, _DRY = "matmul", "loader"
+MAX_POINTS, BINS = 2000, 400  # more changes are drawn as bins
+MAX_ROWS, MAX_LINES = 40, 60
+_DEPTH, _EMPTY = "matmul", "loader"
 
 
 def queue_depth(run: Run) -> Chart:
-    """GPU work that was called for and not finished, over the interior steps; and where the GPU idles for want of it.
+    """Show launched and unfinished GPU work over the interior steps, and when the GPU idles with an empty queue.
 
-    From calls and the work they started, joined by correlation, on the GPU that did most; copies and fills count as
-    kernels do. A queue of one or two pieces is as good as empty for short kernels: the next call must come in time.
-    Work whose call was not recorded is not in the curve, but is no idle time either.
+    From launch calls and their device work, joined by correlation ID, on the busiest GPU; copies and memsets count
+    like kernels. A queue of one or two short kernels is nearly empty: the next launch must arrive in time. Work whose
+    launch was not recorded is not in the curve, but does not count as idle time.
     """
     if not devices(run):
-        why = missing_work(run) or "no work of a GPU was recorded"
+        why = missing_work(run) or "no GPU work was recorded"
         fix = "Record on a machine with a GPU, or on a virtual one: %%gpuprofile --virtual h100"
-        return nothing_to_draw(run, "Queue of the GPU", why, fix)
-    found, delays = steps(run), launch_delays(run, main_device(run))
-    if delays is None or not len(delays.rows) or not found.interior.any():
-        why = "the trace does not tell which calls started the GPU's work"
-        return nothing_to_draw(run, "Queue of the GPU", why, "Record the CPU's activity beside the GPU's")
-    seen = depths(run, found, delays, main_device(run))
+        return nothing_to_draw(run, "GPU queue", why, fix)
+    run_steps, delays = steps(run), launch_delays(run, main_device(run))
+    if delays is None or not len(delays.rows) or not run_steps.interior.any():
+        why = "the trace does not link GPU work to the calls that launched it"
+        return nothing_to_draw(run, "GPU queue", why, "Record CPU and GPU activity together")
+    queue = depths(run, run_steps, delays, main_device(run))
     return panels(
-        _answer(found, seen),
-        lambda axes: _draw(axes, found, seen),
+        _answer(run_steps, queue),
+        lambda axes: _draw(axes, run_steps, queue),
         2,
         source=run,
-        alt=_words(seen, delays),
-        table=_table(found, seen),
+        alt=_alt(queue, delays),
+        table=_table(run_steps, queue),
         heights=(3, 1),
     )
 
 
-def _answer(found: Steps, seen: Depths) -> str:
-    count = int(found.interior.sum())
-    steps_of = f"{count} interior steps" if count > 1 else "the one interior step"
-    if not seen.dry.total_ns:
-        half = f"half of the time it holds {seen.median:,} pieces of work or more"
-        return f"The GPU's queue never runs dry in {steps_of}: {half}"
-    unit = scale(seen.window.total_ns / count)
-    each = f"{unit.number(seen.dry.total_ns / count)} of {unit(seen.window.total_ns / count)}{' a step' * (count > 1)}"
-    return f"The GPU's queue is empty {percent(seen.dry_frac)} of {steps_of}: {each}"
+def _answer(run_steps: Steps, queue: Depths) -> str:
+    step_count = int(run_steps.interior.sum())
+    scope = f"{step_count} interior steps" if step_count > 1 else "the one interior step"
+    if not queue.dry.total_ns:
+        half = f"the median depth is {count(queue.median, 'kernel or copy', 'kernels or copies')}"
+        return f"The GPU's queue is never empty in {scope}: {half}"
+    unit = scale(queue.window.total_ns / step_count)
+    empty = unit.number(queue.dry.total_ns / step_count)
+    time = f"{empty} of {unit(queue.window.total_ns / step_count)}{' per step' * (step_count > 1)}"
+    return f"The GPU's queue is empty {percent(queue.dry_frac)} of {scope}: {time}"
 
 
-def _draw(axes: Sequence[Axes], found: Steps, seen: Depths) -> None:
-    held, dry = axes
-    first, last = int(seen.window.start_ns[0]), int(seen.window.end_ns[-1])
+def _draw(axes: Sequence[Axes], run_steps: Steps, queue: Depths) -> None:
+    depth_axes, empty_axes = axes
+    first, last = int(queue.window.start_ns[0]), int(queue.window.end_ns[-1])
     unit = scale(last - first)
-    inside = np.flatnonzero((seen.at_ns > first) & (seen.at_ns < last))
+    inside = np.flatnonzero((queue.at_ns > first) & (queue.at_ns < last))
     edges = _edges(first, last)
     middle = (edges - first) / unit.unit_ns
-    if len(inside) <= MOST_POINTS:
-        at = np.concatenate([[first], seen.at_ns[inside], [last]])
-        depth = seen.depth[np.searchsorted(seen.at_ns, at, side="right") - 1]
-        drawn = (at - first) / unit.unit_ns
-        held.fill_between(drawn, depth, step="post", color=pale(colour(_HELD), 0.35), linewidth=0)
-        held.step(drawn, depth, where="post", color=colour(_HELD), linewidth=1)
+    if len(inside) <= MAX_POINTS:
+        at_ns = np.concatenate([[first], queue.at_ns[inside], [last]])
+        depth = queue.depth[np.searchsorted(queue.at_ns, at_ns, side="right") - 1]
+        x = (at_ns - first) / unit.unit_ns
+        depth_axes.fill_between(x, depth, step="post", color=pale(colour(_DEPTH), 0.35), linewidth=0)
+        depth_axes.step(x, depth, where="post", color=colour(_DEPTH), linewidth=1)
     else:
-        most, mean = seen.deepest(edges[:-1], edges[1:]), seen.mean(edges[:-1], edges[1:])
-        held.stairs(most, middle, fill=True, color=pale(colour(_HELD), 0.35), label="most")
-        held.stairs(mean, middle, color=colour(_HELD), linewidth=1.3, label="mean")
-        held.legend(loc="upper right", ncols=2, borderaxespad=0.1)
-        held.set_ylim(top=max(1, int(most.max())) * 1.2)
-    held.set_ylim(bottom=0)
-    held.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    held.set_ylabel("pieces of work\nnot finished")
-    share = 100 * Coverage.of(seen.dry).within(edges[:-1], edges[1:]) / np.diff(edges)
-    dry.stairs(share, middle, fill=True, color=colour(_DRY))
-    dry.set_ylim(0, 100)
-    dry.set_yticks([0, 50, 100])
-    dry.set_ylabel("starving, %")
-    dry.set_xlim(0, (last - first) / unit.unit_ns)
-    dry.set_xlabel(f"{unit.unit} since the first interior step began")
-    starts = found.start_ns[found.interior]
-    if len(starts) <= MOST_LINES:
-        for each in axes:
-            each.vlines(
-                (starts - first) / unit.unit_ns, 0, 1, transform=each.get_xaxis_transform(), color=SOFT, lw=0.7, ls=":"
+        deepest, mean = queue.deepest(edges[:-1], edges[1:]), queue.mean(edges[:-1], edges[1:])
+        depth_axes.stairs(deepest, middle, fill=True, color=pale(colour(_DEPTH), 0.35), label="maximum")
+        depth_axes.stairs(mean, middle, color=colour(_DEPTH), linewidth=1.3, label="mean")
+        depth_axes.legend(loc="upper right", ncols=2, borderaxespad=0.1)
+        depth_axes.set_ylim(top=max(1, int(deepest.max())) * 1.2)
+    depth_axes.set_ylim(bottom=0)
+    depth_axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    depth_axes.set_ylabel("kernels and copies\nin the queue")
+    share = 100 * Coverage.of(queue.dry).within(edges[:-1], edges[1:]) / np.diff(edges)
+    empty_axes.stairs(share, middle, fill=True, color=colour(_EMPTY))
+    empty_axes.set_ylim(0, 100)
+    empty_axes.set_yticks([0, 50, 100])
+    empty_axes.set_ylabel("queue empty,\n% of time")
+    empty_axes.set_xlim(0, (last - first) / unit.unit_ns)
+    empty_axes.set_xlabel(f"{unit.unit} from the start of the first interior step")
+    starts = run_steps.start_ns[run_steps.interior]
+    if len(starts) <= MAX_LINES:
+        for plot in axes:
+            plot.vlines(
+                (starts - first) / unit.unit_ns, 0, 1, transform=plot.get_xaxis_transform(), color=SOFT, lw=0.7, ls=":"
             )
 
 
@@ -107,35 +108,31 @@ def _edges(first: int, last: int) -> Ints:
     return np.linspace(first, last, count + 1).astype(np.int64)
 
 
-def _words(seen: Depths, delays: LaunchDelays) -> str:
-    deepest = int(seen.deepest(seen.window.start_ns, seen.window.end_ns).max())
-    stretches = count(len(seen.dry.start_ns), "stretch")
-    told = (
-        f"Two plots over the interior steps. Above, how many pieces of GPU work were called for and not finished: "
-        f"{deepest:,} at most, {seen.median:,} in the median of the time. Below, the share of the time in which the "
-        f"GPU idles with an empty queue: {percent(seen.dry_frac, 1)} in all, in {stretches}."
+def _alt(queue: Depths, delays: LaunchDelays) -> str:
+    deepest = int(queue.deepest(queue.window.start_ns, queue.window.end_ns).max())
+    intervals = count(len(queue.dry.start_ns), "interval")
+    text = (
+        "Two plots over the interior steps. Above, the number of kernels and copies that are launched and unfinished: "
+        f"{deepest:,} at most, median {queue.median:,}. Below, the fraction of time in which the GPU idles with an "
+        f"empty queue: {percent(queue.dry_frac, 1)} in total, in {intervals}."
     )
-    without = (
-        f" {count(delays.unlinked, 'piece')} of work with no recorded call are not in the curve."
-        if delays.unlinked
-        else ""
-    )
-    return told + without
+    unlinked = count(delays.unlinked, "kernel or copy", "kernels or copies")
+    return text + (f" {unlinked} without a recorded launch are not in the curve." if delays.unlinked else "")
 
 
-def _table(found: Steps, seen: Depths) -> Table:
-    number = np.flatnonzero(found.interior)
-    start, end = found.start_ns[number], found.end_ns[number]
-    dry, most, mean = Coverage.of(seen.dry).within(start, end), seen.deepest(start, end), seen.mean(start, end)
+def _table(run_steps: Steps, queue: Depths) -> Table:
+    interior = np.flatnonzero(run_steps.interior)
+    start, end = run_steps.start_ns[interior], run_steps.end_ns[interior]
+    empty, deepest, mean = Coverage.of(queue.dry).within(start, end), queue.deepest(start, end), queue.mean(start, end)
     unit = scale(float((end - start).max()))
     rows = [
         Row((
-            f"{number[each]:,}", unit.number(end[each] - start[each]), unit.number(dry[each]),
-            percent(dry[each] / max(1, end[each] - start[each]), 1), f"{mean[each]:,.1f}", f"{most[each]:,}",
+            f"{interior[each]:,}", unit.number(end[each] - start[each]), unit.number(empty[each]),
+            percent(empty[each] / max(1, end[each] - start[each]), 1), f"{mean[each]:,.1f}", f"{deepest[each]:,}",
         ))
-        for each in range(min(len(number), MOST_ROWS))
+        for each in range(min(len(interior), MAX_ROWS))
     ]  # fmt: skip
-    left_out = len(number) - len(rows)
-    caption = f"The first {len(rows)} interior steps; {left_out:,} more are not listed." if left_out else ""
-    header = ("step", f"took, {unit.unit}", f"starving, {unit.unit}", "share", "mean depth", "deepest")
+    omitted = len(interior) - len(rows)
+    caption = f"The first {len(rows)} interior steps; {omitted:,} more are not listed." if omitted else ""
+    header = ("step", f"step time, {unit.unit}", f"queue empty, {unit.unit}", "share", "mean depth", "max depth")
     return Table(header=header, rows=tuple(rows), caption=caption)

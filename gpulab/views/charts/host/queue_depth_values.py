@@ -1,4 +1,4 @@
-"""How full the queue of the busiest GPU was at every instant, and when it held nothing while that GPU idled."""
+"""Depth of the launch queue of the busiest GPU over time, and when it was empty while the GPU idled."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Depths:
-    """From `at_ns[i]` to `at_ns[i + 1]`, `depth[i]` pieces of work were called for and not finished."""
+    """From `at_ns[i]` to `at_ns[i + 1]`, `depth[i]` kernels and copies are launched and unfinished."""
 
     at_ns: Ints
     depth: Ints
     window: Spans  # the interior steps
-    dry: Spans  # in these: nothing called for is unfinished, and the GPU does nothing
+    dry: Spans  # spans with an empty queue and an idle GPU
 
     @cached_property
     def dry_frac(self) -> float:
-        """Share of the interior steps."""
+        """Fraction of the interior steps with an empty queue and an idle GPU."""
         return self.dry.total_ns / max(1, self.window.total_ns)
 
     @cached_property
     def median(self) -> int:
-        """The depth that half of the time in the interior steps is not above."""
+        """The time-weighted median depth in the interior steps."""
         time = Coverage.of(self.window).within(self.at_ns[:-1], self.at_ns[1:])
         order = np.argsort(self.depth[:-1], kind="stable")
         until = np.cumsum(time[order])
         return int(self.depth[:-1][order][np.searchsorted(until, until[-1] / 2)]) if until[-1] else 0
 
     def mean(self, start_ns: Ints, end_ns: Ints) -> Floats:
-        """The mean depth of each window."""
+        """Return the mean depth in each window."""
         area = np.append(0.0, np.cumsum(self.depth[:-1] * np.diff(self.at_ns).astype(np.float64)))
         done = np.interp(np.append(start_ns, end_ns), self.at_ns, area)
         means: Floats = (done[len(start_ns) :] - done[: len(start_ns)]) / np.maximum(end_ns - start_ns, 1)
         return means
 
     def deepest(self, start_ns: Ints, end_ns: Ints) -> Ints:
-        """The fullest the queue was in each window."""
+        """Return the maximum depth in each window."""
         first = np.maximum(np.searchsorted(self.at_ns, start_ns, side="right") - 1, 0)
         last = np.maximum(np.searchsorted(self.at_ns, end_ns, side="left"), first + 1)
         padded = np.append(self.depth, 0)
@@ -55,25 +55,25 @@ class Depths:
         return np.asarray(np.maximum.reduceat(padded, cuts)[::2], np.int64)
 
 
-def depths(run: Run, found: Steps, delays: LaunchDelays, device: int) -> Depths:
-    """Work that is joined to its call counts from the beginning of the call to its own end."""
+def depths(run: Run, run_steps: Steps, delays: LaunchDelays, device: int) -> Depths:
+    """Compute the queue depth; work counts from the start of its launch call to its end."""
     events, rows = run.event_rows, delays.rows
-    begun = events["start_ns"][rows["event"]]
-    ended = begun + events["dur_ns"][rows["event"]]
-    called = np.minimum(events["start_ns"][rows["call"]], begun)  # they change places only where clocks disagree
-    window = found.interior_spans
-    at = np.concatenate([called, ended])
-    change = np.repeat(np.array([1, -1]), len(called))
-    order = np.lexsort((-change, at))
-    at, depth = at[order], np.cumsum(change[order])
-    last = np.append(at[1:] != at[:-1], True)  # of several changes at one instant, what they come to
-    at, depth = at[last], depth[last]
+    start = events["start_ns"][rows["event"]]
+    end = start + events["dur_ns"][rows["event"]]
+    launch = np.minimum(events["start_ns"][rows["call"]], start)  # a launch after the start is a clock error
+    window = run_steps.interior_spans
+    at_ns = np.concatenate([launch, end])
+    change = np.repeat(np.array([1, -1]), len(launch))
+    order = np.lexsort((-change, at_ns))
+    at_ns, depth = at_ns[order], np.cumsum(change[order])
+    last = np.append(at_ns[1:] != at_ns[:-1], True)  # the depth after all changes at the same time
+    at_ns, depth = at_ns[last], depth[last]
     lowest, highest = int(window.start_ns[0]), int(window.end_ns[-1])
-    edge_low, edge_high = min(lowest, int(at[0])) - 1, max(highest, int(at[-1])) + 1
-    held = merged(union(called, ended), device_work(run, device).spans())
+    edge_low, edge_high = min(lowest, int(at_ns[0])) - 1, max(highest, int(at_ns[-1])) + 1
+    occupied = merged(union(launch, end), device_work(run, device).spans())
     return Depths(
-        at_ns=np.concatenate([[edge_low], at, [edge_high]]).astype(np.int64),
+        at_ns=np.concatenate([[edge_low], at_ns, [edge_high]]).astype(np.int64),
         depth=np.concatenate([[0], depth, [0]]).astype(np.int64),
         window=window,
-        dry=subtract(window, held),
+        dry=subtract(window, occupied),
     )

@@ -1,1 +1,1 @@
-"""Charts of kernels: time by kernel, roofline, batch sweep."""
+"""Charts of kernels: time by kernel, roofline, throughput by batch size."""

@@ -1,4 +1,4 @@
-"""Throughput over the batch size, and the knee: the size beyond which a larger batch hardly gives more."""
+"""Chart of throughput by batch size, and its knee: larger batches are hardly faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpulab.virtual.memory_fit.fitting import GAINING_FRAC, MaxBatch
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE
 from gpulab.wording import number, percent, scale
 
-MOST_ROWS, MOST_TICKS = 40, 10
+MAX_ROWS, MAX_TICKS = 40, 10
 _NEED = (
     "Record the loop at several batch sizes: gpulab.charts.batch_sweep(run32, run64), "
     "or batch_sweep({32: run32, 64: run64})"
@@ -32,7 +32,7 @@ _FITS, _REFUSED = "matmul", "loader"
 
 @dataclass(frozen=True)
 class _Point:
-    """One batch size: its rate between a low and a high one, and whether there was room for it."""
+    """One batch size: its rate and range, and whether it fits in memory."""
 
     batch: int
     per_s: float
@@ -42,94 +42,99 @@ class _Point:
     fits: bool = True
 
 
-def batch_sweep(*given: Run | Sequence[Run] | Mapping[int, Run] | MaxBatch | MaxBatchView) -> Chart:
-    """Samples a second over the batch size, with the knee: the smallest batch with nine tenths of the best rate.
+def batch_sweep(*runs_or_result: Run | Sequence[Run] | Mapping[int, Run] | MaxBatch | MaxBatchView) -> Chart:
+    """Show samples per second by batch size, with the knee: the smallest batch with 90 % of the highest rate.
 
-    Of runs at several batch sizes, each told by its DataLoader or by a mapping from batch size to run; or of what
-    gpulab.virtual.max_batch found. The bars of a run are the middle half of its steps. A rate is of samples, not of
-    learning: what a larger batch does to convergence, this does not know.
+    For runs at several batch sizes, known from the DataLoader or from a mapping of batch size to run; or for the
+    result of gpulab.virtual.max_batch. Error bars are the middle half of the steps. The rate is in samples: the effect
+    of a larger batch on convergence is not shown.
     """
-    if len(given) == 1 and isinstance(given[0], MaxBatch | MaxBatchView):
-        return _of_found(given[0].found if isinstance(given[0], MaxBatchView) else given[0])
-    told = list(_sized(given))
-    runs = [run for _, run in told]
+    if len(runs_or_result) == 1 and isinstance(runs_or_result[0], MaxBatch | MaxBatchView):
+        result = runs_or_result[0]
+        return _of_max_batch(result.found if isinstance(result, MaxBatchView) else result)
+    sized_runs = list(_sized(runs_or_result))
+    runs = [run for _, run in sized_runs]
     if len(runs) < 2:
-        return nothing_to_draw(runs, "Batch sweep", "one run was given, and it is of one batch size", _NEED)
-    unsized = sum(batch is None for batch, _ in told)
+        return nothing_to_draw(runs, "Batch sweep", "only one run was passed, with one batch size", _NEED)
+    unsized = sum(batch is None for batch, _ in sized_runs)
     if unsized:
-        why = f"{unsized} of {len(told)} runs do not tell their batch size"
-        return nothing_to_draw(runs, "Batch sweep", why, "Say it: gpulab.charts.batch_sweep({32: run32, 64: run64})")
-    points = sorted((_point(batch, run) for batch, run in told if batch), key=lambda each: each.batch if each else 0)
+        why = f"the batch size of {unsized} of {len(sized_runs)} runs is unknown"
+        return nothing_to_draw(runs, "Batch sweep", why, "Pass it: gpulab.charts.batch_sweep({32: run32, 64: run64})")
+    points = sorted(
+        (_point(batch, run) for batch, run in sized_runs if batch), key=lambda point: point.batch if point else 0
+    )
     measured = [each for each in points if each is not None]
     if len({each.batch for each in measured}) < 2:
-        why = f"of these {len(runs)} runs, those with steps are all of one batch size"
+        why = f"all of the {len(runs)} runs with steps have the same batch size"
         return nothing_to_draw(runs, "Batch sweep", why, _NEED)
-    return _drawn(measured, sources(runs), "the bar of each is the middle half of its steps")
+    return _figure(measured, sources(runs), "error bars are the middle half of the steps")
 
 
-def _sized(given: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
-    """Each run with its batch size; None where it is not told."""
-    for each in given:
-        if isinstance(each, Mapping):
-            yield from each.items()
-        elif isinstance(each, Run):
-            setup = leading_loader(each)
-            yield (setup.batch_size if setup is not None else None), each
-        elif isinstance(each, Sequence):
-            yield from _sized(each)
+def _sized(arguments: Sequence[object]) -> Iterator[tuple[int | None, Run]]:
+    """Yield each run with its batch size; None if unknown."""
+    for argument in arguments:
+        if isinstance(argument, Mapping):
+            yield from argument.items()
+        elif isinstance(argument, Run):
+            setup = leading_loader(argument)
+            yield (setup.batch_size if setup is not None else None), argument
+        elif isinstance(argument, Sequence):
+            yield from _sized(argument)
 
 
 def _point(batch: int, run: Run) -> _Point | None:
-    """The typical step as a rate; None where the run has no steps."""
-    found = steps(run)
-    if found.step_ns is None:
+    """Return the rate of the typical step; None if the run has no steps."""
+    run_steps = steps(run)
+    if run_steps.step_ns is None:
         return None
-    low_ns, high_ns = np.percentile(_judged(found), (25, 75))
-    each = [batch * 1e9 / max(1.0, float(ns)) for ns in (found.step_ns, high_ns, low_ns)]
-    return _Point(batch, each[0], min(each), max(each), float(found.step_ns))
+    low_ns, high_ns = np.percentile(_durations(run_steps), (25, 75))
+    rates = [batch * 1e9 / max(1.0, float(ns)) for ns in (run_steps.step_ns, high_ns, low_ns)]
+    return _Point(batch, rates[0], min(rates), max(rates), float(run_steps.step_ns))
 
 
-def _judged(found: Steps) -> np.ndarray:
-    """The steps whose median is quoted, by bursts where they come in such."""
-    return grouped(found.dur_ns[found.plain if found.plain_ns is not None else found.interior], found.burst)
+def _durations(run_steps: Steps) -> np.ndarray:
+    """Return the durations behind the quoted median, averaged over groups if steps come in groups."""
+    selected = run_steps.plain if run_steps.plain_ns is not None else run_steps.interior
+    return grouped(run_steps.dur_ns[selected], run_steps.burst)
 
 
-def _of_found(found: MaxBatch) -> Chart:
+def _of_max_batch(result: MaxBatch) -> Chart:
     points = []
-    for each in found.tried:
-        low, high = each.per_s_range or (each.per_s, each.per_s)
-        points.append(_Point(each.work, each.per_s, low, high, each.step_ns, each.verdict != TOO_LARGE))
-    points.sort(key=lambda each: each.batch)
-    return _drawn(points, f"virtual {found.spec.name}, estimated", "crosses do not fit in its memory")
+    for trial in result.tried:
+        low, high = trial.per_s_range or (trial.per_s, trial.per_s)
+        points.append(_Point(trial.work, trial.per_s, low, high, trial.step_ns, trial.verdict != TOO_LARGE))
+    points.sort(key=lambda point: point.batch)
+    return _figure(points, f"virtual {result.spec.name}, estimated", "batches marked with a cross do not fit in memory")
 
 
 def knee(points: Sequence[_Point]) -> _Point | None:
-    """The smallest batch that has room and nine tenths of the best rate of those that have."""
-    best = max((each.per_s for each in points if each.fits), default=0.0)
-    return next((each for each in points if each.fits and each.per_s >= GAINING_FRAC * best), None)
+    """Return the smallest batch that fits and has 90 % of the highest rate of those that fit."""
+    highest = max((each.per_s for each in points if each.fits), default=0.0)
+    return next((each for each in points if each.fits and each.per_s >= GAINING_FRAC * highest), None)
 
 
-def _drawn(points: Sequence[_Point], source: str, note: str) -> Chart:
+def _figure(points: Sequence[_Point], source: str, note: str) -> Chart:
     return chart(
         _answer(points),
         lambda axes: _draw(axes, points),
         source=source,
-        alt=_words(points, note),
+        alt=_alt(points, note),
         table=_table(points),
     )
 
 
 def _answer(points: Sequence[_Point]) -> str:
-    at, fitting = knee(points), [each for each in points if each.fits]
-    if at is None:
-        return f"Not even a batch of {points[0].batch:,} has room"
-    best = max(fitting, key=lambda each: each.per_s)
-    if at.batch == fitting[-1].batch:
-        return f"No knee up to a batch of {at.batch:,}: the largest gives most, {number(at.per_s)} samples/s"
-    if best is at:
-        return f"A batch of {at.batch:,} gives most, {number(at.per_s)} samples/s: larger ones give no more"
-    best_rate = f"{percent(at.per_s / best.per_s)} of the best rate tried"
-    return f"Knee at a batch of {at.batch:,}: {number(at.per_s)} samples/s, {best_rate} ({number(best.per_s)})"
+    knee_point, fitting = knee(points), [each for each in points if each.fits]
+    if knee_point is None:
+        return f"Not even a batch of {points[0].batch:,} fits in memory"
+    batch, rate = f"{knee_point.batch:,}", f"{number(knee_point.per_s)} samples/s"
+    fastest = max(fitting, key=lambda point: point.per_s)
+    if knee_point.batch == fitting[-1].batch:
+        return f"No knee up to a batch of {batch}: the largest batch is fastest, {rate}"
+    if fastest is knee_point:
+        return f"A batch of {batch} is fastest, {rate}: larger batches are no faster"
+    share = f"{percent(knee_point.per_s / fastest.per_s)} of the highest rate ({number(fastest.per_s)})"
+    return f"Knee at a batch of {batch}: {rate}, {share}"
 
 
 def _draw(axes: Axes, points: Sequence[_Point]) -> None:
@@ -156,9 +161,9 @@ def _draw(axes: Axes, points: Sequence[_Point]) -> None:
         axes.axvspan(refused[0].batch, points[-1].batch * 1.5, color=colour(_REFUSED), alpha=0.07, linewidth=0)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.1)
     top = max(each.high_per_s for each in points)
-    at = knee(points)
-    if at is not None and at.batch < fitting[-1].batch:
-        _mark_knee(axes, at, GAINING_FRAC * max(each.per_s for each in fitting))
+    knee_point = knee(points)
+    if knee_point is not None and knee_point.batch < fitting[-1].batch:
+        _mark_knee(axes, knee_point, GAINING_FRAC * max(each.per_s for each in fitting))
     axes.set_ylim(0, 1.12 * top)
     axes.set_xlim(points[0].batch / 1.5, points[-1].batch * 1.5)
     axes.xaxis.set_major_locator(FixedLocator(_ticks([each.batch for each in points])))
@@ -169,36 +174,42 @@ def _draw(axes: Axes, points: Sequence[_Point]) -> None:
     axes.set_ylabel("samples/s")
 
 
-def _mark_knee(axes: Axes, at: _Point, level: float) -> None:
-    """A ring around it, and the rate that makes it the knee."""
+def _mark_knee(axes: Axes, knee_point: _Point, level: float) -> None:
+    """Draw a ring around the knee, and a line at the rate that defines it."""
     ring: dict[str, Any] = {"markersize": 13, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 1.6}
-    axes.plot([at.batch], [at.per_s], "o", **ring)
+    axes.plot([knee_point.batch], [knee_point.per_s], "o", **ring)
     axes.axhline(level, color=SOFT, linewidth=0.9, linestyle="--")
-    place: dict[str, Any] = {"textcoords": "offset points", "va": "top"}
+    position: dict[str, Any] = {"textcoords": "offset points", "va": "top"}
     paper = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
     axes.annotate(
-        f"knee: {at.batch:,}", (at.batch, at.per_s), (0, -13), ha="center", fontweight="bold", bbox=paper, **place
+        f"knee: {knee_point.batch:,}",
+        (knee_point.batch, knee_point.per_s),
+        (0, -13),
+        ha="center",
+        fontweight="bold",
+        bbox=paper,
+        **position,
     )
-    words = f"{percent(GAINING_FRAC)} of the best rate"
-    across = axes.get_yaxis_transform()
-    axes.annotate(words, (1, level), (-4, -4), xycoords=across, ha="right", fontsize=SMALL_PT, **place)
+    label = f"{percent(GAINING_FRAC)} of the highest rate"
+    transform = axes.get_yaxis_transform()
+    axes.annotate(label, (1, level), (-4, -4), xycoords=transform, ha="right", fontsize=SMALL_PT, **position)
 
 
 def _ticks(batches: Sequence[int]) -> list[int]:
-    """The sizes themselves, but for those that would stand on one another."""
-    chosen: list[int] = []
-    apart = max(1.35, (max(batches) / min(batches)) ** (1 / MOST_TICKS))
-    for each in sorted(set(batches)):
-        if not chosen or each / chosen[-1] >= apart:
-            chosen.append(each)
-    return chosen
+    """Return the batch sizes without those whose labels would overlap."""
+    labelled: list[int] = []
+    min_ratio = max(1.35, (max(batches) / min(batches)) ** (1 / MAX_TICKS))
+    for batch in sorted(set(batches)):
+        if not labelled or batch / labelled[-1] >= min_ratio:
+            labelled.append(batch)
+    return labelled
 
 
-def _words(points: Sequence[_Point], note: str) -> str:
-    told = ", ".join(
-        f"{each.batch:,}: {number(each.per_s)}{'' if each.fits else ' (does not fit)'}" for each in points[:MOST_ROWS]
+def _alt(points: Sequence[_Point], note: str) -> str:
+    rates = ", ".join(
+        f"{each.batch:,}: {number(each.per_s)}{'' if each.fits else ' (does not fit)'}" for each in points[:MAX_ROWS]
     )
-    return f"Samples a second over the batch size, which is on a logarithmic axis; {note}. {told}"
+    return f"Samples per second by batch size, on a logarithmic axis; {note}. {rates}"
 
 
 def _table(points: Sequence[_Point]) -> Table:
@@ -208,13 +219,13 @@ def _table(points: Sequence[_Point]) -> Table:
             f"{each.batch:,}", number(each.per_s), _span(each),
             unit.number(each.step_ns), "" if each.fits else "does not fit",
         ))
-        for each in points[:MOST_ROWS]
+        for each in points[:MAX_ROWS]
     ]  # fmt: skip
-    left_out = len(points) - len(rows)
-    caption = f"{left_out:,} larger ones left out." if left_out else ""
+    omitted = len(points) - len(rows)
+    caption = f"{omitted:,} larger batches are not listed." if omitted else ""
     return Table(header=("batch", "samples/s", "range", f"step, {unit.unit}", ""), rows=tuple(rows), caption=caption)
 
 
-def _span(each: _Point) -> str:
-    low, high = number(each.low_per_s), number(each.high_per_s)
+def _span(point: _Point) -> str:
+    low, high = number(point.low_per_s), number(point.high_per_s)
     return low if low == high else f"{low}-{high}"

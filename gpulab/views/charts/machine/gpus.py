@@ -1,4 +1,4 @@
-"""The same step on several virtual GPUs: samples a second, time, and what a thousand samples cost."""
+"""Chart of the same step on several virtual GPUs: samples/s, step time, and the cost of the samples."""
 
 from __future__ import annotations
 
@@ -20,186 +20,200 @@ from gpulab.virtual.memory_fit.fitting import Candidate, GpuComparison
 from gpulab.virtual.memory_fit.measuring import TOO_LARGE
 from gpulab.wording import UNKNOWN, number, percent, scale, size
 
-MOST_GPUS = 24  # drawn; the table has those beyond, up to forty
-_MOST_ROWS = 40
-_NEED = 'Compare GPUs, and give what comes of it: gpulab.virtual.compare_gpus(step, ["h100", "a100", "t4"], batch=32)'
-_WIDTHS_IN = (2.3, 1.55, 1.55)  # of the three plots, about
+MAX_GPUS = 24  # candidates; the table has up to MAX_ROWS
+MAX_ROWS = 40
+_NEED = 'Compare GPUs and pass the result: gpulab.virtual.compare_gpus(step, ["h100", "a100", "t4"], batch=32)'
+_WIDTHS_IN = (2.3, 1.55, 1.55)  # approximate, of the three plots
 _RATE, _TIME, _COST, _ENERGY = "matmul", "copies", "python", "dispatch"
 
 Bounds = tuple[float, float]
 
 
 def gpu_comparison(compared: GpuComparison | GpusView | Run) -> Chart:
-    """Rate, step time, and cost (or energy, where no price was given), each from its least to its most.
+    """Show rate, step time and cost (energy without prices) of each GPU, with ranges.
 
-    From gpulab.virtual.compare_gpus: all of it is estimated, and a bar is solid to what a GPU gives at least. A GPU on
-    which the step does not fit has no bars. What a real GPU shares with others, and its storage, this does not know.
+    From gpulab.virtual.compare_gpus: all values are estimates; bars are solid up to the lowest estimate. A GPU on which
+    the step does not fit has no bars. Sharing of a real GPU, and its storage, are not modelled.
     """
     if isinstance(compared, Run):
-        return nothing_to_draw(compared, "Comparison of GPUs", "a run tells of the one GPU it is of", _NEED)
-    told = compared.compared if isinstance(compared, GpusView) else compared
-    running = [each for each in told.candidates if each.measured.verdict != TOO_LARGE]
-    drawn = list(told.candidates)[:MOST_GPUS]
+        return nothing_to_draw(compared, "Comparison of GPUs", "a run has measurements of one GPU only", _NEED)
+    result = compared.compared if isinstance(compared, GpusView) else compared
+    running = [each for each in result.candidates if each.measured.verdict != TOO_LARGE]
+    candidates = list(result.candidates)[:MAX_GPUS]
     priced = any(each.cost is not None for each in running)
     with dressed():
-        made = Chart(
-            _answer(told, running),
-            source=_source(told),
-            alt=_words(told, running, priced),
-            table=_table(told, priced),
-            height_in=1.7 + 0.27 * len(drawn),
+        figure = Chart(
+            _answer(result, running),
+            source=_source(result),
+            alt=_alt(result, running, priced),
+            table=_table(result, priced),
+            height_in=1.7 + 0.27 * len(candidates),
         )
-        _draw(made.subplots(1, 3, sharey=True, width_ratios=(3, 2, 2)), drawn, priced)
-    return made
+        _draw(figure.subplots(1, 3, sharey=True, width_ratios=(3, 2, 2)), candidates, priced)
+    return figure
 
 
-def _source(told: GpuComparison) -> str:
-    names = list(dict.fromkeys(each.measured.spec.name for each in told.candidates))
+def _source(result: GpuComparison) -> str:
+    names = list(dict.fromkeys(each.measured.spec.name for each in result.candidates))
     return "; ".join(f"virtual {name}, estimated" for name in names[:6]) + ("; ..." if len(names) > 6 else "")
 
 
-def _answer(told: GpuComparison, running: Sequence[Candidate]) -> str:
+def _answer(result: GpuComparison, running: Sequence[Candidate]) -> str:
     if not running:
-        least = min((each.measured for each in told.candidates), key=lambda each: each.needed_bytes)
-        return f"The step fits on none of these GPUs: it needs {size(least.needed_bytes)}"
+        smallest = min((each.measured for each in result.candidates), key=lambda estimate: estimate.needed_bytes)
+        return f"The step fits on none of these GPUs: it needs {size(smallest.needed_bytes)}"
     first, work = running[0].measured, unit_of_work(running[0].measured)
-    answer = f"The {first.spec.name} gives most, {number(first.per_s)} {work}s/s"
+    answer = f"The {first.spec.name} is fastest, {number(first.per_s)} {work}s/s"
     if len(running) > 1 and _rate(running[1])[1] >= _rate(running[0])[0]:
-        answer += f", though the {running[1].measured.spec.name} may give as much"
+        answer += f", but the range of the {running[1].measured.spec.name} overlaps"
     priced = [(each.cost, each) for each in running if each.cost is not None]
     if priced:
-        cost, cheapest = min(priced, key=lambda each: each[0])
-        many, many_words = _many(running)
-        price = f"{number(cost * many / 1000)} for {many_words} {work}s"
+        cost, cheapest = min(priced, key=lambda pair: pair[0])
+        amount, amount_text = _priced_amount(running)
+        price = f"{number(cost * amount / 1000)} for {amount_text} {work}s"
         same = cheapest is running[0]
-        answer += f", and costs least, {price}" if same else f"; the {cheapest.measured.spec.name} costs least, {price}"
+        answer += f", and cheapest, {price}" if same else f"; the {cheapest.measured.spec.name} is cheapest, {price}"
     return answer
 
 
-def _rate(each: Candidate) -> Bounds:
-    return each.measured.per_s_range or (each.measured.per_s, each.measured.per_s)
+def _rate(candidate: Candidate) -> Bounds:
+    estimate = candidate.measured
+    return estimate.per_s_range or (estimate.per_s, estimate.per_s)
 
 
-def _ms(each: Candidate) -> Bounds:
-    low, high = each.measured.range_ns or (each.measured.step_ns, each.measured.step_ns)
+def _ms(candidate: Candidate) -> Bounds:
+    estimate = candidate.measured
+    low, high = estimate.range_ns or (estimate.step_ns, estimate.step_ns)
     return low / 1e6, high / 1e6
 
 
-def _cost(each: Candidate) -> Bounds | None:
-    if each.cost is None:
+def _cost(candidate: Candidate) -> Bounds | None:
+    if candidate.cost is None:
         return None
-    return each.cost_range or (each.cost, each.cost)
+    return candidate.cost_range or (candidate.cost, candidate.cost)
 
 
-def _kilojoules(each: Candidate) -> Bounds | None:
-    if each.joules_range is None:
-        return None
-    return each.joules_range[0] / 1e3, each.joules_range[1] / 1e3
+def _kilojoules(candidate: Candidate) -> Bounds | None:
+    joules = candidate.joules_range
+    return None if joules is None else (joules[0] / 1e3, joules[1] / 1e3)
 
 
-def _draw(axes: Sequence[Axes], drawn: Sequence[Candidate], priced: bool) -> None:
-    work = unit_of_work(drawn[0].measured)
+def _draw(axes: Sequence[Axes], candidates: Sequence[Candidate], priced: bool) -> None:
+    work = unit_of_work(candidates[0].measured)
     columns: tuple[tuple[str, Callable[[Candidate], Bounds | None], str], ...] = (
-        (f"{work}s/s (hatched: perhaps)", _rate, _RATE),
+        (f"{work}s/s (hatched: uncertain)", _rate, _RATE),
         ("step, ms", _ms, _TIME),
-        (_third_words(drawn, priced), _third(drawn, priced), _COST if priced else _ENERGY),
+        (_third_label(candidates, priced), _third(candidates, priced), _COST if priced else _ENERGY),
     )
-    for plot, (label, ask, key), width_in in zip(axes, columns, _WIDTHS_IN, strict=True):
-        _bars(plot, drawn, ask, colour(key), width_in)
+    for plot, (label, value, key), width_in in zip(axes, columns, _WIDTHS_IN, strict=True):
+        _bars(plot, candidates, value, colour(key), width_in)
         plot.set_title(label, fontsize=8.5, color=SOFT, loc="left")
-        plot.set_xticks([])  # each bar has its figures beside it
+        plot.set_xticks([])  # each bar is labelled with its values
         plot.grid(False)
         plot.spines["bottom"].set_visible(False)
         plot.tick_params(axis="y", length=0)
     first = axes[0]
-    first.set_yticks(range(len(drawn)), [each.measured.spec.name for each in drawn])
-    first.set_ylim(len(drawn) - 0.4, -0.6)
+    first.set_yticks(range(len(candidates)), [each.measured.spec.name for each in candidates])
+    first.set_ylim(len(candidates) - 0.4, -0.6)
 
 
-def _third(drawn: Sequence[Candidate], priced: bool) -> Callable[[Candidate], Bounds | None]:
-    """What the last column tells: cost or energy."""
+def _third(candidates: Sequence[Candidate], priced: bool) -> Callable[[Candidate], Bounds | None]:
+    """Return the function for the last column: cost or energy."""
     if not priced:
         return _kilojoules
-    times = _many(drawn)[0] / 1000
+    factor = _priced_amount(candidates)[0] / 1000
 
-    def price(each: Candidate) -> Bounds | None:
-        bounds = _cost(each)
-        return None if bounds is None else (bounds[0] * times, bounds[1] * times)
+    def price(candidate: Candidate) -> Bounds | None:
+        bounds = _cost(candidate)
+        return None if bounds is None else (bounds[0] * factor, bounds[1] * factor)
 
     return price
 
 
-def _third_words(drawn: Sequence[Candidate], priced: bool) -> str:
-    work = unit_of_work(drawn[0].measured)
-    return f"price of {_many(drawn)[1]} {work}s" if priced else f"kJ for 1000 {work}s"
+def _third_label(candidates: Sequence[Candidate], priced: bool) -> str:
+    work = unit_of_work(candidates[0].measured)
+    return f"price of {_priced_amount(candidates)[1]} {work}s" if priced else f"kJ for 1000 {work}s"
 
 
-def _many(drawn: Sequence[Candidate]) -> tuple[int, str]:
-    """How many samples a price is told of: so many that it can be read."""
-    dearest = max((each.cost for each in drawn if each.cost is not None), default=1.0)
+def _priced_amount(candidates: Sequence[Candidate]) -> tuple[int, str]:
+    """Return the number of samples that prices are for, so that the highest price is at least 0.01."""
+    highest = max((each.cost for each in candidates if each.cost is not None), default=1.0)
     sizes = ((1000, "1000"), (10**6, "a million"), (10**9, "a billion"))
-    return next((each for each in sizes if dearest * each[0] / 1000 >= 0.01), sizes[-1])
+    return next((each for each in sizes if highest * each[0] / 1000 >= 0.01), sizes[-1])
 
 
 def _bars(
-    plot: Axes, drawn: Sequence[Candidate], ask: Callable[[Candidate], Bounds | None], shade: str, width_in: float
+    plot: Axes,
+    candidates: Sequence[Candidate],
+    value: Callable[[Candidate], Bounds | None],
+    shade: str,
+    width_in: float,
 ) -> None:
-    """Solid to the least, pale and hatched to the most; in words where there is no bar."""
-    told = {place: ask(each) for place, each in enumerate(drawn) if each.measured.verdict != TOO_LARGE}
-    longest = max((bounds[1] for bounds in told.values() if bounds is not None), default=1.0)
-    reach = longest
-    for place in range(len(drawn)):
-        bounds = told.get(place)
+    """Draw bars, solid up to the lowest and hatched up to the highest estimate; text if there is no estimate."""
+    values = {row: value(each) for row, each in enumerate(candidates) if each.measured.verdict != TOO_LARGE}
+    right = max((bounds[1] for bounds in values.values() if bounds is not None), default=1.0)
+    for row in range(len(candidates)):
+        bounds = values.get(row)
         if bounds is None:
-            words = "not told" if place in told else "does not fit"
+            label = "unknown" if row in values else "does not fit"
             plot.annotate(
-                words, (0, place), (5, 0), textcoords="offset points", va="center", fontsize=SMALL_PT, color=SOFT
+                label, (0, row), (5, 0), textcoords="offset points", va="center", fontsize=SMALL_PT, color=SOFT
             )
-            plot.plot([0, 0], [place - 0.3, place + 0.3], color=NEUTRAL, linewidth=1.5)
+            plot.plot([0, 0], [row - 0.3, row + 0.3], color=NEUTRAL, linewidth=1.5)
             continue
         low, high = bounds
-        plot.barh(place, low, height=0.62, color=shade)
+        plot.barh(row, low, height=0.62, color=shade)
         style: dict[str, Any] = {"facecolor": pale(shade, 0.3), "edgecolor": shade, "hatch": "////", "linewidth": 0.8}
-        plot.barh(place, high - low, left=low, height=0.62, **style)
-        words = number(low) if low == high else f"{number(low)}-{number(high)}"
-        plot.annotate(words, (high, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL_PT)
-        reach = max(reach, high / max(0.2, 1 - (width_in_of(words, SMALL_PT) + 0.12) / width_in))
-    plot.set_xlim(0, reach)
+        plot.barh(row, high - low, left=low, height=0.62, **style)
+        label = number(low) if low == high else f"{number(low)}-{number(high)}"
+        plot.annotate(label, (high, row), (4, 0), textcoords="offset points", va="center", fontsize=SMALL_PT)
+        right = max(right, high / max(0.2, 1 - (width_in_of(label, SMALL_PT) + 0.12) / width_in))
+    plot.set_xlim(0, right)
 
 
-def _words(told: GpuComparison, running: Sequence[Candidate], priced: bool) -> str:
-    def one(each: Candidate) -> str:
-        low, high = _rate(each)
-        return f"{each.measured.spec.name} {number(low)}-{number(high)}"
+def _alt(result: GpuComparison, running: Sequence[Candidate], priced: bool) -> str:
+    def rate(candidate: Candidate) -> str:
+        low, high = _rate(candidate)
+        return f"{candidate.measured.spec.name} {number(low)}-{number(high)}"
 
-    without = [each.measured.spec.name for each in told.candidates if each not in running]
-    work = unit_of_work(told.candidates[0].measured)
-    batch = f" of {told.batch:,} samples" if told.batch else ""
-    words = (
-        f"Bars for each GPU, a step{batch}. {work.capitalize()}s a second: {', '.join(map(one, running)) or 'none'}. "
-    )
-    words += f"It does not fit on {', '.join(without)}. " if without else ""
-    return words + ("" if priced else "No price was given, so energy stands in place of cost.")
+    too_small = [each.measured.spec.name for each in result.candidates if each not in running]
+    work = unit_of_work(result.candidates[0].measured)
+    batch = f" of {result.batch:,} samples" if result.batch else ""
+    rates = ", ".join(map(rate, running)) or "none"
+    text = f"Bars for each GPU, one step{batch}. {work.capitalize()}s per second: {rates}. "
+    text += f"It does not fit on {', '.join(too_small)}. " if too_small else ""
+    return text + ("" if priced else "Energy is shown instead of cost, because no prices were passed.")
 
 
-def _table(told: GpuComparison, priced: bool) -> Table:
-    unit = scale(max(each.measured.step_ns for each in told.candidates))
-    ask, rows = _third(told.candidates, priced), []
-    for each in told.candidates[:_MOST_ROWS]:
-        measured = each.measured
+def _table(result: GpuComparison, priced: bool) -> Table:
+    unit = scale(max(each.measured.step_ns for each in result.candidates))
+    last_column, rows = _third(result.candidates, priced), []
+    for candidate in result.candidates[:MAX_ROWS]:
+        measured = candidate.measured
         if measured.verdict == TOO_LARGE:
             rows.append(Row((measured.spec.name, f"{TOO_LARGE}, {percent(measured.used_frac)}", "", "", "", "")))
             continue
-        third = ask(each)
+        cost_or_energy = last_column(candidate)
         span = unit.range(*measured.range_ns) if measured.range_ns else UNKNOWN
         memory = f"{measured.verdict}, {percent(measured.used_frac)}"
         rows.append(
-            Row((measured.spec.name, memory, number(measured.per_s), unit.number(measured.step_ns), span, _span(third)))
+            Row(
+                (
+                    measured.spec.name,
+                    memory,
+                    number(measured.per_s),
+                    unit.number(measured.step_ns),
+                    span,
+                    _span(cost_or_energy),
+                )
+            )
         )
-    work = unit_of_work(told.candidates[0].measured)
-    left_out = len(told.candidates) - len(rows)
-    header = ("GPU", "memory", f"{work}s/s", f"step, {unit.unit}", "range", _third_words(told.candidates, priced))
-    return Table(header=header, rows=tuple(rows), left=2, caption=f"{left_out:,} more left out." if left_out else "")
+    work = unit_of_work(result.candidates[0].measured)
+    omitted = len(result.candidates) - len(rows)
+    header = ("GPU", "memory", f"{work}s/s", f"step, {unit.unit}", "range", _third_label(result.candidates, priced))
+    return Table(
+        header=header, rows=tuple(rows), left=2, caption=f"{omitted:,} more are not listed." if omitted else ""
+    )
 
 
 def _span(bounds: Bounds | None) -> str:

@@ -1,4 +1,4 @@
-"""What the sensors said over the run: the GPU's, with what held its clocks down, or else the host's."""
+"""Chart of sensor readings over the run: of the GPU, with clock throttling, or else of the host."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from gpulab.views.sheet.palette import colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import count, number, percent, quantity, scale, size
 
-WHAT = "Sensors"
-MOST_POINTS = 1200
-HELD_FRAC = 0.2  # of the samples under load: held down so often is the answer
-CLOCK = "sm_clock_mhz"  # its plot has the marks of throttling
+SUBJECT = "Sensors"
+MAX_POINTS = 1200
+THROTTLED_FRAC = 0.2  # of the samples under load: from here the title is about throttling
+CLOCK = "sm_clock_mhz"  # throttling is marked in its plot
 RECORDED = "#59626B"
-COLOURS = ("matmul", "copies", "loader", "communication", "python", "alloc", "sync", "launch")  # of the lines, in turn
+COLOURS = ("matmul", "copies", "loader", "communication", "python", "alloc", "sync", "launch")  # of the lines
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """One plot: a sensor's column, its readings, and the limit drawn as a line."""
+    """One plot: the column of a sensor, its readings, and its limit, drawn as a line."""
 
     column: Column
     at_ns: Ints
@@ -55,154 +55,159 @@ class _Panel:
 
     @property
     def show(self) -> sensor_columns.Format:
-        """How one of its values is written."""
+        """The formatter of its values."""
         return sensor_columns.formatter(self.column)
 
 
 def sensors(run: Run) -> Chart:
-    """Utilisation, memory, power and clocks of the GPU that worked most over the run; without a GPU, the host's load.
+    """Show utilisation, memory, power and clocks of the busiest GPU over the run; without a GPU, the load of the host.
 
-    From the run's samples, gpulab.analysis.machine.clocks and contention. Shaded: where events were recorded. Marked:
-    samples in which something held the clocks down. Utilisation is the driver's word for "a kernel was resident": it
-    cannot show how much of the GPU a kernel used.
+    From the run's samples, gpulab.analysis.machine.clocks and contention. Recording windows are shaded, samples with
+    throttled clocks are marked. The driver's utilisation means that a kernel was resident, not how much of the GPU it
+    used.
     """
     device = sensed_device(run)
     rows = run.gpu_rows.where(run.gpu_rows["device"] == device)
     on_gpu = len(rows) > 1
     gpu = run.machine.gpus[device] if 0 <= device < len(run.machine.gpus) else None
-    drawn = _panels(rows, gpu) if on_gpu else _panels(run.host_rows, run.machine) if len(run.host_rows) > 1 else []
-    if not drawn:
-        why, fix = "no sensor was read during this run", "record it here with %%gpuprofile: a trace has no sensors"
+    plots = _panels(rows, gpu) if on_gpu else _panels(run.host_rows, run.machine) if len(run.host_rows) > 1 else []
+    if not plots:
+        why, fix = "no sensor was read during this run", "record with %%gpuprofile; a trace file has no sensors"
         if run.source.how == "virtual":
-            why, fix = "a virtual GPU has no sensors", "a recording on a machine tells them"
-        return nothing_to_draw(run, WHAT, why, fix)
-    seen = clocks(run, steps(run)) if on_gpu else None
+            why, fix = "a virtual GPU has no sensors", "record on a real GPU"
+        return nothing_to_draw(run, SUBJECT, why, fix)
+    throttling = clocks(run, steps(run)) if on_gpu else None
     unit = scale(float(run.span_ns))
 
-    def draw(plots: Sequence[Axes]) -> None:
-        for axes, panel in zip(plots, drawn, strict=True):
+    def draw(all_axes: Sequence[Axes]) -> None:
+        for axes, panel in zip(all_axes, plots, strict=True):
             _draw(axes, run, panel)
             if panel.column.name == CLOCK:
-                _mark_held(axes, rows)
-        _windows_named(plots[0], run)
-        in_unit(plots[-1].xaxis, unit)
-        plots[-1].set_xlabel(f"{unit.unit} from the start of the run")
+                _mark_throttling(axes, rows)
+        _explain_shading(all_axes[0], run)
+        in_unit(all_axes[-1].xaxis, unit)
+        all_axes[-1].set_xlabel(f"{unit.unit} from the start of the run")
 
-    answer = _gpu_answer(run, rows, seen) if on_gpu else _host_answer(run)
+    answer = _gpu_answer(run, rows, throttling) if on_gpu else _host_answer(run)
     return panels(
         answer,
         draw,
-        len(drawn),
+        len(plots),
         source=run,
-        alt=_alt(run, drawn, rows if on_gpu else None),
-        table=_table(drawn, rows if on_gpu else None),
-        height_in=1.35 + 0.95 * len(drawn),
+        alt=_alt(run, plots, rows if on_gpu else None),
+        table=_table(plots, rows if on_gpu else None),
+        height_in=1.35 + 0.95 * len(plots),
     )
 
 
-# What there is to draw.
+# Data.
 
 
 def _panels(rows: Rows, owner: Gpu | Machine | None) -> list[_Panel]:
-    """A plot for each sensor that answered; one that did not is left out, and never drawn as zero."""
+    """Return a plot for each sensor with readings; sensors without readings are omitted, not drawn as zero."""
     panels = []
     for column, key in zip(rows.table.displayed(Display.CHART), itertools.cycle(COLOURS), strict=False):
-        at, values = sensor_columns.readings(rows, column)
-        counts_nothing = column.unit.format == "count" and not np.nan_to_num(values).any()
-        if np.isfinite(values).any() and not counts_nothing:
-            panels.append(_Panel(column, at, values, key, sensor_columns.limit(column, owner)))
+        at_ns, values = sensor_columns.readings(rows, column)
+        all_zero_count = column.unit.format == "count" and not np.nan_to_num(values).any()
+        if np.isfinite(values).any() and not all_zero_count:
+            panels.append(_Panel(column, at_ns, values, key, sensor_columns.limit(column, owner)))
     return panels
 
 
-# How it is drawn.
+# Drawing.
 
 
 def _draw(axes: Axes, run: Run, panel: _Panel) -> None:
     for start, end in run.recording.windows_ns:
         axes.axvspan(start, end, facecolor=RECORDED, alpha=0.14, linewidth=0)
-    at, values = thinned(panel.at_ns, panel.values, MOST_POINTS)
-    axes.plot(at, values, color=colour(panel.key), linewidth=1.3, rasterized=len(at) > 500)
+    x, values = thinned(panel.at_ns, panel.values, MAX_POINTS)
+    axes.plot(x, values, color=colour(panel.key), linewidth=1.3, rasterized=len(x) > 500)
     highest = max(float(np.nanmax(values)), 1.0 if panel.column.is_share else 0.0)
     near = panel.limit is not None and highest >= 0.3 * panel.limit
     if panel.limit is not None and near:
         axes.axhline(panel.limit, color=INK, linewidth=0.9, linestyle=(0, (5, 2)))
         highest = max(highest, panel.limit)
-        aside: Dress = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "va": "center"}
-        named = f"{panel.column.limit.label if panel.column.limit else ''}\n{panel.show(panel.limit)}"
-        axes.annotate(named, (1, panel.limit), xycoords=("axes fraction", "data"), xytext=(4, -3), **aside)
+        style: Dress = {"textcoords": "offset points", "fontsize": 8, "color": SOFT, "va": "center"}
+        label = f"{panel.column.limit.label if panel.column.limit else ''}\n{panel.show(panel.limit)}"
+        axes.annotate(label, (1, panel.limit), xycoords=("axes fraction", "data"), xytext=(4, -3), **style)
     axes.set_ylim(0, 1.1 * highest or 1.0)
     unit, symbol = sensor_columns.axis_unit(panel.column, highest)
     by(axes.yaxis, unit, 3)
     axes.set_title(sensor_columns.axis_label(panel.column, symbol), loc="left", fontsize=8.5, color=SOFT, pad=3)
 
 
-def _mark_held(axes: Axes, rows: Rows) -> None:
-    """Where the driver named a reason for lower clocks."""
-    reasons = _held(rows)
+def _mark_throttling(axes: Axes, rows: Rows) -> None:
+    """Mark samples in which the driver reported a reason for lower clocks."""
+    reasons = _throttling(rows)
     for (name, marker, key), mask in reasons:
-        at, values = rows["at_ns"][mask], rows[CLOCK][mask]
-        many = max(1, len(at) // 300)
-        look: Dress = {"marker": marker, "linestyle": "none", "markersize": 5, "markeredgecolor": INK}
-        axes.plot(at[::many], values[::many], color=colour(key), markeredgewidth=0.4, label=name, zorder=4, **look)
+        x, values = rows["at_ns"][mask], rows[CLOCK][mask]
+        stride = max(1, len(x) // 300)
+        style: Dress = {"marker": marker, "linestyle": "none", "markersize": 5, "markeredgecolor": INK}
+        axes.plot(x[::stride], values[::stride], color=colour(key), markeredgewidth=0.4, label=name, zorder=4, **style)
     if reasons:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0, fontsize=8, handletextpad=0.2)
 
 
 _REASONS = (
-    (POWER, ("held by the power limit", "v", "loader")),
-    (HEAT, ("held by heat", "^", "python")),
-    (BRAKE | SLOWDOWN, ("slowed by the hardware", "D", "alloc")),
+    (POWER, ("throttled by the power limit", "v", "loader")),
+    (HEAT, ("throttled by temperature", "^", "python")),
+    (BRAKE | SLOWDOWN, ("hardware slowdown", "D", "alloc")),
 )
 
 
-def _held(rows: Rows) -> list[tuple[tuple[str, str, str], NDArray[np.bool_]]]:
+def _throttling(rows: Rows) -> list[tuple[tuple[str, str, str], NDArray[np.bool_]]]:
     bits = rows["throttle_bits"]
-    told = np.where(np.isnan(bits), 0, bits).astype(np.int64)
-    return [(look, mask) for wanted, look in _REASONS if (mask := (told & wanted) != 0).any()]
+    known_bits = np.where(np.isnan(bits), 0, bits).astype(np.int64)
+    return [(style, mask) for reason_bits, style in _REASONS if (mask := (known_bits & reason_bits) != 0).any()]
 
 
-def _windows_named(axes: Axes, run: Run) -> None:
+def _explain_shading(axes: Axes, run: Run) -> None:
     if run.recording.windows_ns:
         axes.set_title("shaded: events recorded", loc="right", fontsize=8, color=SOFT, pad=3)
 
 
-# The same in words.
+# Title, description and table.
 
 
-def _gpu_answer(run: Run, rows: Rows, seen: Clocks | None) -> str:
-    if seen is not None and seen.clock_mhz:
-        shares = (("the power limit", seen.held_by_power, seen.power_frac), ("heat", seen.held_by_heat, seen.heat_frac))
+def _gpu_answer(run: Run, rows: Rows, throttling: Clocks | None) -> str:
+    if throttling is not None and throttling.clock_mhz:
+        shares = (
+            ("power limit", throttling.held_by_power, throttling.power_frac),
+            ("temperature", throttling.held_by_heat, throttling.heat_frac),
+        )
         for name, counted_frac, sampled_frac in shares:
             share = counted_frac if counted_frac is not None else sampled_frac
-            if share and share >= HELD_FRAC:
-                of = f" of {number(seen.free_mhz)}" if seen.free_mhz else ""
-                when = "of the time" if counted_frac is not None else "of the samples under load"
-                held = f"{name[:1].upper()}{name[1:]} holds the clocks down for {percent(share)} {when}"
-                return f"{held}: {number(seen.clock_mhz)}{of} MHz"
-        if seen.brake_frac and seen.brake_frac >= HELD_FRAC:
-            held = f"The hardware slows its clocks down in {percent(seen.brake_frac)} of the samples under load"
-            return f"{held}: {quantity(seen.clock_mhz, 'MHz')}"
-    mine = of_the_loop(run, steps(run), sensed_device(run))
-    mine = mine if len(mine) else rows
-    told = [f"GPU utilisation {percent(_mean(mine['util_frac']))} in the mean"] if _told_any(mine["util_frac"]) else []
-    if (power := median(mine["power_w"])) is not None:
-        told.append(f"{quantity(power, 'W')} in the median")
-    if (used := median(mine["memory_used_bytes"])) is not None:
-        told.append(f"{size(used)} in use")
-    return ", ".join(told) or "The GPU's sensors told little"
+            if share and share >= THROTTLED_FRAC:
+                normal = f" of {number(throttling.free_mhz)}" if throttling.free_mhz else ""
+                base = "of the time" if counted_frac is not None else "of the samples under load"
+                throttled = f"Clocks are throttled by the {name} in {percent(share)} {base}"
+                return f"{throttled}: {number(throttling.clock_mhz)}{normal} MHz"
+        if throttling.brake_frac and throttling.brake_frac >= THROTTLED_FRAC:
+            brake_share = f"{percent(throttling.brake_frac)} of the samples under load"
+            return f"Hardware slowdown of the clocks in {brake_share}: {quantity(throttling.clock_mhz, 'MHz')}"
+    loop_rows = of_the_loop(run, steps(run), sensed_device(run))
+    samples = loop_rows if len(loop_rows) else rows
+    facts = []
+    if _has_values(samples["util_frac"]):
+        facts.append(f"Mean GPU utilisation {percent(_mean(samples['util_frac']))}")
+    if (power := median(samples["power_w"])) is not None:
+        facts.append(f"median power {quantity(power, 'W')}")
+    if (used := median(samples["memory_used_bytes"])) is not None:
+        facts.append(f"{size(used)} in use")
+    return ", ".join(facts) or "Few readings from the GPU's sensors"
 
 
 def _host_answer(run: Run) -> str:
     rows = in_the_loop(run, steps(run))
     rows = rows if len(rows) else run.host_rows
-    told = [f"All cores {percent(_mean(rows['cpu_frac']))} busy in the mean"] if _told_any(rows["cpu_frac"]) else []
-    if _told_any(rows["rss_bytes"]):
-        told.append(f"this process holds at most {size(float(np.nanmax(rows['rss_bytes'])))}")
-    text = ", ".join(told) or "The host's sensors told little"
+    facts = [f"Mean load of all cores {percent(_mean(rows['cpu_frac']))}"] if _has_values(rows["cpu_frac"]) else []
+    if _has_values(rows["rss_bytes"]):
+        facts.append(f"peak memory of this process {size(float(np.nanmax(rows['rss_bytes'])))}")
+    text = ", ".join(facts) or "Few readings from the host's sensors"
     return f"{text[:1].upper()}{text[1:]}"
 
 
-def _told_any(values: NDArray[np.float64]) -> bool:
+def _has_values(values: NDArray[np.float64]) -> bool:
     return bool(np.isfinite(values).any())
 
 
@@ -210,19 +215,24 @@ def _mean(values: NDArray[np.float64]) -> float:
     return float(np.nanmean(values))
 
 
-def _alt(run: Run, drawn: Sequence[_Panel], rows: Rows | None) -> str:
-    told = "; ".join(
-        f"{panel.column.label.partition(',')[0]} {panel.show(_mean(panel.values))} in the mean, "
-        f"{panel.show(float(np.nanmin(panel.values)))} to {panel.show(float(np.nanmax(panel.values)))}"
-        for panel in drawn
+def _alt(run: Run, plots: Sequence[_Panel], rows: Rows | None) -> str:
+    readings = "; ".join(
+        f"{panel.column.label.partition(',')[0]} mean {panel.show(_mean(panel.values))}, "
+        f"range {panel.show(float(np.nanmin(panel.values)))} to {panel.show(float(np.nanmax(panel.values)))}"
+        for panel in plots
     )
-    held = [f"{name} in {percent(float(mask.mean()))} of samples" for (name, _, _), mask in _held(rows)] if rows else []
+    throttling = (
+        [f"{name} in {percent(float(mask.mean()))} of samples" for (name, _, _), mask in _throttling(rows)]
+        if rows
+        else []
+    )
     windows = len(run.recording.windows_ns)
     shaded = f" Events were recorded in {count(windows, 'window')}, shaded." if windows else ""
-    return f"{count(len(drawn), 'plot')} over the run: {told}{'; clocks ' + ', '.join(held) if held else ''}.{shaded}"
+    clock_text = f"; clocks {', '.join(throttling)}" if throttling else ""
+    return f"{count(len(plots), 'plot')} over the run: {readings}{clock_text}.{shaded}"
 
 
-def _table(drawn: Sequence[_Panel], rows: Rows | None) -> Table:
+def _table(plots: Sequence[_Panel], rows: Rows | None) -> Table:
     body = [
         Row(
             (
@@ -231,9 +241,9 @@ def _table(drawn: Sequence[_Panel], rows: Rows | None) -> Table:
                 panel.show(panel.limit) if panel.limit else "",
             )
         )
-        for panel in drawn
+        for panel in plots
     ]  # fmt: skip
-    for (name, _, _), mask in _held(rows) if rows else ():
+    for (name, _, _), mask in _throttling(rows) if rows else ():
         body.append(Row((f"clocks {name}", f"{percent(float(mask.mean()))} of samples", "", "", "")))
-    caption = f"Over {len(drawn[0].values):,} samples of the whole run."
-    return Table(header=("", "mean", "smallest", "largest", "limit"), rows=tuple(body), caption=caption)
+    caption = f"Over {len(plots[0].values):,} samples of the whole run."
+    return Table(header=("", "mean", "min", "max", "limit"), rows=tuple(body), caption=caption)

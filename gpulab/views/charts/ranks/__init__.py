@@ -1,1 +1,1 @@
-"""Charts of ranks."""
+"""Charts of the ranks of a distributed job."""

@@ -1,4 +1,4 @@
-"""Where a step goes: of one run a cascade that sums to the step, of several what changed from one to the next."""
+"""Where the step time goes: for one run a cascade that sums to the step, for several runs the change of each part."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from gpulab.views.sheet.palette import NEUTRAL, colour
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import Scale, percent, scale
 
-WHAT = "Where a step goes"
+SUBJECT = "Where the step time goes"
 IDLE_HATCH = "////"
-IDLE_WORTH_FRAC = 0.05  # less idle time than this is not the answer
+IDLE_WORTH_FRAC = 0.05  # with less idle time the title is about busy time
 
 
 def ledger(run: Run, *more: Run) -> Chart:
-    """Where each step's time goes, part by part; of several runs, what each part gave or took from one to the next.
+    """Show where the time of a step goes, part by part; for several runs, the change of each part between runs.
 
-    From gpulab.analysis.steps.ledger: means over the interior steps, which sum to the step exactly. It cannot show
-    what the steps without the profiler would have gone to: recording makes calls of operators longer.
+    From gpulab.analysis.steps.ledger: means over the interior steps, which sum to the step exactly. The times include
+    profiler overhead, mainly in operator calls, so steps without the profiler may be divided differently.
     """
     if more:
         return waterfall((run, *more))
-    found, accounts = accounted(run)
+    run_steps, accounts = accounted(run)
     if accounts is None:
-        return without_events(run, WHAT)
+        return without_events(run, SUBJECT)
     unit = scale(float(accounts.step_ns.mean()), figures=4)
     rows = _rows(accounts)
 
     def draw(axes: Axes) -> None:
         _draw(axes, accounts, rows, unit)
-        axes.set_xlabel(f"{unit.unit} ({how_judged(run, found)})")
+        axes.set_xlabel(f"{unit.unit} ({how_judged(run, run_steps)})")
 
     return chart(
-        _answer(accounts, found, unit),
+        _answer(accounts, run_steps, unit),
         draw,
         source=run,
-        alt=_alt(accounts, found, unit),
+        alt=_alt(accounts, run_steps, unit),
         table=_table(accounts, unit),
         height_in=1.75 + 0.27 * (len(rows) + 1),
     )
 
 
 def _rows(accounts: Ledger) -> list[tuple[str, str, bool, float]]:
-    """Key, label, busy, ns of each bar: the parts, and what is too small for a bar of its own together."""
+    """Return key, label, busy and ns of each bar: the parts, and the sum of the parts too small for a bar."""
     rows = []
     for busy in (True, False):
-        mine = [part for part in accounts.parts if part.busy is busy]
-        rows += [_row(accounts, part) for part in mine if accounts.frac(part.key) >= SLIVER_FRAC]
-        slivers = tuple(part.key for part in mine if accounts.frac(part.key) < SLIVER_FRAC)
+        parts = [part for part in accounts.parts if part.busy is busy]
+        rows += [_row(accounts, part) for part in parts if accounts.frac(part.key) >= SLIVER_FRAC]
+        slivers = tuple(part.key for part in parts if accounts.frac(part.key) < SLIVER_FRAC)
         if slivers and accounts.of(*slivers).any():
-            label = "other work" if busy else "other idle time"
+            label = "other busy time" if busy else "other idle time"
             rows.append(("rest", label, busy, float(accounts.of(*slivers).mean())))
     return rows
 
@@ -76,18 +76,18 @@ def _row(accounts: Ledger, part: Part) -> tuple[str, str, bool, float]:
 
 
 def _draw(axes: Axes, accounts: Ledger, rows: list[tuple[str, str, bool, float]], unit: Scale) -> None:
-    step_ns, at = float(accounts.step_ns.mean()), 0.0
+    step_ns, x = float(accounts.step_ns.mean()), 0.0
     last = len(rows)
-    for place, (key, _, busy, ns) in enumerate(rows):
+    for row, (key, _, busy, ns) in enumerate(rows):
         fill = NEUTRAL if key == "rest" else colour(key)
-        dress: Dress = {"color": fill} if busy else {"facecolor": fill, "edgecolor": PAPER, "hatch": IDLE_HATCH}
-        axes.barh(place, ns, left=at, height=0.72, linewidth=0, **dress)
-        axes.barh(last, ns, left=at, height=0.72, linewidth=0, **dress)
-        at += ns
-        axes.plot([at, at], [place + 0.36, place + 0.64], color=SOFT, linewidth=0.8)
-        beside(axes, at, place, f"{unit(ns)}  {percent(ns / step_ns, 1)}")
-    beside(axes, at, last, unit(step_ns), fontweight="bold")
-    bar_rows(axes, [*(row[1] for row in rows), "together"], step_ns * 1.2)
+        style: Dress = {"color": fill} if busy else {"facecolor": fill, "edgecolor": PAPER, "hatch": IDLE_HATCH}
+        axes.barh(row, ns, left=x, height=0.72, linewidth=0, **style)
+        axes.barh(last, ns, left=x, height=0.72, linewidth=0, **style)
+        x += ns
+        axes.plot([x, x], [row + 0.36, row + 0.64], color=SOFT, linewidth=0.8)
+        beside(axes, x, row, f"{unit(ns)}  {percent(ns / step_ns, 1)}")
+    beside(axes, x, last, unit(step_ns), fontweight="bold")
+    bar_rows(axes, [*(label for _, label, _, _ in rows), "total"], step_ns * 1.2)
     in_unit(axes.xaxis, unit)
     busy_label, idle_label = DEVICE[accounts.device]
     keys = [Patch(facecolor=NEUTRAL), Patch(facecolor=NEUTRAL, edgecolor=PAPER, hatch=IDLE_HATCH, linewidth=0)]
@@ -98,29 +98,29 @@ def _draw(axes: Axes, accounts: Ledger, rows: list[tuple[str, str, bool, float]]
     axes.legend(keys, names, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1, handleheight=1.0)
 
 
-def _answer(accounts: Ledger, found: Steps, unit: Scale) -> str:
-    whole = "of what was recorded" if found.found_by == LOOPLESS else "of each step"
+def _answer(accounts: Ledger, run_steps: Steps, unit: Scale) -> str:
+    scope = "of the recording" if run_steps.found_by == LOOPLESS else "of each step"
     step_ns = float(accounts.step_ns.mean())
     idle = accounts.idle_frac >= IDLE_WORTH_FRAC
-    most = max((part for part in accounts.parts if part.busy is not idle), key=lambda part: accounts.frac(part.key))
+    largest = max((part for part in accounts.parts if part.busy is not idle), key=lambda part: accounts.frac(part.key))
     states = {("gpu", True): "GPU idle", ("gpu", False): "GPU busy", ("cpu", True): "Not computing"}
     state = states.get((accounts.device, idle), "Computing")
     share = percent(accounts.idle_frac if idle else accounts.busy_frac)
-    told = f"{unit(float(accounts.of(most.key).mean()))} of {unit(step_ns)}"
+    time = f"{unit(float(accounts.of(largest.key).mean()))} of {unit(step_ns)}"
     if accounts.device == "cpu" and not idle:
-        return f"{state} {share} {whole}: {told}"
-    return f"{state} {share} {whole}, most of it {most.label}: {told}"
+        return f"{state} {share} {scope}: {time}"
+    return f"{state} {share} {scope}, mostly {largest.label}: {time}"
 
 
-def _alt(accounts: Ledger, found: Steps, unit: Scale) -> str:
+def _alt(accounts: Ledger, run_steps: Steps, unit: Scale) -> str:
     parts = sorted(accounts.parts, key=lambda part: -accounts.frac(part.key))
-    told = ", ".join(
+    shares = ", ".join(
         f"{part.label} {unit(float(accounts.of(part.key).mean()))} ({percent(accounts.frac(part.key), 1)})"
         for part in parts
         if accounts.frac(part.key) >= SLIVER_FRAC
     )
-    whole = "All that was recorded" if found.found_by == LOOPLESS else "A mean recorded step"
-    return f"{whole} as a cascade of bars, {unit(float(accounts.step_ns.mean()))} in all: {told}"
+    subject = "The whole recording" if run_steps.found_by == LOOPLESS else "The mean recorded step"
+    return f"{subject} as a cascade of bars, {unit(float(accounts.step_ns.mean()))} in total: {shares}"
 
 
 def _table(accounts: Ledger, unit: Scale) -> Table:
@@ -130,9 +130,9 @@ def _table(accounts: Ledger, unit: Scale) -> Table:
         if accounts.of(part.key).any()
     ]
     keys = tuple(part.key for part in accounts.parts)
-    rows.append(_cells(accounts, unit, "together", *keys, kind="total"))
+    rows.append(_cells(accounts, unit, "total", *keys, kind="total"))
     return Table(
-        header=("", unit.unit, "share", "range"), rows=tuple(rows), caption="The parts sum to the whole exactly."
+        header=("", unit.unit, "share", "range"), rows=tuple(rows), caption="The parts sum to the total exactly."
     )
 
 

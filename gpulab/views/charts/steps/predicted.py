@@ -1,4 +1,4 @@
-"""What was predicted beside what came of it."""
+"""Chart of a prediction and its measurement."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpulab.views.sheet.palette import ACCENT, MEASURED, NEUTRAL
 from gpulab.views.sheet.sheet import Row, Table
 from gpulab.wording import Scale, clean, count, ratio, scale, sentence
 
-MOST_PAST = 12
-_KEY = "   (hatched: what is predicted lies here; whisker: 95 % interval)"
-_NEED = "Apply the fix, record the loop again, and give both runs: gpulab.charts.predicted(before, after)"
+MAX_PAST = 12
+_KEY = "   (hatched: predicted range; whisker: 95 % interval)"
+_NEED = "Apply the fix, record the loop again, and pass both runs: gpulab.charts.predicted(before, after)"
 
 
 def predicted(
@@ -37,71 +37,70 @@ def predicted(
     rule: str | None = None,
     history: Sequence[MeasuredPrediction] = (),
 ) -> Chart:
-    """The step before, the predicted one with its range and its bound, and the measured one with its 95 % interval.
+    """Show the step time before, the predicted one with range and bound, and the measured one with 95 % interval.
 
-    From the comparison of two runs, each a run or several recordings of one thing; the prediction is that of the first
-    finding, of `rule`, or of `rewrites` as gpulab.whatif takes them. `history`: earlier predictions on this machine,
-    such as gpulab.user_data.predictions.known(), are drawn beside it. Why a prediction missed, gpulab.compare says in
-    words.
+    From the comparison of two runs, each a run or several recordings of the same program. The prediction is that of the
+    first finding, of `rule`, or of `rewrites` as in gpulab.whatif. `history`: earlier predictions on this machine, such
+    as gpulab.user_data.predictions.known(), shown in a second plot. gpulab.compare explains why a prediction was wrong.
     """
     if isinstance(before, Comparison):
-        return _drawn(before, history)
+        return _figure(before, history)
     if after is None:
-        why = "one run was given, and what it predicts is measured by a second one"
+        why = "only one run was passed; a second run measures the prediction of the first"
         return nothing_to_draw(_runs(before), "Predicted against measured", why, _NEED)
     try:
-        given = gain_of(predict(_runs(before)[0], rewrites)) if rewrites else None
-        compared = comparison.compare(before, after, rule, predicted=given)
+        gain = gain_of(predict(_runs(before)[0], rewrites)) if rewrites else None
+        compared = comparison.compare(before, after, rule, predicted=gain)
     except GpulabError as error:
         why = f"{error.what.rstrip('.')}: {error.why}" if error.why else error.what
         return nothing_to_draw([*_runs(before), *_runs(after)], "Predicted against measured", why, error.fix)
-    return _drawn(compared, history)
+    return _figure(compared, history)
 
 
-def _runs(given: Given) -> list[Run]:
-    return [given] if isinstance(given, Run) else list(given)
+def _runs(recordings: Given) -> list[Run]:
+    return [recordings] if isinstance(recordings, Run) else list(recordings)
 
 
-def _drawn(compared: Comparison, history: Sequence[MeasuredPrediction]) -> Chart:
-    past = list(history)[-MOST_PAST:]
+def _figure(compared: Comparison, history: Sequence[MeasuredPrediction]) -> Chart:
+    past = list(history)[-MAX_PAST:]
     source = sources([compared.before.run, compared.after.run])
     with dressed():
-        made = Chart(
+        figure = Chart(
             _answer(compared),
             source=source,
-            alt=_words(compared, past),
+            alt=_alt(compared, past),
             table=_table(compared, past),
             height_in=max(2.6, 1.6 + 0.17 * len(past)),
         )
         if past:
-            left, right = made.subplots(1, 2, width_ratios=(3, 2))
+            left, right = figure.subplots(1, 2, width_ratios=(3, 2))
             _draw_past(right, past)
         else:
-            left = made.add_subplot()
+            left = figure.add_subplot()
         _draw(left, compared)
-    return made
+    return figure
 
 
 def _answer(compared: Comparison) -> str:
     gain = compared.predicted
     if gain is None:
         unit = scale(max(compared.before_ns, compared.after_ns))
-        span = f"{unit.number(compared.before_ns)} to {unit(compared.after_ns)} a step"
-        return f"Nothing was predicted; measured {span}" + ("" if compared.judged else ", which is not judged")
+        span = f"{unit.number(compared.before_ns)} to {unit(compared.after_ns)} per step"
+        return f"No prediction; measured {span}" + ("" if compared.judged else ", which is not judged")
     unit = scale(gain.step_ns)
     span = f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}"
-    told = f"Predicted {span} a step, {_took(compared)} {unit(compared.measured_ns)}"
+    times = f"Predicted {span} per step, {_origin(compared)} {unit(compared.measured_ns)}"
     if not compared.judged:
-        return f"{told}: not judged"
-    return f"{told}: {'inside' if compared.inside else 'outside'} the range ({ratio(compared.ratio)} as fast)"
+        return f"{times}: not judged"
+    return f"{times}: {'inside' if compared.inside else 'outside'} the range ({ratio(compared.ratio)} as fast)"
 
 
-def _took(compared: Comparison) -> str:
-    return "played" if compared.after.run.source.how == "virtual" else "measured"
+def _origin(compared: Comparison) -> str:
+    return "estimated" if compared.after.run.source.how == "virtual" else "measured"
 
 
 def _interval(compared: Comparison, gain: Gain | None) -> tuple[float, float]:
-    """Between what the step after lies, by the 95 % interval of the ratio."""
+    """Return the 95 % interval of the step time after the change, from the interval of the ratio."""
     start_ns = gain.step_ns / gain.work if gain is not None else float(compared.before_ns)
     return start_ns / compared.ratio_high, start_ns / compared.ratio_low
 
@@ -120,7 +119,7 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         axes.barh(1, best, height=0.56, color=ACCENT)
         style: dict[str, Any] = {"facecolor": pale(ACCENT, 0.25), "edgecolor": ACCENT, "hatch": "////", "linewidth": 1}
         axes.barh(1, worst - best, left=best, height=0.56, **style)
-        _at_end(axes, 1, worst, f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}")
+        _label_end(axes, 1, worst, f"{unit.range(gain.best_ns, gain.worst_ns)} {unit.unit}")
         floor = gain.floor_ns / unit.unit_ns
         axes.plot([floor, floor], [0.62, 1.38], color=INK, linewidth=1.4)
         axes.annotate(
@@ -141,65 +140,70 @@ def _draw(axes: Axes, compared: Comparison) -> None:
         capsize=4,
         linewidth=1.2,
     )
-    _at_end(
+    _label_end(
         axes,
         row,
         max(high, compared.measured_ns) / unit.unit_ns,
         f"{unit(compared.measured_ns)} ({unit.range(low, high)})",
     )
     bar_rows(axes, names, 1.42 * longest / unit.unit_ns)
-    same = " for the work of a step before" if gain is not None and gain.work != 1 else " a step"
-    axes.set_xlabel(f"{unit.unit}{same}{_KEY}")
+    work = " for the work of one step before" if gain is not None and gain.work != 1 else " per step"
+    axes.set_xlabel(f"{unit.unit}{work}{_KEY}")
 
 
-def _bar(axes: Axes, row: int, ns: float, unit: Scale, shade: str, words: str) -> None:
+def _bar(axes: Axes, row: int, ns: float, unit: Scale, shade: str, text: str) -> None:
     axes.barh(row, ns / unit.unit_ns, height=0.56, color=shade)
-    if words:
-        _at_end(axes, row, ns / unit.unit_ns, words)
+    if text:
+        _label_end(axes, row, ns / unit.unit_ns, text)
 
 
-def _at_end(axes: Axes, row: int, x: float, words: str) -> None:
-    axes.annotate(words, (x, row), (7, 0), textcoords="offset points", va="center", fontweight="bold", fontsize=8.5)
+def _label_end(axes: Axes, row: int, x: float, text: str) -> None:
+    axes.annotate(text, (x, row), (7, 0), textcoords="offset points", va="center", fontweight="bold", fontsize=8.5)
 
 
 def _draw_past(axes: Axes, past: Sequence[MeasuredPrediction]) -> None:
-    """Measured over predicted, one row each; the range as a bar. One is exact, more is slower than predicted."""
-    for row, each in enumerate(past):
-        likely = each.predicted_ns
+    """Draw measured over predicted time, one row per prediction, with its range as a bar; above 1 is slower."""
+    for row, prediction in enumerate(past):
+        likely = prediction.predicted_ns
         axes.plot(
-            [each.best_ns / likely, each.worst_ns / likely],
+            [prediction.best_ns / likely, prediction.worst_ns / likely],
             [row, row],
             color=pale(ACCENT, 0.6),
             linewidth=5,
             solid_capstyle="butt",
         )
-        inside = each.best_ns <= each.measured_ns <= each.worst_ns
+        inside = prediction.best_ns <= prediction.measured_ns <= prediction.worst_ns
         face = MEASURED if inside else PAPER
         axes.plot(
-            each.measured_ns / likely, row, "o" if inside else "X", color=INK, markerfacecolor=face, markersize=5.5
+            prediction.measured_ns / likely,
+            row,
+            "o" if inside else "X",
+            color=INK,
+            markerfacecolor=face,
+            markersize=5.5,
         )
     axes.axvline(1, color=SOFT, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(past)), [clean(each.kind, 16) for each in past], fontsize=SMALL_PT)
     axes.set_ylim(len(past) - 0.4, -0.6)
     axes.grid(False, axis="y")
-    axes.set_xlabel("measured over predicted, earlier")
+    axes.set_xlabel("measured / predicted, earlier")
 
 
-def _words(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
+def _alt(compared: Comparison, past: Sequence[MeasuredPrediction]) -> str:
     gain, unit = compared.predicted, scale(max(compared.before_ns, compared.after_ns))
     low, high = _interval(compared, gain)
     start = unit(gain.step_ns if gain else compared.before_ns)
     interval = f"95 % interval {unit.range(low, high)} {unit.unit}"
-    took = f"before {start}, after {unit(compared.measured_ns)}, {interval}"
-    words = f"Bars: {took}. "
+    times = f"before {start}, after {unit(compared.measured_ns)}, {interval}"
+    text = f"Bars: {times}. "
     if gain is not None:
-        words += f"Predicted by {gain.basis}; the bound is {unit(gain.floor_ns)}. "
+        text += f"Predicted by {gain.basis}; the bound is {unit(gain.floor_ns)}. "
     if compared.why:
-        words += f"{sentence(compared.why)} "
+        text += f"{sentence(compared.why)} "
     if past:
         inside = sum(each.best_ns <= each.measured_ns <= each.worst_ns for each in past)
-        words += f"Of {count(len(past), 'earlier prediction')}, {inside} came out inside the range."
-    return words
+        text += f"Of {count(len(past), 'earlier prediction')}, {inside} were inside the range."
+    return text
 
 
 def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
@@ -216,17 +220,19 @@ def _table(compared: Comparison, past: Sequence[MeasuredPrediction]) -> Table:
     rows.append(
         Row((f"after: {clean(compared.sides[1].name, 60)}", unit.number(compared.measured_ns), unit.range(low, high)))
     )
-    for each in past:
-        span = unit.range(each.best_ns, each.worst_ns)
+    for prediction in past:
+        span = unit.range(prediction.best_ns, prediction.worst_ns)
         rows.append(
             Row(
                 (
-                    f"earlier, {clean(each.kind, 40)}, {clean(each.date, 20)}",
-                    unit.number(each.measured_ns),
+                    f"earlier, {clean(prediction.kind, 40)}, {clean(prediction.date, 20)}",
+                    unit.number(prediction.measured_ns),
                     f"predicted {span}",
                 )
             )
         )
     return Table(
-        header=("", f"step, {unit.unit}", "range"), rows=tuple(rows), caption="The range after: 95 % interval."
+        header=("", f"step, {unit.unit}", "range"),
+        rows=tuple(rows),
+        caption="The range of the measured step is its 95 % interval.",
     )
