@@ -226,13 +226,13 @@ def test_the_program_s_own_time_is_not_counted():
     records, _ = two_steps_of_resnet(None, False)
     assert {each.python_ns for each in records} == {0}
     assert NO_HOST.launch_ns == NO_HOST.alloc_ns == NO_HOST.scaled(3.0).sync_call_ns == 0
-    assert str(NO_HOST) == str(NO_HOST.scaled(2.0)) == "none: what it costs is not counted"
+    assert str(NO_HOST) == str(NO_HOST.scaled(2.0))
 
 
 def test_what_is_left_out_is_said():
     told = announcement("autocast failed: ValueError: 3")
     assert told.startswith(f"The virtual GPU does not work with PyTorch {torch.__version__} (autocast failed: ")
-    for word in ("meta device", "costs the host nothing", "autocast", "devices"):
+    for word in ("meta device", "host overhead", "autocast", "device mismatches"):
         assert word in told
     assert LEFT_OUT in told
     _, _, assumptions = counted(lambda: None)

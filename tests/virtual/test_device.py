@@ -540,7 +540,7 @@ def test_a_tensor_that_outlives_its_gpu_says_so(use):
 
 def test_a_gpu_is_entered_once_and_alone():
     first = device()
-    with first, pytest.raises(CaptureError, match="running"), device():
+    with first, pytest.raises(CaptureError, match="active"), device():
         pass
     with pytest.raises(CaptureError, match="used"), first:
         pass
