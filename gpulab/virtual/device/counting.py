@@ -146,7 +146,7 @@ def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
         return self.to(_on_meta("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     def device(self: Any) -> Any:
-        return gpu if is_meta(self) and not mode.inside else original_device.__get__(self)
+        return gpu if is_meta(self) and not mode.inference_depth else original_device.__get__(self)
 
     def formatted(self: Any, spec: str) -> str:
         return format(self.item(), spec) if is_meta(self) and self.dim() == 0 else original_format(self, spec)
@@ -160,7 +160,7 @@ def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
         is_pinned=lambda self, device=None: not is_meta(self) and pinned.has(self),
         device=property(device),
         is_cuda=property(is_meta),
-        is_meta=property(lambda self: is_meta(self) and bool(mode.inside)),
+        is_meta=property(lambda self: is_meta(self) and bool(mode.inference_depth)),
         get_device=lambda self: 0 if is_meta(self) else -1,
         tolist=lambda self: original_tolist(self.detach().cpu() if is_meta(self) else self),
         record_stream=lambda self, stream: None,

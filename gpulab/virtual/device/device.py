@@ -73,7 +73,7 @@ class FakeDevice(Standing):
         mode = fake_mode()(allow_fallback_kernels=False)  # fallback kernels would run on CUDA
         autocast = Autocast()
         gpu_kernels = single_kernel.kernels(self.spec.generation)
-        special = {
+        overrides = {
             **Moves(self._assumptions, pinned).specials(),
             **Unknown(self._assumptions).specials(),
             **missing_shape_rules.specials(),
@@ -81,7 +81,7 @@ class FakeDevice(Standing):
             **rnn_cells.specials(),
             **internals.whole(gpu_kernels),
         }
-        mode.start(recorder, storages, special)
+        mode.attach(recorder, storages, overrides)
         mode.pin = pinned.add
         stack.callback(setattr, mode, "closed", True)
         internals.install(stack, autocast)
@@ -92,7 +92,7 @@ class FakeDevice(Standing):
         stack.enter_context(kernels(autocast.kernels(), "AutocastCUDA"))
         calls = function_mode()()
         calls.recorder = recorder
-        mode.meta_wanted = lambda: calls.meta
+        mode.is_meta_requested = lambda: calls.meta
         threads.install(stack, mode, calls)
         stack.enter_context(mode)
         stack.enter_context(calls)

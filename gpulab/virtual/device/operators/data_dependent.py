@@ -133,7 +133,7 @@ class Unknown:
         if not isinstance(source, fake_tensor_type()):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
         new_args = (source, indices, *args[2:])
-        out = mode.imagine(func, (), new_args, kwargs)
+        out = mode.infer_result(func, (), new_args, kwargs)
         mode.record(func, new_args, kwargs, out)
         return out
 
@@ -149,9 +149,9 @@ class Unknown:
                     mode._inner.depth = 0
                     return target.masked_fill_(mask, values)  # PyTorch does the same
         if not isinstance(values, fake_tensor_type()):
-            values = mode.imagined(values, torch.device("cpu"))
+            values = mode.fake_like(values, torch.device("cpu"))
         new_args = (target, self._integer_indices(mode, indices), values, *args[3:])
-        out = mode.imagine(func, (), new_args, kwargs)
+        out = mode.infer_result(func, (), new_args, kwargs)
         mode.record(func, new_args, kwargs, out)
         return out
 
@@ -169,15 +169,15 @@ class Unknown:
                     converted += list(index.nonzero().unbind(1))
                     continue
                 mode.recorder.copy("aten::copy_", Way.TO_DEVICE, index.numel() * index.element_size())
-                converted.append(mode.imagined(index, gpu()))
+                converted.append(mode.fake_like(index, gpu()))
             elif index.dtype in (torch.bool, torch.uint8):
                 rows = self.nonzero(mode, torch.ops.aten.nonzero.default, (index,), {})
                 sizes = (int(rows.shape[0]),)
                 strides = (1,)
-                converted += [mode.imagined(rows, gpu(), sizes=sizes, strides=strides) for _ in range(index.dim())]
+                converted += [mode.fake_like(rows, gpu(), sizes=sizes, strides=strides) for _ in range(index.dim())]
             else:
                 converted.append(index)
-        return [mode.imagined(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
+        return [mode.fake_like(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
                 for each in converted]  # fmt: skip
 
     def pack(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:

@@ -40,7 +40,7 @@ def on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
 
     def to_fake(value: Any) -> Any:
-        return mode.imagined(value, torch.device("cuda", 0)) if isinstance(value, torch.Tensor) else value
+        return mode.fake_like(value, torch.device("cuda", 0)) if isinstance(value, torch.Tensor) else value
 
     if isinstance(out, list | tuple):  # named tuples too
         return [to_fake(each) for each in out] if isinstance(out, list) else tuple(to_fake(each) for each in out)

@@ -48,8 +48,8 @@ class Moves:
         non_blocking = bool(kwargs.get("non_blocking"))
         if not isinstance(source, fake_tensor_type()):
             strides = _strides(source, kwargs.get("memory_format"))
-            copy = mode.imagined(source, gpu(), dtype=dtype, strides=strides)
-            mode.storages.hold(copy, mode.recorder.phase)
+            copy = mode.fake_like(source, gpu(), dtype=dtype, strides=strides)
+            mode.storages.allocate(copy, mode.recorder.phase)
             self._record_upload(mode, copy, source, non_blocking)
             if source.numel() == 1 and not source.is_conj():
                 assumed_values.know(copy, source.to(dtype).item())  # the value is known: it comes from the host

@@ -49,11 +49,11 @@ class Fakes:
     old_without_ignore_compile_internals_dispatch_mode_flags = of_thread("old_without_ignore", deque)
     recorder: Recorder
     storages: Storages
-    special: Mapping[Any, Special]
+    overrides: Mapping[Any, Special]
 
-    def start(self, recorder: Recorder, storages: Storages, special: Mapping[Any, Special]) -> None:
-        """Attach the recorder, the memory and the operators with their own implementation (`special`)."""
-        self.recorder, self.storages, self.special = recorder, storages, special
+    def attach(self, recorder: Recorder, storages: Storages, overrides: Mapping[Any, Special]) -> None:
+        """Attach the recorder, the memory and the operators with their own implementation (`overrides`)."""
+        self.recorder, self.storages, self.overrides = recorder, storages, overrides
         self.closed = False
         self._inner = threading.local()
         self._lock = threading.RLock()
@@ -86,7 +86,7 @@ class Fakes:
         if any(each.fake_mode is not self for each in fakes):
             raise outlived()
         inner = getattr(self._inner, "depth", 0)
-        if len(fakes) < len(tensors) and (inner or func not in self.special):
+        if len(fakes) < len(tensors) and (inner or func not in self.overrides):
             args, kwargs = self._with_fake_cpu_tensors(args, kwargs)
         if inner:
             return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
@@ -104,7 +104,7 @@ class Fakes:
     def _requested_gpu(self, kwargs: dict[str, Any]) -> Any:
         """Return the GPU if the call requests it, and set the full device in kwargs; else None."""
         device = kwargs.get("device")
-        if device is None or device.type == "cpu" or (device.type == "meta" and self.meta_wanted()):
+        if device is None or device.type == "cpu" or (device.type == "meta" and self.is_meta_requested()):
             return None
         if device.type == "cuda" and device.index not in (None, 0):
             raise no_such_device()
@@ -114,7 +114,7 @@ class Fakes:
         return kwargs["device"]
 
     @staticmethod
-    def meta_wanted() -> bool:
+    def is_meta_requested() -> bool:
         """Return whether the program itself requests the meta device; replaced by the function mode."""
         return False
 
@@ -148,12 +148,12 @@ class Fakes:
             if isinstance(value, list | tuple):
                 return type(value)(convert(each) for each in value)
             if isinstance(value, torch.Tensor) and not isinstance(value, fake_type):
-                return self.imagined(value, torch.device("cpu"))
+                return self.fake_like(value, torch.device("cpu"))
             return value
 
         return convert(args), {name: convert(value) for name, value in kwargs.items()}
 
-    def imagined(self, tensor: Any, device: Any, **changed: Any) -> Any:
+    def fake_like(self, tensor: Any, device: Any, **changed: Any) -> Any:
         """Return a fake tensor like this one on the given device; `changed` sets dtype, sizes or strides."""
         import torch
 
@@ -170,14 +170,14 @@ class Fakes:
         import torch
 
         strides = torch._prims_common.make_contiguous_strides_for(sizes)
-        tensor = self.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
-        self.storages.hold(tensor, self.recorder.phase)
+        tensor = self.fake_like(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
+        self.storages.allocate(tensor, self.recorder.phase)
         return tensor
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        special = self.special.get(func)
-        if special is not None:
-            out = special(self, func, args, kwargs)
+        override = self.overrides.get(func)
+        if override is not None:
+            out = override(self, func, args, kwargs)
             if out is not NotImplemented:
                 return out
         elif composite(func):
@@ -190,7 +190,7 @@ class Fakes:
             out = op_cache.again(self, fake_tensor_type(), cached_outcome, args, gpu())
             self._record_outcome(func, cached_outcome, args, out)
             return out
-        out = self.imagine(func, types, args, kwargs)
+        out = self.infer_result(func, types, args, kwargs)
         if out is not NotImplemented:
             outcome = self.record(func, args, kwargs, out)
             if key is not None and outcome is not None:
@@ -199,7 +199,7 @@ class Fakes:
                 _OUTCOMES[key] = outcome
         return out
 
-    def imagine(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def infer_result(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return an operator's result as fake tensors, without recording it."""
         from torch._subclasses import fake_tensor as fake
 
@@ -252,7 +252,7 @@ class Fakes:
     def _record_outcome(self, func: Any, outcome: op_cache.Outcome, args: Any, out: Any) -> None:
         phase = self.recorder.phase
         self.storages.memory.phase(phase)
-        allocate = self.storages.resized if resizes(func) else self.storages.hold
+        allocate = self.storages.reallocate if resizes(func) else self.storages.allocate
         if outcome.how != "given":
             for result in out if isinstance(out, list | tuple) else (out,):
                 if result is not None and getattr(result, "fake_device", None) == gpu():

@@ -40,4 +40,4 @@ def _to_channels_last(tensor: Any, make: Make | None) -> Any:
     strides = torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
     if make is not None:
         return make(tensor, strides)
-    return tensor.fake_mode.imagined(tensor, tensor.device, strides=strides)
+    return tensor.fake_mode.fake_like(tensor, tensor.device, strides=strides)

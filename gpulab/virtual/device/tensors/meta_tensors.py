@@ -33,7 +33,7 @@ class Metas:
     storages: Storages
     assumptions: Assumptions
     pinned: Pinned
-    inside = 0  # > 0 while PyTorch computes a result: it must then see the meta device
+    inference_depth = 0  # > 0 while PyTorch computes a result: it must then see the meta device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs) if kwargs else {}
@@ -66,7 +66,7 @@ class Metas:
         return out
 
     def _infer_result(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        self.inside += 1
+        self.inference_depth += 1
         try:
             return mended(func, args, func(*args, **kwargs), _strided)
         except NotImplementedError as error:
@@ -75,14 +75,14 @@ class Metas:
                 raise unsupported(func.name()) from error
             return changed[0]
         finally:
-            self.inside -= 1
+            self.inference_depth -= 1
 
     def _record(self, func: Any, args: Any, kwargs: dict[str, Any], metas: list[Any], out: Any) -> None:
         phase = self.recorder.phase
         self.storages.memory.phase(phase)
         results = [result for result in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(result)]
         for result in results:
-            self.storages.resized(result, phase)
+            self.storages.reallocate(result, phase)
         flops = counted_flops(func, args, kwargs, out)
         self.recorder.ran(outcome_of(func, args, kwargs, metas, results, flops=flops, view=_is_view(func)), phase)
         if len(results) == 1 and results[0] is out:
@@ -99,7 +99,7 @@ class Metas:
             self._record_download(source)
             return assumed_values.on_host(source, self.assumptions, kwargs.get("dtype"))
         copy = func(*args, **kwargs)
-        self.storages.hold(copy, self.recorder.phase)
+        self.storages.allocate(copy, self.recorder.phase)
         self._record_upload(copy, source, bool(kwargs.get("non_blocking")))
         if source.numel() == 1:
             assumed_values.know(copy, source.to(copy.dtype).item())

@@ -26,7 +26,7 @@ class Storages:
         self._busy = False
         self._next = 0
 
-    def hold(self, tensor: Any, phase: Phase) -> None:
+    def allocate(self, tensor: Any, phase: Phase) -> None:
         """Allocate memory for the storage of a new tensor; raises torch.OutOfMemoryError if none is left."""
         self._free_dead()
         storage = tensor.untyped_storage()
@@ -46,14 +46,14 @@ class Storages:
         """Return whether the storage at this address has memory on this GPU."""
         return address in self._keys
 
-    def resized(self, tensor: Any, phase: Phase) -> None:
+    def reallocate(self, tensor: Any, phase: Phase) -> None:
         """Reallocate a storage that has grown: PyTorch allocates the new memory before it frees the old."""
         self._free_dead()
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         old = self._keys.get(address)
         if old is None:
-            self.hold(tensor, phase)
+            self.allocate(tensor, phase)
         elif size != self._sizes[address]:
             self._next += 1
             self._allocate(self._next, size, phase)
