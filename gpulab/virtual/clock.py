@@ -166,9 +166,8 @@ class Clock:
 
     def _spin(self, spin: Spin) -> None:
         thread = AUTOGRAD if spin.phase is Phase.BACKWARD else MAIN
-        self._launch(
-            spin_kernel(spin.cycles, self._spec), spin.stream, thread
-        )  # torch.cuda._sleep has no operator around it
+        # torch.cuda._sleep has no operator around it.
+        self._launch(spin_kernel(spin.cycles, self._spec), spin.stream, thread)
 
     def _launch(self, kernel: Kernel, stream: int, thread: int) -> None:
         call = "cudaLaunchKernel"
