@@ -1,7 +1,7 @@
-"""CUDA programs as people write them, none of which knows that the GPU is not there.
+"""Ordinary CUDA programs, to be run unmodified on a virtual GPU.
 
-Run as a program with names of snippets, it runs each on a virtual GPU of its own and prints what came of it, one line
-of JSON each: worked, refused (an error of gpulab's), or failed.
+Run as a script with names of snippets, it runs each on a virtual GPU of its own and prints one line of JSON per snippet
+with the outcome: worked, refused (an error of gpulab) or failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKS, REFUSES = {}, {}
 
 
 class StillClock:
-    """A clock on which recorded events are done at once."""
+    """A clock on which recorded events complete immediately."""
 
     now_ns = 0
 
@@ -34,9 +34,9 @@ class StillClock:
 
 
 def device(gpu="h100", records=None, memory=None):
-    chosen = resolve(gpu)
-    held = memory or Memory(chosen.usable_bytes, chosen.context_bytes)
-    return FakeDevice(chosen, (records if records is not None else []).append, held, StillClock())
+    spec = resolve(gpu)
+    gpu_memory = memory or Memory(spec.usable_bytes, spec.context_bytes)
+    return FakeDevice(spec, (records if records is not None else []).append, gpu_memory, StillClock())
 
 
 def works(snippet):
@@ -50,7 +50,7 @@ def refuses(snippet):
 
 
 def said(call, kind=RuntimeError):
-    """The words of the error that a call must raise."""
+    """Return the message of the error that a call must raise."""
     try:
         call()
     except kind as error:
@@ -318,8 +318,8 @@ def averaged_models():
     average.update_parameters(model)
     average(torch.randn(4, 8).cuda())
     with torch.no_grad():
-        for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
-            mine.mul_(0.9).add_(theirs, alpha=0.1)
+        for averaged, current in zip(average.parameters(), model.parameters(), strict=True):
+            averaged.mul_(0.9).add_(current, alpha=0.1)
 
 
 @works
@@ -415,15 +415,15 @@ def checkpointing():
 
 @works
 def hooks():
-    seen = []
+    calls = []
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
-    model[0].register_forward_hook(lambda module, args, out: seen.append("forward"))
-    model[1].register_full_backward_hook(lambda module, into, out: seen.append("backward"))
+    model[0].register_forward_hook(lambda module, args, out: calls.append("forward"))
+    model[1].register_full_backward_hook(lambda module, into, out: calls.append("backward"))
     x = torch.randn(4, 8, device="cuda", requires_grad=True)
-    x.register_hook(lambda grad: seen.append("tensor") or grad * 2)
-    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: seen.append("accumulated"))
+    x.register_hook(lambda grad: calls.append("tensor") or grad * 2)
+    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: calls.append("accumulated"))
     model(x).sum().backward()
-    assert sorted(seen) == ["accumulated", "backward", "forward", "tensor"]
+    assert sorted(calls) == ["accumulated", "backward", "forward", "tensor"]
 
 
 @works
@@ -692,13 +692,13 @@ def memory_questions():
 
 @works
 def out_of_memory():
-    told = said(lambda: torch.empty(2**24, 2**20, device="cuda"), torch.cuda.OutOfMemoryError)
-    assert "CUDA out of memory. Tried to allocate" in told
-    assert "GPU 0 has a total capacity of 79.1" in told
-    batch, kept = 2**24, None
-    while kept is None:
+    message = said(lambda: torch.empty(2**24, 2**20, device="cuda"), torch.cuda.OutOfMemoryError)
+    assert "CUDA out of memory. Tried to allocate" in message
+    assert "GPU 0 has a total capacity of 79.1" in message
+    batch, tensors = 2**24, None
+    while tensors is None:
         try:
-            kept = [torch.empty(batch, 1024, device="cuda") for _ in range(2)]
+            tensors = [torch.empty(batch, 1024, device="cuda") for _ in range(2)]
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             batch //= 2
@@ -707,9 +707,9 @@ def out_of_memory():
 
 @works
 def second_gpu():
-    for ask in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1"),
+    for create in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1"),
                 lambda: torch.zeros(1).cuda(1)):  # fmt: skip
-        assert "invalid device ordinal" in said(ask)
+        assert "invalid device ordinal" in said(create)
 
 
 @works
@@ -733,12 +733,12 @@ def default_devices():
 @works
 def mixed_devices():
     gpu, cpu = torch.ones(3, device="cuda"), torch.ones(3)
-    told = said(lambda: gpu + cpu)
-    assert "Expected all tensors to be on the same device" in told
-    assert "cuda:0 and cpu" in told
+    message = said(lambda: gpu + cpu)
+    assert "Expected all tensors to be on the same device" in message
+    assert "cuda:0 and cpu" in message
     assert "Expected all tensors to be on the same device" in said(lambda: nn.Linear(3, 3).cuda()(cpu))
-    told = said(lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 3, 3)))
-    assert told == "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
+    message = said(lambda: nn.Conv2d(1, 1, 1).cuda()(torch.ones(1, 1, 3, 3)))
+    assert message == "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be the same"
     assert (gpu + torch.tensor(1.0)).is_cuda
     assert (torch.tensor(2.0) * gpu).is_cuda
 
@@ -919,10 +919,10 @@ def saving_writes_nothing():
     import warnings
 
     file = io.BytesIO()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.save({"model": nn.Linear(2, 2).cuda().state_dict(), "step": 3}, file)
-    assert any("wrote nothing" in str(each.message) for each in told)
+    assert any("wrote nothing" in str(each.message) for each in caught)
     assert file.getvalue() == b""
     torch.save({"real": torch.ones(2)}, file)
     file.seek(0)
@@ -1060,19 +1060,19 @@ def more_functions():
 def threads():
     import threading
 
-    told = []
+    results = []
 
     def work():
         try:
-            told.append((torch.ones(3, device="cuda") if False else x * 2).sum().item())
+            results.append((torch.ones(3, device="cuda") if False else x * 2).sum().item())
         except Exception as error:
-            told.append(error)
+            results.append(error)
 
     x = torch.ones(3, device="cuda")
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert told == [1.0]
+    assert results == [1.0]
 
 
 @works
@@ -1153,8 +1153,8 @@ def outcome(name):
 
 
 if __name__ == "__main__":
-    for asked in sys.argv[1:]:
-        sys.stdout.write(json.dumps({"name": asked, "outcome": "begun", "text": ""}) + "\n")
+    for name in sys.argv[1:]:
+        sys.stdout.write(json.dumps({"name": name, "outcome": "begun", "text": ""}) + "\n")
         sys.stdout.flush()
-        sys.stdout.write(json.dumps(outcome(asked)) + "\n")
+        sys.stdout.write(json.dumps(outcome(name)) + "\n")
         sys.stdout.flush()

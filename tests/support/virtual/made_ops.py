@@ -64,19 +64,19 @@ def attention(batch, heads, length, width, dtype="bfloat16", kind="flash", causa
     x = tensor(batch, heads, length, width, dtype=dtype)
     name = f"aten::_scaled_dot_product_{kind}_attention{'_backward' if backward else ''}"
     flops = (10 if backward else 4) * batch * heads * length * length * width
-    given, made = ((x,) * 5, (x,) * 3) if backward else ((x,) * 3, (x,))
-    return Op(name=name, inputs=given, outputs=made, flops=flops, details=(("causal", str(causal)),))
+    inputs, outputs = ((x,) * 5, (x,) * 3) if backward else ((x,) * 3, (x,))
+    return Op(name=name, inputs=inputs, outputs=outputs, flops=flops, details=(("causal", str(causal)),))
 
 
 def listed(name, sizes, lists):
     """A _foreach or fused operator on so many lists of tensors of these sizes."""
-    each = tuple(tensor(size) for size in sizes)
-    return Op(name=f"aten::{name}", inputs=each * lists, outputs=(), lists=len(sizes))
+    tensors = tuple(tensor(size) for size in sizes)
+    return Op(name=f"aten::{name}", inputs=tensors * lists, outputs=(), lists=len(sizes))
 
 
 def resnet_layers(batch, *, dtype="float32", last=False, tf32=False):
     """ResNet-50's convolutions, each with how many channels come out: (convolution, first of all)."""
-    made = [convolution(batch, 3, 224, 64, 7, 2, dtype=dtype, last=last, tf32=tf32)]
+    layers = [convolution(batch, 3, 224, 64, 7, 2, dtype=dtype, last=last, tf32=tf32)]
     inward, side = 64, 56
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for block in range(blocks):
@@ -85,9 +85,9 @@ def resnet_layers(batch, *, dtype="float32", last=False, tf32=False):
             shapes = [(inward, side, width, 1, 1), (width, side, width, 3, step), (width, small, 4 * width, 1, 1)]
             if block == 0:
                 shapes.append((inward, side, 4 * width, 1, step))
-            made += [convolution(batch, *shape, dtype=dtype, last=last, tf32=tf32) for shape in shapes]
+            layers += [convolution(batch, *shape, dtype=dtype, last=last, tf32=tf32) for shape in shapes]
             inward, side = 4 * width, small
-    return made
+    return layers
 
 
 def resnet_step(batch, *, dtype="float32", last=False, tf32=False, training=True):
