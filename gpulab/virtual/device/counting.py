@@ -36,9 +36,9 @@ LEFT_OUT = (
 _LAZY_IMPORTS = ("torch._dynamo", "torch.utils.flop_counter", "torch._meta_registrations")
 # From PyTorch's autocast lists: functions that run in half precision, and functions that run in float32.
 _HALF_PRECISION = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-            "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm")  # fmt: skip
+                   "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm")  # fmt: skip
 _FLOAT32 = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "layer_norm",
-           "group_norm", "rms_norm", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity")  # fmt: skip
+            "group_norm", "rms_norm", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity")  # fmt: skip
 
 
 class _FreeHost(Host):

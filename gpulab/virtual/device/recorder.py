@@ -45,9 +45,9 @@ class Recorder:
             return
         self._call_depth += 1
         if self._call_depth == 1:
-            own_ns = perf_counter_ns() - self._returned_ns - self.step_over_ns
-            if own_ns > 0:
-                self._python_ns += own_ns if own_ns < LONG_NS else self._core_waits.without(own_ns)
+            python_ns = perf_counter_ns() - self._returned_ns - self.step_over_ns
+            if python_ns > 0:
+                self._python_ns += python_ns if python_ns < LONG_NS else self._core_waits.without(python_ns)
 
     def left(self) -> None:
         """Control returns to the program: count Python time again."""
@@ -63,8 +63,8 @@ class Recorder:
 
     def since(self, begun_ns: int) -> int:
         """Return the ns since `begun_ns`, without waits for a core."""
-        took_ns = perf_counter_ns() - begun_ns
-        return self._core_waits.without(took_ns) if threading.get_ident() == self._main_thread else took_ns
+        elapsed_ns = perf_counter_ns() - begun_ns
+        return self._core_waits.without(elapsed_ns) if threading.get_ident() == self._main_thread else elapsed_ns
 
     def close(self) -> None:
         """Stop recording."""
@@ -87,8 +87,8 @@ class Recorder:
 
     def own_ns(self) -> int:
         """Return the Python time since the last call of this method, and reset it."""
-        own_ns, self._python_ns = self._python_ns, 0
-        return own_ns
+        python_ns, self._python_ns = self._python_ns, 0
+        return python_ns
 
     # State of the program.
 
@@ -144,8 +144,8 @@ class Recorder:
     def spin(self, cycles: int) -> None:
         """Record a kernel that only waits."""
         if not self.muted:
-            own_ns = self.own_ns()
-            self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=own_ns))
+            python_ns = self.own_ns()
+            self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=python_ns))
 
     def copy(self, name: str, way: Way, size: int, *, pinned: bool = False, non_blocking: bool = False) -> None:
         """Record a copy between host and GPU; the clock decides whether it blocks the host."""
@@ -167,8 +167,8 @@ class Recorder:
     def wait(self, call: str, *, stream: int | None = None, event: int | None = None) -> None:
         """Record that the host waits for the GPU."""
         if not self.muted:
-            own_ns = self.own_ns()
-            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=own_ns))
+            python_ns = self.own_ns()
+            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=python_ns))
 
     def signal(self, event: int, stream: int) -> None:
         """Record an event in a stream."""
