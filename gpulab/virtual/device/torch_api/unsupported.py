@@ -70,7 +70,7 @@ def _refuse_graphs(stack: ExitStack) -> None:
 
     graphs = refusal(
         "A CUDA graph",
-        "capturing one needs a real CUDA",
+        "capturing one needs a real GPU",
         "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates the speed-up",
     )
     swap(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
