@@ -1,19 +1,26 @@
-"""A run without a GPU: what can be played, the CUDA device that programs see, and the clock that tells what it takes.
+"""Virtual GPU: run CUDA code without a GPU and estimate its time, kernels and memory.
 
-    tape                 what a program did, in order; gpulab.hardware has the GPUs that can be played
-    fake                 the CUDA device that programs see: it writes the tape
-    prices, host         what work takes on the GPU; what calling it takes on the host
-    feeding, room        DataLoaders, which run for real; memory, and what fits
-    clock, log, session  virtual time, the events that come of it, and the run
-    versions, trial      whether this version of PyTorch can be played to
+    device               the CUDA device that programs see; it writes every operator to the op log
+    op_log               the records of a virtual run: operations, events, memory
+    cost_model           how long kernels and copies take on the GPU
+    host                 what dispatch and launches cost on the host, measured on this machine
+    loading              DataLoaders, which run for real and are timed
+    memory_fit           the simulated caching allocator; which batch sizes fit
+    clock                virtual time: gives each record of the op log a start and an end
+    assumptions          values that programs read from the GPU, and the values assumed for them
+    session              `virtual_gpu`: a recording that becomes a Run
+    cuda_available       whether this machine has a CUDA GPU
+    selftest             whether the virtual GPU works with the installed PyTorch
 
-with gpulab.virtual_gpu("h100") as gpu:
-train()                                  # ordinary CUDA code
-print(gpulab.report(gpu.run))                # virtual H100, estimated
+The GPUs that can be simulated are in gpulab.hardware.
 
-gpulab.virtual.fits(step, "t4", batch=64)
-gpulab.virtual.max_batch(step, "a100")
-gpulab.virtual.compare_gpus(step, ["t4", "l4", "a100", "h100"], batch=64)
+    with gpulab.virtual_gpu("h100") as gpu:
+        train()                              # ordinary CUDA code
+    print(gpulab.report(gpu.run))            # virtual H100, estimated
+
+    gpulab.virtual.fits(step, "t4", batch=64)
+    gpulab.virtual.max_batch(step, "a100")
+    gpulab.virtual.compare_gpus(step, ["t4", "l4", "a100", "h100"], batch=64)
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ __all__ = ["compare_gpus", "fits", "max_batch", "selftest"]
 
 
 def __getattr__(name: str) -> Any:
-    # What these give shows itself, so they stand in the views: to the right of this package, and asked for by name.
+    # These functions return views. Views may import this package but not the reverse, so they are imported on demand.
     import importlib
 
     if name == "selftest":

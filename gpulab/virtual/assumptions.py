@@ -1,4 +1,4 @@
-"""What was taken in place of values that a GPU without numbers cannot tell, counted."""
+"""Values that a virtual GPU cannot know: the values assumed for them, and how often each was used."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from gpulab.virtual.op_log.ops import Assumption
 
 
 class Assumptions:
-    """Each kind once, in order of first use, with how often it was needed."""
+    """The assumptions of one virtual run: each once, in order of first use, with a count."""
 
     def __init__(self) -> None:
-        self._times: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str], int] = {}
 
     def take(self, what: str, taken: str) -> None:
-        """Something could not be known, and this was taken in its place."""
-        self._times[what, taken] = self._times.get((what, taken), 0) + 1
+        """Note that `what` is unknown and that `taken` was used in its place."""
+        self._counts[what, taken] = self._counts.get((what, taken), 0) + 1
 
     def told(self) -> tuple[Assumption, ...]:
-        """All of them so far."""
-        return tuple(Assumption(what, taken, times) for (what, taken), times in self._times.items())
+        """Return all assumptions so far."""
+        return tuple(Assumption(what, taken, count) for (what, taken), count in self._counts.items())

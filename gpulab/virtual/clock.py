@@ -1,11 +1,11 @@
-"""Virtual time: what the program does takes what it would take with this GPU, as it happens.
+"""Virtual time: give each record of the op log the time that it would take with this GPU, while the program runs.
 
-The host goes from record to record: its own Python as measured, each operator's dispatch and launches as priced. The
-GPU's streams work off what was launched, in order, each kernel no sooner than its launch, than the work before it in
-its stream, and than the events the stream was told to wait for. The host waits where a real one would: for a value it
-reads, a copy from pageable memory, a batch, and for room in the queue of launches. A real queue takes about a thousand;
-this one takes no more than two steps' launches, because a loop is played for a few steps only, and they should be as
-those of a long one are: there the host of a busy GPU gets a few steps ahead and no further.
+The host processes one record after the other. Python between operators counts as measured; dispatch and launches cost
+what the host cost model says. Each GPU stream runs its kernels in order. A kernel starts after its launch, after the
+previous work in its stream, and after the events that the stream waits for. The host blocks where a real one would:
+when it reads a value, copies from pageable memory, fetches a batch, or when the launch queue is full. A real queue
+holds about a thousand launches. This one holds at most those of two steps: a virtual run records only a few steps, and
+they should look like steps of a long run, where the host of a busy GPU runs a few steps ahead and no further.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from gpulab.virtual.op_log.ops import (
 if TYPE_CHECKING:
     from gpulab.virtual.host.costs import Host
 
-AHEAD = 2  # steps: no host gets further ahead of its GPU here
+AHEAD = 2  # steps that the host may run ahead of the GPU
 START_NS = 1_500.0  # from the return of a launch call to the start of its kernel on an idle GPU
 RETURN_NS = 9_000.0  # from the end of a copy to pageable memory to the return of its call: A100 and H100 traces
-STAGED_BYTES = 64 * 1024  # a copy from pageable memory up to this size is in a buffer when the call returns
-BEFORE_FRAC = 0.6  # of an operator's dispatch lies before its launches
-# What makes a tensor and fills it shows as the profiler shows it: with the operator that fills, inside.
+STAGED_BYTES = 64 * 1024  # up to this size, a copy from pageable memory is in the driver's buffer when the call returns
+BEFORE_FRAC = 0.6  # fraction of an operator's dispatch time that comes before its launches
+# Factory functions contain the operator that fills the tensor, as in traces of the profiler.
 FILLED_BY = {
     "aten::randn": "aten::normal_",
     "aten::rand": "aten::uniform_",
@@ -61,7 +61,7 @@ LOADER = LOADING + "_{}DataLoaderIter.__next__"
 
 
 class Clock:
-    """Takes records in the order of the program and tells the time; keeps what happened in its log."""
+    """The virtual clock: takes records in program order, advances time, and writes events to `log`."""
 
     def __init__(
         self,
@@ -71,73 +71,73 @@ class Clock:
         scale: Mapping[OpClass, float] | None = None,
     ) -> None:
         self.log = Log()
-        self.cpu_ns = 0.0  # what the host thread computed so far
+        self.cpu_ns = 0.0  # CPU time of the host thread so far
         self._spec = spec
         self._host = host
         self._now = 0.0
-        self._free_ns: dict[int, float] = defaultdict(float)  # when each stream will have done what it was given
-        self.queue = QUEUE  # launches that may be outstanding
-        self._queued: deque[float] = deque()  # when each launch that may still be outstanding is done
-        self._begun: dict[type, int] = {}  # launches before the last step that such a record ended
-        self._events: dict[int, tuple[float, int, int]] = {}  # when done, in which stream, by which call
-        self._ranges: list[int] = []  # rows of the ranges that are open
+        self._stream_end_ns: dict[int, float] = defaultdict(float)  # when each stream finishes its work
+        self.queue = QUEUE  # most launches that may be outstanding
+        self._queued: deque[float] = deque()  # end times of the outstanding launches
+        self._launches_at_step_end: dict[type, int] = {}  # by the type of the step's last record
+        self._events: dict[int, tuple[float, int, int]] = {}  # (end time, stream, correlation), by event number
+        self._ranges: list[int] = []  # log rows of the open ranges
         self._feeding = feeding
         self._loaders: dict[tuple[int, int], Arrivals] = {}
         self._correlation = 0
         self._scale = scale or {}
-        self._takes: dict[type, Callable[[Any], None]] = {
+        self._processors: dict[type, Callable[[Any], None]] = {
             Op: self._op,
             HostOp: self._host_op,
             Spin: self._spin,
             Copy: self._copy,
             Wait: self._wait,
-            Signal: self._signal,
-            Hold: self._hold,
+            Signal: self._record_event,
+            Hold: self._stream_wait,
             Range: self._range,
             Fetch: self._fetch,
-            Stepped: lambda record: self._settle(Stepped),
+            Stepped: lambda record: self._end_step(Stepped),
         }
 
     @property
     def now_ns(self) -> int:
-        """Where the host is."""
+        """The host's time."""
         return int(self._now)
 
     def done_ns(self, event: int) -> int | None:
-        """When an event is done; None for one that was never recorded."""
+        """Return when an event completes; None if it was never recorded."""
         return int(self._events[event][0]) if event in self._events else None
 
     @property
     def device_done_ns(self) -> int:
-        """When the GPU has done all it was given so far."""
-        return int(self._all_done_ns())
+        """When the GPU finishes all work launched so far."""
+        return int(self._gpu_idle_ns())
 
     def take(self, record: Record) -> None:
-        """The next thing the program does."""
-        self._busy(record.python_ns)
-        self._takes[type(record)](record)
+        """Process the next record of the program."""
+        self._advance(record.python_ns)
+        self._processors[type(record)](record)
 
     def asked_for_memory(self, call: str) -> None:
-        """The allocator went to the driver: cudaMalloc, or cudaFree, which waits for the GPU."""
+        """Charge a driver call of the allocator: cudaMalloc, or cudaFree, which synchronises."""
         start = self._now
-        self._busy(self._host.alloc_ns)
+        self._advance(self._host.alloc_ns)
         if call == "cudaFree":
-            self._until(self._all_done_ns())
+            self._block_until(self._gpu_idle_ns())
         self.log.host(Kind.ALLOC, call, start, self._now, thread=MAIN)
 
-    def _all_done_ns(self) -> float:
-        return max(self._free_ns.values(), default=0.0)
+    def _gpu_idle_ns(self) -> float:
+        return max(self._stream_end_ns.values(), default=0.0)
 
-    def _busy(self, ns: float) -> None:
+    def _advance(self, ns: float) -> None:
         self._now += ns
         self.cpu_ns += ns
 
-    def _until(self, at_ns: float) -> None:
+    def _block_until(self, at_ns: float) -> None:
         self._now = max(self._now, at_ns)
 
     def _op(self, op: Op) -> None:
         if op.view:
-            self._busy(self._host.dispatch_ns(op))
+            self._advance(self._host.dispatch_ns(op))
             return
         thread = AUTOGRAD if op.phase is Phase.BACKWARD else MAIN
         outer = None
@@ -147,10 +147,10 @@ class Clock:
         row = self.log.open(Kind.OP, op.name, self._now, thread=thread)
         self.log.shapes(row, op.inputs)
         dispatch = self._host.dispatch_ns(op)
-        self._busy(dispatch * BEFORE_FRAC)
+        self._advance(dispatch * BEFORE_FRAC)
         for kernel in kernels(op, self._spec):
             self._launch(kernel, op.stream, thread)
-        self._busy(dispatch * (1 - BEFORE_FRAC))
+        self._advance(dispatch * (1 - BEFORE_FRAC))
         self.log.close(row, self._now)
         if outer is not None:
             self.log.close(outer, self._now)
@@ -158,7 +158,7 @@ class Clock:
     def _host_op(self, op: HostOp) -> None:
         thread = AUTOGRAD if op.phase is Phase.BACKWARD else MAIN
         start = self._now
-        self._busy(op.ns)
+        self._advance(op.ns)
         for name in (op.name, FILLED_BY.get(op.name)):
             if name is not None:
                 row = self.log.host(Kind.OP, name, start, self._now, thread=thread)
@@ -166,43 +166,47 @@ class Clock:
 
     def _spin(self, spin: Spin) -> None:
         thread = AUTOGRAD if spin.phase is Phase.BACKWARD else MAIN
-        self._launch(spin_kernel(spin.cycles, self._spec), spin.stream, thread)  # no operator of PyTorch is around it
+        # torch.cuda._sleep has no operator around it.
+        self._launch(spin_kernel(spin.cycles, self._spec), spin.stream, thread)
 
     def _launch(self, kernel: Kernel, stream: int, thread: int) -> None:
         call = "cudaLaunchKernel"
         kind = Kind.LAUNCH
         if kernel.name.startswith(("Memcpy", "Memset")):
             call, kind = f"cuda{kernel.name[:6]}Async", Kind.COPY_CALL
-        start, correlation = self._now, self._called()
-        self._room()
-        self._busy(self._host.launch_ns)
-        self.log.host(kind, call, start, self._now, thread=thread, correlation=correlation)
-        begins = max(self._now + START_NS, self._free_ns[stream])
-        ends = begins + kernel.ns * self._scale.get(kernel.of, 1.0)
-        self.log.kernel(kernel, begins, ends, stream=stream, correlation=correlation)
-        self._given(stream, ends)
+        call_ns, correlation = self._now, self._next_correlation()
+        self._wait_for_queue_slot()
+        self._advance(self._host.launch_ns)
+        self.log.host(kind, call, call_ns, self._now, thread=thread, correlation=correlation)
+        start_ns = max(self._now + START_NS, self._stream_end_ns[stream])
+        end_ns = start_ns + kernel.ns * self._scale.get(kernel.of, 1.0)
+        self.log.kernel(kernel, start_ns, end_ns, stream=stream, correlation=correlation)
+        self._enqueue(stream, end_ns)
 
-    def _room(self) -> None:
-        """Wait until the queue of launches takes one more."""
+    def _wait_for_queue_slot(self) -> None:
+        """Block the host until the launch queue has a free slot."""
         queued = self._queued
         while queued and queued[0] <= self._now:
             queued.popleft()
         if len(queued) >= self.queue:
-            self._until(queued[len(queued) - self.queue])
+            self._block_until(queued[len(queued) - self.queue])
 
-    def _settle(self, of: type) -> None:
-        """A step has ended, as a record of this type tells; an optimizer's tells it better than a loader's."""
-        if of is Fetch and Stepped in self._begun:
+    def _end_step(self, record_type: type) -> None:
+        """End a step and limit the launch queue to `AHEAD` steps of launches.
+
+        `record_type` is the type of record that ended it. Once an optimizer has stepped, batch fetches no longer count.
+        """
+        if record_type is Fetch and Stepped in self._launches_at_step_end:
             return
-        if of in self._begun and self._correlation > self._begun[of]:
-            self.queue = min(self.queue, AHEAD * (self._correlation - self._begun[of]))
-        self._begun[of] = self._correlation
+        if record_type in self._launches_at_step_end and self._correlation > self._launches_at_step_end[record_type]:
+            self.queue = min(self.queue, AHEAD * (self._correlation - self._launches_at_step_end[record_type]))
+        self._launches_at_step_end[record_type] = self._correlation
 
-    def _given(self, stream: int, done_ns: float) -> None:
-        self._free_ns[stream] = done_ns
+    def _enqueue(self, stream: int, done_ns: float) -> None:
+        self._stream_end_ns[stream] = done_ns
         self._queued.append(max(done_ns, self._queued[-1]) if self._queued else done_ns)
 
-    def _called(self) -> int:
+    def _next_correlation(self) -> int:
         self._correlation += 1
         return self._correlation
 
@@ -212,63 +216,71 @@ class Clock:
         if copy.name == "aten::_local_scalar_dense":
             outer = self.log.open(Kind.OP, "aten::item", self._now, thread=thread)
         row = self.log.open(Kind.OP, copy.name, self._now, thread=thread)
-        self._busy(self._host.copy_dispatch_ns)
+        self._advance(self._host.copy_dispatch_ns)
         to_device = copy.way is Way.TO_DEVICE
-        staged = to_device and not copy.pinned  # the driver reads the memory before the call returns
-        start, correlation = self._now, self._called()
-        self._room()
-        self._busy(self._host.copy_call_ns)
-        begins = max(self._now + START_NS, self._free_ns[copy.stream])
-        done = begins + copy_ns(copy, self._spec)
+        staged = to_device and not copy.pinned  # the driver reads the host memory before the call returns
+        call_ns, correlation = self._now, self._next_correlation()
+        self._wait_for_queue_slot()
+        self._advance(self._host.copy_call_ns)
+        start_ns = max(self._now + START_NS, self._stream_end_ns[copy.stream])
+        end_ns = start_ns + copy_ns(copy, self._spec)
         if staged and copy.bytes > STAGED_BYTES:
-            self._until(done)
+            self._block_until(end_ns)
         elif copy.way is Way.TO_HOST and not copy.pinned:
-            self._until(done + RETURN_NS)
-        self.log.host(Kind.COPY_CALL, "cudaMemcpyAsync", start, self._now, thread=thread, correlation=correlation)
-        name = f"Memcpy {copy.way.value} ({_sides(copy)})"
-        self.log.device(Kind.MEMCPY, name, begins, done, stream=copy.stream, correlation=correlation, size=copy.bytes)
-        self._given(copy.stream, done)
+            self._block_until(end_ns + RETURN_NS)
+        self.log.host(Kind.COPY_CALL, "cudaMemcpyAsync", call_ns, self._now, thread=thread, correlation=correlation)
+        name = f"Memcpy {copy.way.value} ({_endpoints(copy)})"
+        self.log.device(
+            Kind.MEMCPY, name, start_ns, end_ns, stream=copy.stream, correlation=correlation, size=copy.bytes
+        )
+        self._enqueue(copy.stream, end_ns)
         if not (copy.non_blocking and (copy.pinned or to_device)):
-            self._synchronize("cudaStreamSynchronize", done, thread)
+            self._synchronize("cudaStreamSynchronize", end_ns, thread)
         self.log.close(row, self._now)
         if outer is not None:
             self.log.close(outer, self._now)
 
     def _wait(self, wait: Wait) -> None:
         thread = AUTOGRAD if wait.phase is Phase.BACKWARD else MAIN
-        done = self._all_done_ns()
+        end_ns = self._gpu_idle_ns()
         if wait.event is not None:
-            done = self._events[wait.event][0] if wait.event in self._events else self._now
+            end_ns = self._events[wait.event][0] if wait.event in self._events else self._now
         elif wait.stream is not None:
-            done = self._free_ns[wait.stream]
-        self._synchronize(wait.call, done, thread)
+            end_ns = self._stream_end_ns[wait.stream]
+        self._synchronize(wait.call, end_ns, thread)
 
     def _synchronize(self, call: str, done_ns: float, thread: int) -> None:
         start = self._now
-        self._busy(self._host.sync_call_ns)
-        waits = done_ns > self._now
-        self._until(done_ns + (START_NS if waits else 0.0))
-        self.log.host(Kind.SYNC, call, start, self._now, thread=thread, correlation=self._called())
+        self._advance(self._host.sync_call_ns)
+        is_blocked = done_ns > self._now
+        self._block_until(done_ns + (START_NS if is_blocked else 0.0))
+        self.log.host(Kind.SYNC, call, start, self._now, thread=thread, correlation=self._next_correlation())
 
-    def _signal(self, signal: Signal) -> None:
-        start, correlation = self._now, self._called()
-        self._busy(self._host.event_ns)
+    def _record_event(self, signal: Signal) -> None:
+        start, correlation = self._now, self._next_correlation()
+        self._advance(self._host.event_ns)
         self.log.host(Kind.RUNTIME, "cudaEventRecord", start, self._now, thread=MAIN, correlation=correlation)
-        done = max(self._now, self._free_ns[signal.stream])
-        self._events[signal.event] = (done, signal.stream, correlation)
+        end_ns = max(self._now, self._stream_end_ns[signal.stream])
+        self._events[signal.event] = (end_ns, signal.stream, correlation)
 
-    def _hold(self, hold: Hold) -> None:
-        start, correlation = self._now, self._called()
-        self._busy(self._host.event_ns)
+    def _stream_wait(self, hold: Hold) -> None:
+        start, correlation = self._now, self._next_correlation()
+        self._advance(self._host.event_ns)
         self.log.host(Kind.RUNTIME, "cudaStreamWaitEvent", start, self._now, thread=MAIN, correlation=correlation)
         if hold.event not in self._events:
             return
-        done, of, recorded = self._events[hold.event]
-        self._free_ns[hold.stream] = max(self._free_ns[hold.stream], done)
-        self.log.held(self._now, stream=hold.stream, correlation=correlation, on_stream=of, on_correlation=recorded)
+        end_ns, event_stream, event_correlation = self._events[hold.event]
+        self._stream_end_ns[hold.stream] = max(self._stream_end_ns[hold.stream], end_ns)
+        self.log.held(
+            self._now,
+            stream=hold.stream,
+            correlation=correlation,
+            on_stream=event_stream,
+            on_correlation=event_correlation,
+        )
 
     def _range(self, record: Range) -> None:
-        if record.name.startswith(LOADING):  # PyTorch's own, around what a Fetch tells
+        if record.name.startswith(LOADING):  # PyTorch's own range around the batch fetch, which Fetch covers
             return
         if record.open:
             self._ranges.append(self.log.open(Kind.ANNOTATION, record.name, self._now, thread=MAIN))
@@ -277,10 +289,10 @@ class Clock:
 
     def _fetch(self, fetch: Fetch) -> None:
         arrivals, start = self._arrivals(fetch), self._now
-        self._until(arrivals.goes_on_ns(self.now_ns, fetch))
+        self._block_until(arrivals.goes_on_ns(self.now_ns, fetch))
         if not arrivals.workers:
             self.cpu_ns += fetch.built_cpu_ns
-        self._settle(Fetch)
+        self._end_step(Fetch)
         name = LOADER.format("MultiProcessing" if arrivals.workers else "SingleProcess")
         self.log.host(Kind.LOADER, name, start, self._now, thread=MAIN)
 
@@ -291,6 +303,6 @@ class Clock:
         return self._loaders[key]
 
 
-def _sides(copy: Copy) -> str:
+def _endpoints(copy: Copy) -> str:
     host = "Pinned" if copy.pinned else "Pageable"
     return f"{host} -> Device" if copy.way is Way.TO_DEVICE else f"Device -> {host}"

@@ -1,13 +1,13 @@
-"""Whether a GPU has to be played, or one is here."""
+"""Whether this machine has a CUDA GPU, and which GPU is simulated if it has none."""
 
 from __future__ import annotations
 
-AUTO = "auto"  # asks for a GPU to be played where there is none
-USUAL = "h100"  # the one that is played then
+AUTO = "auto"  # use a CUDA GPU if there is one, else simulate one
+USUAL = "h100"  # the GPU that `auto` simulates
 
 
 def cuda_here() -> bool:
-    """Whether PyTorch can use a CUDA GPU of this machine."""
+    """Return whether PyTorch can use a CUDA GPU of this machine."""
     import torch
 
     return bool(torch.cuda.is_available())

@@ -1,4 +1,4 @@
-"""A recording on a GPU that is not there: within it CUDA code runs unmodified, and it becomes a Run."""
+"""Record a program on a virtual GPU: CUDA code runs unmodified without a GPU, and the recording becomes a Run."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from gpulab.virtual.op_log.memory import LoggedMemory
 from gpulab.virtual.op_log.ops import ASSUMED, STEP_HIGH, STEP_LOW, Assumption, Record, Stepped
 from gpulab.virtual.selftest.run import playable
 
-KEPT = 3  # steps whose records are kept: the last two whole ones, and what came since
+KEPT_STEPS = 3  # steps whose records stay in memory: the last two complete ones and the current one
 TICK_S = 0.25
-SETTLING = 3  # steps
+SETTLING = 3  # warm-up steps: the first ones find an empty launch queue
 
 
 class VirtualGpu:
-    """A recording on a GPU that is not there, from `start()` to `stop()`, or as a `with` block: see `virtual_gpu`."""
+    """A recording on a virtual GPU, from `start()` to `stop()` or as a `with` block: see `virtual_gpu`."""
 
     def __init__(
         self,
@@ -59,15 +59,19 @@ class VirtualGpu:
     ) -> None:
         self.spec = resolve(gpu)
         if steps is not None and steps < 1:
-            raise CaptureError(f"Cannot record {steps} steps.", why="at least one is needed", fix="leave steps out")
+            raise CaptureError(
+                f"Cannot record {steps} steps.",
+                why="`steps` must be at least 1",
+                fix="leave `steps` out to record all steps",
+            )
         self._steps, self._shelved = steps, shelved
         self.name = name or runs.free_name()
         self.run: Run | None = None
         self._host = host
         self._on_tick = on_tick
         self._exit = contextlib.ExitStack()
-        self._tape: deque[list[Record]] = deque([[]], maxlen=KEPT)
-        self._marked = False  # the program says itself what is to be timed
+        self._op_log: deque[list[Record]] = deque([[]], maxlen=KEPT_STEPS)
+        self._marked = False  # `mark()` was called: the timed step starts there
 
     def __enter__(self) -> VirtualGpu:
         self.start()
@@ -79,19 +83,19 @@ class VirtualGpu:
         self.stop(error)
 
     def start(self) -> None:
-        """From here on torch.cuda is this GPU."""
-        told = playable()
-        self._counted = "" if told.ok else told.why
+        """Replace torch.cuda by the virtual GPU and start recording."""
+        selftest = playable()
+        self._counted = "" if selftest.ok else selftest.why
         if self._counted:
             warnings.warn(announcement(self._counted), stacklevel=3)
         self._host_used = NO_HOST if self._counted else self._host or calibrated()
         self._began_ns = time.time_ns()
         self._clock = self._timing(self._host_used, {})
-        self._begins_ns: list[int] = []  # of steps
+        self._step_starts_ns: list[int] = []
         self.memory = LoggedMemory(self.spec, self._clock)
         self._watch = MemoryWatch(self.memory, lambda address: self._device.storages.counts(address))
         cpu = lambda: int(self._clock.cpu_ns)  # noqa: E731
-        self._marks = Marks(self._boundary, Timer(lambda: self._clock.now_ns, cpu, cpu))
+        self._marks = Marks(self._start_step, Timer(lambda: self._clock.now_ns, cpu, cpu))
         device = CountingDevice if self._counted else FakeDevice
         self._device: FakeDevice | CountingDevice = device(self.spec, self._take, self.memory, self._clock)
         claim(self)
@@ -99,32 +103,34 @@ class VirtualGpu:
             self._exit.callback(release)
             self._collect = self._exit.enter_context(collected_between_steps())
             self._exit.enter_context(self._device)
-            self._loading = self._exit.enter_context(watched(self._fetched, self._off, self._not_the_programs))
+            self._loading = self._exit.enter_context(
+                watched(self._take_fetch, self._plain_torch, self._outside_program)
+            )
             self._marks.install()
             self._exit.callback(self._marks.remove)
             self._watch.begin()
             self._exit.enter_context(set_aside())
             if self._on_tick is not None:
-                self._exit.enter_context(_ticking(self._tick))
+                self._exit.enter_context(_ticker(self._tick))
         except BaseException:
             self._exit.close()
             raise
 
     def stop(self, error: BaseException | None = None) -> Run:
-        """Torch is as it was before; gives the Run, and keeps it in `gpulab.runs` unless it is not to be shelved."""
+        """Restore torch and return the Run; unless `shelved` is False, also add it to `gpulab.runs`."""
         try:
             failure, holders = self._watch.ended_by(error)
-            range_fracs = self._range()
+            range_fracs = self._range_fracs()
             facts = {
                 **torch_facts(),
                 QUEUE_FACT: str(self._clock.queue),
                 "host": str(self._host_used),
                 **({FACT: f"{self._counted}; {LEFT_OUT}"} if self._counted else {}),
-                **{ASSUMED + each.what: _told(each) for each in self.assumptions},
+                **{ASSUMED + each.what: _assumption_text(each) for each in self.assumptions},
             }
         finally:
             self._exit.close()
-        run = self._assembled(error, facts)
+        run = self._build_run(error, facts)
         typical_ns = steps(run).step_ns
         if range_fracs is not None and typical_ns is not None:
             low, high = (str(round(frac * typical_ns)) for frac in range_fracs)
@@ -135,87 +141,90 @@ class VirtualGpu:
         return self.run
 
     def abandon(self) -> None:
-        """End without making a run; harmless if it never started or has stopped."""
+        """End without a run; does nothing if the recording never started or has stopped."""
         self._exit.close()
 
     def mark_step(self) -> None:
-        """The user says that a step ended here."""
+        """End a step here, as gpulab.step() asks."""
         self._take(Stepped(said=True))
         self._marks.user_step()
 
     def mark(self) -> None:
-        """What is to be timed begins here: the step told of is all that comes from now on."""
+        """Start the timed step here: `step_ns` then covers everything that follows."""
         self._marked = True
-        self._device.recorder.own_ns()  # what the program did by itself before this is no part of it
-        self._tape.append([])
+        self._device.recorder.own_ns()  # drop the Python time before the mark
+        self._op_log.append([])
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the program's way depends on and this GPU cannot tell, and what was taken for it."""
+        """Values that the program read and the virtual GPU cannot know, with the values assumed."""
         return (*self._device.assumptions, *self._loading.assumptions)
 
     @property
     def step_ns(self) -> float:
-        """What a step takes: the one since `mark()`, else the last whole one. Raises RunError before there is one."""
+        """Predicted time of the step since `mark()`, or else of the last complete step.
+
+        Raises RunError if no step is complete.
+        """
         return step_ns(self._last_steps(), self._timing, self._host_used, {})
 
     @property
     def step_range_ns(self) -> tuple[float, float]:
-        """Between what that lies: P10 and P90."""
+        """Uncertainty of `step_ns`: its 10th and 90th percentiles."""
         return step_range_ns(self._last_steps(), self._timing, self._host_used)
 
     @property
     def from_host(self) -> FromHost:
-        """What is timed takes from this machine's CPU."""
+        """How much of the timed step depends on this machine's CPU and host memory."""
         return from_host(self._last_steps()[-1], self.spec)
 
     def _last_steps(self) -> list[list[Record]]:
-        """What is timed, and what went before it."""
-        steps = [step for step in self._tape if step]
+        """Return the records of the timed step, and before them those of the previous step if there is one."""
+        steps = [step for step in self._op_log if step]
         if not self._marked:
             steps = [step for step in steps if isinstance(step[-1], Stepped)]
         if not steps:
             raise RunError(
-                "The virtual GPU has seen no whole step.",
-                why="no optimizer stepped in it, and gpulab.step() was not called",
-                fix="run at least one step; call gpulab.step() at its end where there is no optimizer",
+                "The virtual GPU has recorded no complete step.",
+                why="no optimizer ran step(), and gpulab.step() was not called",
+                fix="run at least one step; without an optimizer, call gpulab.step() at the end of each step",
             )
         return steps[-2:]
 
-    def _range(self) -> tuple[float, float] | None:
-        """Between what shares of it the last step lies, and with it any other, for whoever shows the run."""
-        if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._tape):
-            return None  # who marked what is to be timed asks for it
+    def _range_fracs(self) -> tuple[float, float] | None:
+        """Return P10 and P90 of the step time as fractions of it, for the report; None if `mark()` is used."""
+        if self._marked or not any(step and isinstance(step[-1], Stepped) for step in self._op_log):
+            return None  # callers that use mark() read step_range_ns themselves
         low, high = self.step_range_ns
         return low / self.step_ns, high / self.step_ns
 
     def _timing(self, host: Host, scale: Mapping[OpClass, float]) -> Clock:
-        return Clock(self.spec, host, self._feeding, scale)
+        return Clock(self.spec, host, self._loader_arrivals, scale)
 
     def _take(self, record: Record) -> None:
         self._clock.take(record)
-        self._tape[-1].append(record)
+        self._op_log[-1].append(record)
         if isinstance(record, Stepped) and not self._marked:
-            self._tape.append([])
+            self._op_log.append([])
 
-    def _fetched(self, record: Record) -> None:
+    def _take_fetch(self, record: Record) -> None:
         self._take(replace(record, python_ns=self._device.recorder.own_ns()))
 
-    def _feeding(self, loader: int) -> Arrivals:
-        known = self._marks.loaders[loader] if loader < len(self._marks.loaders) else None
-        where = machine()
-        workers = known.workers or 0 if known else 0
-        return Arrivals(workers, known.prefetch_factor if known else None, where.cores_allowed)
+    def _loader_arrivals(self, loader: int) -> Arrivals:
+        facts = self._marks.loaders[loader] if loader < len(self._marks.loaders) else None
+        host = machine()
+        workers = facts.workers or 0 if facts else 0
+        return Arrivals(workers, facts.prefetch_factor if facts else None, host.cores_allowed)
 
-    def _boundary(self, known_steps: int | None) -> None:
-        self._begins_ns.append(self._clock.now_ns)
-        with self._not_the_programs():
+    def _start_step(self, known_steps: int | None) -> None:
+        self._step_starts_ns.append(self._clock.now_ns)
+        with self._outside_program():
             self._collect()
             self._watch.boundary(self._marks.steps, sys._getframe())
 
     @contextlib.contextmanager
-    def _not_the_programs(self) -> Iterator[None]:
-        """What passes inside is no time of the program's own."""
+    def _outside_program(self) -> Iterator[None]:
+        """Do not count the time inside this block as the program's Python time."""
         self._device.recorder.entered()
         try:
             yield
@@ -223,12 +232,12 @@ class VirtualGpu:
             self._device.recorder.left()
 
     @contextlib.contextmanager
-    def _off(self) -> Iterator[None]:
-        """For as long as a DataLoader works for real: PyTorch as it is."""
+    def _plain_torch(self) -> Iterator[None]:
+        """Run the block with plain PyTorch: DataLoaders run for real."""
         import torch
         from torch.utils._python_dispatch import _disable_current_modes
 
-        with self._not_the_programs(), torch._C.DisableTorchFunction(), _disable_current_modes():
+        with self._outside_program(), torch._C.DisableTorchFunction(), _disable_current_modes():
             yield
 
     def _tick(self) -> None:
@@ -250,7 +259,7 @@ class VirtualGpu:
             )
         )
 
-    def _assembled(self, error: BaseException | None, facts: dict[str, str]) -> Run:
+    def _build_run(self, error: BaseException | None, facts: dict[str, str]) -> Run:
         span_ns = max(self._clock.now_ns, self._clock.device_done_ns)
         return Run(
             name=self.name,
@@ -277,16 +286,17 @@ class VirtualGpu:
         )
 
     def _window_ns(self, span_ns: int) -> tuple[int, int]:
-        """The steps that count: those as in a long loop, as the first ones find the GPU without a queue of work.
+        """Return start and end of the recorded steps.
 
-        Where a number of them was asked for, so many; of a short loop, its first ones among them.
+        Leaves out the first `SETTLING` steps if the run has at least twice as many: they find an empty launch queue,
+        unlike steps of a long loop. If `steps` was given, that many are recorded, including the first ones if needed.
         """
-        begins = self._begins_ns
-        first = SETTLING if len(begins) >= 2 * SETTLING else 0
-        if self._steps is not None and len(begins) > 1:
-            first = max(0, min(first, len(begins) - 1 - self._steps))
-            return begins[first], begins[min(first + self._steps, len(begins) - 1)]
-        return begins[first] if first else 0, span_ns
+        starts = self._step_starts_ns
+        first = SETTLING if len(starts) >= 2 * SETTLING else 0
+        if self._steps is not None and len(starts) > 1:
+            first = max(0, min(first, len(starts) - 1 - self._steps))
+            return starts[first], starts[min(first + self._steps, len(starts) - 1)]
+        return starts[first] if first else 0, span_ns
 
     def _machine(self) -> Machine:
         gpu = Gpu(
@@ -303,29 +313,29 @@ class VirtualGpu:
 
 
 def virtual_gpu(gpu: str, name: str | None = None, *, steps: int | None = None) -> VirtualGpu:
-    """A GPU to run CUDA code on where there is none: `with gpulab.virtual_gpu("h100") as gpu: train()`.
+    """Run CUDA code without a GPU: `with gpulab.virtual_gpu("h100") as gpu: train()`.
 
-    Within the block torch.cuda is this GPU; ordinary CUDA code runs unmodified, on tensors without numbers, and the
-    time, the kernels and the memory that it would take are estimated. DataLoaders run for real, and are measured.
-    Afterwards torch is as it was, and the run is `gpu.run`, and `gpulab.runs[name]`: for report, compare, whatif.
-    `steps`: how many steps count as recorded, once the loop has settled; all of these if left out.
-    Raises RunError for a GPU that is not known (gpulab.hardware.gpus lists them), CaptureError where another recording
-    is on or this version of PyTorch cannot be played to.
+    Inside the block torch.cuda is the virtual GPU. Ordinary CUDA code runs unmodified, on tensors with sizes but no
+    values; its time, kernels and memory are estimated. DataLoaders run for real and are timed. After the block torch
+    is restored, and the run is `gpu.run` and `gpulab.runs[name]`, ready for report, compare and whatif.
+    `steps`: the number of steps to record after warm-up; by default all of them.
+    Raises RunError if the GPU is unknown (gpulab.hardware.gpus lists them), and CaptureError if another recording is
+    active or the virtual GPU does not work with the installed PyTorch.
     """
     return VirtualGpu(gpu, name, steps=steps)
 
 
-def _told(assumption: Assumption) -> str:
+def _assumption_text(assumption: Assumption) -> str:
     return f"{assumption.taken}, {assumption.times} times" if assumption.times > 1 else assumption.taken
 
 
 @contextlib.contextmanager
-def _ticking(tick: Callable[[], None]) -> Iterator[None]:
-    """Call this several times a second, in a thread of its own."""
-    over = threading.Event()
+def _ticker(tick: Callable[[], None]) -> Iterator[None]:
+    """Call `tick` every `TICK_S` seconds in a background thread."""
+    stopped = threading.Event()
 
     def loop() -> None:
-        while not over.wait(TICK_S):
+        while not stopped.wait(TICK_S):
             tick()
 
     thread = threading.Thread(target=loop, name="gpulab virtual", daemon=True)
@@ -333,5 +343,5 @@ def _ticking(tick: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stopped.set()
         thread.join()

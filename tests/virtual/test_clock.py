@@ -62,23 +62,23 @@ def tiny(**more):
 
 
 def batch(way=Way.TO_DEVICE, **more):
-    asked = {"pinned": True, "non_blocking": True, **more}
-    return Copy(name="aten::copy_", way=way, bytes=64 * 2**20, **asked)
+    options = {"pinned": True, "non_blocking": True, **more}
+    return Copy(name="aten::copy_", way=way, bytes=64 * 2**20, **options)
 
 
-def took(records, gpu=H100):
-    """How long the host took for these, and the GPU."""
-    told = clock(gpu)
+def finish_times(records, gpu=H100):
+    """The times at which the host and the GPU finish these records."""
+    virtual_clock = clock(gpu)
     for record in records:
-        told.take(record)
-    return told.now_ns, told.device_done_ns
+        virtual_clock.take(record)
+    return virtual_clock.now_ns, virtual_clock.device_done_ns
 
 
-def rows(told) -> Rows:
-    return told.log.tables(0)["event_rows"]
+def rows(virtual_clock) -> Rows:
+    return virtual_clock.log.tables(0)["event_rows"]
 
 
-def named(events, kind):
+def events_of_kind(events, kind):
     return (
         [
             (name, start, dur)
@@ -87,18 +87,34 @@ def named(events, kind):
             )
         ]
         if kind is None
-        else [each for each, one in zip(named(events, None), events["kind"], strict=True) if one == kind]
+        else [
+            each
+            for each, event_kind in zip(events_of_kind(events, None), events["kind"], strict=True)
+            if event_kind == kind
+        ]
     )
 
 
 def loop(body, count=12, gpu=H100):
-    """A run of a loop whose steps are told of."""
-    told, marks = clock(gpu), []
+    """A run of a loop with a mark at the end of each step."""
+    virtual_clock, marks = clock(gpu), []
     for _ in range(count):
         for record in (*body, Stepped()):
-            told.take(record)
-        marks.append((MarkKind.USER, told.now_ns, told.now_ns, -1, -1, False, 0, told.now_ns, told.now_ns))
-    span = max(told.now_ns, told.device_done_ns)
+            virtual_clock.take(record)
+        marks.append(
+            (
+                MarkKind.USER,
+                virtual_clock.now_ns,
+                virtual_clock.now_ns,
+                -1,
+                -1,
+                False,
+                0,
+                virtual_clock.now_ns,
+                virtual_clock.now_ns,
+            )
+        )
+    span = max(virtual_clock.now_ns, virtual_clock.device_done_ns)
     return Run(
         name="loop",
         source=Source(how="virtual", device=gpu.name),
@@ -106,18 +122,18 @@ def loop(body, count=12, gpu=H100):
         span_ns=span,
         threads=THREADS,
         main_thread=MAIN,
-        facts={QUEUE_FACT: str(told.queue)},
+        facts={QUEUE_FACT: str(virtual_clock.queue)},
         recording=Recording(windows_ns=((0, span),), activities=("cpu", "cuda")),
         mark_rows=MARKS.of(marks),
-        **told.log.tables(0),
+        **virtual_clock.log.tables(0),
     )
 
 
-def test_work_of_a_stream_is_done_in_order_and_never_before_it_is_launched():
-    told = clock()
+def test_a_stream_runs_its_work_in_order_and_after_its_launch():
+    virtual_clock = clock()
     for record in (product(2048), tiny(), batch(), product(1024), tiny(stream=13), product(512, stream=13)):
-        told.take(record)
-    events = rows(told)
+        virtual_clock.take(record)
+    events = rows(virtual_clock)
     calls = {
         c: s + d
         for c, s, d, k in zip(events["correlation"], events["start_ns"], events["dur_ns"], events["kind"], strict=True)
@@ -126,68 +142,71 @@ def test_work_of_a_stream_is_done_in_order_and_never_before_it_is_launched():
     work = events.of_kind(*DEVICE_KINDS)
     assert len(work) >= 6
     for stream in (7, 13):
-        mine = work.where(work["stream"] == stream)
-        ends = mine["start_ns"] + mine["dur_ns"]
-        assert (mine["start_ns"][1:] >= ends[:-1]).all()
-        assert all(start >= calls[call] for start, call in zip(mine["start_ns"], mine["correlation"], strict=True))
+        stream_work = work.where(work["stream"] == stream)
+        ends = stream_work["start_ns"] + stream_work["dur_ns"]
+        assert (stream_work["start_ns"][1:] >= ends[:-1]).all()
+        assert all(
+            start >= calls[call]
+            for start, call in zip(stream_work["start_ns"], stream_work["correlation"], strict=True)
+        )
 
 
-def test_the_host_goes_on_while_the_gpu_computes_and_waits_where_it_reads_a_value():
-    host, device = took([product()] * 10)
+def test_the_host_runs_ahead_of_the_gpu_and_waits_when_it_reads_a_value():
+    host, device = finish_times([product()] * 10)
     one = sum(kernel.ns for kernel in kernels(product(), H100))
     assert host < 10 * 20 * US < 10 * one < device
     value = Copy(name="aten::_local_scalar_dense", way=Way.TO_HOST, bytes=4, pinned=False, non_blocking=False)
-    host, device = took([*[product()] * 10, value])
+    host, device = finish_times([*[product()] * 10, value])
     assert host >= device
 
 
 @pytest.mark.parametrize("wait", [Wait(call="cudaDeviceSynchronize"), Wait(call="cudaStreamSynchronize", stream=7)])
-def test_a_wait_lasts_until_the_work_is_done_and_one_for_nothing_costs_its_call(wait):
-    host, device = took([product(), wait])
+def test_a_wait_lasts_until_the_work_is_done_and_an_empty_wait_costs_only_the_call(wait):
+    host, device = finish_times([product(), wait])
     assert device <= host <= device + 10 * US
-    assert took([wait])[0] == Host().sync_call_ns
+    assert finish_times([wait])[0] == Host().sync_call_ns
 
 
 def test_a_wait_for_another_stream_does_not_wait_for_this_one():
-    host, device = took([product(), tiny(stream=13), Wait(call="cudaStreamSynchronize", stream=13)])
+    host, device = finish_times([product(), tiny(stream=13), Wait(call="cudaStreamSynchronize", stream=13)])
     assert host < device / 2
 
 
-def test_a_copy_from_pageable_memory_holds_the_host_up_and_one_from_pinned_memory_does_not():
-    pinned, paged = took([batch()]), took([batch(pinned=False)])
+def test_a_copy_from_pageable_memory_blocks_the_host_and_one_from_pinned_memory_does_not():
+    pinned, paged = finish_times([batch()]), finish_times([batch(pinned=False)])
     assert pinned[0] < 50 * US
     assert paged[0] >= paged[1] > 1 * MS
-    blocking = took([batch(non_blocking=False)])
+    blocking = finish_times([batch(non_blocking=False)])
     assert blocking[0] >= blocking[1]
 
 
-def test_copies_on_a_stream_of_their_own_run_beside_the_kernels():
-    kernel_ns, copy_ns = took([product()])[1], took([batch()])[1]
-    beside = took([batch(stream=13), product()])[1]
-    assert beside < max(kernel_ns, copy_ns) + 50 * US
-    in_turn = took([batch(), product()])[1]
-    assert in_turn > kernel_ns + copy_ns - 50 * US
+def test_copies_on_a_side_stream_overlap_with_kernels():
+    kernel_ns, copy_ns = finish_times([product()])[1], finish_times([batch()])[1]
+    overlapped = finish_times([batch(stream=13), product()])[1]
+    assert overlapped < max(kernel_ns, copy_ns) + 50 * US
+    sequential = finish_times([batch(), product()])[1]
+    assert sequential > kernel_ns + copy_ns - 50 * US
 
 
-def test_a_stream_that_holds_for_an_event_waits_for_the_work_before_it():
+def test_a_stream_that_waits_for_an_event_starts_after_the_work_before_the_event():
     records = [product(stream=13), Signal(event=1, stream=13), Hold(event=1, stream=7), tiny()]
-    told = clock()
+    virtual_clock = clock()
     for record in records:
-        told.take(record)
-    last = rows(told).of_kind(Kind.KERNEL)
+        virtual_clock.take(record)
+    last = rows(virtual_clock).of_kind(Kind.KERNEL)
     ends = last["start_ns"] + last["dur_ns"]
     assert last["start_ns"][-1] >= ends[:-1].max()
-    assert told.done_ns(1) == pytest.approx(ends[:-1].max(), abs=2)
-    assert told.done_ns(2) is None
+    assert virtual_clock.done_ns(1) == pytest.approx(ends[:-1].max(), abs=2)
+    assert virtual_clock.done_ns(2) is None
 
 
-def test_a_host_that_runs_ahead_stops_when_the_queue_of_launches_is_full():
+def test_the_host_blocks_when_the_launch_queue_is_full():
     ahead = clock()
     one = sum(kernel.ns for kernel in kernels(product(), H100))
     for _ in range(QUEUE):
         ahead.take(product())
     assert ahead.now_ns < QUEUE * 30 * US
-    for _ in range(20):  # in place of those that are done by now
+    for _ in range(20):  # replace launches that are done by now
         ahead.take(product())
     for _ in range(10):
         before = ahead.now_ns
@@ -195,60 +214,63 @@ def test_a_host_that_runs_ahead_stops_when_the_queue_of_launches_is_full():
         assert ahead.now_ns - before == pytest.approx(one, rel=0.01)
 
 
-def test_what_the_program_does_in_python_takes_the_time_it_took():
-    assert took([tiny(python_ns=3 * MS)])[0] == took([tiny()])[0] + 3 * MS
+def test_python_time_counts_as_measured():
+    assert finish_times([tiny(python_ns=3 * MS)])[0] == finish_times([tiny()])[0] + 3 * MS
 
 
-def test_a_batch_takes_what_building_it_took_where_no_worker_builds_it():
+def test_without_workers_a_batch_takes_its_build_time():
     fetch = Fetch(loader=0, epoch=0, yielded=True, built_ns=20 * MS, built_cpu_ns=5 * MS, bytes=1000)
-    told = clock()
-    told.take(fetch)
-    assert told.now_ns == 20 * MS
-    assert told.cpu_ns == 5 * MS
-    assert named(rows(told), Kind.LOADER)[0][1:] == (0, 20 * MS)
+    virtual_clock = clock()
+    virtual_clock.take(fetch)
+    assert virtual_clock.now_ns == 20 * MS
+    assert virtual_clock.cpu_ns == 5 * MS
+    assert events_of_kind(rows(virtual_clock), Kind.LOADER)[0][1:] == (0, 20 * MS)
 
 
-def test_operators_of_the_backward_pass_run_in_autograds_thread_inside_their_node():
-    told = clock()
-    told.take(product(phase=Phase.BACKWARD))
-    events = rows(told)
+def test_backward_operators_run_in_the_autograd_thread_inside_their_node():
+    virtual_clock = clock()
+    virtual_clock.take(product(phase=Phase.BACKWARD))
+    events = rows(virtual_clock)
     names = events.words("name").to_list()
     assert "autograd::engine::evaluate_function: mm" in names
     assert set(events["thread"][events["kind"] == Kind.OP].tolist()) == {1}
 
 
-@pytest.mark.parametrize("gpu", [H100, T4], ids=lambda each: each.name)
-def test_a_spin_takes_its_cycles_at_the_clock_of_the_gpu_and_the_host_goes_on(gpu):
-    ours = clock(gpu)
-    ours.take(Spin(cycles=gpu.sm_clock_mhz * 1000 * 25, stream=13))
-    assert ours.now_ns < MS
-    told = rows(ours)
-    spun = told.of_kind(Kind.KERNEL)
-    assert (spun["dur_ns"].tolist(), spun["stream"].tolist()) == ([25 * MS], [13])
-    assert not len(told.of_kind(Kind.OP)), "PyTorch wraps it in no operator"
+@pytest.mark.parametrize("gpu", [H100, T4], ids=lambda spec: spec.name)
+def test_a_spin_takes_its_cycles_at_the_sm_clock_and_does_not_block_the_host(gpu):
+    virtual_clock = clock(gpu)
+    virtual_clock.take(Spin(cycles=gpu.sm_clock_mhz * 1000 * 25, stream=13))
+    assert virtual_clock.now_ns < MS
+    events = rows(virtual_clock)
+    spins = events.of_kind(Kind.KERNEL)
+    assert (spins["dur_ns"].tolist(), spins["stream"].tolist()) == ([25 * MS], [13])
+    assert not len(events.of_kind(Kind.OP)), "PyTorch wraps it in no operator"
 
 
 def test_a_spin_of_no_cycles_costs_a_launch():
-    ours = clock()
+    virtual_clock = clock()
     for cycles in (0, -5):
-        ours.take(Spin(cycles=cycles))
-    assert (rows(ours).of_kind(Kind.KERNEL)["dur_ns"] == kernels(tiny(), H100)[0].ns // 1).all()
+        virtual_clock.take(Spin(cycles=cycles))
+    assert (rows(virtual_clock).of_kind(Kind.KERNEL)["dur_ns"] == kernels(tiny(), H100)[0].ns // 1).all()
 
 
-def test_ranges_hold_what_was_called_in_them():
-    told = clock()
+def test_ranges_contain_the_operators_called_in_them():
+    virtual_clock = clock()
     for record in (Range(name="Optimizer.step#SGD.step", open=True), tiny(), Range(name="", open=False)):
-        told.take(record)
-    (name, start, dur), (_, op_start, op_dur) = named(rows(told), Kind.ANNOTATION)[0], named(rows(told), Kind.OP)[0]
+        virtual_clock.take(record)
+    (name, start, dur), (_, op_start, op_dur) = (
+        events_of_kind(rows(virtual_clock), Kind.ANNOTATION)[0],
+        events_of_kind(rows(virtual_clock), Kind.OP)[0],
+    )
     assert name == "Optimizer.step#SGD.step"
     assert start <= op_start
     assert op_start + op_dur <= start + dur
 
 
-def test_shapes_are_told_as_the_profiler_tells_them():
-    told = clock()
-    told.take(product(16))
-    table = told.log.tables(0)["shape_rows"]
+def test_shapes_and_dtypes_have_the_profiler_format():
+    virtual_clock = clock()
+    virtual_clock.take(product(16))
+    table = virtual_clock.log.tables(0)["shape_rows"]
     assert json.loads(table.words("shapes")[0]) == [[16, 16], [16, 16]]
     assert json.loads(table.words("dtypes")[0]) == ["float", "float"]
 
@@ -267,37 +289,37 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_the_replay_of_a_virtual_run_without_any_change_is_the_run(body):
-    """The replay knows nothing of this clock: two engines, one time."""
-    found = ready(loop(body)).quality
-    assert abs(found.replay_error) < 0.002
-    assert found.unexplained_frac < 0.01
+def test_replaying_a_virtual_run_without_changes_gives_the_run(body):
+    """The replay is independent of the clock, so both must give the same time."""
+    quality = ready(loop(body)).quality
+    assert abs(quality.replay_error) < 0.002
+    assert quality.unexplained_frac < 0.01
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_the_step_is_the_one_that_long_loops_settle_at(body):
+def test_the_predicted_step_is_that_of_a_long_loop(body):
     timing = lambda host, scale: Clock(H100, host, scale=scale)  # noqa: E731
-    told = step_ns([body, body], timing, Host(), {})
+    predicted_ns = step_ns([body, body], timing, Host(), {})
     run = loop(body, count=400)
-    assert told == pytest.approx(float(np.median(steps(run).dur_ns[200:])), rel=0.02)
+    assert predicted_ns == pytest.approx(float(np.median(steps(run).dur_ns[200:])), rel=0.02)
     low, high = step_range_ns([body, body], timing, Host())
-    assert low < told < high
+    assert low < predicted_ns < high
 
 
-def test_what_is_taken_away_in_the_steps_that_count_is_taken_from_those_before_as_well():
+def test_a_rewrite_of_the_recorded_steps_also_applies_to_earlier_steps():
     """A host that is two steps ahead of its GPU waits for the kernels of earlier steps."""
     run = loop([product(), *[tiny()] * 5, product()], count=10)
-    found = steps(run)
-    run = replace(run, recording=Recording(windows_ns=((int(found.start_ns[5]), run.span_ns),)))
-    found = steps(run)
+    step_table = steps(run)
+    run = replace(run, recording=Recording(windows_ns=((int(step_table.start_ns[5]), run.span_ns),)))
+    step_table = steps(run)
     work = run.event_rows.of_kind(Kind.KERNEL)
-    start, end = found.start_ns[found.interior].min(), found.end_ns[found.interior].max()
+    start, end = step_table.start_ns[step_table.interior].min(), step_table.end_ns[step_table.interior].max()
     spans = work.where((work["start_ns"] >= start) & (work["start_ns"] < end)).spans()
     half = without("half", spans, (0.5, 0.5, 0.5), device_only=True)
-    told = predict(ready(run), (half,))
-    assert told.likely_ns == pytest.approx(told.step_ns / 2, rel=0.05)
+    prediction = predict(ready(run), (half,))
+    assert prediction.likely_ns == pytest.approx(prediction.step_ns / 2, rel=0.05)
 
 
 def test_a_faster_gpu_is_never_slower():
     for body in BODIES.values():
-        assert took(body * 5, H100)[1] <= took(body * 5, T4)[1]
+        assert finish_times(body * 5, H100)[1] <= finish_times(body * 5, T4)[1]

@@ -20,50 +20,50 @@ NAMES = [*cuda_programs.WORKS, *cuda_programs.REFUSES]
 
 
 def _run(names):
-    """What came of these snippets in one process, by name; who was running when it died has died."""
+    """Run snippets in one process; return outcomes by name. A snippet running when the process died has died."""
     command = [sys.executable, "-m", cuda_programs.__name__, *names]
     process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
     )
-    told = {}
+    results = {}
     for line in process.stdout.splitlines():
         if line.startswith('{"name"'):
-            each = json.loads(line)
-            told[each["name"]] = each
-    for each in told.values():
-        if each["outcome"] == "begun":
-            each.update(outcome="died", text=f"exit status {process.returncode}: {process.stderr[-2000:]}")
-    return told
+            result = json.loads(line)
+            results[result["name"]] = result
+    for result in results.values():
+        if result["outcome"] == "begun":
+            result.update(outcome="died", text=f"exit status {process.returncode}: {process.stderr[-2000:]}")
+    return results
 
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """All of them, together for speed, in two processes; those that a death left without an answer are run alone."""
+    """Outcomes of all snippets, run in two processes for speed; snippets without an outcome are run again alone."""
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(_run, (NAMES[::2], NAMES[1::2]))
-    told = first | second
+    results = first | second
     for name in NAMES:
-        if name not in told:
-            told.update(_run([name]))
-    return told
+        if name not in results:
+            results.update(_run([name]))
+    return results
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", cuda_programs.WORKS)
-def test_it_runs_unmodified(outcomes, name):
+def test_a_cuda_program_runs_unmodified(outcomes, name):
     assert outcomes[name]["outcome"] == "worked", outcomes[name]["text"]
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", cuda_programs.REFUSES)
-def test_it_is_refused_by_name_with_a_way_out(outcomes, name):
-    told = outcomes[name]
-    assert told["outcome"] == "refused", told
-    what, why, fix = told["text"].split("\n")
-    assert "virtual" in what
+def test_an_unsupported_program_raises_an_error_with_reason_and_fix(outcomes, name):
+    result = outcomes[name]
+    assert result["outcome"] == "refused", result
+    problem, why, fix = result["text"].split("\n")
+    assert "virtual" in problem
     assert len(why) > len("  why: ") + 10
     assert len(fix) > len("  fix: ") + 10
 
 
-def test_there_are_more_than_forty_five_of_them():
+def test_there_are_at_least_45_programs():
     assert len(NAMES) >= 45

@@ -1,4 +1,4 @@
-"""The fake cuda device: what it writes down, what it counts, and that torch is itself again afterwards."""
+"""The fake CUDA device: its records, its counts, and that torch is restored afterwards."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(("amp", "peak_mib"), [(None, 5495), (torch.float16, 2980)], ids=["float32", "amp"])
-def test_a_step_of_resnet_50_has_its_known_work_and_peak(amp, peak_mib):
+def test_a_resnet_50_step_has_the_known_flops_and_peak_memory(amp, peak_mib):
     second, most_bytes, _ = resnet_played(amp)
     assert round(sum(each.flops for each in second) / 1e9, 1) == 1555.1
     assert round(most_bytes / MIB) == peak_mib
 
 
-def test_a_step_of_gpt_2_small_has_its_known_work():
+def test_a_gpt_2_small_step_has_the_known_flops():
     for dtype in (None, torch.bfloat16):
         step, _, _ = gpt2_played(dtype)
         assert round(sum(each.flops for each in step) / 1e9, 0) == 7156
@@ -52,7 +52,7 @@ def test_a_step_of_gpt_2_small_has_its_known_work():
         assert {each.inputs[1].dtype for each in ran} == {"bfloat16" if dtype else "float32"}
 
 
-def test_peak_memory_is_what_torch_s_own_tracker_finds():
+def test_peak_memory_agrees_with_torch_mem_tracker():
     from torch.distributed._tools.mem_tracker import MemTracker
 
     def net():
@@ -72,9 +72,9 @@ def test_peak_memory_is_what_torch_s_own_tracker_finds():
     tracker.track_external(model, images)
     with tracker:
         step(model, images, tracker.reset_mod_stats)
-    found = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
-    # It rounds nothing up; PyTorch's allocator rounds each of some dozens of pieces up to 512 bytes.
-    assert found <= memory.max_allocated_bytes <= found + 64 * 512
+    tracked_bytes = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    # MemTracker does not round; PyTorch's allocator rounds each of some dozens of blocks up to 512 bytes.
+    assert tracked_bytes <= memory.max_allocated_bytes <= tracked_bytes + 64 * 512
 
 
 PROGRAMS = {
@@ -105,7 +105,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_operations_are_counted_as_torch_s_own_counter_does(program):
+def test_flops_agree_with_the_torch_flop_counter(program):
     records, _, _ = played(PROGRAMS[program])
     with device(), FlopCounterMode(display=False) as counter:
         PROGRAMS[program]()
@@ -125,29 +125,29 @@ def perceptron(steps=2):
         optimizer.zero_grad()
 
 
-def test_phases_follow_each_other():
+def test_phases_come_in_order():
     records, _, _ = played(perceptron)
     phases = [each.phase for each in work(records)]
     order = [Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER]
-    seen = [phase for place, phase in enumerate(phases) if place == 0 or phases[place - 1] is not phase]
-    assert seen == [Phase.SETUP, *order, *order]
+    phase_changes = [phase for index, phase in enumerate(phases) if index == 0 or phases[index - 1] is not phase]
+    assert phase_changes == [Phase.SETUP, *order, *order]
     assert sum(isinstance(each, Stepped) for each in records) == 2
 
 
 def test_ranges_are_balanced_and_name_the_optimizer():
     records, _, _ = played(perceptron)
     open_ranges = []
-    for each in records:
-        if isinstance(each, Range):
-            if each.open:
-                open_ranges.append(each.name)
+    for record in records:
+        if isinstance(record, Range):
+            if record.open:
+                open_ranges.append(record.name)
             else:
-                assert open_ranges.pop() == each.name
+                assert open_ranges.pop() == record.name
     assert open_ranges == []
-    assert "Optimizer.step#AdamW.step" in {each.name for each in records if isinstance(each, Range)}
+    assert "Optimizer.step#AdamW.step" in {record.name for record in records if isinstance(record, Range)}
 
 
-def test_reading_a_value_is_a_copy_that_the_host_waits_for():
+def test_reading_a_value_is_a_blocking_copy():
     records, _, assumptions = played(lambda: torch.ones(3, device="cuda").sum().item())
     copy = records[-1]
     assert isinstance(copy, Copy)
@@ -158,7 +158,7 @@ def test_reading_a_value_is_a_copy_that_the_host_waits_for():
 
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("non_blocking", [False, True])
-def test_a_copy_to_the_gpu_tells_how_it_was_asked_for(pinned, non_blocking):
+def test_a_copy_to_the_gpu_records_pinned_and_non_blocking(pinned, non_blocking):
     def program():
         x = torch.zeros(1000)
         (x.pin_memory() if pinned else x).to("cuda", non_blocking=non_blocking)
@@ -178,7 +178,7 @@ def test_assumptions_are_counted():
     assert {each.taken: each.times for each in assumptions} == {"half of the elements": 3, "1.0": 3}
 
 
-def test_streams_and_events_are_told():
+def test_streams_and_events_are_recorded():
     def program():
         side = torch.cuda.Stream()
         x = torch.ones(4, device="cuda")
@@ -193,12 +193,12 @@ def test_streams_and_events_are_told():
     assert (one.stream, two.stream, three.stream) == (7, two.stream, 7)
     assert two.stream != 7
     signals = [each for each in records if isinstance(each, Signal)]
-    holds = [each for each in records if isinstance(each, Hold)]
+    waits = [each for each in records if isinstance(each, Hold)]
     assert [(each.event, each.stream) for each in signals] == [(1, 7), (2, two.stream)]
-    assert [(each.event, each.stream) for each in holds] == [(1, two.stream), (2, 7)]
+    assert [(each.event, each.stream) for each in waits] == [(1, two.stream), (2, 7)]
 
 
-def test_elapsed_time_is_the_clock_s():
+def test_elapsed_time_is_virtual_time():
     class Clock:
         now_ns = 10**9
 
@@ -213,7 +213,7 @@ def test_elapsed_time_is_the_clock_s():
         assert begin.elapsed_time(end) == 2.5
 
 
-def test_a_recurrent_layer_is_one_call_each_way():
+def test_a_recurrent_layer_is_one_cudnn_call_in_forward_and_one_in_backward():
     def program():
         layer = nn.LSTM(8, 16, num_layers=2, bidirectional=True).cuda()
         layer(torch.randn(5, 3, 8).cuda())[0].sum().backward()
@@ -234,7 +234,7 @@ ONE_PIECE = {
 
 
 @pytest.mark.parametrize("name", ONE_PIECE)
-def test_what_a_gpu_runs_in_one_kernel_is_one_operator(name):
+def test_an_operator_with_one_gpu_kernel_is_recorded_as_one_operator(name):
     def program():
         x = torch.randn(4, 8, device="cuda", requires_grad=True)
         x.grad = torch.ones_like(x)
@@ -250,12 +250,12 @@ def test_a_dropout_mask_takes_a_byte_for_each_element():
     def program():
         x = torch.ones(2**20, device="cuda")
         before = torch.cuda.memory_allocated()
-        kept.append(functional.dropout(x.requires_grad_(), 0.5, training=True))
-        kept.append(torch.cuda.memory_allocated() - before)
+        results.append(functional.dropout(x.requires_grad_(), 0.5, training=True))
+        results.append(torch.cuda.memory_allocated() - before)
 
-    kept = []
+    results = []
     played(program)
-    assert kept[1] == 5 * 2**20
+    assert results[1] == 5 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_dropout_mask_takes_a_byte_for_each_element():
         ("t4", torch.float64, False, None),
     ],
 )
-def test_attention_takes_the_kernel_that_the_gpu_would(gpu, dtype, mask, expected):
+def test_attention_selects_the_kernel_of_the_gpu(gpu, dtype, mask, expected):
     def program():
         q = torch.randn(1, 2, 8, 16, device="cuda", dtype=dtype)
         functional.scaled_dot_product_attention(
@@ -277,24 +277,24 @@ def test_attention_takes_the_kernel_that_the_gpu_would(gpu, dtype, mask, expecte
         )
 
     records, _, _ = played(program, gpu)
-    found = [each for each in names(records) if "attention" in each]
-    assert found == ([f"aten::_scaled_dot_product_{expected}_attention"] if expected else [])
+    attention_ops = [each for each in names(records) if "attention" in each]
+    assert attention_ops == ([f"aten::_scaled_dot_product_{expected}_attention"] if expected else [])
 
 
-def test_optimizers_are_those_that_cuda_takes():
+def test_optimizers_use_the_cuda_implementations():
     def program(**options):
         model = nn.Linear(4, 4).cuda()
         optimizer = torch.optim.Adam(model.parameters(), **options)
         model(torch.randn(2, 4).cuda()).sum().backward()
         optimizer.step()
 
-    told = {}
+    ops_by_variant = {}
     for name, options in {"default": {}, "fused": {"fused": True}, "single": {"foreach": False}}.items():
         records, _, _ = played(lambda options=options: program(**options))
-        told[name] = {each.name for each in work(records) if each.phase is Phase.OPTIMIZER}
-    assert "aten::_foreach_addcdiv_" in told["default"]
-    assert "aten::_fused_adam_" in told["fused"]
-    assert "aten::addcdiv_" in told["single"]
+        ops_by_variant[name] = {each.name for each in work(records) if each.phase is Phase.OPTIMIZER}
+    assert "aten::_foreach_addcdiv_" in ops_by_variant["default"]
+    assert "aten::_fused_adam_" in ops_by_variant["fused"]
+    assert "aten::addcdiv_" in ops_by_variant["single"]
 
 
 def test_autocast_casts_a_weight_once():
@@ -309,34 +309,34 @@ def test_autocast_casts_a_weight_once():
     assert len(casts) == 2  # once in each region: the cache is cleared where autocast ends
 
 
-def test_autocast_knows_every_operator_that_torch_s_own_does():
+def test_autocast_covers_every_operator_of_torch_autocast():
     from gpulab.virtual.device.operators.autocast import Autocast
 
     everything = torch._C._dispatch_get_all_op_names()
     expected = {each for each in everything if torch._C._dispatch_has_kernel_for_dispatch_key(each, "AutocastCUDA")}
-    named = {
+    named_tensor_ops = {
         each for each in expected if "imname" in each or "names_" in each
     }  # of named tensors, which no GPU program has
-    assert {f"aten::{name}" for name in Autocast().kernels()} == expected - named - {"aten::_cudnn_rnn"}
+    assert {f"aten::{name}" for name in Autocast().kernels()} == expected - named_tensor_ops - {"aten::_cudnn_rnn"}
 
 
-def test_channels_last_stays_so_through_the_network():
+def test_channels_last_propagates_through_the_network():
     step, _, _ = resnet_played(torch.bfloat16, True)
     deep = [each for each in step if each.name in ("aten::convolution", "aten::cudnn_batch_norm")]
     assert len(deep) > 100
     assert sum(each.outputs[0].channels_last for each in deep) > 100
 
 
-def test_roles_are_learned_at_the_optimizer_s_step():
+def test_memory_roles_are_known_after_the_optimizer_step():
     _, _, by_role = resnet_played(None)
-    told = {role: round(size / MIB) for role, size in by_role.items()}
-    assert told[Role.PARAMETER] == 98
-    assert told[Role.OPTIMIZER] == 97
-    assert told[Role.ACTIVATION] > 5000
+    mib_by_role = {role: round(size / MIB) for role, size in by_role.items()}
+    assert mib_by_role[Role.PARAMETER] == 98
+    assert mib_by_role[Role.OPTIMIZER] == 97
+    assert mib_by_role[Role.ACTIVATION] > 5000
 
 
 @pytest.mark.alone("times Python between operators on this machine")
-def test_the_program_s_own_python_is_told_and_ours_is_not():
+def test_python_time_of_the_program_is_recorded_without_that_of_gpulab():
     def program():
         x = torch.zeros(10, device="cuda")
         for _ in range(200):
@@ -352,19 +352,19 @@ def test_the_program_s_own_python_is_told_and_ours_is_not():
     assert all(each >= 1_900_000 for each in slept)
 
 
-def test_real_work_on_the_cpu_is_told_with_the_time_it_took():
+def test_cpu_operators_are_recorded_with_their_measured_time():
     def program():
         x = torch.randn(1000, 1000)
-        begun_ns = time.perf_counter_ns()
+        start_ns = time.perf_counter_ns()
         x.exp()
-        spent.append(time.perf_counter_ns() - begun_ns)
+        spent.append(time.perf_counter_ns() - start_ns)
         x.sum().cuda()
 
     spent = []
     records, _, _ = played(program)
-    told = {each.name: each for each in records if isinstance(each, HostOp)}
-    assert 0 < told["aten::exp"].ns <= spent[0]
-    assert told["aten::exp"].inputs[0].sizes == (1000, 1000)
+    host_ops = {each.name: each for each in records if isinstance(each, HostOp)}
+    assert 0 < host_ops["aten::exp"].ns <= spent[0]
+    assert host_ops["aten::exp"].inputs[0].sizes == (1000, 1000)
 
 
 def test_phases_are_found_without_modules():
@@ -377,7 +377,7 @@ def test_phases_are_found_without_modules():
     assert [each.phase for each in work(records) if each.flops] == [Phase.FORWARD, Phase.BACKWARD]
 
 
-def test_out_of_memory_is_torch_s_own_error_and_the_program_goes_on():
+def test_out_of_memory_raises_the_torch_error_and_the_program_can_continue():
     def program():
         with pytest.raises(torch.OutOfMemoryError) as caught:
             torch.empty(2**29, device="cuda"), [torch.empty(2**29, device="cuda") for _ in range(10)]
@@ -416,7 +416,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_in_the_words_that_real_tensors_use(mistake, capfd):
+def test_a_mistake_raises_the_error_of_real_tensors(mistake, capfd):
     with pytest.raises((RuntimeError, ValueError, IndexError)) as real:
         MISTAKES[mistake]("cpu")
     with device(), pytest.raises((RuntimeError, ValueError, IndexError)) as virtual:
@@ -426,7 +426,7 @@ def test_a_mistake_is_told_in_the_words_that_real_tensors_use(mistake, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_tf32_is_told_as_it_is_set():
+def test_tf32_follows_the_torch_setting():
     def program():
         x = torch.randn(8, 8, device="cuda")
         for precision in ("highest", "high"):
@@ -442,24 +442,24 @@ def test_tf32_is_told_as_it_is_set():
     assert [each.tf32 for each in work(records) if each.flops] == [False, True, True]
 
 
-# Torch is itself again.
+# Torch is restored.
 
 
 def state():
-    found = {}
+    attributes = {}
     for owner in owners():
         for name, value in vars(owner).items():
             size = len(value) if type(value) in (list, dict) and "cache" not in name else None
-            found[repr(owner), name] = (id(value), size)
+            attributes[repr(owner), name] = (id(value), size)
     dumps = ("bmm", "linear", "scaled_dot_product_attention", "lstm.input", "gru.data", "softmax.int", "mse_loss",
              "ctc_loss.Tensor", "index_put", "binary_cross_entropy")  # fmt: skip
     kernels = {name: torch._C._dispatch_dump(f"aten::{name}") for name in dumps}
     modes = (torch.utils._python_dispatch._len_torch_dispatch_stack(), torch._C._len_torch_function_stack())
-    return found, kernels, modes, list(gc.callbacks), torch.get_default_device(), torch.is_autocast_enabled("cuda")
+    return attributes, kernels, modes, list(gc.callbacks), torch.get_default_device(), torch.is_autocast_enabled("cuda")
 
 
 @pytest.mark.parametrize("ended_by", [None, ValueError, KeyboardInterrupt, SystemExit])
-def test_torch_is_as_it_was_however_it_ends(ended_by):
+def test_torch_is_restored_whatever_ends_the_block(ended_by):
     with device():
         torch.ones(1, device="cuda")  # what is imported on first use is imported
     before = state()
@@ -480,19 +480,19 @@ def test_torch_is_as_it_was_however_it_ends(ended_by):
     assert after[1:] == before[1:]
 
 
-def test_an_interrupt_within_an_operator_leaves_torch_as_it_was():
+def test_torch_is_restored_after_an_interrupt_inside_an_operator():
     before = state()
-    taken = []
+    records = []
 
     def sink(record):
-        taken.append(record)
-        if len(taken) == 20:
+        records.append(record)
+        if len(records) == 20:
             raise KeyboardInterrupt
 
-    chosen = resolve("h100")
+    spec = resolve("h100")
     with (
         pytest.raises(KeyboardInterrupt),
-        FakeDevice(chosen, sink, Memory(chosen.usable_bytes), StillClock()),
+        FakeDevice(spec, sink, Memory(spec.usable_bytes), StillClock()),
     ):
         perceptron()
     after = state()
@@ -501,13 +501,13 @@ def test_an_interrupt_within_an_operator_leaves_torch_as_it_was():
     played(perceptron)
 
 
-def test_entering_draws_no_random_number():
+def test_entering_does_not_change_the_random_state():
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
     with device():
-        found = torch.rand(4)
-    assert torch.equal(found, expected)
+        values = torch.rand(4)
+    assert torch.equal(values, expected)
 
 
 def test_the_cpu_s_autocast_works_afterwards():
@@ -530,7 +530,7 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_tensor_that_outlives_its_gpu_says_so(use):
+def test_a_tensor_of_a_closed_gpu_raises_capture_error(use):
     with device():
         x = torch.randn(1, 2, 4, 8, device="cuda", requires_grad=True)
     with pytest.raises(CaptureError, match="closed"):
@@ -539,9 +539,9 @@ def test_a_tensor_that_outlives_its_gpu_says_so(use):
         USES[use](x)
 
 
-def test_a_gpu_is_entered_once_and_alone():
+def test_a_gpu_is_entered_only_once_and_never_nested():
     first = device()
-    with first, pytest.raises(CaptureError, match="running"), device():
+    with first, pytest.raises(CaptureError, match="active"), device():
         pass
     with pytest.raises(CaptureError, match="used"), first:
         pass

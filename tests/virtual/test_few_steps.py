@@ -24,12 +24,12 @@ def played(count, width, batch):
     return device.run
 
 
-@pytest.mark.parametrize(("width", "batch", "within"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
-def test_the_step_and_the_verdict_do_not_depend_on_how_few_steps_were_played(width, batch, within):
+@pytest.mark.parametrize(("width", "batch", "tolerance"), [(2048, 4096, 0.06), (4096, 8192, 0.03)])
+def test_step_time_and_diagnosis_do_not_depend_on_the_number_of_steps(width, batch, tolerance):
     long = played(12, width, batch)
     step_ns, rule = steps(long).step_ns, diagnose(long).first.rule
     for count in range(2, 8):
         short = played(count, width, batch)
-        assert steps(short).step_ns == pytest.approx(step_ns, rel=within), f"of {count} steps"
+        assert steps(short).step_ns == pytest.approx(step_ns, rel=tolerance), f"of {count} steps"
         assert diagnose(short).first.rule == rule, f"of {count} steps"
         assert ready(short).quality.refusal is None

@@ -94,7 +94,7 @@ OTHERWISE = {
         "forward and backward failed: ",
     ),
     "nothing is put back": (
-        "from gpulab.virtual.device.torch_api import patches; patches._put_back = lambda *given: None",
+        "from gpulab.virtual.device.torch_api import patches; patches._restore = lambda *args: None",
         "PyTorch after leaving it failed: WrongError: not as before: ",
     ),
 }

@@ -31,17 +31,17 @@ def train(count=12, batch=64, width=1024, loader=None, device="cuda"):
     model = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, width)).to(device)
     optimizer = torch.optim.AdamW(model.parameters())
     batches = loader if loader is not None else (torch.randn(batch, width) for _ in range(count))
-    for given in batches:
-        inputs = (given[0] if isinstance(given, list) else given).to(device)
+    for loaded in batches:
+        inputs = (loaded[0] if isinstance(loaded, list) else loaded).to(device)
         optimizer.zero_grad()
         loss = (model(inputs) - inputs).square().mean()
         loss.backward()
         optimizer.step()
 
 
-def data(count=10, batch=64, width=1024, **how):
+def data(count=10, batch=64, width=1024, **options):
     samples = torch.utils.data.TensorDataset(torch.randn(count * batch, width))
-    return torch.utils.data.DataLoader(samples, batch_size=batch, **how)
+    return torch.utils.data.DataLoader(samples, batch_size=batch, **options)
 
 
 def raise_after(steps, error):
@@ -56,31 +56,31 @@ def run():
     return gpu.run
 
 
-def test_it_is_a_run_like_any_other_and_says_that_it_is_none(run):
+def test_a_virtual_run_is_a_normal_run_marked_as_estimated(run):
     assert str(run.source) == "virtual H100 SXM, estimated"
     assert run.machine.gpus[0].name == "NVIDIA H100 80GB HBM3"
     assert gpulab.runs["played"] is run
-    found = steps(run)
-    assert found.found_by == "optimizer"
-    account = ledger(run, found)
+    step_table = steps(run)
+    assert step_table.found_by == "optimizer"
+    account = ledger(run, step_table)
     assert account.device == "gpu"
-    assert account.step_ns.sum() == (found.end_ns - found.start_ns)[found.interior].sum()
-    assert found.step_ns == found.traced_ns == found.plain_ns
+    assert account.step_ns.sum() == (step_table.end_ns - step_table.start_ns)[step_table.interior].sum()
+    assert step_table.step_ns == step_table.traced_ns == step_table.plain_ns
 
 
-def test_its_models_and_optimizers_are_named_as_in_any_recording(run):
+def test_models_and_optimizers_are_recorded(run):
     assert [each.kind for each in run.optimizers] == ["AdamW"]
     assert run.optimizers[0].device == "cuda"
     assert run.models[0].bytes == 2 * (1024 * 1024 + 1024) * 4
 
 
-def test_what_is_asked_of_runs_can_be_asked_of_it(run):
+def test_analyses_of_real_runs_work_on_a_virtual_run(run):
     assert "Virtual H100 SXM, estimated." in repr(gpulab.report(run))
     assert "virtual H100 SXM, estimated" in repr(gpulab.whatif(run, "instant_host"))
     assert "virtual H100 SXM, estimated" in repr(compared(gpulab.compare(run, run)))
 
 
-def test_what_only_a_real_machine_tells_is_not_judged_and_why(run):
+def test_rules_that_need_a_real_machine_are_skipped_with_a_reason(run):
     unjudged = {each.rule: each.why for each in gpulab.diagnose(run).unjudged}
     for rule in (
         "clock_throttling",
@@ -93,12 +93,12 @@ def test_what_only_a_real_machine_tells_is_not_judged_and_why(run):
         assert unjudged[rule] == "a virtual GPU is only worked out: nothing of this was measured"
 
 
-def test_it_replays_exactly(run):
-    found = ready(run).quality
-    assert abs(found.replay_error) < 0.005
+def test_the_replay_of_a_virtual_run_is_exact(run):
+    quality = ready(run).quality
+    assert abs(quality.replay_error) < 0.005
 
 
-def test_it_is_saved_and_loaded_whole(run, tmp_path):
+def test_a_virtual_run_survives_saving_and_loading(run, tmp_path):
     gpulab.save(run, tmp_path / "played.gpulab")
     again = gpulab.load(tmp_path / "played.gpulab")
     assert again.source == run.source
@@ -108,7 +108,7 @@ def test_it_is_saved_and_loaded_whole(run, tmp_path):
             assert np.array_equal(values, again.event_rows.columns[column])
 
 
-def test_memory_is_told_over_time_and_at_each_step(run):
+def test_memory_is_recorded_over_time_and_at_each_step(run):
     rows = run.memory_rows
     assert rows["allocated_bytes"].max() > 4 * 2 * 1024 * 1024 * 4  # parameters, gradients, two moments
     assert (rows["reserved_bytes"] >= rows["allocated_bytes"]).all()
@@ -116,18 +116,18 @@ def test_memory_is_told_over_time_and_at_each_step(run):
 
 
 def test_the_same_code_takes_longer_on_a_smaller_gpu():
-    taken = {}
+    step_times = {}
     for name in ("t4", "a100", "h100"):
         with playing(name, name) as gpu:
             samples = [torch.randn(8192, 1024, device="cuda")] * 6
             train(loader=samples)
-        taken[name] = gpu.step_ns
+        step_times[name] = gpu.step_ns
         low, high = gpu.step_range_ns
         assert low < gpu.step_ns < high
-    assert taken["t4"] > 2 * taken["a100"] > 4 * taken["h100"]
+    assert step_times["t4"] > 2 * step_times["a100"] > 4 * step_times["h100"]
 
 
-def test_an_exception_goes_on_its_way_and_the_run_is_kept():
+def test_an_exception_propagates_and_the_run_is_stored():
     gpu = playing(name="failing")
     with pytest.raises(ZeroDivisionError), gpu:
         raise_after(4, ZeroDivisionError)
@@ -136,7 +136,7 @@ def test_an_exception_goes_on_its_way_and_the_run_is_kept():
     assert not torch.cuda.is_available()
 
 
-def test_an_interrupt_leaves_torch_as_it_was():
+def test_torch_is_restored_after_an_interrupt():
     before = torch.cuda.is_available, torch.Tensor.cuda, torch.utils.data.DataLoader.__iter__, gc.isenabled()
     with pytest.raises(KeyboardInterrupt), playing(name="stopped"):
         raise_after(2, KeyboardInterrupt)
@@ -144,7 +144,7 @@ def test_an_interrupt_leaves_torch_as_it_was():
     torch.ones(3).sum().item()
 
 
-def test_one_recording_at_a_time():
+def test_only_one_recording_is_active_at_a_time():
     with playing(name="outer"):
         with pytest.raises(CaptureError, match=r"'inner'.*'outer'"), gpulab.profile("inner"):
             pass
@@ -156,12 +156,12 @@ def test_one_recording_at_a_time():
         assert torch.cuda.is_available()
 
 
-def test_a_gpu_that_is_not_known_is_refused_with_the_list():
+def test_an_unknown_gpu_raises_run_error_with_the_list():
     with pytest.raises(RunError, match="h1000"):
         gpulab.virtual_gpu("h1000")
 
 
-def test_batches_come_from_the_real_loader_and_take_their_real_time():
+def test_batches_come_from_the_real_loader_with_their_measured_time():
     with playing(name="fed") as gpu:
         train(loader=data())
     run = gpu.run
@@ -173,7 +173,7 @@ def test_batches_come_from_the_real_loader_and_take_their_real_time():
     assert ledger(run, steps(run)).share("loader") > 0
 
 
-def test_workers_build_batches_beside_the_gpu():
+def test_workers_build_batches_in_parallel_with_the_gpu():
     with playing(name="workers") as gpu:
         train(loader=data(12, num_workers=2, pin_memory=True))
     run = gpu.run
@@ -183,7 +183,7 @@ def test_workers_build_batches_beside_the_gpu():
     assert any("Pinned" in name for name in copies.words("name").to_list())
 
 
-def test_steps_can_be_said():
+def test_gpulab_step_ends_a_step():
     with playing(name="said") as gpu:
         model = nn.Linear(64, 64).cuda()
         for _ in range(7):
@@ -193,7 +193,7 @@ def test_steps_can_be_said():
     assert gpu.step_ns > 0
 
 
-def test_what_is_marked_is_what_is_timed():
+def test_mark_starts_the_timed_step():
     with playing(name="marked") as gpu:
         train(3)
         gpu.mark()
@@ -204,15 +204,15 @@ def test_what_is_marked_is_what_is_timed():
         assert gpu.step_ns < large
 
 
-def test_no_step_is_no_step():
+def test_a_run_without_a_step_has_no_step_time():
     with playing(name="nothing") as gpu:
         torch.ones(3, device="cuda")
-    with pytest.raises(RunError, match="no whole step"):
+    with pytest.raises(RunError, match=r"gpulab\.step\(\)"):
         gpu.step_ns  # noqa: B018
     assert gpulab.report(gpu.run)
 
 
-def test_operators_of_the_host_are_told_with_their_real_time():
+def test_host_operators_have_their_measured_time():
     with playing(name="hosted") as gpu:
         for _ in range(7):
             noise = torch.randn(2**20)
@@ -226,56 +226,56 @@ def test_operators_of_the_host_are_told_with_their_real_time():
     assert filled["dur_ns"].min() > 100_000
 
 
-def test_what_was_assumed_is_written_down():
+def test_assumptions_are_stored_with_their_count():
     with playing(name="assumed") as gpu:
         for _ in range(4):
             loss = torch.ones(8, device="cuda").sum()
             loss.item()
             gpulab.step()
-    told = {name: taken for name, taken in gpu.run.facts.items() if name.startswith("assumed: ")}
-    assert len(told) == 1
-    assert "4 times" in next(iter(told.values()))
+    assumptions = {name: value for name, value in gpu.run.facts.items() if name.startswith("assumed: ")}
+    assert len(assumptions) == 1
+    assert "4 times" in next(iter(assumptions.values()))
     assert "Assumptions" in repr(gpulab.report(gpu.run))
 
 
-def test_the_range_that_is_told_holds_the_step_that_is_quoted(run):
+def test_the_step_range_contains_the_step_time(run):
     low, high = float(run.facts[STEP_LOW]), float(run.facts[STEP_HIGH])
     assert low < steps(run).step_ns < high
 
 
-def test_cuda_s_own_sleep_takes_gpu_time_in_the_stream_it_is_called_in():
+def test_cuda_sleep_takes_gpu_time_in_the_current_stream():
     with playing("t4") as gpu:
         cycles = gpu.spec.sm_clock_mhz * 1000 * 10  # ten milliseconds
         side = torch.cuda.Stream()
-        began, done, beside = (torch.cuda.Event(enable_timing=True) for _ in range(3))
-        began.record()
+        start, done, side_done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        start.record()
         with torch.cuda.stream(side):
             torch.cuda._sleep(2 * cycles)
-            beside.record()
+            side_done.record()
         torch.cuda._sleep(cycles)
         done.record()
         assert not done.query()
         torch.cuda.synchronize()
-        took_ms = began.elapsed_time(done), began.elapsed_time(beside)
+        elapsed_ms = start.elapsed_time(done), start.elapsed_time(side_done)
         with pytest.raises(TypeError, match="expected 'int'"):
             torch.cuda._sleep(1.5)
-    assert took_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
+    assert elapsed_ms == (pytest.approx(10, abs=0.1), pytest.approx(20, abs=0.1))
     names = gpu.run.event_rows.of_kind(Kind.KERNEL).words("name")
     assert all("spin_kernel" in names[row] for row in range(2))
 
 
-@pytest.mark.parametrize("asked", [1, 3, 5])
-def test_so_many_steps_count_as_recorded_as_were_asked_for(run, asked):
-    with VirtualGpu("h100", "some", steps=asked, host=Host.usual()) as gpu:
+@pytest.mark.parametrize("step_count", [1, 3, 5])
+def test_the_requested_number_of_steps_is_recorded(run, step_count):
+    with VirtualGpu("h100", "some", steps=step_count, host=Host.usual()) as gpu:
         train()
-    found, whole = steps(gpu.run).by_host, steps(run).by_host
-    assert (found.recorded.sum(), len(found)) == (asked, len(whole))
-    assert found.recorded.argmax() == whole.recorded.argmax(), "once the loop has settled"
+    recorded_steps, all_steps = steps(gpu.run).by_host, steps(run).by_host
+    assert (recorded_steps.recorded.sum(), len(recorded_steps)) == (step_count, len(all_steps))
+    assert recorded_steps.recorded.argmax() == all_steps.recorded.argmax(), "once the loop has settled"
 
 
-def test_of_a_short_loop_the_last_steps_count_and_all_where_more_were_asked_for():
-    def recorded(asked):
-        with VirtualGpu("h100", "short", steps=asked, host=Host.usual()) as gpu:
+def test_a_short_loop_records_its_last_steps_or_all_of_them():
+    def recorded(step_count):
+        with VirtualGpu("h100", "short", steps=step_count, host=Host.usual()) as gpu:
             train(loader=data(count=5))
         return steps(gpu.run).by_host.recorded.tolist()
 

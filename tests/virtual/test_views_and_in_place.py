@@ -61,32 +61,32 @@ VIEWS = {
 MODES = {"inference_mode": torch.inference_mode, "no_grad": torch.no_grad, "enable_grad": torch.enable_grad}
 
 
-def told(device, mode, made_within, changed, seen):
-    """The shape of the view, how it lies, and whether it is an inference tensor; or the error."""
-    with mode() if made_within else torch.enable_grad():
+def view_properties(device, mode, created_inside, changed, view_name):
+    """Shape and stride of the view, and whether it is an inference tensor; or the error."""
+    with mode() if created_inside else torch.enable_grad():
         x = torch.zeros(6, 4, device=device)
     try:
         with mode():
             CHANGES[changed](x)
-            view = VIEWS[seen](x)
+            view = VIEWS[view_name](x)
     except RuntimeError as error:
         return type(error), str(error)
     return tuple(view.shape), view.stride(), view.is_inference()
 
 
-@pytest.mark.parametrize("made_within", [False, True], ids=["made before", "made within"])
+@pytest.mark.parametrize("created_inside", [False, True], ids=["created before", "created inside"])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_a_view_of_a_tensor_that_was_changed_in_place_is_as_a_real_one_s(mode, made_within):
-    """Twice: the second time an operator is remembered, not worked out."""
-    every = list(itertools.product(CHANGES, VIEWS))
-    real = {each: told("cpu", mode, made_within, *each) for each in every}
+def test_a_view_of_a_tensor_changed_in_place_equals_that_of_a_real_tensor(mode, created_inside):
+    """Runs twice: the second time, results come from the cache of operators."""
+    combinations = list(itertools.product(CHANGES, VIEWS))
+    real = {each: view_properties("cpu", mode, created_inside, *each) for each in combinations}
     with VirtualGpu("t4", host=Host.usual()):
         for _ in range(2):
-            played = {each: told("cuda", mode, made_within, *each) for each in every}
-            assert {each: (played[each], real[each]) for each in every if played[each] != real[each]} == {}
+            played = {each: view_properties("cuda", mode, created_inside, *each) for each in combinations}
+            assert {each: (played[each], real[each]) for each in combinations if played[each] != real[each]} == {}
 
 
-def test_a_tensor_made_in_inference_mode_may_be_looked_at_outside():
+def test_a_tensor_created_in_inference_mode_can_be_viewed_outside():
     with VirtualGpu("t4", host=Host.usual()):
         with torch.inference_mode():
             x = torch.zeros(6, 4, device="cuda")
@@ -95,16 +95,16 @@ def test_a_tensor_made_in_inference_mode_may_be_looked_at_outside():
         assert not (x + 1).is_inference()
 
 
-@pytest.mark.parametrize("how", ["t_", "swapaxes_", "transpose_", "unsqueeze_", "squeeze_", "as_strided_"])
-def test_a_tensor_is_given_another_shape_each_time_it_is_asked_for(how):
-    given = {
+@pytest.mark.parametrize("method", ["t_", "swapaxes_", "transpose_", "unsqueeze_", "squeeze_", "as_strided_"])
+def test_in_place_reshapes_change_the_shape_on_every_call(method):
+    arguments = {
         "swapaxes_": (0, 1),
         "transpose_": (0, 1),
         "unsqueeze_": (0,),
         "squeeze_": (0,),
         "as_strided_": ((2, 2), (1, 1)),
     }
-    reshaped = lambda device: getattr(torch.zeros(1, 8, device=device), how)(*given.get(how, ()))  # noqa: E731
+    reshaped = lambda device: getattr(torch.zeros(1, 8, device=device), method)(*arguments.get(method, ()))  # noqa: E731
     with VirtualGpu("t4", host=Host.usual()):
         for _ in range(2):
             played, real = reshaped("cuda"), reshaped("cpu")

@@ -1,8 +1,7 @@
-"""Where the virtual GPU does not work with a version of PyTorch: operators are counted, on PyTorch's meta device.
+"""Fallback for versions of PyTorch that the virtual GPU does not work with: count operators on the meta device.
 
-`CountingDevice` stands where gpulab.virtual.device.device.FakeDevice does, and writes the same records. What it leaves
-out, and what every run of it says of itself, is LEFT_OUT. Tensors that a program puts on the meta device by itself are
-taken for the GPU's.
+`CountingDevice` replaces gpulab.virtual.device.device.FakeDevice and writes the same records. LEFT_OUT lists what it
+does not cover; every run states it. Tensors that the program itself creates on the meta device count as GPU tensors.
 """
 
 from __future__ import annotations
@@ -28,43 +27,43 @@ from gpulab.virtual.host.costs import Host
 from gpulab.virtual.memory_fit.memory import Memory
 from gpulab.virtual.op_log.ops import Sink
 
-FACT = "counted"  # the name of the fact of a run that says so
+FACT = "counted"  # name of the run's fact that gives the reason
 LEFT_OUT = (
-    "operators are counted on tensors of PyTorch's meta device instead: calling PyTorch costs the host nothing "
-    "here; autocast knows the main operators only; mistakes with devices go unseen"
+    "operators are counted on PyTorch's meta device instead; host overhead of PyTorch calls is not included, "
+    "autocast covers only the main operators, and device mismatches are not detected"
 )
-# What PyTorch imports on first use, and would then find a CUDA that is none; the last has rules for shapes.
-_LATE = ("torch._dynamo", "torch.utils.flop_counter", "torch._meta_registrations")
-# Under autocast, of PyTorch's lists: what goes down to half precision, and what up to float32.
-_LOWERED = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-            "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm")  # fmt: skip
-_RAISED = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "layer_norm",
-           "group_norm", "rms_norm", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity")  # fmt: skip
+# PyTorch imports these on first use and would then look for a real CUDA. The last one registers shape rules.
+_LAZY_IMPORTS = ("torch._dynamo", "torch.utils.flop_counter", "torch._meta_registrations")
+# From PyTorch's autocast lists: functions that run in half precision, and functions that run in float32.
+_HALF_PRECISION = ("linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+                   "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm")  # fmt: skip
+_FLOAT32 = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "layer_norm",
+            "group_norm", "rms_norm", "binary_cross_entropy_with_logits", "kl_div", "cosine_similarity")  # fmt: skip
 
 
-class _NoHost(Host):
-    """A host that costs nothing."""
+class _FreeHost(Host):
+    """A host model without any cost."""
 
     def __str__(self) -> str:
-        return "none: what it costs is not counted"
+        return "none: host time is not included"
 
 
-NO_HOST: Host = _NoHost(calling=0.0, autograd=0.0)
+NO_HOST: Host = _FreeHost(calling=0.0, autograd=0.0)
 
 
 def announcement(why: str) -> str:
-    """What a user is told who asked for a virtual GPU and gets a count; `why` is what the self-test said."""
+    """Return the warning that operators are only counted; `why` is the reason from the self-test."""
     import torch
 
     return f"The virtual GPU does not work with PyTorch {torch.__version__} ({why}): {LEFT_OUT}."
 
 
 class CountingDevice(Standing):
-    """The count of one program, for one `with`; as FakeDevice is used."""
+    """A device that counts operators on meta tensors, for one `with` block; used like FakeDevice."""
 
     def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
         super().__init__(spec, memory, clock)
-        self.recorder: Recorder = _Counter(sink)
+        self.recorder: Recorder = _GpuOnlyRecorder(sink)
 
     def __enter__(self) -> CountingDevice:
         stack = ExitStack()
@@ -82,8 +81,8 @@ class CountingDevice(Standing):
     def _install(self, stack: ExitStack) -> None:
         import torch
 
-        for late in _LATE:
-            import_module(late)
+        for module in _LAZY_IMPORTS:
+            import_module(module)
         self.assume(f"what PyTorch {torch.__version__} does on a GPU", LEFT_OUT)
         recorder, pinned = self.recorder, Pinned()
         tensor_methods.at_home()
@@ -93,84 +92,84 @@ class CountingDevice(Standing):
         stack.callback(pinned.forget)
         self._install_torch(stack, recorder, storages)
         mode = meta_mode()()
-        _tensors(stack, pinned, mode)
-        _functions(stack, self.spec, self._assumptions)
+        _patch_tensors(stack, pinned, mode)
+        _patch_functions(stack, self.spec, self._assumptions)
         mode.recorder, mode.storages, mode.assumptions, mode.pinned = recorder, storages, self._assumptions, pinned
         mode.closed = False
         stack.callback(setattr, mode, "closed", True)
         threads.install(stack, mode, nullcontext())
-        _lift_real_tensors_only(stack)
+        _lift_cpu_tensors_only(stack)
         stack.enter_context(mode)
 
 
-class _Counter(Recorder):
-    """A recorder for which the program's own time is nothing: only the GPU's is counted."""
+class _GpuOnlyRecorder(Recorder):
+    """A recorder that ignores the Python time of the program: only GPU work is counted."""
 
     def own_ns(self) -> int:
         return 0
 
 
 def not_even_counted(error: BaseException) -> CaptureError:
-    """Where the fallback fails as well."""
+    """Return the error for a PyTorch version that the fallback does not work with either."""
     import torch
 
     return CaptureError(
         f"The virtual GPU does not work with PyTorch {torch.__version__}.",
         why=f"its self-test failed, and counting on the meta device failed as well: {type(error).__name__}: {error}",
-        fix="use a version of PyTorch that was tested: gpulab.virtual.selftest.run.TESTED lists them",
+        fix="install a tested version of PyTorch: gpulab.virtual.selftest.run.TESTED lists them",
     )
 
 
 def _on_meta(device: Any) -> Any:
-    """The meta device in place of the GPU; other devices, and what is none, as they are."""
+    """Return the meta device for the GPU; anything else unchanged."""
     import torch
 
-    found = tensor_methods.full_device(device)
-    return meta() if isinstance(found, torch.device) and found.type == "cuda" else found
+    resolved = tensor_methods.full_device(device)
+    return meta() if isinstance(resolved, torch.device) and resolved.type == "cuda" else resolved
 
 
-def _tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
-    """Methods of tensors that name devices or read numbers."""
+def _patch_tensors(stack: ExitStack, pinned: Pinned, mode: Any) -> None:
+    """Patch the methods of tensors that name devices or read values."""
     import torch
 
-    known: Any = torch.Tensor
-    plain_to, plain_device, gpu = known.to, torch._C.TensorBase.device, torch.device("cuda", 0)
-    plain_list, plain_format = known.tolist, known.__format__
+    tensor_type: Any = torch.Tensor
+    original_to, original_device, gpu = tensor_type.to, torch._C.TensorBase.device, torch.device("cuda", 0)
+    original_tolist, original_format = tensor_type.tolist, tensor_type.__format__
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = [_on_meta(each) if isinstance(each, str | int | torch.device) else each for each in args]
+        meta_args = [_on_meta(each) if isinstance(each, str | int | torch.device) else each for each in args]
         if "device" in kwargs:
             kwargs["device"] = _on_meta(kwargs["device"])
-        return plain_to(self, *given, **kwargs)
+        return original_to(self, *meta_args, **kwargs)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         return self.to(_on_meta("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
 
     def device(self: Any) -> Any:
-        return gpu if is_meta(self) and not mode.inside else plain_device.__get__(self)
+        return gpu if is_meta(self) and not mode.inference_depth else original_device.__get__(self)
 
-    def formatted(self: Any, how: str) -> str:
-        return format(self.item(), how) if is_meta(self) and self.dim() == 0 else plain_format(self, how)
+    def formatted(self: Any, spec: str) -> str:
+        return format(self.item(), spec) if is_meta(self) and self.dim() == 0 else original_format(self, spec)
 
     swap(
         stack,
-        known,
+        tensor_type,
         to=to,
         cuda=cuda,
         pin_memory=_pin_memory(pinned),
         is_pinned=lambda self, device=None: not is_meta(self) and pinned.has(self),
         device=property(device),
         is_cuda=property(is_meta),
-        is_meta=property(lambda self: is_meta(self) and bool(mode.inside)),
+        is_meta=property(lambda self: is_meta(self) and bool(mode.inference_depth)),
         get_device=lambda self: 0 if is_meta(self) else -1,
-        tolist=lambda self: plain_list(self.detach().cpu() if is_meta(self) else self),
+        tolist=lambda self: original_tolist(self.detach().cpu() if is_meta(self) else self),
         record_stream=lambda self, stream: None,
         __format__=formatted,
     )
-    # A parameter stays the same object as it goes to the GPU: shared weights stay shared, optimizers keep theirs.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator, of which the meta device knows nothing
-    stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
+    # A parameter stays the same object when it moves to the GPU: shared weights stay shared, optimizers keep theirs.
+    fastpath_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it is one operator without a meta kernel
+    stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath_enabled)
     swap(stack, torch.__future__, _swap_module_params_on_conversion=True)
 
 
@@ -180,121 +179,127 @@ def _pin_memory(pinned: Pinned) -> Callable[..., Any]:
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
         if pinned.has(self):
             return self
-        made = self.clone()
-        pinned.add(made)
-        return made
+        copy = self.clone()
+        pinned.add(copy)
+        return copy
 
     return pin_memory
 
 
-def _made_on_host(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.tensor and torch.as_tensor, which would make a tensor for the GPU without asking our mode."""
+def _create_on_host(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap torch.tensor and torch.as_tensor, which would create a GPU tensor without calling our dispatch mode."""
     import torch
 
-    def made(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        wanted = _on_meta(_default_device() if device is None else device)
-        if wanted is None or wanted.type != "meta":
-            return plain(data, *args, device=device, **kwargs)
+    def create(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        target = _on_meta(_default_device() if device is None else device)
+        if target is None or target.type != "meta":
+            return original(data, *args, device=device, **kwargs)
         if isinstance(data, torch.Tensor):
-            return plain(data, *args, **kwargs).to(wanted)
+            return original(data, *args, **kwargs).to(target)
         grad = kwargs.pop("requires_grad", False)
-        there = plain(data, *args, device="cpu", **kwargs).to(wanted)
-        return there.requires_grad_() if grad else there
+        tensor = original(data, *args, device="cpu", **kwargs).to(target)
+        return tensor.requires_grad_() if grad else tensor
 
-    return made
+    return create
 
 
 def _default_device() -> Any:
-    """What torch.set_default_device or `with torch.device(...)` asked for; None where that is nothing."""
+    """Return the device set by torch.set_default_device or `with torch.device(...)`; None if there is none."""
     import torch
 
     try:
         return torch.get_default_device()
-    except AttributeError:  # some versions raise where it was set back to None
+    except AttributeError:  # some versions raise if it was reset to None
         return None
 
 
-def _functions(stack: ExitStack, spec: GpuSpec, assumptions: Assumptions) -> None:
-    """Autocast for the functions that matter most, attention as this GPU runs it, and tensors made of numbers."""
+def _patch_functions(stack: ExitStack, spec: GpuSpec, assumptions: Assumptions) -> None:
+    """Patch functions: autocast for the most important ones, attention as on this GPU, torch.tensor."""
     import torch
     from torch.nn import functional
 
-    fused, plain = attention.attention(spec.generation), functional.scaled_dot_product_attention
+    fused, original = attention.attention(spec.generation), functional.scaled_dot_product_attention
 
     def scaled_dot_product_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
         if is_meta(query):
             try:
                 return fused(query, *args, **kwargs)
-            except CaptureError:  # this PyTorch knows no shape rule for it
-                assumptions.take("which kernel attention takes", "none: plain products and a softmax")
-        return plain(query, *args, **kwargs)
+            except CaptureError:  # this PyTorch has no shape rule for it
+                assumptions.take("which kernel attention runs", "none: matrix products and a softmax")
+        return original(query, *args, **kwargs)
 
-    swap(stack, functional, scaled_dot_product_attention=_cast(scaled_dot_product_attention, down=True))
-    for owner, names in ((functional, _LOWERED), (torch, _LOWERED), (torch.Tensor, _LOWERED)):
-        swap(stack, owner, **{name: _cast(getattr(owner, name), down=True) for name in names if hasattr(owner, name)})
+    swap(stack, functional, scaled_dot_product_attention=_with_autocast(scaled_dot_product_attention, down=True))
+    for owner, names in ((functional, _HALF_PRECISION), (torch, _HALF_PRECISION), (torch.Tensor, _HALF_PRECISION)):
+        swap(
+            stack,
+            owner,
+            **{name: _with_autocast(getattr(owner, name), down=True) for name in names if hasattr(owner, name)},
+        )
     for owner in (functional, torch):
-        swap(stack, owner, **{name: _cast(getattr(owner, name)) for name in _RAISED if hasattr(owner, name)})
+        swap(stack, owner, **{name: _with_autocast(getattr(owner, name)) for name in _FLOAT32 if hasattr(owner, name)})
     aten = torch.ops.aten
-    kinds: tuple[Any, ...] = (functional, torch, torch.Tensor)
-    for kind in kinds:
-        swap(stack, kind, softmax=_softmax(kind.softmax, aten._softmax.default),
-             log_softmax=_softmax(kind.log_softmax, aten._log_softmax.default))  # fmt: skip
+    namespaces: tuple[Any, ...] = (functional, torch, torch.Tensor)
+    for namespace in namespaces:
+        swap(stack, namespace, softmax=_softmax(namespace.softmax, aten._softmax.default),
+             log_softmax=_softmax(namespace.log_softmax, aten._log_softmax.default))  # fmt: skip
     swap(stack, functional, cross_entropy=_cross_entropy(functional.cross_entropy))
-    swap(stack, torch, tensor=_made_on_host(torch.tensor), as_tensor=_made_on_host(torch.as_tensor))
+    swap(stack, torch, tensor=_create_on_host(torch.tensor), as_tensor=_create_on_host(torch.as_tensor))
 
 
-def _cast(plain: Callable[..., Any], *, down: bool = False) -> Callable[..., Any]:
-    """A function whose tensors on the GPU are cast under autocast: down to its type, or up to float32."""
+def _with_autocast(original: Callable[..., Any], *, down: bool = False) -> Callable[..., Any]:
+    """Wrap a function: under autocast, cast its GPU tensors to the autocast dtype (`down`) or to float32."""
     import torch
 
     halves = torch.float16, torch.bfloat16
 
     def function(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_autocast_enabled("cuda"):
-            return plain(*args, **kwargs)
+            return original(*args, **kwargs)
         dtype = torch.get_autocast_dtype("cuda") if down else torch.float32
 
         def cast(value: Any) -> Any:
-            known = isinstance(value, torch.Tensor) and is_meta(value)
-            return value.to(dtype) if known and (value.dtype is torch.float32 or value.dtype in halves) else value
+            is_gpu_tensor = isinstance(value, torch.Tensor) and is_meta(value)
+            return (
+                value.to(dtype) if is_gpu_tensor and (value.dtype is torch.float32 or value.dtype in halves) else value
+            )
 
         with torch.autocast("cuda", enabled=False):
-            return plain(*[cast(each) for each in args], **{name: cast(each) for name, each in kwargs.items()})
+            return original(*[cast(each) for each in args], **{name: cast(each) for name, each in kwargs.items()})
 
     return function
 
 
-def _softmax(plain: Callable[..., Any], op: Any) -> Callable[..., Any]:
-    """A softmax that gives float32 under autocast, as a GPU's kernels do without a copy of its argument."""
+def _softmax(original: Callable[..., Any], op: Any) -> Callable[..., Any]:
+    """Wrap a softmax: under autocast it returns float32 without first copying its input, as GPU kernels do."""
     import torch
 
     def softmax(input: Any, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
-        given = any(isinstance(each, torch.dtype) for each in (*args, *kwargs.values()))
-        if dim is None or given or not is_meta(input) or not torch.is_autocast_enabled("cuda"):
-            return plain(input, dim, *args, **kwargs)
+        has_dtype = any(isinstance(each, torch.dtype) for each in (*args, *kwargs.values()))
+        if dim is None or has_dtype or not is_meta(input) or not torch.is_autocast_enabled("cuda"):
+            return original(input, dim, *args, **kwargs)
         return op(input, dim, input.dtype in (torch.float16, torch.bfloat16))
 
     return softmax
 
 
-def _cross_entropy(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The loss of most classifiers, which is that softmax and one more operator."""
+def _cross_entropy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap cross_entropy: under autocast it is that softmax and one more operator."""
     import torch
     from torch.nn import functional
 
     def cross_entropy(input: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        smoothed = len(args) > 5 or kwargs.get("label_smoothing") or target.is_floating_point()
-        if smoothed or not is_meta(input) or not torch.is_autocast_enabled("cuda"):
-            return plain(input, target, *args, **kwargs)
+        unsupported = len(args) > 5 or kwargs.get("label_smoothing") or target.is_floating_point()
+        if unsupported or not is_meta(input) or not torch.is_autocast_enabled("cuda"):
+            return original(input, target, *args, **kwargs)
         kwargs.pop("label_smoothing", None)
-        told = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
-        return functional.nll_loss(told, target, *args, **kwargs)
+        log_probs = functional.log_softmax(input, 1 if input.dim() > 1 else 0)
+        return functional.nll_loss(log_probs, target, *args, **kwargs)
 
     return cross_entropy
 
 
-def _lift_real_tensors_only(stack: ExitStack) -> None:
-    """Let torch.tensor(..., device="cuda") make its tensor on the host first, and send it as a step of its own."""
+def _lift_cpu_tensors_only(stack: ExitStack) -> None:
+    """Make torch.tensor(..., device="cuda") create the tensor on the host first and copy it to the GPU separately."""
     import torch
 
     if hasattr(torch._C, "_set_only_lift_cpu_tensors"):

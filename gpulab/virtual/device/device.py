@@ -1,8 +1,8 @@
-"""A GPU that is not there: within it, unmodified CUDA code runs on a PyTorch without CUDA, and is written down.
+"""The virtual GPU: unmodified CUDA code runs on a PyTorch without CUDA, and every operation is recorded.
 
-`with FakeDevice(spec, sink, memory, clock):` makes torch.cuda available. Tensors on cuda have sizes and no numbers;
-those on the CPU are real. Every operator, copy and wait goes to the sink as a record of gpulab.virtual.op_log.ops,
-every allocation to the memory. On leaving, torch is as it was.
+`with FakeDevice(spec, sink, memory, clock):` makes torch.cuda available. Tensors on cuda have sizes but no values; CPU
+tensors are real. Every operator, copy and wait goes to the sink as a record of gpulab.virtual.op_log.ops, and every
+allocation to the memory. On exit torch is restored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ACTIVE: list[FakeDevice] = []
 
 
 class FakeDevice(Standing):
-    """One virtual GPU, for one `with`."""
+    """One virtual GPU, for one `with` block."""
 
     def __init__(self, spec: GpuSpec, sink: Sink, memory: Memory, clock: Clock) -> None:
         super().__init__(spec, memory, clock)
@@ -47,9 +47,9 @@ class FakeDevice(Standing):
     def __enter__(self) -> FakeDevice:
         if _ACTIVE or self._used:
             raise CaptureError(
-                "A virtual GPU is running already." if _ACTIVE else "This virtual GPU has been used.",
-                why="torch is changed for the time of one virtual GPU, and one only",
-                fix="leave the first `with` before the next, and make a new virtual GPU for it",
+                "A virtual GPU is already active." if _ACTIVE else "This virtual GPU was used before.",
+                why="a virtual GPU patches torch: only one can be active, and each serves one `with` block",
+                fix="leave the first `with` block, then create a new virtual GPU",
             )
         self._used = True
         _ACTIVE.append(self)
@@ -70,39 +70,39 @@ class FakeDevice(Standing):
         stack.callback(storages.forget)
         pinned = Pinned()
         stack.callback(pinned.forget)
-        mode = fake_mode()(allow_fallback_kernels=False)  # they would run on CUDA
+        mode = fake_mode()(allow_fallback_kernels=False)  # fallback kernels would run on CUDA
         autocast = Autocast()
-        own = single_kernel.kernels(self.spec.generation)
-        special = {
+        gpu_kernels = single_kernel.kernels(self.spec.generation)
+        overrides = {
             **Moves(self._assumptions, pinned).specials(),
             **Unknown(self._assumptions).specials(),
             **missing_shape_rules.specials(),
             **cudnn_rnn.specials(),
             **rnn_cells.specials(),
-            **internals.whole(own),
+            **internals.whole(gpu_kernels),
         }
-        mode.start(recorder, storages, special)
+        mode.attach(recorder, storages, overrides)
         mode.pin = pinned.add
         stack.callback(setattr, mode, "closed", True)
         internals.install(stack, autocast)
         tensor_methods.install(stack, storages, pinned)
         modules.install(stack)
         self._install_torch(stack, recorder, storages)
-        stack.enter_context(kernels(own, "AutogradCUDA"))
+        stack.enter_context(kernels(gpu_kernels, "AutogradCUDA"))
         stack.enter_context(kernels(autocast.kernels(), "AutocastCUDA"))
         calls = function_mode()()
         calls.recorder = recorder
-        mode.meta_wanted = lambda: calls.meta
+        mode.is_meta_requested = lambda: calls.meta
         threads.install(stack, mode, calls)
         stack.enter_context(mode)
         stack.enter_context(calls)
         recorder.muted = True
-        self._measure(recorder)
+        self._calibrate(recorder)
         recorder.muted = False
 
     @staticmethod
-    def _measure(recorder: Recorder) -> Any:
+    def _calibrate(recorder: Recorder) -> Any:
         import torch
 
-        one = torch.empty(1)
-        recorder.measure(lambda: torch.numel(one))
+        tensor = torch.empty(1)
+        recorder.measure(lambda: torch.numel(tensor))

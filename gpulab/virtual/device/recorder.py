@@ -1,7 +1,7 @@
-"""Writes the tape: what ran, in which phase and stream, and how much of the program's own time came before it.
+"""Write the op log: what ran, in which phase and stream, and how much Python time of the program preceded it.
 
-Its own time is what it spends in Python between calls of PyTorch, and what its real CPU tensors take to compute; that
-others had the core in between is none of it.
+Python time is the time that the program spends outside PyTorch, plus the time for real work on CPU tensors. Time in
+which other processes had the core does not count.
 """
 
 from __future__ import annotations
@@ -15,86 +15,86 @@ from gpulab.virtual.device.tensors.tensor_info import seen, tensors_in
 from gpulab.virtual.host.core_waits import LONG_NS, CoreWaits
 from gpulab.virtual.op_log.ops import Copy, Hold, HostOp, Op, Phase, Range, Signal, Sink, Spin, Stepped, Wait, Way
 
-DEFAULT_STREAM = 7  # as traces number it
-EMPTY_CALLS = 60  # timed to learn what a call costs by itself
-SPARED_NS = 2_500  # what a fake tensor's birth and death cost the program beyond an empty call, measured
+DEFAULT_STREAM = 7  # its number in traces
+EMPTY_CALLS = 60  # calls timed to measure the overhead of one call
+SPARED_NS = 2_500  # measured: cost of creating and freeing a fake tensor, beyond an empty call
 
 
 class Recorder:
-    """What is known of the program at this moment, and the records made of it."""
+    """Tracks the state of the program and writes a record for each operation."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.stream = DEFAULT_STREAM
-        self.module_depth = 0  # in so many modules' forward, one inside the other, the program is
+        self.module_depth = 0  # nesting depth of module forwards
         self.began = False  # the first step has begun
         self.optimizing = False
         self.muted = False
         self._python_ns = 0
-        self._waits = CoreWaits()
-        self._left_ns = perf_counter_ns()  # when the program last got the word
-        self._within = 0
-        self._main = threading.get_ident()
-        self.step_over_ns = 0  # what leaving and entering costs by itself, measured
+        self._core_waits = CoreWaits()
+        self._returned_ns = perf_counter_ns()  # when control last returned to the program
+        self._call_depth = 0
+        self._main_thread = threading.get_ident()
+        self.step_over_ns = 0  # measured overhead of one left/entered pair
 
-    # The program's own time: all that is not between entered() and left().
+    # Python time of the program: all time outside entered() ... left().
 
     def entered(self) -> None:
-        """The program called PyTorch, or us: from here on time is not its own."""
-        if threading.get_ident() != self._main:
+        """The program called PyTorch or gpulab: stop counting Python time."""
+        if threading.get_ident() != self._main_thread:
             return
-        self._within += 1
-        if self._within == 1:
-            own_ns = perf_counter_ns() - self._left_ns - self.step_over_ns
-            if own_ns > 0:
-                self._python_ns += own_ns if own_ns < LONG_NS else self._waits.without(own_ns)
+        self._call_depth += 1
+        if self._call_depth == 1:
+            python_ns = perf_counter_ns() - self._returned_ns - self.step_over_ns
+            if python_ns > 0:
+                self._python_ns += python_ns if python_ns < LONG_NS else self._core_waits.without(python_ns)
 
     def left(self) -> None:
-        """The program has the word again."""
-        if threading.get_ident() != self._main:
+        """Control returns to the program: count Python time again."""
+        if threading.get_ident() != self._main_thread:
             return
-        self._within -= 1
-        if self._within == 0:
-            self._left_ns = self._waits.begin()
+        self._call_depth -= 1
+        if self._call_depth == 0:
+            self._returned_ns = self._core_waits.begin()
 
     def begin(self) -> int:
-        """The time at which the CPU begins to work for real; `since` tells what that took."""
-        return self._waits.begin() if threading.get_ident() == self._main else perf_counter_ns()
+        """Start to time real CPU work; pass the result to `since`."""
+        return self._core_waits.begin() if threading.get_ident() == self._main_thread else perf_counter_ns()
 
     def since(self, begun_ns: int) -> int:
-        """What it took."""
-        took_ns = perf_counter_ns() - begun_ns
-        return self._waits.without(took_ns) if threading.get_ident() == self._main else took_ns
+        """Return the ns since `begun_ns`, without waits for a core."""
+        elapsed_ns = perf_counter_ns() - begun_ns
+        return self._core_waits.without(elapsed_ns) if threading.get_ident() == self._main_thread else elapsed_ns
 
     def close(self) -> None:
-        """Nothing more is recorded."""
-        self._waits.close()
+        """Stop recording."""
+        self._core_waits.close()
 
     def worked(self, spent_ns: int) -> None:
-        """The program had the CPU work for real."""
-        if threading.get_ident() == self._main:
+        """Add the time of real CPU work to the Python time."""
+        if threading.get_ident() == self._main_thread:
             self._python_ns += spent_ns
 
     def measure(self, call: Any) -> None:
-        """Learn what a loop of empty calls shows as the program's own time, to leave it out from now on."""
-        self.step_over_ns, shown = 0, []
+        """Measure the Python time that empty calls show, and subtract it from now on."""
+        self.step_over_ns, python_times_ns = 0, []
         for _ in range(EMPTY_CALLS):
             self._python_ns = 0
             call()
-            shown.append(self._python_ns)
-        self.step_over_ns = sorted(shown)[EMPTY_CALLS * 9 // 10] + SPARED_NS
+            python_times_ns.append(self._python_ns)
+        self.step_over_ns = sorted(python_times_ns)[EMPTY_CALLS * 9 // 10] + SPARED_NS
         self._python_ns = 0
 
     def own_ns(self) -> int:
-        """The program's own time since this was asked the last time."""
-        own_ns, self._python_ns = self._python_ns, 0
-        return own_ns
+        """Return the Python time since the last call of this method, and reset it."""
+        python_ns, self._python_ns = self._python_ns, 0
+        return python_ns
 
-    # Where the program is.
+    # State of the program.
 
     @property
     def phase(self) -> Phase:
-        """The phase of what runs now."""
+        """The current phase."""
         import torch
 
         if torch._C._current_graph_task_id() != -1:
@@ -106,49 +106,49 @@ class Recorder:
     # Records.
 
     def op(self, name: str, args: Any, kwargs: Any, out: Any, *, details: tuple[tuple[str, str], ...] = ()) -> None:
-        """An operator that we made up the result of ran on the GPU."""
+        """Record an operator on the GPU whose result was made without running it."""
         if self.muted:
             return
         values = [*args, *kwargs.values()] if kwargs else args
         inputs = tuple([seen(each) for each in tensors_in(values) if each.device.type == "cuda"])
-        made = out if isinstance(out, list | tuple) else (out,)
-        outputs = tuple([seen(each) for each in tensors_in(made)])
+        results = out if isinstance(out, list | tuple) else (out,)
+        outputs = tuple([seen(each) for each in tensors_in(results)])
         self.ran(Outcome((), "", -1, name, inputs, outputs, 0, False, 0, details), self.phase)
 
-    def ran(self, what: Outcome, phase: Phase) -> None:
-        """An operator ran on the GPU."""
+    def ran(self, outcome: Outcome, phase: Phase) -> None:
+        """Record an operator on the GPU."""
         if self.muted:
             return
         self._sink(
             Op(
-                name=what.name,
-                inputs=what.inputs,
-                outputs=what.outputs,
-                flops=what.flops,
-                view=what.view,
-                tf32=_tf32(what.name),
-                lists=what.lists,
-                details=what.details,
+                name=outcome.name,
+                inputs=outcome.inputs,
+                outputs=outcome.outputs,
+                flops=outcome.flops,
+                view=outcome.view,
+                tf32=_allows_tf32(outcome.name),
+                lists=outcome.lists,
+                details=outcome.details,
                 phase=phase,
                 stream=self.stream,
                 python_ns=self.own_ns(),
             )
         )
 
-    def host_op(self, name: str, given: Any, ns: int) -> None:
-        """An operator ran for real, on the host's own tensors."""
-        if not self.muted and threading.get_ident() == self._main:
-            inputs = tuple([seen(each) for each in given])
+    def host_op(self, name: str, tensors: Any, ns: int) -> None:
+        """Record an operator that ran for real on CPU tensors."""
+        if not self.muted and threading.get_ident() == self._main_thread:
+            inputs = tuple([seen(each) for each in tensors])
             self._sink(HostOp(name=name, inputs=inputs, ns=ns, phase=self.phase, python_ns=self.own_ns()))
 
     def spin(self, cycles: int) -> None:
-        """A kernel was launched that only lets time pass."""
+        """Record a kernel that only waits."""
         if not self.muted:
-            own_ns = self.own_ns()
-            self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=own_ns))
+            python_ns = self.own_ns()
+            self._sink(Spin(cycles=cycles, phase=self.phase, stream=self.stream, python_ns=python_ns))
 
     def copy(self, name: str, way: Way, size: int, *, pinned: bool = False, non_blocking: bool = False) -> None:
-        """A copy between host and GPU; that the host waits for one that may block is the clock's to know."""
+        """Record a copy between host and GPU; the clock decides whether it blocks the host."""
         if self.muted:
             return
         self._sink(
@@ -165,35 +165,35 @@ class Recorder:
         )
 
     def wait(self, call: str, *, stream: int | None = None, event: int | None = None) -> None:
-        """The host waits for the GPU."""
+        """Record that the host waits for the GPU."""
         if not self.muted:
-            own_ns = self.own_ns()
-            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=own_ns))
+            python_ns = self.own_ns()
+            self._sink(Wait(call=call, stream=stream, event=event, phase=self.phase, python_ns=python_ns))
 
     def signal(self, event: int, stream: int) -> None:
-        """An event is recorded in a stream."""
+        """Record an event in a stream."""
         self._sink(Signal(event=event, stream=stream, python_ns=self.own_ns()))
 
     def hold(self, event: int, stream: int) -> None:
-        """A stream waits for an event from now on."""
+        """Record that a stream waits for an event."""
         self._sink(Hold(event=event, stream=stream, python_ns=self.own_ns()))
 
     def range(self, name: str, *, opens: bool) -> None:
-        """A named stretch begins or ends."""
+        """Record the start or end of a named range."""
         if not self.muted:
             self._sink(Range(name=name, open=opens, python_ns=self.own_ns()))
 
     def stepped(self) -> None:
-        """An optimizer stepped."""
+        """Record that an optimizer stepped."""
         self._sink(Stepped(python_ns=self.own_ns()))
 
 
-def _tf32(name: str) -> bool:
+def _allows_tf32(name: str) -> bool:
     import torch
 
     by_cudnn = "conv" in name or "rnn" in name
     if not hasattr(torch._C, "_get_fp32_precision_getter"):  # before torch 2.9
         return bool(torch.backends.cudnn.allow_tf32 if by_cudnn else torch.backends.cuda.matmul.allow_tf32)
-    # Where a program sets both old and new names, asking by the old ones raises.
+    # If a program sets both old and new settings, reading the old ones raises.
     kind = ("rnn" if "rnn" in name else "conv") if by_cudnn else "matmul"
     return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")

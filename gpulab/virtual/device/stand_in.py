@@ -1,4 +1,4 @@
-"""What a device that stands in for CUDA does in either way, played or counted: it is left, and says what it assumed."""
+"""What both simulated CUDA devices (FakeDevice and CountingDevice) share: patches of torch, assumptions, exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpulab.virtual.op_log.ops import Assumption
 
 
 class Standing:
-    """One GPU that is not there, for one `with`; how it is entered is its own."""
+    """A simulated CUDA device for one `with` block; subclasses define how it is entered."""
 
     def __init__(self, spec: GpuSpec, memory: Memory, clock: Clock) -> None:
         self.spec, self.memory, self.clock = spec, memory, clock
@@ -25,7 +25,7 @@ class Standing:
         self._stack: ExitStack | None = None
 
     def _install_torch(self, stack: ExitStack, recorder: Recorder, storages: Storages) -> None:
-        """What torch.cuda, torch.save and modules are on either stand-in, until the stack is closed."""
+        """Patch torch.cuda, torch.save and modules until the stack is closed."""
         cuda_api.install(stack, self.spec, recorder, Streams(recorder, self.clock))
         cuda_memory.install(stack, self.memory)
         save_and_load.install(stack, self._assumptions, recorder)
@@ -34,7 +34,7 @@ class Standing:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What was taken in place of values that nobody knows, in order of first use."""
+        """Assumptions about unknown values, in order of first use."""
         return self._assumptions.told()
 
     def assume(self, what: str, taken: str) -> None:

@@ -1,4 +1,4 @@
-"""Where in its training a program is: modules that run forward, optimizers that step, what memory is for."""
+"""Track the phase of a training step (forward, backward, optimizer) and what memory is used for."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from gpulab.virtual.op_log.ops import Role
 
 
 class Training:
-    """Follows modules and optimizers by PyTorch's own hooks."""
+    """Follows modules and optimizers with PyTorch's global hooks."""
 
     def __init__(self, recorder: Recorder, storages: Storages) -> None:
         self._recorder, self._storages = recorder, storages
-        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that the program calls itself
+        self._roots: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that the program calls directly
         self._running: list[Any] = []
 
     def install(self, stack: ExitStack) -> None:
-        """Until the stack is closed."""
+        """Install the hooks until the stack is closed."""
         import torch
         from torch.nn.modules import module
         from torch.optim import optimizer
 
         handles = [
-            module.register_module_forward_pre_hook(self._module_begins),
-            module.register_module_forward_hook(self._module_ended, always_call=True),
-            optimizer.register_optimizer_step_pre_hook(self._step_begins),
-            optimizer.register_optimizer_step_post_hook(self._stepped),
+            module.register_module_forward_pre_hook(self._before_forward),
+            module.register_module_forward_hook(self._after_forward, always_call=True),
+            optimizer.register_optimizer_step_pre_hook(self._before_step),
+            optimizer.register_optimizer_step_post_hook(self._after_step),
         ]
         for handle in handles:
             stack.callback(handle.remove)
-        entered, left = self._ranges()
-        swap(stack, torch.autograd.profiler.record_function, __enter__=entered, __exit__=left)
+        enter_range, exit_range = self._recorded_ranges()
+        swap(stack, torch.autograd.profiler.record_function, __enter__=enter_range, __exit__=exit_range)
 
     # Modules.
 
-    def _module_begins(self, module: Any, args: Any) -> None:
+    def _before_forward(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         recorder.entered()
         if not recorder.began and any(on_gpu(each) for each in args):
@@ -51,9 +51,9 @@ class Training:
         recorder.module_depth = len(self._running)
         recorder.left()
 
-    def _module_ended(self, module: Any, args: Any, out: Any) -> None:
+    def _after_forward(self, module: Any, args: Any, out: Any) -> None:
         self._recorder.entered()
-        while self._running:  # those whose forward failed before their hooks ran as well
+        while self._running:  # also removes modules whose forward failed before their hook ran
             if self._running.pop() is module:
                 break
         self._recorder.module_depth = len(self._running)
@@ -61,57 +61,57 @@ class Training:
 
     # Optimizers.
 
-    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
         recorder.entered()
         recorder.began = recorder.optimizing = True
         for parameter in _parameters(optimizer):
             if parameter.grad is not None:
-                self._tell(parameter.grad, Role.GRADIENT)
+                self._set_role(parameter.grad, Role.GRADIENT)
         recorder.left()
 
-    def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         recorder = self._recorder
         recorder.entered()
         for parameter in _parameters(optimizer):
-            self._tell(parameter, Role.PARAMETER)
+            self._set_role(parameter, Role.PARAMETER)
         for root in list(self._roots):
             for buffer in root.buffers():
-                self._tell(buffer, Role.PARAMETER)
+                self._set_role(buffer, Role.PARAMETER)
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
-                self._tell(value, Role.OPTIMIZER)
+                self._set_role(value, Role.OPTIMIZER)
         recorder.optimizing = False
         recorder.stepped()
         recorder.left()
 
-    def _tell(self, value: Any, role: Role) -> None:
+    def _set_role(self, value: Any, role: Role) -> None:
         if on_gpu(value):
             self._storages.role(value, role)
 
-    def _ranges(self) -> tuple[Any, Any]:
+    def _recorded_ranges(self) -> tuple[Any, Any]:
         import torch
 
         recorder = self._recorder
-        plain: Any = torch.autograd.profiler.record_function
-        enter, leave = plain.__enter__, plain.__exit__
+        record_function: Any = torch.autograd.profiler.record_function
+        original_enter, original_exit = record_function.__enter__, record_function.__exit__
 
-        def entered(self: Any) -> Any:
+        def enter_range(self: Any) -> Any:
             recorder.entered()
             recorder.range(self.name, opens=True)
-            made = enter(self)
+            result = original_enter(self)
             recorder.left()
-            return made
+            return result
 
-        def left(self: Any, *error: Any) -> None:
+        def exit_range(self: Any, *error: Any) -> None:
             recorder.entered()
-            leave(self, *error)
+            original_exit(self, *error)
             if self.name.startswith("Optimizer.step#"):
-                recorder.optimizing = False  # also where the step failed
+                recorder.optimizing = False  # also if the step failed
             recorder.range(self.name, opens=False)
             recorder.left()
 
-        return entered, left
+        return enter_range, exit_range
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The events of a virtual run as they happen: the columns of gpulab.tables, grown row by row."""
+"""Events of a virtual run: rows are logged while the program runs and become tables of gpulab.tables at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpulab.virtual.op_log.ops import Tensor
 
 MAIN, AUTOGRAD = 0, 1  # threads
 THREADS = ("thread 1 (python)", "thread 2 (pt_autograd_0)")
-# As the profiler names them; other types bear their own name.
+# The profiler's names of dtypes; other dtypes keep their torch name.
 _TYPES = {
     "float32": "float",
     "float64": "double",
@@ -25,7 +25,7 @@ _TYPES = {
 
 
 class Log:
-    """What a virtual run did, in order of time; times are ns of the virtual host's clock, as floats until the end."""
+    """Events and memory of a virtual run; times are ns of the virtual clock, rounded to integers in `tables`."""
 
     def __init__(self) -> None:
         self._events: list[tuple[Any, ...]] = []
@@ -33,31 +33,31 @@ class Log:
         self._shapes: list[tuple[Any, ...]] = []
         self._waits: list[tuple[Any, ...]] = []
         self._memory: list[tuple[Any, ...]] = []
-        self.classes: set[OpClass] = set()  # of the work so far
+        self.classes: set[OpClass] = set()  # classes of the kernels logged so far
 
     def host(self, kind: Kind, name: str, start_ns: float, end_ns: float, *, thread: int, correlation: int = -1) -> int:
-        """A call, an operator or a range on the host; its row."""
+        """Log a call, an operator or a range on the host; return its row."""
         self._events.append((kind, name, start_ns, end_ns, thread, -1, -1, correlation, -1))
         return len(self._events) - 1
 
     def open(self, kind: Kind, name: str, start_ns: float, *, thread: int) -> int:
-        """Something on the host that has begun, before what happens inside it; `close` says when it ended."""
+        """Log the start of a host event, before the events inside it; `close` sets its end."""
         return self.host(kind, name, start_ns, start_ns, thread=thread)
 
     def close(self, row: int, end_ns: float) -> None:
-        """What `open` gave the row of ends now."""
+        """Set the end of an event that `open` logged."""
         kind, name, start_ns, _, *rest = self._events[row]
         self._events[row] = (kind, name, start_ns, end_ns, *rest)
 
     def device(
         self, kind: Kind, name: str, start_ns: float, end_ns: float, *, stream: int, correlation: int, size: int = -1
     ) -> int:
-        """Work on the GPU; its row."""
+        """Log work on the GPU; return its row."""
         self._events.append((kind, name, start_ns, end_ns, -1, 0, stream, correlation, size))
         return len(self._events) - 1
 
     def kernel(self, kernel: Kernel, start_ns: float, end_ns: float, *, stream: int, correlation: int) -> None:
-        """A kernel, or a copy or fill within the GPU."""
+        """Log a kernel, or a copy or fill within the GPU."""
         kind = Kind.MEMCPY if kernel.name.startswith("Memcpy") else Kind.KERNEL
         kind = Kind.MEMSET if kernel.name.startswith("Memset") else kind
         row = self.device(kind, kernel.name, start_ns, end_ns, stream=stream, correlation=correlation)
@@ -66,38 +66,38 @@ class Log:
             self._grids.append((row, kernel.grid, kernel.block, kernel.registers, kernel.shared_bytes, float("nan")))
 
     def shapes(self, row: int, inputs: Sequence[Tensor]) -> None:
-        """The inputs of an operator."""
+        """Log the input shapes and dtypes of an operator."""
         sizes = [list(each.sizes) for each in inputs]
         types = [_TYPES.get(each.dtype, each.dtype) for each in inputs]
         self._shapes.append((row, json.dumps(sizes), json.dumps(types)))
 
     def held(self, at_ns: float, *, stream: int, correlation: int, on_stream: int, on_correlation: int) -> None:
-        """A stream was told to wait for an event of another."""
+        """Log that a stream waits for an event of another stream."""
         row = self.device(Kind.SYNC_RECORD, "Stream Wait Event", at_ns, at_ns, stream=stream, correlation=correlation)
         self._waits.append((row, on_stream, on_correlation))
 
     def memory(self, at_ns: float, size: int, key: int, allocated: int, reserved: int) -> None:
-        """Memory was given out (or taken back: a negative size), and what is held after it."""
+        """Log an allocation (or a free, with a negative size) and the totals after it."""
         self._memory.append((at_ns, MAIN, 0, size, key, allocated, reserved))
 
     def tables(self, began_ns: float) -> dict[str, Any]:
-        """What was logged, from this moment of the clock on: the tables of a run, by the names of its fields."""
+        """Return the log as tables, by field name of Run, with times relative to `began_ns`."""
         start = np.array([round(event[2] - began_ns) for event in self._events], np.int64)
         dur = np.array([round(event[3] - began_ns) for event in self._events], np.int64) - start
-        # By start; where several start together, parents before their children.
+        # By start; of events with the same start, parents before their children.
         order = np.lexsort((np.arange(len(start)), -dur, start))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        new_rows = np.empty(len(order), np.int64)
+        new_rows[order] = np.arange(len(order))
         rows = [(kind, name, 0, 0, *rest) for kind, name, _, _, *rest in self._events]
         events = EVENTS.rows({**EVENTS.of(rows).columns, "start_ns": start, "dur_ns": dur}).where(order)
-        beside = {
+        row_logs = {
             "grid_rows": (GRIDS, self._grids),
             "shape_rows": (SHAPES, self._shapes),
             "wait_rows": (WAITS, self._waits),
         }
-        told = {
-            name: table.of(sorted((int(place[row]), *rest) for row, *rest in rows))
-            for name, (table, rows) in beside.items()
+        tables = {
+            name: table.of(sorted((int(new_rows[row]), *rest) for row, *rest in rows))
+            for name, (table, rows) in row_logs.items()
         }
         memory = MEMORY.of([(round(at - began_ns), *rest) for at, *rest in self._memory])
-        return {"event_rows": events, "memory_rows": memory, **told}
+        return {"event_rows": events, "memory_rows": memory, **tables}

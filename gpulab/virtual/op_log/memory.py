@@ -1,4 +1,4 @@
-"""Memory of a virtual GPU with a log: every piece at its time, and the calls to the driver that it took."""
+"""Memory of a virtual GPU that logs every allocation with its time, and the driver calls that it causes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpulab.virtual.clock import Clock
 from gpulab.virtual.memory_fit.memory import Memory, allowances
 from gpulab.virtual.op_log.ops import Phase
 
-# What tables.ALLOCATOR tells, by the keys of torch.cuda.memory_stats().
-_TOLD = (
+# Keys of torch.cuda.memory_stats(), in the order of the columns of tables.ALLOCATOR.
+_STATS = (
     "allocated_bytes.all.current",
     "reserved_bytes.all.current",
     "inactive_split_bytes.all.current",
@@ -22,58 +22,58 @@ _TOLD = (
     "num_device_alloc",
     "num_ooms",
 )
-_CALLS = {"cudaFree": "num_device_free", "cudaMalloc": "num_device_alloc"}
+_DRIVER_CALLS = {"cudaFree": "num_device_free", "cudaMalloc": "num_device_alloc"}
 
 
 class LoggedMemory(Memory):
-    """Tells the clock's log what it gives out and takes back."""
+    """A simulated allocator that writes allocations, frees and driver calls to the clock's log."""
 
     def __init__(self, spec: GpuSpec, clock: Clock) -> None:
         super().__init__(spec.usable_bytes, sum(each.bytes for each in allowances(spec)))
         self._clock = clock
         self._sizes: dict[int, int] = {}
-        self._held = (0, 0)
-        self._calls = dict.fromkeys(_CALLS, 0)
+        self._driver_state = (0, 0)
+        self._call_counts = dict.fromkeys(_DRIVER_CALLS, 0)
         self._readings: list[tuple[int, ...]] = []
 
     def allocate(self, key: int, bytes: int, phase: Phase, *more: Any) -> None:
-        """As Memory.allocate; where the driver had to be asked, that takes its time."""
+        """Allocate as Memory does, and charge the driver calls that this needs."""
         try:
             super().allocate(key, bytes, phase, *more)
         finally:
-            self._asked()
+            self._charge_driver_calls()
         self._sizes[key] = bytes
-        self._note(bytes, key)
+        self._log(bytes, key)
 
     def free(self, key: int) -> None:
-        """As Memory.free."""
+        """Free as Memory does, and log it."""
         super().free(key)
-        self._note(-self._sizes.pop(key, 0), key)
+        self._log(-self._sizes.pop(key, 0), key)
 
     def empty_cache(self) -> None:
-        """As Memory.empty_cache: each segment that goes back is a cudaFree, which waits for the GPU."""
+        """Release unused segments: each is a cudaFree, which synchronises with the GPU."""
         super().empty_cache()
-        self._asked()
+        self._charge_driver_calls()
 
     def read(self, at_ns: int) -> None:
-        """Note what torch.cuda.memory_stats() would tell now; the moment is the virtual clock's, whatever the time."""
+        """Record torch.cuda.memory_stats() at the current virtual time; `at_ns` is ignored."""
         stats = self.stats()
-        self._readings.append((self._clock.now_ns, 0, *(stats[key] for key in _TOLD)))
+        self._readings.append((self._clock.now_ns, 0, *(stats[key] for key in _STATS)))
 
     def rows(self, began_ns: int) -> Rows:
-        """What was noted, as rows of tables.ALLOCATOR."""
+        """Return the readings as rows of tables.ALLOCATOR."""
         return ALLOCATOR.of(self._readings)
 
-    def _asked(self) -> None:
-        """Tell the clock of the calls to the driver since the last time."""
-        held = self.reserved_bytes, self.retries
-        if held == self._held:
+    def _charge_driver_calls(self) -> None:
+        """Charge the driver calls since the last time to the clock."""
+        state = self.reserved_bytes, self.retries
+        if state == self._driver_state:
             return
-        self._held, stats = held, self.stats()
-        for call, count in _CALLS.items():
-            for _ in range(stats[count] - self._calls[call]):
+        self._driver_state, stats = state, self.stats()
+        for call, count in _DRIVER_CALLS.items():
+            for _ in range(stats[count] - self._call_counts[call]):
                 self._clock.asked_for_memory(call)
-            self._calls[call] = stats[count]
+            self._call_counts[call] = stats[count]
 
-    def _note(self, size: int, key: int) -> None:
+    def _log(self, size: int, key: int) -> None:
         self._clock.log.memory(self._clock.now_ns, size, key, self.allocated_bytes, self.reserved_bytes)

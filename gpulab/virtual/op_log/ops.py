@@ -1,7 +1,7 @@
-"""What a program did with a GPU that is not there, in order: the words between the fake device and its prices.
+"""Records of what a program does on a virtual GPU, in program order: operators, copies, waits, batches, step ends.
 
-The fake device writes these records as the program runs. The clock gives each its time, the allocator its memory.
-Nothing here knows torch: types are names ("float32"), tensors are their sizes.
+The fake device writes these records while the program runs. The clock adds the times, the allocator the memory.
+This module does not use torch: dtypes are names ("float32"), tensors are their sizes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Sizes = tuple[int, ...]
 
 
 class Phase(Enum):
-    """Which part of a step it belongs to."""
+    """Part of a training step."""
 
-    SETUP = "setup"  # before the first step: the model, and what it needs, goes to the GPU
+    SETUP = "setup"  # before the first step: the model moves to the GPU
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
@@ -24,35 +24,35 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Sizes, type and layout of one argument or result on the GPU."""
+    """Sizes, dtype and layout of one argument or result on the GPU."""
 
     sizes: Sizes
     dtype: str  # as torch names it, without "torch.": "bfloat16"
-    bytes: int  # of its elements: what must be read or written of it
+    bytes: int  # of its elements: what a kernel reads or writes
     contiguous: bool = True
     channels_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """One operator that ran on the GPU, or that only made a view (`view`), for which nothing is launched."""
+    """One operator on the GPU; an operator that only makes a view (`view`) launches no kernel."""
 
-    name: str  # "aten::addmm", without its overload
-    inputs: tuple[Tensor, ...]  # tensors on the GPU, those in lists too, in order
+    name: str  # "aten::addmm", without the overload
+    inputs: tuple[Tensor, ...]  # tensors on the GPU in order, including those in lists
     outputs: tuple[Tensor, ...]
-    flops: int = 0  # as torch.utils.flop_counter counts them; 0 for what it does not count
+    flops: int = 0  # counted by torch.utils.flop_counter; 0 if it does not know the operator
     view: bool = False
-    tf32: bool = False  # float32 products may be rounded to TF32 in this operator, as set when it ran
-    lists: int = 0  # of a _foreach or fused operator: how many tensors the longest of its lists has; else 0
-    details: tuple[tuple[str, str], ...] = ()  # what else its price may need: ("causal", "True"), ("groups", "32")
+    tf32: bool = False  # TF32 was allowed for this operator when it ran
+    lists: int = 0  # length of the longest tensor list of a _foreach or fused operator; else 0
+    details: tuple[tuple[str, str], ...] = ()  # other inputs of the cost model: ("causal", "True"), ("groups", "32")
     phase: Phase = Phase.FORWARD
     stream: int = 7  # the default stream is 7, as in traces
-    python_ns: int = 0  # measured: the program's own Python since the record before
+    python_ns: int = 0  # measured: Python time of the program since the previous record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostOp:
-    """An operator on tensors of the host's: it ran for real, and its time was measured."""
+    """An operator on CPU tensors: it ran for real, and its time was measured."""
 
     name: str
     inputs: tuple[Tensor, ...]
@@ -63,7 +63,7 @@ class HostOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spin:
-    """A kernel that does nothing for so many cycles of the multiprocessors' clock: torch.cuda._sleep."""
+    """torch.cuda._sleep: a kernel that idles for a number of SM clock cycles."""
 
     cycles: int
     phase: Phase = Phase.FORWARD
@@ -72,7 +72,7 @@ class Spin:
 
 
 class Way(Enum):
-    """From where to where a copy goes."""
+    """Direction of a copy."""
 
     TO_DEVICE = "HtoD"
     TO_HOST = "DtoH"
@@ -83,11 +83,11 @@ class Way(Enum):
 class Copy:
     """A copy between host and GPU (a copy within the GPU is an Op, "aten::copy_")."""
 
-    name: str  # the operator that asked for it: "aten::copy_", "aten::_local_scalar_dense"
+    name: str  # the operator that copies: "aten::copy_", "aten::_local_scalar_dense"
     way: Way
     bytes: int
     pinned: bool
-    non_blocking: bool  # as asked for; from pageable memory the host waits all the same
+    non_blocking: bool  # the argument; a copy from pageable memory blocks the host all the same
     phase: Phase = Phase.FORWARD
     stream: int = 7
     python_ns: int = 0
@@ -95,18 +95,18 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The host waits for the GPU: all of it, a stream, or an event."""
+    """The host waits for the whole GPU, a stream or an event."""
 
-    call: str  # the runtime's name: "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"
-    stream: int | None = None  # the stream waited for; None: all
-    event: int | None = None  # the event waited for
+    call: str  # name of the runtime call: "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize"
+    stream: int | None = None  # the stream to wait for; None: all streams
+    event: int | None = None  # the event to wait for
     phase: Phase = Phase.FORWARD
     python_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """An event is recorded in a stream: done when all work before it is."""
+    """An event is recorded in a stream; it completes when all earlier work in the stream is done."""
 
     event: int
     stream: int
@@ -115,7 +115,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What is called for in a stream from now on waits for an event."""
+    """Later work in a stream waits for an event."""
 
     event: int
     stream: int
@@ -124,7 +124,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """A named stretch of the program begins (`open`) or ends: record_function, Optimizer.step, an autograd node."""
+    """A named range begins (`open`) or ends: record_function, Optimizer.step, an autograd node."""
 
     name: str
     open: bool
@@ -133,21 +133,21 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A batch was asked of a DataLoader. Times are real, measured on this machine."""
+    """The program fetched a batch from a DataLoader. Times are measured on this machine."""
 
-    loader: int  # which DataLoader, counted as first seen
+    loader: int  # index of the DataLoader, in order of first use
     epoch: int
-    yielded: bool  # False: the pass had ended
-    built_ns: int  # what building took, in the main process or in the worker; 0 where nothing was built
-    built_cpu_ns: int  # of which on a core
+    yielded: bool  # False: the epoch had ended
+    built_ns: int  # time to build the batch, in the main process or in the worker; 0 if none was built
+    built_cpu_ns: int  # CPU time of that
     bytes: int  # of the batch's tensors; -1 where unknown
-    starting_ns: int = 0  # of built_ns, what beginning the pass took: starting workers, opening the dataset
+    starting_ns: int = 0  # part of built_ns that started the epoch: starting workers, opening the dataset
     python_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """A step ended: an optimizer stepped, or the program said so (`said`)."""
+    """A step ended: an optimizer stepped, or the program called gpulab.step() (`said`)."""
 
     said: bool = False
     python_ns: int = 0
@@ -157,24 +157,24 @@ Record = Op | HostOp | Spin | Copy | Wait | Signal | Hold | Range | Fetch | Step
 Sink = Callable[[Record], None]
 
 
-# The names of facts that a virtual run tells of itself: what was assumed, and between what a step lies, in ns.
-ASSUMED = "assumed: "  # and then what
+# Names of facts of a virtual run: its assumptions, and P10 and P90 of the step time in ns.
+ASSUMED = "assumed: "  # followed by Assumption.what
 STEP_LOW, STEP_HIGH = "step_low_ns", "step_high_ns"
 
 
 class Role(Enum):
-    """What a piece of memory is for."""
+    """Purpose of an allocation."""
 
     PARAMETER = "parameters"  # and buffers
     GRADIENT = "gradients"
-    OPTIMIZER = "optimizer"  # its state
-    ACTIVATION = "activations"  # made in forward, and kept for backward
-    TEMPORARY = "temporaries"  # gone before the phase ends, and what is none of these
+    OPTIMIZER = "optimizer"  # optimizer state
+    ACTIVATION = "activations"  # allocated in forward and saved for backward
+    TEMPORARY = "temporaries"  # freed before the phase ends, and everything else
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """Something the program's way depends on and a GPU without numbers cannot tell, and what was taken for it."""
+    """A value that the program needs and the virtual GPU cannot know, and the value assumed for it."""
 
     what: str  # "values read with .item()"
     taken: str  # "1.0"

@@ -1,7 +1,7 @@
-"""CUDA programs as people write them, none of which knows that the GPU is not there.
+"""Ordinary CUDA programs, to be run unmodified on a virtual GPU.
 
-Run as a program with names of snippets, it runs each on a virtual GPU of its own and prints what came of it, one line
-of JSON each: worked, refused (an error of gpulab's), or failed.
+Run as a script with names of snippets, it runs each on a virtual GPU of its own and prints one line of JSON per snippet
+with the outcome: worked, refused (an error of gpulab) or failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKS, REFUSES = {}, {}
 
 
 class StillClock:
-    """A clock on which recorded events are done at once."""
+    """A clock on which recorded events complete immediately."""
 
     now_ns = 0
 
@@ -34,9 +34,9 @@ class StillClock:
 
 
 def device(gpu="h100", records=None, memory=None):
-    chosen = resolve(gpu)
-    held = memory or Memory(chosen.usable_bytes, chosen.context_bytes)
-    return FakeDevice(chosen, (records if records is not None else []).append, held, StillClock())
+    spec = resolve(gpu)
+    gpu_memory = memory or Memory(spec.usable_bytes, spec.context_bytes)
+    return FakeDevice(spec, (records if records is not None else []).append, gpu_memory, StillClock())
 
 
 def works(snippet):
@@ -50,7 +50,7 @@ def refuses(snippet):
 
 
 def said(call, kind=RuntimeError):
-    """The words of the error that a call must raise."""
+    """Return the message of the error that a call must raise."""
     try:
         call()
     except kind as error:
@@ -318,8 +318,8 @@ def averaged_models():
     average.update_parameters(model)
     average(torch.randn(4, 8).cuda())
     with torch.no_grad():
-        for averaged, trained_values in zip(average.parameters(), model.parameters(), strict=True):
-            averaged.mul_(0.9).add_(trained_values, alpha=0.1)
+        for averaged, current in zip(average.parameters(), model.parameters(), strict=True):
+            averaged.mul_(0.9).add_(current, alpha=0.1)
 
 
 @works
@@ -415,15 +415,15 @@ def checkpointing():
 
 @works
 def hooks():
-    events = []
+    calls = []
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
-    model[0].register_forward_hook(lambda module, args, out: events.append("forward"))
-    model[1].register_full_backward_hook(lambda module, into, out: events.append("backward"))
+    model[0].register_forward_hook(lambda module, args, out: calls.append("forward"))
+    model[1].register_full_backward_hook(lambda module, into, out: calls.append("backward"))
     x = torch.randn(4, 8, device="cuda", requires_grad=True)
-    x.register_hook(lambda grad: events.append("tensor") or grad * 2)
-    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: events.append("accumulated"))
+    x.register_hook(lambda grad: calls.append("tensor") or grad * 2)
+    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: calls.append("accumulated"))
     model(x).sum().backward()
-    assert sorted(events) == ["accumulated", "backward", "forward", "tensor"]
+    assert sorted(calls) == ["accumulated", "backward", "forward", "tensor"]
 
 
 @works
@@ -707,9 +707,9 @@ def out_of_memory():
 
 @works
 def second_gpu():
-    for allocate in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1"),
+    for create in (lambda: torch.zeros(1, device="cuda:1"), lambda: torch.zeros(1).to("cuda:1"),
                 lambda: torch.zeros(1).cuda(1)):  # fmt: skip
-        assert "invalid device ordinal" in said(allocate)
+        assert "invalid device ordinal" in said(create)
 
 
 @works
@@ -1060,19 +1060,19 @@ def more_functions():
 def threads():
     import threading
 
-    messages = []
+    results = []
 
     def work():
         try:
-            messages.append((torch.ones(3, device="cuda") if False else x * 2).sum().item())
+            results.append((torch.ones(3, device="cuda") if False else x * 2).sum().item())
         except Exception as error:
-            messages.append(error)
+            results.append(error)
 
     x = torch.ones(3, device="cuda")
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert messages == [1.0]
+    assert results == [1.0]
 
 
 @works

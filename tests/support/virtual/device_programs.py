@@ -1,4 +1,4 @@
-"""Training programs of known networks, played on a virtual device, and what of their records tests look at."""
+"""Training programs of known networks run on a virtual device, and the parts of their records that tests check."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.support.virtual.reference_models import Gpt2, ResNet50  # noqa: E402
 
 def played(program, gpu="h100"):
     """The records, the memory and the assumptions of a program."""
-    chosen, records = resolve(gpu), []
-    memory = Memory(chosen.usable_bytes, chosen.context_bytes)
+    spec, records = resolve(gpu), []
+    memory = Memory(spec.usable_bytes, spec.context_bytes)
     with device(gpu, records, memory) as virtual:
         program()
     return records, memory, virtual.assumptions
@@ -67,25 +67,25 @@ def gpt2(dtype=None):
 
 @functools.cache
 def resnet_played(amp=None, channels_last=False):
-    """ResNet-50, played once for all who ask: the work of its second step, memory in use at most, and for what."""
+    """ResNet-50, run once and cached: the operators of its second step, peak memory, and the peak by role."""
     records, memory, _ = played(lambda: resnet(amp, 2, channels_last))
     return last_step(records), memory.max_allocated_bytes, memory.peak().by_role
 
 
 @functools.cache
 def gpt2_played(dtype=None):
-    """The same of GPT-2 small and its only step."""
+    """The same for the only step of GPT-2 small."""
     records, memory, _ = played(lambda: gpt2(dtype))
     return last_step(records), memory.max_allocated_bytes, memory.peak().by_role
 
 
 def last_step(records):
-    ends = [place for place, each in enumerate(records) if isinstance(each, Stepped)]
+    ends = [index for index, each in enumerate(records) if isinstance(each, Stepped)]
     return work(records[ends[-2] + 1 : ends[-1]] if len(ends) > 1 else records)
 
 
 def owners():
-    """Whatever of torch and Python is something else while a device is on."""
+    """Modules and classes of torch and Python that are patched while a device is active."""
     return (
         torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.nvtx, torch.cuda._utils, torch.Tensor,
         torch._subclasses.fake_tensor.FakeTensor, torch._subclasses.fake_tensor.FakeTensorMode, torch._C, torch._C._nn,

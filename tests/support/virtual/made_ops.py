@@ -76,7 +76,7 @@ def listed(name, sizes, lists):
 
 def resnet_layers(batch, *, dtype="float32", last=False, tf32=False):
     """ResNet-50's convolutions, each with how many channels come out: (convolution, first of all)."""
-    ops = [convolution(batch, 3, 224, 64, 7, 2, dtype=dtype, last=last, tf32=tf32)]
+    layers = [convolution(batch, 3, 224, 64, 7, 2, dtype=dtype, last=last, tf32=tf32)]
     inward, side = 64, 56
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for block in range(blocks):
@@ -85,9 +85,9 @@ def resnet_layers(batch, *, dtype="float32", last=False, tf32=False):
             shapes = [(inward, side, width, 1, 1), (width, side, width, 3, step), (width, small, 4 * width, 1, 1)]
             if block == 0:
                 shapes.append((inward, side, 4 * width, 1, step))
-            ops += [convolution(batch, *shape, dtype=dtype, last=last, tf32=tf32) for shape in shapes]
+            layers += [convolution(batch, *shape, dtype=dtype, last=last, tf32=tf32) for shape in shapes]
             inward, side = 4 * width, small
-    return ops
+    return layers
 
 
 def resnet_step(batch, *, dtype="float32", last=False, tf32=False, training=True):

@@ -1,4 +1,4 @@
-"""Operators of recorded traces, as the fake device would write them, beside what their kernels really took."""
+"""Operators of recorded traces as the fake device would record them, with the measured times of their kernels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpulab.virtual.op_log.ops import Op, Tensor
 
 TYPES = {"float": ("float32", 4), "c10::BFloat16": ("bfloat16", 2), "long int": ("int64", 8), "bool": ("bool", 1)}
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
-# Operators whose result has the sizes of the largest tensor they are given.
-ALIKE = (
+# Operators whose result has the shape of their largest input.
+_SHAPED_LIKE_INPUT = (
     "aten::add", "aten::mul", "aten::gelu", "aten::_softmax", "aten::native_layer_norm", "aten::threshold_backward",
     "aten::cudnn_batch_norm", "aten::cudnn_batch_norm_backward", "aten::_flash_attention_forward", "aten::eq",
 )  # fmt: skip
@@ -33,39 +33,41 @@ class Call:
 
 
 def priced(path, gpu):
-    """Calls by operator; only of operators whose results follow from what a trace tells."""
+    """Calls by operator name; only operators whose result shape follows from the trace."""
     run = trace.read(path)
     events, shapes = run.event_rows, run.shape_rows
     work = device_work(run).of_kind(Kind.KERNEL)
-    launched = defaultdict(list)
-    for place, row in enumerate(holders(events, calls_of(work)).tolist()):
-        launched[row].append(place)
-    codes = {column: shapes.spread(column, len(events)) for column in ("shapes", "dtypes")}
-    names, durations = events.words("name"), defaultdict(list)
-    for row, places in launched.items():
+    kernels_by_op = defaultdict(list)
+    for index, row in enumerate(holders(events, calls_of(work)).tolist()):
+        kernels_by_op[row].append(index)
+    shape_rows = {column: shapes.spread(column, len(events)) for column in ("shapes", "dtypes")}
+    names, calls = events.words("name"), defaultdict(list)
+    for row, indices in kernels_by_op.items():
         name = names[row] if row >= 0 else None
-        if name not in (*PRODUCTS, *ALIKE) or codes["shapes"][row] < 0:
+        if name not in (*PRODUCTS, *_SHAPED_LIKE_INPUT) or shape_rows["shapes"][row] < 0:
             continue
-        op_inputs = inputs(*(shapes.words(column).vocabulary[codes[column][row]] for column in ("shapes", "dtypes")))
+        op_inputs = inputs(
+            *(shapes.words(column).vocabulary[shape_rows[column][row]] for column in ("shapes", "dtypes"))
+        )
         if not any(shape and dtype in TYPES for shape, dtype in zip(*op_inputs, strict=True)):
             continue
-        kernel = names[int(work.event[places[0]])] or ""
-        op = _op(name, op_inputs, turned="_tn_" in kernel or kernel.endswith("_tn"))
-        simulated = kernels(op, gpu)
-        real_ns = int(work["dur_ns"][places].sum())
-        durations[name].append(Call(real_ns, sum(each.ns for each in simulated), len(places), len(simulated)))
-    return durations
+        kernel = names[int(work.event[indices[0]])] or ""
+        op = _op(name, op_inputs, transposed="_tn_" in kernel or kernel.endswith("_tn"))
+        predicted = kernels(op, gpu)
+        real_ns = int(work["dur_ns"][indices].sum())
+        calls[name].append(Call(real_ns, sum(each.ns for each in predicted), len(indices), len(predicted)))
+    return calls
 
 
-def _op(name, given, turned):
+def _op(name, op_inputs, transposed):
     tensors = [
         Tensor(shape, TYPES[dtype][0], prod(shape) * TYPES[dtype][1])
-        for shape, dtype in zip(given.shapes, given.dtypes, strict=True)
+        for shape, dtype in zip(op_inputs.shapes, op_inputs.dtypes, strict=True)
         if shape and dtype in TYPES
     ]
     if name in PRODUCTS:
         left, right = tensors[-2:]
-        tensors[-1] = Tensor(right.sizes, right.dtype, right.bytes, contiguous=not turned)
+        tensors[-1] = Tensor(right.sizes, right.dtype, right.bytes, contiguous=not transposed)
         sizes = (*left.sizes[:-1], right.sizes[-1])
         out = Tensor(sizes, left.dtype, prod(sizes) * left.bytes // prod(left.sizes))
     else:

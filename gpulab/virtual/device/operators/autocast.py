@@ -1,7 +1,7 @@
-"""autocast on the virtual GPU: PyTorch's own lists, applied to tensors that its C++ takes for no CUDA tensors.
+"""Autocast on the virtual GPU: PyTorch's own operator lists, applied to fake CUDA tensors.
 
-PyTorch's kernels for autocast ask a tensor whether it lies on CUDA, which one of ours, being on meta for C++, denies.
-So each operator of the lists gets a kernel in Python for the time of the virtual GPU.
+PyTorch's autocast kernels check in C++ whether a tensor is on CUDA. Fake tensors are on the meta device there and fail
+this check. So each operator of the lists gets a Python kernel while the virtual GPU is active.
 """
 
 from __future__ import annotations
@@ -143,28 +143,28 @@ BANNED = ("binary_cross_entropy",)
 
 
 class Autocast:
-    """Kernels for autocast, with the cache of weights that were cast."""
+    """Autocast kernels with their cache of cast weights."""
 
     def __init__(self) -> None:
-        self._cast: dict[int, tuple[Any, Any]] = {}  # weight and what it was cast to, by the weight's id
+        self._cast_weights: dict[int, tuple[Any, Any]] = {}  # (weight, cast weight), by the weight's id
 
     def clear(self) -> None:
-        """Forget all casts, as PyTorch does when the outermost autocast ends."""
-        self._cast.clear()
+        """Drop all cached casts, as PyTorch does when the outermost autocast ends."""
+        self._cast_weights.clear()
 
     def kernels(self) -> dict[str, Callable[..., Any]]:
-        """One kernel for each operator of the lists, by its name in aten; only those that this PyTorch has."""
+        """Return one kernel per operator of the lists, by aten name; only operators that this PyTorch has."""
         import torch
 
-        made: dict[str, Callable[..., Any]] = {}
-        kinds = ((LOWER, self._lower), (FLOAT32, self._float32), (FLOAT32_UNLESS_TOLD, self._unless_told),
+        kernels: dict[str, Callable[..., Any]] = {}
+        lists = ((LOWER, self._lower), (FLOAT32, self._float32), (FLOAT32_UNLESS_TOLD, self._float32_by_default),
                  (WIDEST, self._widest), (BANNED, self._banned))  # fmt: skip
-        for names, kind in kinds:
+        for names, make_kernel in lists:
             for name in names:
                 if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
                     packet, _, overload = name.partition(".")
-                    made[name] = kind(getattr(getattr(torch.ops.aten, packet), overload or "default"))
-        return made
+                    kernels[name] = make_kernel(getattr(getattr(torch.ops.aten, packet), overload or "default"))
+        return kernels
 
     def _lower(self, op: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -182,12 +182,12 @@ class Autocast:
 
         return run
 
-    def _unless_told(self, op: Any) -> Callable[..., Any]:
+    def _float32_by_default(self, op: Any) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             import torch
 
-            if kwargs.get("dtype") is None and _eligible(args[0]) and not _typed(op, args):
-                kwargs = {**kwargs, "dtype": torch.float32}  # inside the operator: no tensor is cast before
+            if kwargs.get("dtype") is None and _eligible(args[0]) and not _has_dtype_argument(op, args):
+                kwargs = {**kwargs, "dtype": torch.float32}  # cast inside the operator, without a separate kernel
             return self._run(op, args, kwargs, None)
 
         return run
@@ -198,9 +198,9 @@ class Autocast:
 
             from gpulab.virtual.device.tensors.tensor_info import tensors_in
 
-            given = [each for each in tensors_in(args) if _eligible(each)]
-            wide = any(each.dtype is torch.float32 for each in given)
-            return self._run(op, args, kwargs, torch.float32 if wide else torch.get_autocast_dtype("cuda"))
+            tensors = [each for each in tensors_in(args) if _eligible(each)]
+            has_float32 = any(each.dtype is torch.float32 for each in tensors)
+            return self._run(op, args, kwargs, torch.float32 if has_float32 else torch.get_autocast_dtype("cuda"))
 
         return run
 
@@ -221,24 +221,26 @@ class Autocast:
 
         with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)):
             if dtype is not None:
-                args = [self._as(each, dtype) for each in args]
-                kwargs = {name: self._as(each, dtype) for name, each in kwargs.items()}
+                args = [self._cast_value(each, dtype) for each in args]
+                kwargs = {name: self._cast_value(each, dtype) for name, each in kwargs.items()}
             return op(*args, **kwargs)
 
-    def _as(self, value: Any, dtype: Any) -> Any:
+    def _cast_value(self, value: Any, dtype: Any) -> Any:
         import torch
 
         if type(value) in (list, tuple):
-            return [self._as(each, dtype) for each in value]
+            return [self._cast_value(each, dtype) for each in value]
         if not isinstance(value, torch.Tensor) or not _eligible(value) or value.dtype is dtype:
             return value
-        kept = dtype is not torch.float32 and value.dtype is torch.float32 and value.is_leaf and value.requires_grad
-        if not (kept and torch.is_autocast_cache_enabled()) or value._is_view():
+        is_weight = (
+            dtype is not torch.float32 and value.dtype is torch.float32 and value.is_leaf and value.requires_grad
+        )
+        if not (is_weight and torch.is_autocast_cache_enabled()) or value._is_view():
             return value.to(dtype)
-        found = self._cast.get(id(value))
-        if found is None:
-            found = self._cast[id(value)] = (value, value.to(dtype))
-        return found[1]
+        entry = self._cast_weights.get(id(value))
+        if entry is None:
+            entry = self._cast_weights[id(value)] = (value, value.to(dtype))
+        return entry[1]
 
 
 def _eligible(value: Any) -> bool:
@@ -249,8 +251,8 @@ def _eligible(value: Any) -> bool:
     return value.is_floating_point() and value.dtype is not torch.float64
 
 
-def _typed(op: Any, args: Any) -> bool:
-    """Whether a type stands among the positional arguments, as softmax's third."""
+def _has_dtype_argument(op: Any, args: Any) -> bool:
+    """Return whether a positional argument is a dtype, as the third of softmax."""
     import torch
 
     return any(isinstance(each, torch.dtype) for each in args)

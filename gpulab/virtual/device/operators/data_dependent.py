@@ -1,4 +1,4 @@
-"""Operators whose result has as many elements as the numbers say: half of them, stated as an assumption."""
+"""Operators whose result size depends on values: half of the elements are assumed, and stated as an assumption."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HALF = "half of the elements"
 
 
 class Unknown:
-    """What such operators give."""
+    """Implementations of the operators whose result size depends on values."""
 
     def __init__(self, assumptions: Assumptions) -> None:
         self._assumptions = assumptions
 
     def specials(self) -> dict[Any, Any]:
-        """The operators, with what is done for each."""
+        """Return the implementations by operator."""
         import torch
 
         aten = torch.ops.aten
@@ -43,84 +43,84 @@ class Unknown:
             aten._pack_padded_sequence.default: self.pack,
         }
 
-    def _half(self, tensor: Any, what: str) -> int:
-        known = assumed_values.known_value(tensor)
-        if isinstance(known, bool):
-            return int(tensor.numel()) if known else 0
-        self._assumptions.take(what, _HALF)
+    def _count(self, tensor: Any, subject: str) -> int:
+        value = assumed_values.known_value(tensor)
+        if isinstance(value, bool):
+            return int(tensor.numel()) if value else 0
+        self._assumptions.take(subject, _HALF)
         return -(-int(tensor.numel()) // 2)
 
-    def _ran(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
-        """Such an operator runs, then the host waits for the count."""
+    def _record_with_count(self, mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> Any:
+        """Record the operator, and the copy with which the host reads the number of results."""
         name = func.name().partition(".")[0]
         mode.recorder.op(name, args, kwargs, out)
         mode.recorder.copy(name, Way.TO_HOST, 8)
         return out
 
     def nonzero(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """Where a tensor is not zero."""
+        """Indices of nonzero elements."""
         import torch
 
-        count = self._half(args[0], "how many elements are nonzero or true, as with nonzero and where")
+        count = self._count(args[0], "how many elements are nonzero or true, as with nonzero and where")
         sizes = (count, args[0].dim())
-        return self._ran(mode, func, args, kwargs, mode.allocate(args[0], sizes, torch.int64))
+        return self._record_with_count(mode, func, args, kwargs, mode.allocate(args[0], sizes, torch.int64))
 
     def masked_select(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """The elements under a mask."""
         import torch
 
-        whole = prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
-        count = self._half(args[1], "how many elements a mask selects")
-        share = count * whole // max(1, args[1].numel())
-        return self._ran(mode, func, args, kwargs, mode.allocate(args[0], (share,)))
+        elements = prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
+        count = self._count(args[1], "how many elements a mask selects")
+        selected = count * elements // max(1, args[1].numel())
+        return self._record_with_count(mode, func, args, kwargs, mode.allocate(args[0], (selected,)))
 
     def unique(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """The different values of a tensor."""
+        """Unique values of a tensor."""
         import torch
 
         source = args[0]
-        count = self._half(source, "how many values differ, as with unique")
+        count = self._count(source, "how many values differ, as with unique")
         counts = source if not func.name().startswith("aten::_unique") or "2" in func.name() else None
         out = [mode.allocate(source, (count,)), mode.allocate(source, tuple(source.shape), torch.int64)]
         if counts is not None:
             out.append(mode.allocate(source, (count,), torch.int64))
-        return self._ran(mode, func, args, kwargs, tuple(out))
+        return self._record_with_count(mode, func, args, kwargs, tuple(out))
 
     def unique_dim(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """The different slices of a tensor."""
+        """Unique slices of a tensor."""
         import torch
 
         source, dim = args[0], args[1] % args[0].dim()
         self._assumptions.take("how many values differ, as with unique", _HALF)
         sizes = list(source.shape)
-        whole, sizes[dim] = sizes[dim], -(-sizes[dim] // 2)
-        made = mode.allocate(source, tuple(sizes))
-        inverse = mode.allocate(source, (whole,), torch.int64)
+        size, sizes[dim] = sizes[dim], -(-sizes[dim] // 2)
+        values = mode.allocate(source, tuple(sizes))
+        inverse = mode.allocate(source, (size,), torch.int64)
         counts = mode.allocate(source, (sizes[dim],), torch.int64)
-        return self._ran(mode, func, args, kwargs, (made, inverse, counts))
+        return self._record_with_count(mode, func, args, kwargs, (values, inverse, counts))
 
     def repeat(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """Indices repeated as often as a tensor says."""
+        """`repeat_interleave` with the repeats in a tensor."""
         size = kwargs.get("output_size")
         if size is None:
             self._assumptions.take("how often repeat_interleave repeats", "once each")
-            return self._ran(mode, func, args, kwargs, mode.allocate(args[0], tuple(args[0].shape)))
+            return self._record_with_count(mode, func, args, kwargs, mode.allocate(args[0], tuple(args[0].shape)))
         out = mode.allocate(args[0], (int(size),))
         mode.recorder.op("aten::repeat_interleave", args, kwargs, out)
         return out
 
     def bincount(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """How often each number occurs."""
+        """`bincount`: the size of the result depends on the largest value."""
         import torch
 
         weights = args[1] if len(args) > 1 else kwargs.get("weights")
         least = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
-        self._assumptions.take("the largest number that bincount meets", f"{max(least, 1) - 1}")
+        self._assumptions.take("the largest value that bincount reads", f"{max(least, 1) - 1}")
         out = mode.allocate(args[0], (max(least, 1),), torch.int64 if weights is None else weights.dtype)
-        return self._ran(mode, func, args, kwargs, out)
+        return self._record_with_count(mode, func, args, kwargs, out)
 
     def histc(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """How many numbers fall into each of some ranges."""
+        """`histc`: a histogram with a fixed number of bins."""
         bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
         out = mode.allocate(args[0], (bins,))
         mode.recorder.op("aten::histc", args, kwargs, out)
@@ -128,65 +128,65 @@ class Unknown:
 
     def index(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`tensor[...]` with tensors as indices."""
-        places = self._places(mode, args[1])
+        indices = self._integer_indices(mode, args[1])
         source = args[0]
         if not isinstance(source, fake_tensor_type()):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        given = (source, places, *args[2:])
-        out = mode.imagine(func, (), given, kwargs)
-        mode.record(func, given, kwargs, out)
+        new_args = (source, indices, *args[2:])
+        out = mode.infer_result(func, (), new_args, kwargs)
+        mode.record(func, new_args, kwargs, out)
         return out
 
     def index_put(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`tensor[...] = values` with tensors as indices."""
         import torch
 
-        target, places, values = args[0], args[1], args[2]
-        if not isinstance(values, fake_tensor_type()) and values.dim() == 0 and len(places) == 1:
-            mask = places[0]
+        target, indices, values = args[0], args[1], args[2]
+        if not isinstance(values, fake_tensor_type()) and values.dim() == 0 and len(indices) == 1:
+            mask = indices[0]
             if isinstance(mask, torch.Tensor) and mask.dtype is torch.bool and func.name().endswith("_"):
                 with mode:
                     mode._inner.depth = 0
-                    return target.masked_fill_(mask, values)  # as PyTorch does
+                    return target.masked_fill_(mask, values)  # PyTorch does the same
         if not isinstance(values, fake_tensor_type()):
-            values = mode.imagined(values, torch.device("cpu"))
-        given = (target, self._places(mode, places), values, *args[3:])
-        out = mode.imagine(func, (), given, kwargs)
-        mode.record(func, given, kwargs, out)
+            values = mode.fake_like(values, torch.device("cpu"))
+        new_args = (target, self._integer_indices(mode, indices), values, *args[3:])
+        out = mode.infer_result(func, (), new_args, kwargs)
+        mode.record(func, new_args, kwargs, out)
         return out
 
-    def _places(self, mode: Any, places: Any) -> list[Any]:
-        """Indices on the GPU and none of them a mask; PyTorch asks the GPU for the places under each mask."""
+    def _integer_indices(self, mode: Any, indices: Any) -> list[Any]:
+        """Return indices on the GPU without masks: PyTorch calls nonzero for each mask."""
         import torch
 
-        found: list[Any] = []
-        for place in places:
-            if place is None:
-                found.append(None)
+        converted: list[Any] = []
+        for index in indices:
+            if index is None:
+                converted.append(None)
                 continue
-            if not isinstance(place, fake_tensor_type()):
-                if place.dtype in (torch.bool, torch.uint8):
-                    found += list(place.nonzero().unbind(1))
+            if not isinstance(index, fake_tensor_type()):
+                if index.dtype in (torch.bool, torch.uint8):
+                    converted += list(index.nonzero().unbind(1))
                     continue
-                mode.recorder.copy("aten::copy_", Way.TO_DEVICE, place.numel() * place.element_size())
-                found.append(mode.imagined(place, gpu()))
-            elif place.dtype in (torch.bool, torch.uint8):
-                rows = self.nonzero(mode, torch.ops.aten.nonzero.default, (place,), {})
+                mode.recorder.copy("aten::copy_", Way.TO_DEVICE, index.numel() * index.element_size())
+                converted.append(mode.fake_like(index, gpu()))
+            elif index.dtype in (torch.bool, torch.uint8):
+                rows = self.nonzero(mode, torch.ops.aten.nonzero.default, (index,), {})
                 sizes = (int(rows.shape[0]),)
                 strides = (1,)
-                found += [mode.imagined(rows, gpu(), sizes=sizes, strides=strides) for _ in range(place.dim())]
+                converted += [mode.fake_like(rows, gpu(), sizes=sizes, strides=strides) for _ in range(index.dim())]
             else:
-                found.append(place)
-        return [mode.imagined(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
-                for each in found]  # fmt: skip
+                converted.append(index)
+        return [mode.fake_like(each, gpu()) if isinstance(each, torch.Tensor) and each.device.type == "cpu" else each
+                for each in converted]  # fmt: skip
 
     def pack(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """`pack_padded_sequence`: lengths are on the host, and known."""
+        """`pack_padded_sequence`: the lengths are on the host and known."""
         import torch
 
         source, lengths = args[0], args[1]
         longest = int(lengths[0]) if lengths.numel() else 0
         sizes = [int((lengths > step).sum()) for step in range(longest)]
-        made = mode.allocate(source, (sum(sizes), *source.shape[2:]))
-        mode.recorder.op("aten::_pack_padded_sequence", (source,), {}, made)
-        return made, torch.tensor(sizes, dtype=torch.int64)
+        packed = mode.allocate(source, (sum(sizes), *source.shape[2:]))
+        mode.recorder.op("aten::_pack_padded_sequence", (source,), {}, packed)
+        return packed, torch.tensor(sizes, dtype=torch.int64)

@@ -1,15 +1,15 @@
-"""How operators are called on a GPU, and what of their arguments their price may need."""
+"""Names of operators in GPU traces, and the arguments that the cost model needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_CONVOLUTION = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-_ATTENTION = {"aten::_scaled_dot_product_flash_attention": 4, "aten::_scaled_dot_product_efficient_attention": 6}
+_CONVOLUTION_ARGS = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+_IS_CAUSAL_INDEX = {"aten::_scaled_dot_product_flash_attention": 4, "aten::_scaled_dot_product_efficient_attention": 6}
 
 
 def told_name(packet: str, args: Any) -> str:
-    """The name a profiler would print on a GPU, where that differs."""
+    """Return the name that the profiler shows on a GPU."""
     if packet in ("aten::_to_copy",):
         return "aten::copy_"
     if packet == "aten::native_batch_norm" and _by_cudnn(args[0], args[1], args[5]):
@@ -20,7 +20,7 @@ def told_name(packet: str, args: Any) -> str:
 
 
 def _by_cudnn(tensor: Any, weight: Any, training: Any) -> bool:
-    """Whether PyTorch gives a batch normalisation to cuDNN."""
+    """Return whether PyTorch runs a batch normalisation with cuDNN."""
     import torch
 
     if weight is None or not torch.backends.cudnn.enabled or tensor.dtype is torch.float64:
@@ -31,15 +31,15 @@ def _by_cudnn(tensor: Any, weight: Any, training: Any) -> bool:
 
 
 def details(name: str, args: Any, kwargs: Any) -> tuple[tuple[str, str], ...]:
-    """What else the price of an operator may need."""
+    """Return further arguments of an operator that the cost model needs."""
     if name == "aten::convolution":
-        return tuple(zip(_CONVOLUTION, map(str, args[3:9]), strict=False))
+        return tuple(zip(_CONVOLUTION_ARGS, map(str, args[3:9]), strict=False))
     if name == "aten::convolution_backward":
-        given = zip((*_CONVOLUTION, "output_mask"), map(str, args[4:11]), strict=False)
-        return tuple(given)
-    where = _ATTENTION.get(name)
-    if where is not None:
-        causal = kwargs.get("is_causal", args[where] if len(args) > where else False)
+        pairs = zip((*_CONVOLUTION_ARGS, "output_mask"), map(str, args[4:11]), strict=False)
+        return tuple(pairs)
+    causal_index = _IS_CAUSAL_INDEX.get(name)
+    if causal_index is not None:
+        causal = kwargs.get("is_causal", args[causal_index] if len(args) > causal_index else False)
         return (("causal", str(bool(causal))),)
     if name.startswith("aten::_scaled_dot_product_") and name.endswith("_backward"):
         flags = [each for each in args if isinstance(each, bool)]

@@ -1,4 +1,4 @@
-"""LSTMCell and GRUCell as PyTorch runs them on a GPU: two products, and one fused kernel."""
+"""LSTMCell and GRUCell as PyTorch runs them on a GPU: two GEMMs and one fused kernel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def kernels() -> dict[str, Callable[..., Any]]:
-    """The operators of cells, by their names in aten."""
+    """Return the cell operators by aten name."""
     return {"lstm_cell": _lstm, "gru_cell": _gru}
 
 
-def _gates(input: Any, state: Any, of_input: Any, of_state: Any) -> tuple[Any, Any]:
+def _gates(input: Any, state: Any, input_weight: Any, state_weight: Any) -> tuple[Any, Any]:
     import torch
 
-    return torch.nn.functional.linear(input, of_input), torch.nn.functional.linear(state, of_state)
+    return torch.nn.functional.linear(input, input_weight), torch.nn.functional.linear(state, state_weight)
 
 
 def _lstm(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
@@ -32,7 +32,7 @@ def _gru(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any 
 
 
 def specials() -> dict[Any, Any]:
-    """The fused kernels, with what is done for each."""
+    """Return the implementations of the fused kernels, by operator."""
     import torch
 
     aten = torch.ops.aten
@@ -44,31 +44,33 @@ def specials() -> dict[Any, Any]:
     }
 
 
-def _ran(mode: Any, func: Any, args: Any, like: Any, *sizes: Any) -> tuple[Any, ...]:
-    made = tuple(None if each is None else mode.allocate(like, each) for each in sizes)
-    mode.recorder.op(func.name(), args, {}, [each for each in made if each is not None])
-    return made
+def _record_fused(mode: Any, func: Any, args: Any, like: Any, *sizes: Any) -> tuple[Any, ...]:
+    results = tuple(None if each is None else mode.allocate(like, each) for each in sizes)
+    mode.recorder.op(func.name(), args, {}, [each for each in results if each is not None])
+    return results
 
 
 def _lstm_forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     gates, cell = args[0], args[2]
-    return _ran(mode, func, args, cell, tuple(cell.shape), tuple(cell.shape), tuple(gates.shape))
+    return _record_fused(mode, func, args, cell, tuple(cell.shape), tuple(cell.shape), tuple(gates.shape))
 
 
 def _lstm_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    cell, kept, bias = args[2], args[4], args[5]
-    sizes = tuple(kept.shape)
-    return _ran(mode, func, args, cell, sizes, tuple(cell.shape), sizes[1:] if bias else None)
+    cell, saved_gates, bias = args[2], args[4], args[5]
+    sizes = tuple(saved_gates.shape)
+    return _record_fused(mode, func, args, cell, sizes, tuple(cell.shape), sizes[1:] if bias else None)
 
 
 def _gru_forward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     state = args[2]
     batch, hidden = state.shape
-    return _ran(mode, func, args, state, (batch, hidden), (batch, 5 * hidden))
+    return _record_fused(mode, func, args, state, (batch, hidden), (batch, 5 * hidden))
 
 
 def _gru_backward(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     grad, bias = args[0], args[2]
     batch, hidden = grad.shape
-    of_bias = (3 * hidden,) if bias else None
-    return _ran(mode, func, args, grad, (batch, 3 * hidden), (batch, 3 * hidden), (batch, hidden), of_bias, of_bias)
+    bias_shape = (3 * hidden,) if bias else None
+    return _record_fused(
+        mode, func, args, grad, (batch, 3 * hidden), (batch, 3 * hidden), (batch, hidden), bias_shape, bias_shape
+    )

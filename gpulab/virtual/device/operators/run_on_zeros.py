@@ -1,4 +1,4 @@
-"""Operators that PyTorch has no shape rule for: run on zeros on the CPU, where that costs little, to see the shapes."""
+"""Find the result shapes of operators without a shape rule by running them on small CPU tensors of zeros."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ MOST_BYTES = 2**26
 
 
 def on_zeros(mode: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The result's shapes as tensors of the GPU; NotImplemented where that would cost much, or does not work."""
+    """Run an operator on zeros and return GPU tensors of the result shapes.
+
+    Returns NotImplemented if the arguments exceed `MOST_BYTES`, or if the operator fails.
+    """
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
-    given = tensors_in([*args, *kwargs.values()])
-    if sum(each.numel() * each.element_size() for each in given) > MOST_BYTES:
+    tensors = tensors_in([*args, *kwargs.values()])
+    if sum(each.numel() * each.element_size() for each in tensors) > MOST_BYTES:
         return NotImplemented
 
-    def real(value: Any) -> Any:
+    def zeros_like(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return torch.zeros(tuple(value.shape), dtype=value.dtype, device="cpu")
         if isinstance(value, list | tuple):
-            return type(value)(real(each) for each in value)
+            return type(value)(zeros_like(each) for each in value)
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     with _disable_current_modes():
         try:
-            out = func(*[real(each) for each in args], **{name: real(each) for name, each in kwargs.items()})
+            out = func(
+                *[zeros_like(each) for each in args], **{name: zeros_like(each) for name, each in kwargs.items()}
+            )
         except (RuntimeError, NotImplementedError, IndexError, ValueError):
             return NotImplemented
-    made = tensors_in(out if isinstance(out, list | tuple) else (out,))
-    if not made or any(each.layout is not torch.strided for each in made):
+    results = tensors_in(out if isinstance(out, list | tuple) else (out,))
+    if not results or any(each.layout is not torch.strided for each in results):
         return NotImplemented
 
-    def fake(value: Any) -> Any:
-        return mode.imagined(value, torch.device("cuda", 0)) if isinstance(value, torch.Tensor) else value
+    def to_fake(value: Any) -> Any:
+        return mode.fake_like(value, torch.device("cuda", 0)) if isinstance(value, torch.Tensor) else value
 
     if isinstance(out, list | tuple):  # named tuples too
-        return [fake(each) for each in out] if isinstance(out, list) else tuple(fake(each) for each in out)
-    return fake(out)
+        return [to_fake(each) for each in out] if isinstance(out, list) else tuple(to_fake(each) for each in out)
+    return to_fake(out)

@@ -1,4 +1,4 @@
-"""What is known of an operator of PyTorch from its name and schema."""
+"""Properties of PyTorch operators, read from their name and schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @functools.cache
 def composite(func: Any) -> bool:
-    """Whether PyTorch makes it of other operators, which are what a GPU runs."""
+    """Return whether PyTorch decomposes the operator into others, which are what a GPU runs."""
     import torch
 
     if func.namespace != "aten":
@@ -18,44 +18,44 @@ def composite(func: Any) -> bool:
 
 @functools.cache
 def launches_nothing(func: Any) -> bool:
-    """Whether it only makes a view, or only takes memory."""
+    """Return whether the operator only makes a view or allocates memory."""
     schema = func._schema
     if not schema.is_mutable and any(each.alias_info is not None for each in schema.returns):
         return True
-    bare = func.name().partition(".")[0].removeprefix("aten::")
-    return bare in _NOTHING or reshapes(func)
+    op_name = func.name().partition(".")[0].removeprefix("aten::")
+    return op_name in _WITHOUT_KERNEL or reshapes(func)
 
 
-_NOTHING = {
+_WITHOUT_KERNEL = {
     "detach", "alias", "_unsafe_view", "_reshape_alias", "empty", "empty_like", "empty_strided", "new_empty",
     "new_empty_strided", "empty_permuted", "lift_fresh", "_conj", "_neg_view", "resize_", "set_", "resize_as_",
     "_sparse_coo_tensor_unsafe",
 }  # fmt: skip
-_ONLY_SHAPES = {"t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "as_strided_", "swapaxes_", "swapdims_"}
+_IN_PLACE_VIEWS = {"t_", "transpose_", "squeeze_", "unsqueeze_", "detach_", "as_strided_", "swapaxes_", "swapdims_"}
 
 
 @functools.cache
 def reshapes(func: Any) -> bool:
-    """Whether it gives a tensor that exists another shape over the same memory."""
-    bare = func.name().partition(".")[0].removeprefix("aten::")
-    return bool(func._schema.is_mutable) and bare in _ONLY_SHAPES
+    """Return whether the operator changes the shape of its argument in place, over the same memory."""
+    op_name = func.name().partition(".")[0].removeprefix("aten::")
+    return bool(func._schema.is_mutable) and op_name in _IN_PLACE_VIEWS
 
 
 @functools.cache
 def resizes(func: Any) -> bool:
-    """Whether it may give a tensor that exists more memory."""
+    """Return whether the operator may give an existing tensor more memory."""
     name = func.name()
     return "resize" in name or "out" in name.rpartition(".")[2].split("_") or name.startswith("aten::set_")
 
 
 def counted_flops(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """As torch.utils.flop_counter counts an operator's work; 0 for what it does not count."""
+    """Return the FLOPs of an operator by torch.utils.flop_counter; 0 if it does not know the operator."""
     counter = _flop_counters().get(func._overloadpacket)
     if counter is None:
         return 0
     try:
         return int(counter(*args, **kwargs, out_val=out))
-    except (AssertionError, ValueError):  # a layout that it does not know
+    except (AssertionError, ValueError):  # a layout that the counter does not support
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Operators that PyTorch runs as one kernel where its C++ sees a CUDA tensor, which ours are not for it."""
+"""Operators that PyTorch runs as one kernel on CUDA tensors but decomposes for fake tensors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpulab.virtual.device.tensors import assumed_values
 
 
 def kernels(sm: int) -> dict[str, Callable[..., Any]]:
-    """All such operators by their names in aten, as a GPU of this compute capability (80 for 8.0) runs them."""
+    """Return these operators by aten name, as a GPU of this compute capability (80 for 8.0) runs them."""
     import torch
 
-    found: dict[str, Callable[..., Any]] = {
+    kernels_by_name: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": attention.attention(sm),
         "dropout": _dropout,
         "softmax.int": _softmax("_softmax"),
@@ -26,8 +26,8 @@ def kernels(sm: int) -> dict[str, Callable[..., Any]]:
         **missing_shape_rules.kernels(),
     }
     if hasattr(torch.ops.aten, "_fused_rms_norm"):  # since torch 2.9
-        found["rms_norm"] = rms_norm
-    return found
+        kernels_by_name["rms_norm"] = rms_norm
+    return kernels_by_name
 
 
 def _dropout(input: Any, p: float, train: bool) -> Any:
@@ -46,16 +46,16 @@ def _softmax(name: str) -> Callable[..., Any]:
 
         kernel = getattr(torch.ops.aten, name)
         if self.dtype is torch.float16 and dtype is torch.float32:
-            return kernel(self, dim, True)  # it reads half and writes float32
+            return kernel(self, dim, True)  # one kernel reads float16 and writes float32
         return kernel(self if dtype is None else self.to(dtype), dim, False)
 
     return softmax
 
 
 def _isclose(self: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
-    made = self == other
-    assumed_values.know(made, True)  # as torch.equal and torch.allclose are taken to hold
-    return made
+    result = self == other
+    assumed_values.know(result, True)  # torch.equal and torch.allclose are assumed to be true, too
+    return result
 
 
 def _one_hot(self: Any, num_classes: int = -1) -> Any:
@@ -65,5 +65,5 @@ def _one_hot(self: Any, num_classes: int = -1) -> Any:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     if num_classes == -1:
         num_classes = int(self.max().item()) + 1
-    made = torch.zeros((*self.shape, num_classes), dtype=self.dtype, device=self.device)
-    return made.scatter_(-1, self.unsqueeze(-1), 1)
+    zeros = torch.zeros((*self.shape, num_classes), dtype=self.dtype, device=self.device)
+    return zeros.scatter_(-1, self.unsqueeze(-1), 1)

@@ -1,4 +1,4 @@
-"""Tensors that travel between host and GPU: sizes go over, numbers do not."""
+"""Copies between host and virtual GPU: sizes are copied, values are not."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _COPY = "aten::copy_"
 
 
 class Moves:
-    """What copies and reads become."""
+    """Implementations of operators that copy between host and GPU or read values."""
 
     def __init__(self, assumptions: Assumptions, pinned: Pinned) -> None:
         self._assumptions = assumptions
         self._pinned = pinned
 
     def specials(self) -> dict[Any, Any]:
-        """Operators that copy, with what is done for each."""
+        """Return the implementations by operator."""
         import torch
 
         aten = torch.ops.aten
@@ -48,21 +48,23 @@ class Moves:
         non_blocking = bool(kwargs.get("non_blocking"))
         if not isinstance(source, fake_tensor_type()):
             strides = _strides(source, kwargs.get("memory_format"))
-            made = mode.imagined(source, gpu(), dtype=dtype, strides=strides)
-            mode.storages.hold(made, mode.recorder.phase)
-            self._sent(mode, made, source, non_blocking)
+            copy = mode.fake_like(source, gpu(), dtype=dtype, strides=strides)
+            mode.storages.allocate(copy, mode.recorder.phase)
+            self._record_upload(mode, copy, source, non_blocking)
             if source.numel() == 1 and not source.is_conj():
-                assumed_values.know(made, source.to(dtype).item())  # the host has it, so it is known
-            return made
+                assumed_values.know(copy, source.to(dtype).item())  # the value is known: it comes from the host
+            return copy
         if device is None or device.type == "cuda":
             return NotImplemented
         if device.type == "meta":
             return torch.empty_like(source, dtype=dtype, device="meta")
-        self._fetched(mode, source, source.dtype if not non_blocking else dtype, non_blocking, pinned=non_blocking)
-        made = assumed_values.on_host(source, self._assumptions, dtype)
+        self._record_download(
+            mode, source, source.dtype if not non_blocking else dtype, non_blocking, pinned=non_blocking
+        )
+        copy = assumed_values.on_host(source, self._assumptions, dtype)
         if non_blocking:
-            self._pinned.add(made)
-        return made
+            self._pinned.add(copy)
+        return copy
 
     def copy_(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         """`target.copy_(source)`."""
@@ -72,15 +74,17 @@ class Moves:
         if isinstance(target, fake) and isinstance(source, fake):
             return NotImplemented
         if isinstance(target, fake):
-            source.expand(target.shape)  # raises PyTorch's own error for sizes that do not go together
-            self._sent(mode, target, source, non_blocking)
+            source.expand(target.shape)  # raises PyTorch's own error if the sizes do not match
+            self._record_upload(mode, target, source, non_blocking)
             return target
         pinned = self._pinned.has(target)
-        self._fetched(mode, source, target.dtype if non_blocking else source.dtype, non_blocking and pinned, pinned)
+        self._record_download(
+            mode, source, target.dtype if non_blocking else source.dtype, non_blocking and pinned, pinned
+        )
         return target.copy_(assumed_values.on_host(source, self._assumptions, target.dtype))
 
     def copy_lists(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """`torch._foreach_copy_`, one by one where host and GPU both take part."""
+        """`torch._foreach_copy_`; one copy per tensor if both host and GPU tensors are involved."""
         fake = fake_tensor_type()
         if all(isinstance(each, fake) for each in (*args[0], *args[1])):
             return NotImplemented
@@ -89,16 +93,16 @@ class Moves:
                 target.copy_(source, *args[2:3])
         return None
 
-    def _sent(self, mode: Any, target: Any, source: Any, non_blocking: bool) -> None:
-        # PyTorch converts types on the host for copies that block, on the GPU for those that do not.
-        on_gpu = non_blocking and source.dtype != target.dtype
-        item = (source if on_gpu else target).element_size()
-        size, pinned = target.numel() * item, self._pinned.has(source)
+    def _record_upload(self, mode: Any, target: Any, source: Any, non_blocking: bool) -> None:
+        # PyTorch converts dtypes on the host for blocking copies, on the GPU for non-blocking ones.
+        converts_on_gpu = non_blocking and source.dtype != target.dtype
+        element_size = (source if converts_on_gpu else target).element_size()
+        size, pinned = target.numel() * element_size, self._pinned.has(source)
         mode.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
-        if on_gpu:
+        if converts_on_gpu:
             mode.recorder.op(_COPY, (target,), {}, target)
 
-    def _fetched(self, mode: Any, source: Any, dtype: Any, non_blocking: bool, pinned: bool) -> None:
+    def _record_download(self, mode: Any, source: Any, dtype: Any, non_blocking: bool, pinned: bool) -> None:
         size = source.numel() * dtype.itemsize
         mode.recorder.copy(_COPY, Way.TO_HOST, size, pinned=pinned, non_blocking=non_blocking)
 
@@ -119,13 +123,13 @@ class Moves:
         return True
 
     def unscale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> None:
-        """GradScaler divides gradients by its scale, and looks for infinities."""
+        """GradScaler unscales gradients and checks for infinities."""
         mode.record(func, args, kwargs, ())
-        self._assumptions.take("whether gradients hold infinities, as GradScaler asks", "none")
+        self._assumptions.take("whether gradients are infinite, as GradScaler checks", "none")
         assumed_values.know(args[1], 0.0, written=True)
 
     def update_scale(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        """GradScaler changes its scale."""
+        """GradScaler updates its scale."""
         scale = assumed_values.known_value(args[0])
         mode.record(func, args, kwargs, args[0])
         assumed_values.know(args[0], scale or 65536.0, written=True)
@@ -137,7 +141,7 @@ def _strides(tensor: Any, layout: Any) -> Sequence[int]:
 
     if layout in (torch.channels_last, torch.channels_last_3d):
         return torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
-    kept = layout in (None, torch.preserve_format)
-    if kept and dense(tensor):
+    preserves = layout in (None, torch.preserve_format)
+    if preserves and dense(tensor):
         return tuple(tensor.stride())
     return torch._prims_common.make_contiguous_strides_for(tuple(tensor.shape))

@@ -1,8 +1,7 @@
-"""Tensors of the virtual GPU: PyTorch's own fake tensors, told to be on cuda:0, beside real ones on the CPU.
+"""Tensors of the virtual GPU: PyTorch's fake tensors on cuda:0, next to real tensors on the CPU.
 
-For PyTorch's C++ a tensor of ours lies on the meta device, which needs no CUDA, while its dispatch keys are those of
-CUDA, so that autograd and autocast treat it as there. Python sees cuda:0. What has no tensor of ours in it runs for
-real.
+In C++ such a tensor is on the meta device, which needs no CUDA, but has the dispatch keys of CUDA, so autograd and
+autocast treat it as a CUDA tensor. Python sees cuda:0. Operators without such a tensor run for real.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from gpulab.virtual.device.tensors.tensor_info import tensors_in
 from gpulab.virtual.device.torch_api.per_thread import of_thread
 
 Special = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-_OUTCOMES: dict[Any, op_cache.Outcome] = {}  # also from one virtual GPU to the next: they depend on sizes only
-_TOLD_TYPES = frozenset({"bool", "float32", "float64", "int32", "int64"})
-_PRODUCTS = re.compile(r"aten::(mm|addmm|bmm|baddbmm|mv|dot|convolution|convolution_backward)(\.|$)")
-TOLD_NS = 5_000  # shorter operators on the host's tensors count as the program's own time
+_OUTCOMES: dict[Any, op_cache.Outcome] = {}  # shared by all virtual GPUs: outcomes depend on sizes only
+_KNOWN_VALUE_DTYPES = frozenset({"bool", "float32", "float64", "int32", "int64"})
+_GEMMS = re.compile(r"aten::(mm|addmm|bmm|baddbmm|mv|dot|convolution|convolution_backward)(\.|$)")
+TOLD_NS = 5_000  # shorter operators on CPU tensors count as Python time of the program
 
 
 class Fakes:
-    """What our mode does with every operator; mixed with torch's FakeTensorMode by `fake_mode`."""
+    """Dispatch of every operator on the virtual GPU; a mixin of torch's FakeTensorMode, see `fake_mode`."""
 
     avoid_device_init = True
     enter_stack = of_thread("enter_stack", list)
@@ -50,14 +49,14 @@ class Fakes:
     old_without_ignore_compile_internals_dispatch_mode_flags = of_thread("old_without_ignore", deque)
     recorder: Recorder
     storages: Storages
-    special: Mapping[Any, Special]
+    overrides: Mapping[Any, Special]
 
-    def start(self, recorder: Recorder, storages: Storages, special: Mapping[Any, Special]) -> None:
-        """Take up work."""
-        self.recorder, self.storages, self.special = recorder, storages, special
+    def attach(self, recorder: Recorder, storages: Storages, overrides: Mapping[Any, Special]) -> None:
+        """Attach the recorder, the memory and the operators with their own implementation (`overrides`)."""
+        self.recorder, self.storages, self.overrides = recorder, storages, overrides
         self.closed = False
         self._inner = threading.local()
-        self._one_at_a_time = threading.RLock()
+        self._lock = threading.RLock()
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
@@ -71,125 +70,127 @@ class Fakes:
         super().__exit__(*error)  # type: ignore[misc]
 
     def can_run_unsafe_fallback(self, func: Any) -> bool:
-        """PyTorch's own way to run what it has no shape rule for would use CUDA; see on_zeros."""
+        """Disable PyTorch's fallback for operators without a shape rule: it would use CUDA; see on_zeros."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs) if kwargs else {}
-        if func.namespace == "prim":  # prim::device, asked of inference tensors
+        if func.namespace == "prim":  # prim::device, called on inference tensors
             return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
         tensors = tensors_in([*args, *kwargs.values()] if kwargs else args)
         fake_type = fake_tensor_type()
         fakes = [each for each in tensors if isinstance(each, fake_type)]
-        asked = self._asked(kwargs)
-        if not fakes and asked is None:
-            return self._real(func, args, kwargs)
+        requested = self._requested_gpu(kwargs)
+        if not fakes and requested is None:
+            return self._run_on_cpu(func, args, kwargs)
         if any(each.fake_mode is not self for each in fakes):
             raise outlived()
         inner = getattr(self._inner, "depth", 0)
-        if len(fakes) < len(tensors) and (inner or func not in self.special):
-            args, kwargs = self._joined(args, kwargs)
+        if len(fakes) < len(tensors) and (inner or func not in self.overrides):
+            args, kwargs = self._with_fake_cpu_tensors(args, kwargs)
         if inner:
             return super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
         self.recorder.entered()
         if not self.recorder.began and any(each.requires_grad for each in fakes) and grad_enabled():
-            self.recorder.began = True  # making and moving parameters is done without gradients
-        with self._one_at_a_time:  # FakeTensorMode is not made for threads
+            self.recorder.began = True  # training: creating and moving parameters needs no gradients
+        with self._lock:  # FakeTensorMode is not thread-safe
             self._inner.depth = 1
             try:
-                return self._ran(func, types, args, kwargs)
+                return self._run(func, types, args, kwargs)
             finally:
                 self._inner.depth = 0
                 self.recorder.left()
 
-    def _asked(self, kwargs: dict[str, Any]) -> Any:
-        """The GPU, where a device is asked for and it is that; kwargs then say so in full."""
-        asked = kwargs.get("device")
-        if asked is None or asked.type == "cpu" or (asked.type == "meta" and self.meta_wanted()):
+    def _requested_gpu(self, kwargs: dict[str, Any]) -> Any:
+        """Return the GPU if the call requests it, and set the full device in kwargs; else None."""
+        device = kwargs.get("device")
+        if device is None or device.type == "cpu" or (device.type == "meta" and self.is_meta_requested()):
             return None
-        if asked.type == "cuda" and asked.index not in (None, 0):
+        if device.type == "cuda" and device.index not in (None, 0):
             raise no_such_device()
-        if asked.type not in ("cuda", "meta"):
+        if device.type not in ("cuda", "meta"):
             return None
         kwargs["device"] = gpu()
         return kwargs["device"]
 
     @staticmethod
-    def meta_wanted() -> bool:
-        """Whether the program itself asks for the meta device now; replaced by the function mode."""
+    def is_meta_requested() -> bool:
+        """Return whether the program itself requests the meta device; replaced by the function mode."""
         return False
 
-    def _real(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Real work on the CPU, which takes what it takes; inside an operator of ours it is none of the program's."""
+    def _run_on_cpu(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator for real on the CPU and record its time, unless it is part of a GPU operator."""
         pinned = kwargs.pop("pin_memory", False)
         if getattr(self._inner, "depth", 0):
             return func(*args, **kwargs)
-        begun_ns = self.recorder.begin()
-        made = func(*args, **kwargs)
-        spent_ns = self.recorder.since(begun_ns)
+        start_ns = self.recorder.begin()
+        out = func(*args, **kwargs)
+        spent_ns = self.recorder.since(start_ns)
         if spent_ns < TOLD_NS or func.namespace != "aten":
             self.recorder.worked(spent_ns)
         else:
             values = [*args, *kwargs.values()] if kwargs else args
-            self.recorder.host_op(func.name().partition(".")[0], tensors_in(values) or tensors_in((made,)), spent_ns)
+            self.recorder.host_op(func.name().partition(".")[0], tensors_in(values) or tensors_in((out,)), spent_ns)
         if pinned:
-            self.pin(made)
-        return made
+            self.pin(out)
+        return out
 
     def pin(self, tensor: Any) -> None:
-        """A CPU tensor is made in pinned memory; replaced by the one who keeps count."""
+        """Called for each CPU tensor created in pinned memory; replaced by Pinned.add."""
 
-    def _joined(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The same arguments, CPU tensors among them made fakes on the CPU: PyTorch then judges what may be mixed."""
+    def _with_fake_cpu_tensors(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return the arguments with CPU tensors as fake CPU tensors: PyTorch then checks which devices may mix."""
         import torch
 
         fake_type = fake_tensor_type()
 
-        def joined(value: Any) -> Any:
+        def convert(value: Any) -> Any:
             if isinstance(value, list | tuple):
-                return type(value)(joined(each) for each in value)
+                return type(value)(convert(each) for each in value)
             if isinstance(value, torch.Tensor) and not isinstance(value, fake_type):
-                return self.imagined(value, torch.device("cpu"))
+                return self.fake_like(value, torch.device("cpu"))
             return value
 
-        return joined(args), {name: joined(value) for name, value in kwargs.items()}
+        return convert(args), {name: convert(value) for name, value in kwargs.items()}
 
-    def imagined(self, tensor: Any, device: Any, **changed: Any) -> Any:
-        """A fake like this tensor on that device."""
+    def fake_like(self, tensor: Any, device: Any, **changed: Any) -> Any:
+        """Return a fake tensor like this one on the given device; `changed` sets dtype, sizes or strides."""
         import torch
 
-        given: dict[str, Any] = {"dtype": tensor.dtype, "sizes": tuple(tensor.shape), "strides": tensor.stride()}
-        given.update(changed)
+        properties: dict[str, Any] = {"dtype": tensor.dtype, "sizes": tuple(tensor.shape), "strides": tensor.stride()}
+        properties.update(changed)
         with torch._subclasses.fake_tensor.in_kernel_invocation_manager(self):  # type: ignore[arg-type]
-            empty = torch.empty_strided(given["sizes"], given["strides"], dtype=given["dtype"], device="meta")
+            empty = torch.empty_strided(
+                properties["sizes"], properties["strides"], dtype=properties["dtype"], device="meta"
+            )
         return fake_tensor_type()(self, empty, device)
 
     def allocate(self, like: Any, sizes: tuple[int, ...], dtype: Any = None) -> Any:
-        """A new contiguous tensor on the GPU with memory of its own; its type is that of `like` unless given."""
+        """Return a new contiguous GPU tensor with its own memory; the default dtype is that of `like`."""
         import torch
 
         strides = torch._prims_common.make_contiguous_strides_for(sizes)
-        made = self.imagined(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
-        self.storages.hold(made, self.recorder.phase)
-        return made
+        tensor = self.fake_like(like, gpu(), sizes=sizes, strides=strides, dtype=dtype or like.dtype)
+        self.storages.allocate(tensor, self.recorder.phase)
+        return tensor
 
-    def _ran(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        special = self.special.get(func)
-        if special is not None:
-            out = special(self, func, args, kwargs)
+    def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        override = self.overrides.get(func)
+        if override is not None:
+            out = override(self, func, args, kwargs)
             if out is not NotImplemented:
                 return out
         elif composite(func):
             self._inner.depth = 0
-            with self:  # its parts are recorded, as a GPU would run them
+            with self:  # record the operators that a GPU would run
                 return func.decompose(*args, **kwargs)
         key = op_cache.key_of(func, args, kwargs, fake_tensor_type())
-        known = _OUTCOMES.get(key) if key is not None else None
-        if known is not None:
-            out = op_cache.again(self, fake_tensor_type(), known, args, gpu())
-            self._write(func, known, args, out)
+        cached_outcome = _OUTCOMES.get(key) if key is not None else None
+        if cached_outcome is not None:
+            out = op_cache.again(self, fake_tensor_type(), cached_outcome, args, gpu())
+            self._record_outcome(func, cached_outcome, args, out)
             return out
-        out = self.imagine(func, types, args, kwargs)
+        out = self.infer_result(func, types, args, kwargs)
         if out is not NotImplemented:
             outcome = self.record(func, args, kwargs, out)
             if key is not None and outcome is not None:
@@ -198,20 +199,20 @@ class Fakes:
                 _OUTCOMES[key] = outcome
         return out
 
-    def imagine(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """What an operator would give, in shape and type."""
+    def infer_result(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return an operator's result as fake tensors, without recording it."""
         from torch._subclasses import fake_tensor as fake
 
-        given = tensors_in([*args, *kwargs.values()])
-        if _PRODUCTS.match(func.name()):  # PyTorch's shape rules let pass what its kernels do not
-            if len({each.device for each in given}) > 1:
-                raise on_two_devices(func, given)
-            if len({each.dtype for each in given}) > 1:
+        tensors = tensors_in([*args, *kwargs.values()])
+        if _GEMMS.match(func.name()):  # the shape rules accept mixed devices and dtypes, the real kernels do not
+            if len({each.device for each in tensors}) > 1:
+                raise on_two_devices(func, tensors)
+            if len({each.dtype for each in tensors}) > 1:
                 raise reworded(func, args, kwargs, RuntimeError("mat1 and mat2 must have the same dtype"))
         try:
             out = super().__torch_dispatch__(func, types, args, kwargs)  # type: ignore[misc]
             if any(each.device.type == "cpu" for each in tensors_in(out if isinstance(out, list | tuple) else (out,))):
-                raise on_two_devices(func, given)
+                raise on_two_devices(func, tensors)
             return mended(func, args, out)
         except (
             fake.UnsupportedOperatorException,
@@ -233,33 +234,33 @@ class Fakes:
             raise not_a_view() from None
         except (RuntimeError, IndexError) as error:
             if "two different devices" in str(error) or "at least two devices" in str(error):
-                raise on_two_devices(func, given) from None
+                raise on_two_devices(func, tensors) from None
             raise reworded(func, args, kwargs, error) from None
 
     def record(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> op_cache.Outcome | None:
-        """Write down an operator that ran, and give its results memory; how to make them again, where that is known."""
+        """Record an operator and allocate its results; return the outcome if it can be cached."""
         fakes = [each for each in tensors_in([*args, *kwargs.values()]) if each.device.type == "cuda"]
-        made = tensors_in(out if isinstance(out, list | tuple) else (out,))
+        results = tensors_in(out if isinstance(out, list | tuple) else (out,))
         again = None if resizes(func) or reshapes(func) else op_cache.learned(args, out, fakes)
         flops, view = counted_flops(func, args, kwargs, out), launches_nothing(func)
         outcome = op_cache.outcome_of(
-            func, args, kwargs, fakes, made, flops=flops, view=view, again=again or ((), "", -1)
+            func, args, kwargs, fakes, results, flops=flops, view=view, again=again or ((), "", -1)
         )
-        self._write(func, outcome, args, out)
+        self._record_outcome(func, outcome, args, out)
         return outcome if again is not None else None
 
-    def _write(self, func: Any, outcome: op_cache.Outcome, args: Any, out: Any) -> None:
+    def _record_outcome(self, func: Any, outcome: op_cache.Outcome, args: Any, out: Any) -> None:
         phase = self.recorder.phase
         self.storages.memory.phase(phase)
-        hold = self.storages.resized if resizes(func) else self.storages.hold
+        allocate = self.storages.reallocate if resizes(func) else self.storages.allocate
         if outcome.how != "given":
-            for each in out if isinstance(out, list | tuple) else (out,):
-                if each is not None and getattr(each, "fake_device", None) == gpu():
-                    hold(each, phase)
+            for result in out if isinstance(out, list | tuple) else (out,):
+                if result is not None and getattr(result, "fake_device", None) == gpu():
+                    allocate(result, phase)
         self.recorder.ran(outcome, phase)
         if (
             len(outcome.outputs) == 1
-            and outcome.outputs[0].dtype in _TOLD_TYPES
+            and outcome.outputs[0].dtype in _KNOWN_VALUE_DTYPES
             and isinstance(out, fake_tensor_type())
         ):
             assumed_values.learned(func.name(), args, out)
@@ -267,7 +268,7 @@ class Fakes:
 
 @functools.cache
 def fake_tensor_type() -> Any:
-    """Torch's FakeTensor."""
+    """Return torch's FakeTensor class."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return FakeTensor
@@ -275,7 +276,7 @@ def fake_tensor_type() -> Any:
 
 @functools.cache
 def fake_mode() -> Any:
-    """Our mode's class."""
+    """Return the class of the dispatch mode."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return type("VirtualGpuMode", (Fakes, FakeTensorMode), {})
@@ -283,14 +284,14 @@ def fake_mode() -> Any:
 
 @functools.cache
 def gpu() -> Any:
-    """cuda:0."""
+    """Return the device cuda:0."""
     import torch
 
     return torch.device("cuda", 0)
 
 
 def grad_enabled() -> bool:
-    """Whether gradients are recorded now."""
+    """Return whether autograd is enabled."""
     import torch
 
     return torch.is_grad_enabled()

@@ -1,26 +1,26 @@
-"""Layouts that PyTorch's shape rules do not carry on, and a GPU does: channels-last through convolutions."""
+"""Memory formats that GPUs propagate but PyTorch's shape rules do not: channels-last through convolutions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-Make = Callable[[Any, tuple[int, ...]], Any]  # a tensor like another, with these strides
+Make = Callable[[Any, tuple[int, ...]], Any]  # creates a tensor like another, with these strides
 
 _FORWARD, _BACKWARD = "aten::convolution", "aten::convolution_backward"
 
 
 def mended(func: Any, args: Any, out: Any, make: Make | None = None) -> Any:
-    """The result of an operator in the layout in which a GPU gives it; `make` makes it, without one its own mode."""
+    """Return an operator's result in the memory format of a GPU; `make` (default: its fake mode) creates it."""
     name = func._overloadpacket._qualified_op_name
     if name == _FORWARD:
-        return _last(out, make) if _channels_last(args[0]) or _channels_last(args[1]) else out
-    if name == _BACKWARD and (_channels_last(args[1]) or _channels_last(args[2])):
-        return tuple([_last(each, make) for each in out])
+        return _to_channels_last(out, make) if _is_channels_last(args[0]) or _is_channels_last(args[1]) else out
+    if name == _BACKWARD and (_is_channels_last(args[1]) or _is_channels_last(args[2])):
+        return tuple([_to_channels_last(each, make) for each in out])
     return out
 
 
-def _channels_last(tensor: Any) -> bool:
+def _is_channels_last(tensor: Any) -> bool:
     import torch
 
     if tensor.dim() not in (4, 5) or tensor.is_contiguous():
@@ -29,7 +29,7 @@ def _channels_last(tensor: Any) -> bool:
     return bool(tensor.is_contiguous(memory_format=layout))
 
 
-def _last(tensor: Any, make: Make | None) -> Any:
+def _to_channels_last(tensor: Any, make: Make | None) -> Any:
     import torch
 
     if tensor is None or tensor.dim() not in (4, 5):
@@ -40,4 +40,4 @@ def _last(tensor: Any, make: Make | None) -> Any:
     strides = torch._prims_common.make_channels_last_strides_for(tuple(tensor.shape))
     if make is not None:
         return make(tensor, strides)
-    return tensor.fake_mode.imagined(tensor, tensor.device, strides=strides)
+    return tensor.fake_mode.fake_like(tensor, tensor.device, strides=strides)

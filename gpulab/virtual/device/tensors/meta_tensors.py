@@ -1,8 +1,8 @@
-"""Tensors of PyTorch's meta device in the place of a GPU's: what every operator on them is written down as.
+"""Meta tensors in place of GPU tensors: record every operator on them.
 
-The meta device is public, and every PyTorch has it: its tensors have sizes and no numbers. Nothing of PyTorch's insides
-is changed for them, so this works where the virtual GPU's own tensors do not; see gpulab.virtual.device.counting for
-what is left out.
+The meta device is a public part of every PyTorch; its tensors have sizes but no values. It needs no change of PyTorch
+internals, so it works with versions that the virtual GPU's own tensors do not support. gpulab.virtual.device.counting
+lists what is not covered.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _COPY = "aten::copy_"
 
 
 class Metas:
-    """What our mode does with every operator; mixed with torch's TorchDispatchMode by `meta_mode`."""
+    """Dispatch of every operator on meta tensors; a mixin of torch's TorchDispatchMode, see `meta_mode`."""
 
     recorder: Recorder
     storages: Storages
     assumptions: Assumptions
     pinned: Pinned
-    inside = 0  # PyTorch works out a result, and must see that device as it is
+    inference_depth = 0  # > 0 while PyTorch computes a result: it must then see the meta device
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs) if kwargs else {}
@@ -42,10 +42,10 @@ class Metas:
             if device.index not in (None, 0):
                 raise no_such_device()
             kwargs["device"] = device = meta()
-        given = tensors_in([*args, *kwargs.values()])
-        metas = [each for each in given if is_meta(each)]
+        tensors = tensors_in([*args, *kwargs.values()])
+        metas = [each for each in tensors if is_meta(each)]
         if not metas and (device is None or device.type != "meta"):
-            return self._real(func, args, kwargs)
+            return self._run_on_cpu(func, args, kwargs)
         if composite(func):
             with self:  # type: ignore[attr-defined]
                 return func.decompose(*args, **kwargs)
@@ -54,19 +54,19 @@ class Metas:
             out = special(self, func, args, kwargs)
             if out is not NotImplemented:
                 return out
-        out = self._imagined(func, args, kwargs)
-        self._write(func, args, kwargs, metas, out)
+        out = self._infer_result(func, args, kwargs)
+        self._record(func, args, kwargs, metas, out)
         return out
 
-    def _real(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        pins = kwargs.pop("pin_memory", False)
-        made = func(*args, **kwargs)
-        if pins:
-            self.pinned.add(made)
-        return made
+    def _run_on_cpu(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        pin_memory = kwargs.pop("pin_memory", False)
+        out = func(*args, **kwargs)
+        if pin_memory:
+            self.pinned.add(out)
+        return out
 
-    def _imagined(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        self.inside += 1
+    def _infer_result(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.inference_depth += 1
         try:
             return mended(func, args, func(*args, **kwargs), _strided)
         except NotImplementedError as error:
@@ -75,20 +75,20 @@ class Metas:
                 raise unsupported(func.name()) from error
             return changed[0]
         finally:
-            self.inside -= 1
+            self.inference_depth -= 1
 
-    def _write(self, func: Any, args: Any, kwargs: dict[str, Any], metas: list[Any], out: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: dict[str, Any], metas: list[Any], out: Any) -> None:
         phase = self.recorder.phase
         self.storages.memory.phase(phase)
-        made = [each for each in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(each)]
-        for each in made:
-            self.storages.resized(each, phase)
+        results = [result for result in tensors_in(out if isinstance(out, list | tuple) else (out,)) if is_meta(result)]
+        for result in results:
+            self.storages.reallocate(result, phase)
         flops = counted_flops(func, args, kwargs, out)
-        self.recorder.ran(outcome_of(func, args, kwargs, metas, made, flops=flops, view=_is_view(func)), phase)
-        if len(made) == 1 and made[0] is out:
+        self.recorder.ran(outcome_of(func, args, kwargs, metas, results, flops=flops, view=_is_view(func)), phase)
+        if len(results) == 1 and results[0] is out:
             assumed_values.learned(func.name(), args, out)
 
-    # What numbers are needed for.
+    # Operators that need values.
 
     def to_copy(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`.to`, `.cuda`, `.cpu`."""
@@ -96,14 +96,14 @@ class Metas:
         if is_meta(source):
             if device is None or device.type == "meta":
                 return NotImplemented
-            self._fetched(source)
+            self._record_download(source)
             return assumed_values.on_host(source, self.assumptions, kwargs.get("dtype"))
-        made = func(*args, **kwargs)
-        self.storages.hold(made, self.recorder.phase)
-        self._sent(made, source, bool(kwargs.get("non_blocking")))
+        copy = func(*args, **kwargs)
+        self.storages.allocate(copy, self.recorder.phase)
+        self._record_upload(copy, source, bool(kwargs.get("non_blocking")))
         if source.numel() == 1:
-            assumed_values.know(made, source.to(made.dtype).item())
-        return made
+            assumed_values.know(copy, source.to(copy.dtype).item())
+        return copy
 
     def copy_(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """`target.copy_(source)`."""
@@ -111,9 +111,9 @@ class Metas:
         if is_meta(target) and is_meta(source):
             return NotImplemented
         if is_meta(target):
-            self._sent(target, source, bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False)))
+            self._record_upload(target, source, bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False)))
             return target
-        self._fetched(source)
+        self._record_download(source)
         return target.copy_(assumed_values.on_host(source, self.assumptions, target.dtype))
 
     def item(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -122,11 +122,11 @@ class Metas:
         return assumed_values.number(args[0], self.assumptions)
 
     def nonzero(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Where a tensor is not zero."""
+        """Indices of nonzero elements."""
         import torch
 
-        out = torch.empty((self._half(args[0]), args[0].dim()), dtype=torch.int64, device="meta")
-        self._write(func, args, kwargs, [args[0]], out)
+        out = torch.empty((self._true_count(args[0]), args[0].dim()), dtype=torch.int64, device="meta")
+        self._record(func, args, kwargs, [args[0]], out)
         self.recorder.copy("aten::nonzero", Way.TO_HOST, 8)
         return out
 
@@ -134,72 +134,74 @@ class Metas:
         """The elements under a mask."""
         import torch
 
-        whole = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
-        out = torch.empty((self._half(args[1]) * whole // max(1, args[1].numel()),), dtype=args[0].dtype, device="meta")
-        self._write(func, args, kwargs, [each for each in args if is_meta(each)], out)
+        elements = math.prod(torch.broadcast_shapes(args[0].shape, args[1].shape))  # type: ignore[no-untyped-call]
+        out = torch.empty(
+            (self._true_count(args[1]) * elements // max(1, args[1].numel()),), dtype=args[0].dtype, device="meta"
+        )
+        self._record(func, args, kwargs, [each for each in args if is_meta(each)], out)
         self.recorder.copy("aten::masked_select", Way.TO_HOST, 8)
         return out
 
     def masked(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """`tensor[mask]`, read or written: PyTorch asks the GPU for the places under the mask first."""
+        """`tensor[mask]`, read or written: PyTorch first calls nonzero on the mask."""
         import torch
 
         kinds = torch.bool, torch.uint8
-        masks = [each for each in args[1] if each is not None and each.dtype in kinds and is_meta(each)]
+        masks = [index for index in args[1] if index is not None and index.dtype in kinds and is_meta(index)]
         if not masks:
             return NotImplemented
-        places: list[Any] = []
-        for each in args[1]:
-            if any(each is mask for mask in masks):
-                places += self.nonzero(torch.ops.aten.nonzero.default, (each,), {}).unbind(1)
+        indices: list[Any] = []
+        for index in args[1]:
+            if any(index is mask for mask in masks):
+                indices += self.nonzero(torch.ops.aten.nonzero.default, (index,), {}).unbind(1)
             else:
-                places.append(each)
-        given = (args[0], places, *args[2:])
-        out = self._imagined(func, given, kwargs)
-        self._write(func, given, kwargs, [each for each in tensors_in(given) if is_meta(each)], out)
+                indices.append(index)
+        new_args = (args[0], indices, *args[2:])
+        out = self._infer_result(func, new_args, kwargs)
+        self._record(func, new_args, kwargs, [index for index in tensors_in(new_args) if is_meta(index)], out)
         return out
 
-    def _half(self, tensor: Any) -> int:
-        known = assumed_values.known_value(tensor)
-        if isinstance(known, bool):
-            return int(tensor.numel()) if known else 0
+    def _true_count(self, tensor: Any) -> int:
+        value = assumed_values.known_value(tensor)
+        if isinstance(value, bool):
+            return int(tensor.numel()) if value else 0
         self.assumptions.take("how many elements are nonzero or true, as with masks", "half of the elements")
         return -(-int(tensor.numel()) // 2)
 
     def softmax(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """From half precision to float32 in one, which PyTorch's shape rule knows for some types only."""
+        """Softmax from half precision to float32 in one kernel; the shape rule supports it only for some dtypes."""
         import torch
 
         if not args[2]:
             return NotImplemented
         out = torch.empty_like(args[0], dtype=torch.float32, device="meta")
-        self._write(func, args, kwargs, [args[0]], out)
+        self._record(func, args, kwargs, [args[0]], out)
         return out
 
     def unscale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """GradScaler divides gradients by its scale, and looks for infinities."""
-        self._write(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], None)
-        self.assumptions.take("whether gradients hold infinities, as GradScaler asks", "none")
+        """GradScaler unscales gradients and checks for infinities."""
+        self._record(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], None)
+        self.assumptions.take("whether gradients are infinite, as GradScaler checks", "none")
         assumed_values.know(args[1], 0.0, written=True)
 
     def update_scale(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """GradScaler changes its scale."""
+        """GradScaler updates its scale."""
         scale = assumed_values.known_value(args[0])
-        self._write(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], args[0])
+        self._record(func, args, kwargs, [each for each in tensors_in(args) if is_meta(each)], args[0])
         assumed_values.know(args[0], scale or 65536.0, written=True)
         return args[0]
 
-    def _sent(self, made: Any, source: Any, non_blocking: bool) -> None:
-        size, pinned = made.numel() * made.element_size(), self.pinned.has(source)
+    def _record_upload(self, target: Any, source: Any, non_blocking: bool) -> None:
+        size, pinned = target.numel() * target.element_size(), self.pinned.has(source)
         self.recorder.copy(_COPY, Way.TO_DEVICE, size, pinned=pinned, non_blocking=non_blocking)
 
-    def _fetched(self, source: Any) -> None:
+    def _record_download(self, source: Any) -> None:
         self.recorder.copy(_COPY, Way.TO_HOST, source.numel() * source.element_size())
 
 
 @functools.cache
 def meta_mode() -> Any:
-    """Our mode's class."""
+    """Return the class of the dispatch mode."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     return type("CountingMode", (Metas, TorchDispatchMode), {})
@@ -207,7 +209,7 @@ def meta_mode() -> Any:
 
 @functools.cache
 def meta() -> Any:
-    """PyTorch's meta device."""
+    """Return PyTorch's meta device."""
     import torch
 
     return torch.device("meta")
@@ -220,7 +222,7 @@ def _strided(tensor: Any, strides: tuple[int, ...]) -> Any:
 
 
 def is_meta(tensor: Any) -> bool:
-    """Whether a tensor lies on the GPU that is counted for, whatever it says of itself."""
+    """Return whether a tensor is a meta tensor; programs see its device as cuda:0."""
     return bool(_is_meta()(tensor))
 
 
@@ -236,7 +238,7 @@ def _specials() -> Any:
     import torch
 
     aten = torch.ops.aten
-    told = {
+    functions = {
         "_to_copy": Metas.to_copy,
         "copy_": Metas.copy_,
         "_local_scalar_dense": Metas.item,
@@ -250,8 +252,10 @@ def _specials() -> Any:
         "index_put_": Metas.masked,
         "_index_put_impl_": Metas.masked,
     }
-    found = {getattr(aten, name).default: special for name, special in told.items() if hasattr(aten, name)}
-    return {**found, aten.index.Tensor: Metas.masked}
+    implementations = {
+        getattr(aten, name).default: special for name, special in functions.items() if hasattr(aten, name)
+    }
+    return {**implementations, aten.index.Tensor: Metas.masked}
 
 
 @functools.cache

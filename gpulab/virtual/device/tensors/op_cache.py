@@ -1,4 +1,4 @@
-"""What an operator gives for arguments of the same sizes, remembered: working it out takes PyTorch a long time."""
+"""Cache of operator results by argument sizes: PyTorch's shape rules are slow."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gpulab.virtual.device.operators.naming import details, told_name
 from gpulab.virtual.device.tensors.tensor_info import longest, seen
 from gpulab.virtual.op_log.ops import Tensor
 
-MOST = 50_000  # outcomes remembered
-_PLAIN = (int, float, bool, str, type(None))
+MOST = 50_000  # cached outcomes
+_SCALARS = (int, float, bool, str, type(None))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One operator with arguments of given sizes: its results, and what is written down of it."""
+    """An operator with arguments of given sizes: how to make its results again, and its op log record."""
 
-    made: tuple[Any, ...]  # (sizes, strides, type, offset or -1 for a tensor of its own), or None
-    how: str  # "one", "tuple", "list", "given" (its own argument, changed in place) or "nothing"
-    given: int  # of "given": which argument; of views: whose memory
+    made: tuple[Any, ...]  # (sizes, strides, dtype, storage offset, or -1 for a new storage), or None
+    how: str  # "one", "tuple", "list", "given" (an argument, changed in place) or "nothing"
+    given: int  # index of the argument that is returned (`how` is "given") or viewed
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -32,60 +32,60 @@ class Outcome:
 
 
 def outcome_of(
-    func: Any, args: Any, kwargs: Any, given: list[Any], made: list[Any], *, flops: int, view: bool,
+    func: Any, args: Any, kwargs: Any, inputs: list[Any], results: list[Any], *, flops: int, view: bool,
     again: tuple[tuple[Any, ...], str, int] = ((), "", -1),
 ) -> Outcome:  # fmt: skip
-    """What is written down of an operator with these tensors of ours given and made; `again`: as `learned` has it."""
+    """Return the outcome of an operator with these GPU tensors as inputs and results; `again` comes from `learned`."""
     name = told_name(func.name().partition(".")[0], args)
-    listed = "_foreach_" in name or "_fused_" in name or "_amp_" in name
+    takes_lists = "_foreach_" in name or "_fused_" in name or "_amp_" in name
     return Outcome(
         *again,
         name=name,
-        inputs=tuple([seen(each) for each in given]),
-        outputs=tuple([seen(each) for each in made]),
+        inputs=tuple([seen(each) for each in inputs]),
+        outputs=tuple([seen(each) for each in results]),
         flops=flops,
-        view=view or (bool(made) and not any(each.numel() for each in made)),
-        lists=longest([*args, *kwargs.values()]) if listed else 0,
+        view=view or (bool(results) and not any(each.numel() for each in results)),
+        lists=longest([*args, *kwargs.values()]) if takes_lists else 0,
         details=details(name, args, kwargs),
     )
 
 
 def key_of(func: Any, args: Any, kwargs: Any, kind: Any) -> Any:
-    """What an outcome depends on; None where that cannot be told in short. `kind` is the type of our tensors."""
-    found: list[Any] = [func]
-    if not _add(found, args, kind):
+    """Return the cache key of a call; None if it cannot be cached. `kind` is the type of GPU tensors."""
+    parts: list[Any] = [func]
+    if not _extend_key(parts, args, kind):
         return None
     if kwargs:
         for name, value in kwargs.items():
-            found.append(name)
-            if not _add(found, (value,), kind):
+            parts.append(name)
+            if not _extend_key(parts, (value,), kind):
                 return None
-    return tuple(found)
+    return tuple(parts)
 
 
-def _add(found: list[Any], values: Any, kind: Any) -> bool:
-    others = _others()
+def _extend_key(parts: list[Any], values: Any, kind: Any) -> bool:
+    hashable_types = _hashable_types()
     for value in values:
-        what = type(value)
-        if what is kind:
-            if value.dtype.is_complex or value.layout is not others[-1]:
+        value_type = type(value)
+        if value_type is kind:
+            if value.dtype.is_complex or value.layout is not hashable_types[-1]:
                 return False
-            found.append((value.shape, value.stride(), value.dtype, value.storage_offset(), value.fake_device.type))
-        elif what in _PLAIN:
-            found.append((what, value))
-        elif what is list or what is tuple:
-            found.append(len(value))
-            if not _add(found, value, kind):
+            parts.append((value.shape, value.stride(), value.dtype, value.storage_offset(), value.fake_device.type))
+        elif value_type in _SCALARS:
+            parts.append((value_type, value))
+        elif value_type is list or value_type is tuple:
+            parts.append(len(value))
+            if not _extend_key(parts, value, kind):
                 return False
-        elif what in others:
-            found.append(value)
+        elif value_type in hashable_types:
+            parts.append(value)
         else:
             return False
     return True
 
 
 @functools.cache
-def _others() -> tuple[Any, ...]:
+def _hashable_types() -> tuple[Any, ...]:
     import torch
 
     kinds = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch.Size)
@@ -93,39 +93,41 @@ def _others() -> tuple[Any, ...]:
 
 
 def learned(args: Any, out: Any, fakes: list[Any]) -> tuple[tuple[Any, ...], str, int] | None:
-    """How a result can be made again from its sizes alone: (made, how, given); None where it cannot."""
+    """Return how to make a result again from sizes alone: (made, how, given); None if that is impossible."""
     if out is None:
         return (), "nothing", -1
-    for place, each in enumerate(args):
-        if out is each:
-            return (), "given", place
+    for index, value in enumerate(args):
+        if out is value:
+            return (), "given", index
     results = out if isinstance(out, list | tuple) else (out,)
-    how = "list" if isinstance(out, list) else "tuple" if isinstance(out, tuple) else "one"
-    owners = {each.untyped_storage()._cdata for each in fakes}
-    first = args[0].untyped_storage()._cdata if args and type(args[0]) in {type(each) for each in fakes} else None
-    made: list[Any] = []
-    own: set[int] = set()
-    for each in results:
-        if each is None:
-            made.append(None)
+    form = "list" if isinstance(out, list) else "tuple" if isinstance(out, tuple) else "one"
+    input_storages = {each.untyped_storage()._cdata for each in fakes}
+    first_storage = (
+        args[0].untyped_storage()._cdata if args and type(args[0]) in {type(each) for each in fakes} else None
+    )
+    recipe: list[Any] = []
+    new_storages: set[int] = set()
+    for value in results:
+        if value is None:
+            recipe.append(None)
             continue
-        if any(each is fake for fake in fakes) or not hasattr(each, "fake_mode") or each.dtype.is_complex:
+        if any(value is fake for fake in fakes) or not hasattr(value, "fake_mode") or value.dtype.is_complex:
             return None
-        storage = each.untyped_storage()._cdata
-        shared = storage == first
-        if (storage in owners and not shared) or storage in own or each.is_neg():
+        storage = value.untyped_storage()._cdata
+        shared = storage == first_storage
+        if (storage in input_storages and not shared) or storage in new_storages or value.is_neg():
             return None
         if not shared:
-            own.add(storage)
-            if each.storage_offset():
+            new_storages.add(storage)
+            if value.storage_offset():
                 return None
-        offset = each.storage_offset() if shared else -1
-        made.append((tuple(each.shape), tuple(each.stride()), each.dtype, offset))
-    return tuple(made), how, 0
+        offset = value.storage_offset() if shared else -1
+        recipe.append((tuple(value.shape), tuple(value.stride()), value.dtype, offset))
+    return tuple(recipe), form, 0
 
 
 def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any:
-    """The result, made from its sizes."""
+    """Make the results of a cached outcome."""
     import torch
     from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
@@ -135,11 +137,11 @@ def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any
         return args[outcome.given]
     results: list[Any] = []
     with in_kernel_invocation_manager(mode):
-        for each in outcome.made:
-            if each is None:
+        for recipe in outcome.made:
+            if recipe is None:
                 results.append(None)
                 continue
-            sizes, strides, dtype, offset = each
+            sizes, strides, dtype, offset = recipe
             if offset < 0:
                 results.append(torch.empty_strided(sizes, strides, dtype=dtype, device="meta"))
             else:
@@ -150,10 +152,10 @@ def again(mode: Any, kind: Any, outcome: Outcome, args: Any, device: Any) -> Any
     return results if outcome.how == "list" else tuple(results)
 
 
-def _view(of: Any, sizes: Any, strides: Any, dtype: Any, offset: int) -> Any:
-    """A view is an inference tensor where what it is of is one, wherever it is made; autograd insists on that."""
+def _view(source: Any, sizes: Any, strides: Any, dtype: Any, offset: int) -> Any:
+    """Make a view; autograd requires that a view of an inference tensor is an inference tensor, too."""
     import torch
 
-    inference = of.is_inference()
+    inference = source.is_inference()
     with nullcontext() if inference == torch.is_inference_mode_enabled() else torch.inference_mode(inference):
-        return torch.empty(0, dtype=dtype, device="meta").set_(of.untyped_storage(), offset, sizes, strides)
+        return torch.empty(0, dtype=dtype, device="meta").set_(source.untyped_storage(), offset, sizes, strides)

@@ -1,4 +1,4 @@
-"""Which CPU tensors the program has pinned. Nothing is pinned here: there is no GPU that would read it."""
+"""Track which CPU tensors the program has pinned. No memory is really pinned: there is no GPU to read it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any
 
 
 class Pinned:
-    """Storages of pinned memory, for as long as they live."""
+    """The pinned storages, until they are freed."""
 
     def __init__(self) -> None:
-        self._deaths: dict[int, Any] = {}
+        self._finalizers: dict[int, Any] = {}
 
     def add(self, tensor: Any) -> None:
-        """This tensor's memory is pinned from now on."""
+        """Mark this tensor's memory as pinned."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._deaths:
-            death = weakref.finalize(storage, self._deaths.pop, storage._cdata, None)
-            death.atexit = False
-            self._deaths[storage._cdata] = death
+        if storage._cdata not in self._finalizers:
+            finalizer = weakref.finalize(storage, self._finalizers.pop, storage._cdata, None)
+            finalizer.atexit = False
+            self._finalizers[storage._cdata] = finalizer
 
     def has(self, tensor: Any) -> bool:
-        """Whether this tensor's memory is pinned."""
-        return bool(self._deaths) and tensor.untyped_storage()._cdata in self._deaths
+        """Return whether this tensor's memory is pinned."""
+        return bool(self._finalizers) and tensor.untyped_storage()._cdata in self._finalizers
 
     def forget(self) -> None:
-        """Follow none any more."""
-        for death in list(self._deaths.values()):
-            death.detach()
-        self._deaths.clear()
+        """Stop tracking all storages."""
+        for finalizer in list(self._finalizers.values()):
+            finalizer.detach()
+        self._finalizers.clear()

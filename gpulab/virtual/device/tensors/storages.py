@@ -1,4 +1,4 @@
-"""Which memory of the virtual GPU each tensor stands on, from when it is made until the last tensor on it is gone."""
+"""Simulated GPU memory behind tensors, allocated with a storage and freed when the last tensor on it dies."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MIB, _GIB = 2**20, 2**30
 
 
 class Storages:
-    """Keys for PyTorch's storages: given out as storages are first seen, taken back when they die."""
+    """Allocations by PyTorch storage: allocated when a storage is first used, freed when it dies."""
 
     def __init__(self, memory: Memory, recorder: Recorder) -> None:
         self.memory = memory
         self._recorder = recorder
-        self._keys: dict[int, int] = {}  # by the address of PyTorch's own object
+        self._keys: dict[int, int] = {}  # allocation key, by the address of PyTorch's storage object
         self._sizes: dict[int, int] = {}
-        self._deaths: dict[int, Any] = {}
-        self._dead: list[int] = []  # not yet taken back
+        self._finalizers: dict[int, Any] = {}
+        self._dead: list[int] = []  # died, not yet freed
         self._busy = False
         self._next = 0
 
-    def hold(self, tensor: Any, phase: Phase) -> None:
-        """Give memory to the storage of a new tensor; raises torch.OutOfMemoryError where there is none left."""
-        self._bury()
+    def allocate(self, tensor: Any, phase: Phase) -> None:
+        """Allocate memory for the storage of a new tensor; raises torch.OutOfMemoryError if none is left."""
+        self._free_dead()
         storage = tensor.untyped_storage()
         address = storage._cdata
         if address in self._keys:
@@ -38,27 +38,27 @@ class Storages:
         size = storage.nbytes()
         self._allocate(key, size, phase)
         self._keys[address], self._sizes[address] = key, size
-        death = weakref.finalize(storage, self._died, address)
-        death.atexit = False
-        self._deaths[address] = death
+        finalizer = weakref.finalize(storage, self._on_death, address)
+        finalizer.atexit = False
+        self._finalizers[address] = finalizer
 
     def counts(self, address: int) -> bool:
-        """Whether the storage at this address has memory here."""
+        """Return whether the storage at this address has memory on this GPU."""
         return address in self._keys
 
-    def resized(self, tensor: Any, phase: Phase) -> None:
-        """A storage may have grown: PyTorch then takes new memory and gives the old back."""
-        self._bury()
+    def reallocate(self, tensor: Any, phase: Phase) -> None:
+        """Reallocate a storage that has grown: PyTorch allocates the new memory before it frees the old."""
+        self._free_dead()
         storage = tensor.untyped_storage()
         address, size = storage._cdata, storage.nbytes()
         old = self._keys.get(address)
         if old is None:
-            self.hold(tensor, phase)
+            self.allocate(tensor, phase)
         elif size != self._sizes[address]:
             self._next += 1
             self._allocate(self._next, size, phase)
             self._keys[address], self._sizes[address] = self._next, size
-            self._freed(old)
+            self._free(old)
 
     def _allocate(self, key: int, size: int, phase: Phase) -> None:
         self._busy = True
@@ -69,21 +69,21 @@ class Storages:
         finally:
             self._busy = False
 
-    def _died(self, address: int) -> None:
-        # Python's garbage collector may bring this up anywhere, also amid an allocation.
+    def _on_death(self, address: int) -> None:
+        # Python's garbage collector may call this at any time, also during an allocation.
         self._recorder.entered()
         self._dead.append(address)
         if not self._busy:
-            self._bury()
+            self._free_dead()
         self._recorder.left()
 
-    def _bury(self) -> None:
+    def _free_dead(self) -> None:
         while self._dead:
             address = self._dead.pop()
-            del self._deaths[address], self._sizes[address]
-            self._freed(self._keys.pop(address))
+            del self._finalizers[address], self._sizes[address]
+            self._free(self._keys.pop(address))
 
-    def _freed(self, key: int) -> None:
+    def _free(self, key: int) -> None:
         self._busy = True
         try:
             self.memory.free(key)
@@ -91,22 +91,22 @@ class Storages:
             self._busy = False
 
     def role(self, tensor: Any, role: Role) -> None:
-        """What the memory under a tensor is for."""
+        """Set the role of the memory of a tensor."""
         key = self._keys.get(tensor.untyped_storage()._cdata)
         if key is not None:
             self.memory.role(key, role)
 
     def address(self, tensor: Any) -> int:
-        """Where a tensor's first element would lie; 0 for a tensor without memory, as PyTorch says."""
+        """Return the address of a tensor's first element; 0 for a tensor without memory, as in PyTorch."""
         key = self._keys.get(tensor.untyped_storage()._cdata)
         begin = -1 if key is None else self.memory.address(key)
         return 0 if begin < 0 else begin + int(tensor.storage_offset()) * int(tensor.element_size())
 
     def forget(self) -> None:
-        """Follow no storage any more."""
-        for death in self._deaths.values():
-            death.detach()
-        self._deaths.clear()
+        """Stop tracking all storages."""
+        for finalizer in self._finalizers.values():
+            finalizer.detach()
+        self._finalizers.clear()
         self._dead.clear()
         self._keys.clear()
         self._sizes.clear()
@@ -115,12 +115,12 @@ class Storages:
 def _out_of_memory(full: Full) -> Exception:
     import torch
 
-    beside = full.reserved_bytes - full.allocated_bytes
+    unallocated = full.reserved_bytes - full.allocated_bytes
     return torch.OutOfMemoryError(
         f"CUDA out of memory. Tried to allocate {_size(full.needed_bytes)}. GPU 0 has a total capacity of "
         f"{_size(full.capacity_bytes)} of which {_size(full.free_bytes)} is free. Including non-PyTorch memory, this "
         f"process has {_size(full.capacity_bytes - full.free_bytes)} memory in use. Of the allocated memory "
-        f"{_size(full.allocated_bytes)} is allocated by PyTorch, and {_size(beside)} is reserved by PyTorch but "
+        f"{_size(full.allocated_bytes)} is allocated by PyTorch, and {_size(unallocated)} is reserved by PyTorch but "
         "unallocated. If reserved but unallocated memory is large try setting "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory "
         "Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
@@ -128,7 +128,7 @@ def _out_of_memory(full: Full) -> Exception:
 
 
 def _size(size: int) -> str:
-    """As PyTorch's allocator words it."""
+    """Format a size as PyTorch's allocator does."""
     if size <= 1024:
         return f"{size} bytes"
     if size <= _MIB:

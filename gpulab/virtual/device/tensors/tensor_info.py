@@ -1,4 +1,4 @@
-"""What a tensor of the virtual GPU looks like to the tape: sizes, type, bytes, layout."""
+"""Describe tensors for the op log: sizes, dtype, bytes, layout."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from gpulab.virtual.op_log.ops import Tensor
 
 
 def tensors_in(values: Iterable[Any]) -> list[Any]:
-    """All tensors among arguments, those in lists too, in order."""
+    """Return all tensors among arguments in order, including those in lists."""
     import torch
 
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += [each for each in value if isinstance(each, torch.Tensor)]
-    return found
+            tensors += [each for each in value if isinstance(each, torch.Tensor)]
+    return tensors
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether this is a tensor, and lies on the GPU."""
+    """Return whether this is a tensor on the GPU."""
     import torch
 
     return isinstance(value, torch.Tensor) and value.device.type == "cuda"
 
 
 def seen(tensor: Any) -> Tensor:
-    """A tensor as the tape tells it."""
+    """Return the op log's description of a tensor."""
     import torch
 
     sizes = tuple(tensor.shape)
     contiguous = tensor.is_contiguous()
     elements = prod(sizes)
-    if not contiguous:  # of an expanded tensor only what is there must be read
+    if not contiguous:  # an expanded tensor has fewer elements in memory
         elements = prod(size for size, stride in zip(sizes, tensor.stride(), strict=True) if stride)
     last = False
     if not contiguous and len(sizes) in (4, 5):
@@ -46,7 +46,7 @@ def seen(tensor: Any) -> Tensor:
 
 
 def longest(values: Iterable[Any]) -> int:
-    """How many tensors the longest list among arguments has."""
+    """Return the length of the longest tensor list among arguments."""
     import torch
 
     lists = [value for value in values if isinstance(value, list | tuple) and value]
@@ -54,7 +54,7 @@ def longest(values: Iterable[Any]) -> int:
 
 
 def dense(tensor: Any) -> bool:
-    """Whether its elements lie without holes and overlaps, in some order of dimensions."""
+    """Return whether the elements fill their memory without holes or overlaps, in some order of dimensions."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1:

@@ -1,4 +1,4 @@
-"""torch.cuda as a program sees it on a machine with this GPU."""
+"""torch.cuda as on a machine with this GPU."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpulab.virtual.device.torch_api.tensor_methods import full_device
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CUDA_VERSION, CUDNN_VERSION = "12.8", 91002  # those that PyTorch 2.9 and later are mostly built with
-_OLD_TYPES = ("Float", "Double", "Half", "Long", "Int", "Byte")
+CUDA_VERSION, CUDNN_VERSION = "12.8", 91002  # of most builds of PyTorch 2.9 and later
+_LEGACY_TYPES = ("Float", "Double", "Half", "Long", "Int", "Byte")
 
 
 @dataclass(frozen=True)
 class Properties:
-    """What torch.cuda.get_device_properties gives."""
+    """The result of torch.cuda.get_device_properties."""
 
     name: str
     major: int
@@ -64,24 +64,24 @@ class Device:
 
 
 def index_of(device: Any, optional: bool = False, allow_cpu: bool = False) -> int:
-    """The index of a device given in one of the ways PyTorch takes; there is only 0."""
+    """Return the index of a device in any form that PyTorch accepts; the only index is 0."""
     if device is None or (isinstance(device, int) and device < 0):
         return 0
-    found = full_device(device)
-    if found.type != "cuda":
-        if allow_cpu and found.type == "cpu":
+    resolved = full_device(device)
+    if resolved.type != "cuda":
+        if allow_cpu and resolved.type == "cpu":
             return -1
-        raise ValueError(f"Expected a cuda device, but got: {found}")
+        raise ValueError(f"Expected a cuda device, but got: {resolved}")
     return 0
 
 
 def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Streams) -> None:
-    """Until the stack is closed."""
+    """Patch torch.cuda until the stack is closed."""
     import torch
 
-    told = _told(spec)
-    running = _running(recorder, streams)
-    # Names that a program imported before: the classes themselves, and what the functions call.
+    gpu_info = _gpu_info(spec)
+    running = _streams_and_waits(recorder, streams)
+    # The program may have imported names before: patch the classes themselves, and what torch's functions call.
     swap(stack, torch.cuda.Stream, __new__=lambda cls, *args, **kwargs: streams.Stream(*args, **kwargs))
     swap(stack, torch.cuda.Event, __new__=lambda cls, *args, **kwargs: streams.Event(*args, **kwargs))
     below = {"_cuda_synchronize": running["synchronize"], "_cuda_getDeviceCount": lambda: 1,
@@ -91,9 +91,9 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Stream
     swap(
         stack,
         torch.cuda,
-        **{f"{name}Tensor": _typed(name) for name in _OLD_TYPES},
+        **{f"{name}Tensor": _legacy_tensor_class(name) for name in _LEGACY_TYPES},
     )
-    swap(stack, torch.cuda, **told, **running, **_random())
+    swap(stack, torch.cuda, **gpu_info, **running, **_random_functions())
     swap(stack, torch.cuda._utils, _get_device_index=index_of)
     swap(stack, torch.version, cuda=CUDA_VERSION)
     swap(
@@ -102,7 +102,7 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Stream
         is_available=lambda: True,
         version=lambda: CUDNN_VERSION,
         is_acceptable=lambda tensor: False,
-    )  # fmt: skip - recurrent layers need not lay out their weights for it
+    )  # fmt: skip - recurrent layers then do not flatten their weights for cuDNN
     swap(stack, torch.backends.cuda, is_built=lambda: True)
     accelerator(
         stack,
@@ -120,19 +120,19 @@ def install(stack: ExitStack, spec: GpuSpec, recorder: Recorder, streams: Stream
     ranges = Ranges(recorder)
     swap(stack, torch.cuda.nvtx, range_push=ranges.push, range_pop=ranges.pop, range=ranges.named,
          mark=lambda msg: None, range_start=lambda msg: 0, range_end=lambda number: None)  # fmt: skip
-    swap(stack, torch.cuda.random, **_random())
+    swap(stack, torch.cuda.random, **_random_functions())
 
 
 def accelerator(stack: ExitStack, **values: Any) -> None:
-    """What torch.accelerator tells, which PyTorch has since 2.6."""
+    """Patch torch.accelerator, which exists since PyTorch 2.6."""
     import torch
 
     if hasattr(torch, "accelerator"):
         swap(stack, torch.accelerator, **values)
 
 
-def _told(spec: GpuSpec) -> dict[str, Any]:
-    """What can be asked about the GPU."""
+def _gpu_info(spec: GpuSpec) -> dict[str, Any]:
+    """Return the functions of torch.cuda that describe the GPU."""
     import torch
 
     major, minor = parse_capability(spec.compute_capability) or (0, 0)
@@ -173,8 +173,8 @@ def _told(spec: GpuSpec) -> dict[str, Any]:
     }
 
 
-def _typed(name: str) -> Any:
-    """torch.cuda.FloatTensor and its like: old names for making a tensor, and for asking whether one is such."""
+def _legacy_tensor_class(name: str) -> Any:
+    """Return a legacy class like torch.cuda.FloatTensor, for creating tensors and for isinstance."""
     import torch
 
     class Kind(type):
@@ -193,8 +193,8 @@ def _no_peer(device: Any, peer: Any) -> bool:
     raise no_such_device()
 
 
-def _running(recorder: Recorder, streams: Streams) -> dict[str, Any]:
-    """What makes the host wait, and streams."""
+def _streams_and_waits(recorder: Recorder, streams: Streams) -> dict[str, Any]:
+    """Return the functions of torch.cuda that synchronise, and those for streams."""
 
     def synchronize(device: Any = None) -> None:
         index_of(device)
@@ -224,8 +224,8 @@ def _running(recorder: Recorder, streams: Streams) -> dict[str, Any]:
     }
 
 
-def _random() -> dict[str, Any]:
-    """Seeds and states of a generator that makes no numbers."""
+def _random_functions() -> dict[str, Any]:
+    """Return the random functions of torch.cuda; they store seed and state but generate no numbers."""
     import torch
 
     state = bytearray(16)
@@ -253,20 +253,20 @@ def _random() -> dict[str, Any]:
 
 
 class Ranges:
-    """torch.cuda.nvtx: named stretches, as record_function's."""
+    """torch.cuda.nvtx: named ranges, recorded as those of record_function."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._open: list[str] = []
 
     def push(self, msg: str) -> int:
-        """A stretch begins."""
+        """Start a range."""
         self._recorder.range(msg, opens=True)
         self._open.append(msg)
         return len(self._open) - 1
 
     def pop(self) -> int:
-        """The innermost stretch ends."""
+        """End the innermost range."""
         if not self._open:
             return -1
         self._recorder.range(self._open.pop(), opens=False)

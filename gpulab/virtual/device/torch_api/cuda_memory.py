@@ -1,4 +1,4 @@
-"""torch.cuda's questions about memory, answered by the simulated allocator."""
+"""The memory functions of torch.cuda, on the simulated allocator."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from gpulab.virtual.memory_fit.memory import Memory
 
 
 def install(stack: ExitStack, memory: Memory) -> None:
-    """Until the stack is closed."""
+    """Patch the memory functions until the stack is closed."""
     import torch
 
-    answers = _answers(memory)
-    swap(stack, torch.cuda, **{name: each for name, each in answers.items() if hasattr(torch.cuda, name)})
-    swap(stack, torch.cuda.memory, **{name: each for name, each in answers.items() if hasattr(torch.cuda.memory, name)})
+    functions = _memory_functions(memory)
+    swap(stack, torch.cuda, **{name: each for name, each in functions.items() if hasattr(torch.cuda, name)})
+    swap(
+        stack, torch.cuda.memory, **{name: each for name, each in functions.items() if hasattr(torch.cuda.memory, name)}
+    )
     swap(stack, torch.cuda.memory, _lazy_init=lambda: None, is_initialized=lambda: True)
     accelerator = getattr(torch, "accelerator", None)  # since torch 2.6
-    swap(stack, accelerator, **{name: each for name, each in answers.items() if hasattr(accelerator, name)})
+    swap(stack, accelerator, **{name: each for name, each in functions.items() if hasattr(accelerator, name)})
 
 
-def _answers(memory: Memory) -> dict[str, Any]:
+def _memory_functions(memory: Memory) -> dict[str, Any]:
     def stats(device: Any = None) -> dict[str, int]:
         return OrderedDict(sorted(memory.stats().items()))
 
@@ -32,7 +34,7 @@ def _answers(memory: Memory) -> dict[str, Any]:
     def allocated(device: Any = None) -> int:
         return memory.stats()["allocated_bytes.all.current"]
 
-    def most_allocated(device: Any = None) -> int:
+    def max_allocated(device: Any = None) -> int:
         return memory.stats()["allocated_bytes.all.peak"]
 
     def reset(device: Any = None) -> None:
@@ -43,7 +45,7 @@ def _answers(memory: Memory) -> dict[str, Any]:
 
     return {
         "memory_allocated": allocated,
-        "max_memory_allocated": most_allocated,
+        "max_memory_allocated": max_allocated,
         "memory_reserved": lambda device=None: memory.reserved_bytes,
         "max_memory_reserved": lambda device=None: memory.max_reserved_bytes,
         "memory_cached": lambda device=None: memory.reserved_bytes,

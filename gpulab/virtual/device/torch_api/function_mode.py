@@ -1,4 +1,4 @@
-"""Where the program calls PyTorch: to tell its own time from PyTorch's, and its wishes from PyTorch's insides."""
+"""Intercept each call of the program to PyTorch: separate their times, and complete the devices that it requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from gpulab.virtual.device.recorder import Recorder
 from gpulab.virtual.device.torch_api.tensor_methods import full_device
 
-_HERE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).parents[2]
 
 
 class Calls:
-    """Mixed with torch's TorchFunctionMode by `function_mode`."""
+    """Handler of all PyTorch calls; a mixin of torch's TorchFunctionMode, see `function_mode`."""
 
     recorder: Recorder
-    meta = False  # the program itself asks for the meta device in this call
+    meta = False  # the program itself requests the meta device in this call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -25,25 +25,25 @@ class Calls:
         try:
             if not kwargs:
                 return func(*args)
-            asked = kwargs.get("device")
-            if asked is None:
+            device = kwargs.get("device")
+            if device is None:
                 return func(*args, **kwargs)
-            if str(asked) != "meta":
-                return func(*args, **{**kwargs, "device": full_device(asked)})
+            if str(device) != "meta":
+                return func(*args, **{**kwargs, "device": full_device(device)})
             self.meta = True
             try:
                 return func(*args, **kwargs)
             finally:
                 self.meta = False
         except Exception as error:
-            told = _as_on_cuda(error) if isinstance(error, RuntimeError) else error
-            raise told.with_traceback(_outside(error.__traceback__)) from error.__cause__
+            program_error = _as_on_cuda(error) if isinstance(error, RuntimeError) else error
+            raise program_error.with_traceback(_without_gpulab_frames(error.__traceback__)) from error.__cause__
         finally:
             self.recorder.left()
 
 
 def _as_on_cuda(error: RuntimeError) -> RuntimeError:
-    """PyTorch's own errors, where they name the device that C++ sees."""
+    """Return the error with cuda:0 in place of the meta device, which C++ sees."""
     if type(error) is not RuntimeError or "meta" not in str(error):
         return error
     text = str(error).replace("torch.meta.", "torch.cuda.").replace("device meta", "device cuda:0")
@@ -51,19 +51,19 @@ def _as_on_cuda(error: RuntimeError) -> RuntimeError:
     return RuntimeError(text)
 
 
-def _outside(trace: TracebackType | None) -> TracebackType | None:
-    """The way an error came without our own functions on it, which are none of the program's."""
+def _without_gpulab_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without gpulab's own frames."""
     if trace is None:
         return None
-    rest = _outside(trace.tb_next)
-    if _HERE in Path(trace.tb_frame.f_code.co_filename).parents:
+    rest = _without_gpulab_frames(trace.tb_next)
+    if _PACKAGE in Path(trace.tb_frame.f_code.co_filename).parents:
         return rest
     return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 @functools.cache
 def function_mode() -> Any:
-    """Our mode's class."""
+    """Return the class of the function mode."""
     from torch.overrides import TorchFunctionMode
 
     return type("VirtualGpuCalls", (Calls, TorchFunctionMode), {})

@@ -1,7 +1,7 @@
-"""nn.Module moved to the virtual GPU: its parameters stay the objects they are, as on a real one.
+"""Move an nn.Module to the virtual GPU without replacing its parameter objects, as on a real GPU.
 
-PyTorch makes new parameters of modules that become fake; then an optimizer made before, or a second module that
-shares them, would hold the old ones.
+PyTorch creates new parameter objects when tensors become fake. An optimizer created earlier, or a second module that
+shares the parameters, would then still refer to the old ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpulab.virtual.device.torch_api.patches import swap
 
 
 def install(stack: ExitStack) -> None:
-    """Until the stack is closed."""
+    """Patch nn.Module until the stack is closed."""
     import torch
 
     swap(stack, torch.nn.Module, _apply=_apply)
@@ -47,7 +47,7 @@ def _apply(self: Any, fn: Any, recurse: bool = True) -> Any:
 
 
 def become(parameter: Any, changed: Any) -> None:
-    """Give a parameter another tensor to be, on another device perhaps, without changing which object it is."""
+    """Replace the tensor of a parameter, possibly on another device, but keep the parameter object."""
     import torch
 
     fake = fake_tensor_type()
@@ -55,9 +55,9 @@ def become(parameter: Any, changed: Any) -> None:
         parameter.data = changed
         return
     new = torch.nn.Parameter(changed.detach(), requires_grad=parameter.requires_grad)
-    # As torch.utils.swap_tensors does, which refuses where there are weak references, as fake tensors have.
+    # Like torch.utils.swap_tensors, which refuses tensors with weak references, and fake tensors have them.
     parameter.__class__, new.__class__ = new.__class__, parameter.__class__
-    parameter.__dict__, new.__dict__ = {**new.__dict__, **_own(parameter)}, _torchs(parameter)
+    parameter.__dict__, new.__dict__ = {**new.__dict__, **_user_attributes(parameter)}, _fake_attributes(parameter)
     torch._C._swap_tensor_impl(parameter, new)
 
 
@@ -65,14 +65,14 @@ _FAKE_STATE = {"fake_mode", "fake_device", "_fake_device", "constant", "real_ten
                "_gpulab_known", "_is_param"}  # fmt: skip
 
 
-def _of_fakes(name: str) -> bool:
+def _is_fake_attribute(name: str) -> bool:
     return name in _FAKE_STATE or name.endswith(("_memo", "_memo_vc", "_memo_epoch"))
 
 
-def _own(parameter: Any) -> dict[str, Any]:
-    """What the program has set on a parameter."""
-    return {name: value for name, value in parameter.__dict__.items() if not _of_fakes(name)}
+def _user_attributes(parameter: Any) -> dict[str, Any]:
+    """Return the attributes that the program has set on a parameter."""
+    return {name: value for name, value in parameter.__dict__.items() if not _is_fake_attribute(name)}
 
 
-def _torchs(parameter: Any) -> dict[str, Any]:
-    return {name: value for name, value in parameter.__dict__.items() if _of_fakes(name)}
+def _fake_attributes(parameter: Any) -> dict[str, Any]:
+    return {name: value for name, value in parameter.__dict__.items() if _is_fake_attribute(name)}

@@ -1,4 +1,4 @@
-"""What of torch is something else for a time, and put back: attributes, kernels, one after the other."""
+"""Temporary patches of torch: attributes, list items and kernels, all undone when a stack is closed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _ABSENT = object()
 def swap(stack: ExitStack, owner: Any, **values: Any) -> None:
     """Set attributes of a module or class until the stack is closed."""
     for name, value in values.items():
-        own = vars(owner).get(name, _ABSENT)
+        original = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
-        stack.callback(_put_back, owner, name, own)
+        stack.callback(_restore, owner, name, original)
 
 
-def _put_back(owner: Any, name: str, own: Any) -> None:
-    if own is _ABSENT:
+def _restore(owner: Any, name: str, original: Any) -> None:
+    if original is _ABSENT:
         delattr(owner, name)
     else:
-        setattr(owner, name, own)
+        setattr(owner, name, original)
 
 
 def extend(stack: ExitStack, items: list[Any], value: Any) -> None:
@@ -34,18 +34,18 @@ def extend(stack: ExitStack, items: list[Any], value: Any) -> None:
 
 
 @contextmanager
-def kernels(named: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
-    """Register Python kernels for operators of aten under a dispatch key, and take them away again."""
+def kernels(functions: Mapping[str, Callable[..., Any]], key: str) -> Iterator[None]:
+    """Register Python kernels for aten operators under a dispatch key; remove them on exit."""
     import torch
 
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    # Before torch 2.8 none was needed to take the place of PyTorch's own.
-    asked = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
+    # Since torch 2.8 replacing PyTorch's own kernel needs this argument.
+    options = {"allow_override": True} if "allow_override" in inspect.signature(library.impl).parameters else {}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that one is replaced, which is what is wanted
-            for name, kernel in named.items():
-                library.impl(name, kernel, key, **asked)  # type: ignore[no-untyped-call]
+            warnings.simplefilter("ignore")  # the warning that a kernel is replaced
+            for name, kernel in functions.items():
+                library.impl(name, kernel, key, **options)  # type: ignore[no-untyped-call]
         yield
     finally:
         library._destroy()  # type: ignore[no-untyped-call]

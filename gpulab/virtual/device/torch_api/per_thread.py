@@ -1,4 +1,4 @@
-"""Attributes that every thread has its own of: PyTorch's fake mode is made for one thread."""
+"""Attributes with one value per thread: PyTorch's fake mode is made for a single thread."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 
 def of_thread(name: str, make: Callable[[], Any]) -> Any:
-    """Such an attribute, made in each thread when first asked for."""
+    """Return a property with one value per thread, created by `make` on first use."""
 
     def get(self: Any) -> Any:
-        held = _own_of_thread(self)
-        if name not in held:
-            held[name] = make()
-        return held[name]
+        values = _thread_values(self)
+        if name not in values:
+            values[name] = make()
+        return values[name]
 
     def put(self: Any, value: Any) -> None:
-        _own_of_thread(self)[name] = value
+        _thread_values(self)[name] = value
 
     return property(get, put)
 
 
-def _own_of_thread(mode: Any) -> dict[str, Any]:
-    own: threading.local = mode.__dict__.setdefault("_threads", threading.local())
-    return own.__dict__
+def _thread_values(mode: Any) -> dict[str, Any]:
+    storage: threading.local = mode.__dict__.setdefault("_threads", threading.local())
+    return storage.__dict__

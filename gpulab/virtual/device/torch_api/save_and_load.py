@@ -1,4 +1,4 @@
-"""torch.save and torch.load: what is on the virtual GPU has nothing to write, what is read is read for real."""
+"""torch.save and torch.load: tensors on the virtual GPU have no values to save; files are loaded for real."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gpulab.virtual.device.tensors import tensor_info
 from gpulab.virtual.device.torch_api.patches import swap
 from gpulab.virtual.op_log.ops import Way
 
-_DEEPEST = 20
+_MAX_DEPTH = 20
 
 
 def install(stack: ExitStack, assumptions: Assumptions, recorder: Recorder) -> None:
-    """Until the stack is closed."""
+    """Patch torch.save and torch.load until the stack is closed."""
     import torch
 
     swap(stack, torch, save=_save(assumptions, recorder), load=_load())
@@ -27,22 +27,22 @@ def _save(assumptions: Assumptions, recorder: Recorder) -> Callable[..., None]:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
-    plain = torch.save
+    original = torch.save
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        found = on_gpu(obj)
-        if not found:
+        tensors = on_gpu(obj)
+        if not tensors:
             with _disable_current_modes():
-                plain(obj, f, *args, **kwargs)
+                original(obj, f, *args, **kwargs)
             return
         recorder.entered()
-        for tensor in found:
+        for tensor in tensors:
             recorder.copy("aten::copy_", Way.TO_HOST, tensor.numel() * tensor.element_size())
         recorder.left()
-        assumptions.take("files that torch.save would write of tensors on the GPU", "none: nothing is written")
+        assumptions.take("files that torch.save writes of tensors on the GPU", "none: nothing is written")
         warnings.warn(
-            "torch.save wrote nothing: tensors on the virtual GPU have no numbers. "
-            "Their copies to the host are counted.",
+            "torch.save wrote nothing: tensors on the virtual GPU have no values. "
+            "The time of their copies to the host is included.",
             stacklevel=2,
         )
 
@@ -53,14 +53,14 @@ def _load() -> Callable[..., Any]:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
-    plain = torch.load
+    original = torch.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         to_gpu: set[int] = set()
-        wanted = str(map_location) if isinstance(map_location, str | torch.device) else None
+        location_override = str(map_location) if isinstance(map_location, str | torch.device) else None
 
-        def placed(storage: Any, location: str) -> Any:
-            target = location if wanted is None else wanted
+        def note_location(storage: Any, location: str) -> Any:
+            target = location if location_override is None else location_override
             if isinstance(map_location, dict):
                 target = str(map_location.get(location, location))
             if target.startswith("cuda"):
@@ -68,39 +68,39 @@ def _load() -> Callable[..., Any]:
             return storage
 
         with _disable_current_modes():
-            found = plain(f, placed, *args, **kwargs)
-        return _moved(found, to_gpu, 0) if to_gpu else found
+            value = original(f, note_location, *args, **kwargs)
+        return _move_to_gpu(value, to_gpu, 0) if to_gpu else value
 
     return load
 
 
-def _moved(value: Any, to_gpu: set[int], depth: int) -> Any:
-    """The same, with tensors that belong on the GPU there."""
+def _move_to_gpu(value: Any, to_gpu: set[int], depth: int) -> Any:
+    """Return the value with the tensors of these storages moved to the GPU."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return value.cuda() if value.untyped_storage()._cdata in to_gpu else value
     if isinstance(value, torch.nn.Module):
         return value.cuda()
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return value
     if isinstance(value, dict):
         for key in value:
-            value[key] = _moved(value[key], to_gpu, depth + 1)
+            value[key] = _move_to_gpu(value[key], to_gpu, depth + 1)
     elif type(value) in (list, tuple):
-        return type(value)(_moved(each, to_gpu, depth + 1) for each in value)
+        return type(value)(_move_to_gpu(each, to_gpu, depth + 1) for each in value)
     return value
 
 
 def on_gpu(value: Any, depth: int = 0) -> list[Any]:
-    """The tensors on the GPU in what is to be stored, each once."""
+    """Return the GPU tensors in a value that is saved, each once."""
     import torch
 
     if tensor_info.on_gpu(value):
         return [value]
     if isinstance(value, torch.nn.Module):
         return on_gpu(list(value.state_dict().values()), depth)
-    if depth > _DEEPEST or isinstance(value, str | bytes | torch.Tensor):
+    if depth > _MAX_DEPTH or isinstance(value, str | bytes | torch.Tensor):
         return []
     if isinstance(value, dict):
         value = list(value.values())
@@ -108,7 +108,7 @@ def on_gpu(value: Any, depth: int = 0) -> list[Any]:
         value = list(vars(value).values())
     if not isinstance(value, list | tuple | set):
         return []
-    found: dict[int, Any] = {}
-    for each in value:
-        found.update({id(one): one for one in on_gpu(each, depth + 1)})
-    return list(found.values())
+    tensors: dict[int, Any] = {}
+    for item in value:
+        tensors.update({id(tensor): tensor for tensor in on_gpu(item, depth + 1)})
+    return list(tensors.values())

@@ -8,18 +8,18 @@ from gpulab.virtual.device.recorder import DEFAULT_STREAM, Recorder
 
 
 class Clock(Protocol):
-    """Virtual time, as streams and events ask for it."""
+    """Virtual time as streams and events read it."""
 
     @property
     def now_ns(self) -> int:
         """The host's time."""
 
     def done_ns(self, event: int) -> int | None:
-        """When an event that was recorded is done; None for one that never was."""
+        """Return when an event completes; None if it was never recorded."""
 
 
 class Streams:
-    """The streams of the one GPU, and the classes that programs see."""
+    """The streams of the GPU, and the classes torch.cuda.Stream and torch.cuda.Event."""
 
     def __init__(self, recorder: Recorder, clock: Clock) -> None:
         self.recorder, self.clock = recorder, clock
@@ -30,17 +30,17 @@ class Streams:
         self.current = self.default
 
     def next_stream(self) -> int:
-        """The number of a new stream; CUDA's start at 13 in traces, after the default's 7."""
+        """Return the number of a new stream; in traces they start at 13, and the default stream is 7."""
         self._streams = 13 if self._streams == DEFAULT_STREAM else self._streams + 4
         return self._streams
 
     def next_event(self) -> int:
-        """The number of a new event."""
+        """Return the number of a new event."""
         self._events += 1
         return self._events
 
     def make_current(self, stream: Any) -> None:
-        """Launch into this stream from now on."""
+        """Make this the current stream."""
         if stream is not None:
             self.current = stream
             self.recorder.stream = stream.number
@@ -63,11 +63,11 @@ class StreamContext:
 
 
 class _Stream:
-    """A queue of work on the GPU."""
+    """torch.cuda.Stream: a queue of work on the GPU."""
 
     streams: Streams
 
-    def __init__(self, device: Any = None, priority: int = 0, *, _number: int | None = None, **given: Any) -> None:
+    def __init__(self, device: Any = None, priority: int = 0, *, _number: int | None = None, **kwargs: Any) -> None:
         self.number = self.streams.next_stream() if _number is None else _number
         self.priority = priority
         self._context: list[StreamContext] = []
@@ -95,11 +95,11 @@ class _Stream:
         return event
 
     def wait_event(self, event: Any) -> None:
-        """Let what comes in this stream wait for an event."""
+        """Let later work in this stream wait for an event."""
         event.wait(self)
 
     def wait_stream(self, stream: Any) -> None:
-        """Let what comes in this stream wait for what another has now."""
+        """Let later work in this stream wait for the work now in another stream."""
         self.wait_event(stream.record_event())
 
     def synchronize(self) -> None:
@@ -110,11 +110,11 @@ class _Stream:
         recorder.left()
 
     def is_capturing(self) -> bool:
-        """Never: there are no CUDA graphs here."""
+        """Return False: CUDA graphs are not supported."""
         return False
 
     def query(self) -> bool:
-        """Whether all in this stream is done."""
+        """Return whether all work in this stream is done."""
         return bool(self.record_event().query())
 
     def __enter__(self) -> Any:
@@ -135,36 +135,36 @@ class _Stream:
 
 
 class _Event:
-    """A mark in a stream, done when all before it is."""
+    """torch.cuda.Event: completes when all earlier work in its stream is done."""
 
     streams: Streams
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **given: Any
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **kwargs: Any
     ) -> None:
         self.enable_timing = enable_timing
         self.number: int | None = None
 
     def record(self, stream: Any = None) -> None:
-        """Put the mark at the end of a stream."""
-        where = self.streams.current if stream is None else stream
+        """Record the event at the end of a stream."""
+        target = self.streams.current if stream is None else stream
         recorder = self.streams.recorder
         recorder.entered()
         self.number = self.streams.next_event()
-        recorder.signal(self.number, where.number)
+        recorder.signal(self.number, target.number)
         recorder.left()
 
     def wait(self, stream: Any = None) -> None:
-        """Let what comes in a stream wait for the mark."""
-        where = self.streams.current if stream is None else stream
+        """Let later work in a stream wait for the event."""
+        target = self.streams.current if stream is None else stream
         if self.number is not None:
             recorder = self.streams.recorder
             recorder.entered()
-            recorder.hold(self.number, where.number)
+            recorder.hold(self.number, target.number)
             recorder.left()
 
     def synchronize(self) -> None:
-        """Let the host wait for the mark."""
+        """Let the host wait for the event."""
         if self.number is not None:
             recorder = self.streams.recorder
             recorder.entered()
@@ -172,20 +172,20 @@ class _Event:
             recorder.left()
 
     def query(self) -> bool:
-        """Whether the mark is done."""
+        """Return whether the event is complete."""
         done_ns = self._done_ns()
         return done_ns is None or done_ns <= self.streams.clock.now_ns
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds from this mark to another, in virtual time."""
+        """Return the milliseconds from this event to another, in virtual time."""
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        begun_ns, ended_ns = self._done_ns(), end._done_ns()
-        if begun_ns is None or ended_ns is None:
+        start_ns, end_ns = self._done_ns(), end._done_ns()
+        if start_ns is None or end_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end.query()):
             raise RuntimeError("CUDA error: device not ready")
-        return float(ended_ns - begun_ns) / 1e6
+        return float(end_ns - start_ns) / 1e6
 
     def _done_ns(self) -> int | None:
         return None if self.number is None else self.streams.clock.done_ns(self.number)

@@ -1,4 +1,4 @@
-"""Methods of tensors that name devices or read numbers, as they are on a machine with a GPU."""
+"""Methods of tensors that name devices or read values, as on a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from gpulab.virtual.device.tensors.pinned import Pinned
 from gpulab.virtual.device.tensors.storages import Storages
 from gpulab.virtual.device.torch_api.patches import swap
 
-_HOME = [0]  # the process of the virtual GPU; processes forked from it have none
+_GPU_PROCESS = [0]  # id of the process with the virtual GPU; forked processes cannot use it
 
 
 def at_home() -> None:
-    """This process has the GPU."""
-    _HOME[0] = os.getpid()
+    """Make this the process with the virtual GPU."""
+    _GPU_PROCESS[0] = os.getpid()
 
 
 def full_device(device: Any) -> Any:
-    """The device with its index, where it is the GPU: C++ would ask CUDA for the index."""
+    """Return the device; for the GPU with its index, which C++ would otherwise ask CUDA for."""
     import torch
 
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
         return device
-    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if found.type != "cuda":
-        return found
-    if found.index not in (None, 0):
+    resolved = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if resolved.type != "cuda":
+        return resolved
+    if resolved.index not in (None, 0):
         raise no_such_device()
-    if os.getpid() != _HOME[0]:
+    if os.getpid() != _GPU_PROCESS[0]:
         raise forked()
     return gpu()
 
 
 def install(stack: ExitStack, storages: Storages, pinned: Pinned) -> None:
-    """Until the stack is closed."""
+    """Patch the methods until the stack is closed."""
     import torch
 
     at_home()
-    swap(stack, torch.Tensor, **_everywhere(pinned))
-    swap(stack, fake_tensor_type(), **_on_gpu(storages))
+    swap(stack, torch.Tensor, **_methods_of_all(pinned))
+    swap(stack, fake_tensor_type(), **_methods_of_gpu_tensors(storages))
     parse = torch._C._nn._parse_to
 
     def parse_to(*args: Any, **kwargs: Any) -> Any:
@@ -54,11 +54,11 @@ def install(stack: ExitStack, storages: Storages, pinned: Pinned) -> None:
     swap(stack, torch._C._nn, _parse_to=parse_to)
 
 
-def _everywhere(pinned: Pinned) -> dict[str, Any]:
-    """Methods of all tensors."""
+def _methods_of_all(pinned: Pinned) -> dict[str, Any]:
+    """Return the patched methods of all tensors."""
     import torch
 
-    plain_to, fake_type = torch.Tensor.to, fake_tensor_type()
+    original_to, fake_type = torch.Tensor.to, fake_tensor_type()
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], torch.Tensor):
@@ -69,29 +69,29 @@ def _everywhere(pinned: Pinned) -> dict[str, Any]:
         args = tuple(full_device(each) if isinstance(each, str | int | torch.device) else each for each in args)
         if "device" in kwargs:
             kwargs["device"] = full_device(kwargs["device"])
-        if isinstance(self, fake_type):  # for C++ it is not on cuda:0 already
+        if isinstance(self, fake_type):  # C++ does not know that it is already on cuda:0
             if args and args[0] == gpu():
-                given = args[1] if len(args) > 1 else None
-                after = args[2:] if given is None or isinstance(given, torch.dtype) else args[1:]
-                args = (given if isinstance(given, torch.dtype) else self.dtype, *after)
+                dtype = args[1] if len(args) > 1 else None
+                rest = args[2:] if dtype is None or isinstance(dtype, torch.dtype) else args[1:]
+                args = (dtype if isinstance(dtype, torch.dtype) else self.dtype, *rest)
             if kwargs.get("device") == gpu():
                 kwargs = {name: each for name, each in kwargs.items() if name != "device"}
                 kwargs.setdefault("dtype", self.dtype)
-        return plain_to(self, *args, **kwargs)
+        return original_to(self, *args, **kwargs)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
-        where = gpu() if device is None else full_device(device)
-        given = {} if memory_format is None else {"memory_format": memory_format}
-        return self.to(where, non_blocking=non_blocking, **given)
+        target = gpu() if device is None else full_device(device)
+        options = {} if memory_format is None else {"memory_format": memory_format}
+        return self.to(target, non_blocking=non_blocking, **options)
 
     def pin_memory(self: Any, device: Any = None) -> Any:
         if isinstance(self, fake_type):
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
         if pinned.has(self):
             return self
-        made = self.clone(memory_format=torch.preserve_format) if self.numel() else self.detach()
-        pinned.add(made)
-        return made
+        copy = self.clone(memory_format=torch.preserve_format) if self.numel() else self.detach()
+        pinned.add(copy)
+        return copy
 
     def is_pinned(self: Any, device: Any = None) -> bool:
         return not isinstance(self, fake_type) and pinned.has(self)
@@ -99,8 +99,8 @@ def _everywhere(pinned: Pinned) -> dict[str, Any]:
     return {"to": to, "cuda": cuda, "pin_memory": pin_memory, "is_pinned": is_pinned}
 
 
-def _on_gpu(storages: Storages) -> dict[str, Any]:
-    """Methods of tensors on the GPU."""
+def _methods_of_gpu_tensors(storages: Storages) -> dict[str, Any]:
+    """Return the methods of GPU tensors."""
     import torch
 
     def new_tensor(self: Any, data: Any, **kwargs: Any) -> Any:
@@ -114,16 +114,16 @@ def _on_gpu(storages: Storages) -> dict[str, Any]:
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
-    def described(self: Any, **kwargs: Any) -> str:
-        return _described(self)
+    def repr_(self: Any, **kwargs: Any) -> str:
+        return _tensor_repr(self)
 
-    def formatted(self: Any, spec: str) -> str:
+    def format_(self: Any, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
-    def typed(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
         name = str(self.dtype)[6:]
         if dtype is None:
-            return f"torch.cuda.{_TYPES.get(name, name.capitalize())}Tensor"
+            return f"torch.cuda.{_LEGACY_TYPES.get(name, name.capitalize())}Tensor"
         if isinstance(dtype, str):
             dtype = _dtype(dtype)
         return self.to(dtype)
@@ -138,9 +138,9 @@ def _on_gpu(storages: Storages) -> dict[str, Any]:
         "record_stream": lambda self, stream: None,
         "new_tensor": new_tensor,
         "numpy": numpy,
-        "type": typed,
-        "__repr__": described,
-        "__format__": formatted,
+        "type": type_,
+        "__repr__": repr_,
+        "__format__": format_,
         "__deepcopy__": _deepcopy,
         "__reduce_ex__": _refuse_pickling,
         "__dlpack__": _refuse_sharing,
@@ -148,19 +148,21 @@ def _on_gpu(storages: Storages) -> dict[str, Any]:
     }
 
 
-_TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
+_LEGACY_TYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "bfloat16": "BFloat16", "int64": "Long",
           "int32": "Int", "int16": "Short", "int8": "Char", "uint8": "Byte", "bool": "Bool"}  # fmt: skip
 
 
 def _dtype(name: str) -> Any:
     import torch
 
-    bare = name.rpartition(".")[2].removesuffix("Tensor")
-    return getattr(torch, next((each for each, told in _TYPES.items() if told == bare), "float32"))
+    type_name = name.rpartition(".")[2].removesuffix("Tensor")
+    return getattr(
+        torch, next((each for each, legacy_name in _LEGACY_TYPES.items() if legacy_name == type_name), "float32")
+    )
 
 
-def _described(tensor: Any) -> str:
-    """As PyTorch prints a tensor; of more than one number only the sizes, for there are none."""
+def _tensor_repr(tensor: Any) -> str:
+    """Format a tensor as PyTorch does; with more than one element only the sizes, as there are no values."""
     import torch
 
     with torch._C.DisableTorchFunction():
@@ -171,8 +173,8 @@ def _described(tensor: Any) -> str:
             grad = ", requires_grad=True"
         dtype = "" if tensor.dtype in (torch.float32, torch.int64, torch.bool) else f", dtype={tensor.dtype}"
         if tensor.numel() == 1 and not tensor.is_complex():
-            told = str(tensor.detach().cpu()).removeprefix("tensor(").partition(")")[0].partition(", dtype")[0]
-            return f"tensor({told}, device='{tensor.device}'{dtype}{grad})"
+            value = str(tensor.detach().cpu()).removeprefix("tensor(").partition(")")[0].partition(", dtype")[0]
+            return f"tensor({value}, device='{tensor.device}'{dtype}{grad})"
         return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}{dtype}{grad})"
 
 
@@ -190,28 +192,28 @@ def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     if id(self) in memo:
         return memo[id(self)]
     with torch.no_grad():
-        made = self.detach().clone()
+        copied = self.detach().clone()
     if isinstance(self, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, requires_grad=self.requires_grad)
+        copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
     else:
-        made.requires_grad_(self.requires_grad)
+        copied.requires_grad_(self.requires_grad)
     if self.grad is not None:
-        made.grad = copy.deepcopy(self.grad, memo)
-    memo[id(self)] = made
-    return made
+        copied.grad = copy.deepcopy(self.grad, memo)
+    memo[id(self)] = copied
+    return copied
 
 
 def _refuse_pickling(self: Any, protocol: Any) -> Any:
     raise CaptureError(
         "A tensor on the virtual GPU cannot be pickled.",
-        why="it has sizes but no numbers",
-        fix="send or store CPU tensors; torch.save of a state_dict is imitated and writes nothing",
+        why="it has sizes but no values",
+        fix="pickle a CPU tensor instead; torch.save of a state_dict works but writes nothing",
     )
 
 
 def _refuse_sharing(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise CaptureError(
-        "A tensor on the virtual GPU cannot be handed to another library.",
-        why="it has sizes but no numbers, and no memory behind it",
-        fix="leave this part out of the virtual run, or give the library a CPU tensor",
+        "A tensor on the virtual GPU cannot be passed to another library.",
+        why="it has sizes but neither values nor memory",
+        fix="pass a CPU tensor to the library, or leave this part out of the virtual run",
     )

@@ -1,4 +1,4 @@
-"""What the virtual GPU does not do: each is refused by name with a way out, or left out with an assumption."""
+"""Features that the virtual GPU does not support: each raises an error with a fix, or is ignored with an assumption."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from gpulab.virtual.assumptions import Assumptions
 from gpulab.virtual.device.torch_api.patches import swap
 
 
-def refusal(what: str, why: str, fix: str) -> Callable[..., Any]:
-    """A function that raises."""
+def refusal(feature: str, why: str, fix: str) -> Callable[..., Any]:
+    """Return a function that raises CaptureError for an unsupported feature."""
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise CaptureError(f"{what} does not run on the virtual GPU.", why=why, fix=fix)
+        raise CaptureError(f"{feature} is not supported on the virtual GPU.", why=why, fix=fix)
 
     return refuse
 
 
 def install(stack: ExitStack, assumptions: Assumptions) -> None:
-    """Until the stack is closed. torch.compile gives back what it is given."""
+    """Patch the unsupported features until the stack is closed; torch.compile returns the model unchanged."""
     import torch
 
-    swap(stack, torch.nn.parallel.DataParallel, forward=_on_one_gpu)
+    swap(stack, torch.nn.parallel.DataParallel, forward=_forward_on_one_gpu)
     swap(stack, torch, compile=_compile(assumptions))
     swap(stack, torch.nn.Module, compile=_compile_module(assumptions))
     _refuse_many_gpus(stack)
@@ -36,29 +36,33 @@ def install(stack: ExitStack, assumptions: Assumptions) -> None:
 def _refuse_many_gpus(stack: ExitStack) -> None:
     import torch
 
-    one = "there is one virtual GPU, and nothing that GPUs would send each other is simulated"
-    alone = refusal("DistributedDataParallel", one, "run the bare model: its step on one GPU, without communication")
-    swap(stack, torch.nn.parallel.DistributedDataParallel, __init__=alone)
+    reason = "there is one virtual GPU, and communication between GPUs is not simulated"
+    refuse_ddp = refusal(
+        "DistributedDataParallel",
+        reason,
+        "run the unwrapped model; this gives its step on one GPU, without communication",
+    )
+    swap(stack, torch.nn.parallel.DistributedDataParallel, __init__=refuse_ddp)
     if not torch.distributed.is_available():
         return
-    group = torch.distributed.init_process_group
+    original = torch.distributed.init_process_group
 
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         if backend is None or "nccl" in str(backend) or "cuda" in str(backend):
             raise CaptureError(
-                "torch.distributed with NCCL does not run on the virtual GPU.",
-                why=one,
-                fix="leave out init_process_group, or ask for backend='gloo' to coordinate CPU processes",
+                "torch.distributed with NCCL is not supported on the virtual GPU.",
+                why=reason,
+                fix="leave out init_process_group, or use backend='gloo' to coordinate CPU processes",
             )
-        return group(backend, *args, **kwargs)
+        return original(backend, *args, **kwargs)
 
     swap(stack, torch.distributed, init_process_group=init_process_group)
     from torch.distributed import fsdp
 
-    fix = "run the bare model on one virtual GPU: its memory there is the sum that FSDP would share out"
-    swap(stack, fsdp.FullyShardedDataParallel, __init__=refusal("FSDP", one, fix))
+    fix = "run the unwrapped model on one virtual GPU; FSDP would shard the memory that it shows"
+    swap(stack, fsdp.FullyShardedDataParallel, __init__=refusal("FSDP", reason, fix))
     if hasattr(fsdp, "fully_shard"):
-        swap(stack, fsdp, fully_shard=refusal("fully_shard", one, fix))
+        swap(stack, fsdp, fully_shard=refusal("fully_shard", reason, fix))
 
 
 def _refuse_graphs(stack: ExitStack) -> None:
@@ -66,8 +70,8 @@ def _refuse_graphs(stack: ExitStack) -> None:
 
     graphs = refusal(
         "A CUDA graph",
-        "capturing one needs CUDA itself",
-        "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates what capturing would gain",
+        "capturing one needs a real GPU",
+        "run the same code without the graph; gpulab's what-if 'cuda_graphs' estimates the speed-up",
     )
     swap(stack, torch.cuda, CUDAGraph=graphs, graph=graphs, make_graphed_callables=graphs)
 
@@ -75,10 +79,10 @@ def _refuse_graphs(stack: ExitStack) -> None:
 def _refuse_sensors(stack: ExitStack) -> None:
     import torch
 
-    fix = "leave it out; the report estimates how busy the GPU would be"
+    fix = "leave it out; the report estimates GPU utilisation"
     for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "device_memory_used"):
         if hasattr(torch.cuda, name):
-            sensor = refusal(f"torch.cuda.{name}", "there is no GPU whose sensors could be read", fix)
+            sensor = refusal(f"torch.cuda.{name}", "there is no GPU with sensors to read", fix)
             swap(stack, torch.cuda, **{name: sensor})
 
 
@@ -87,8 +91,8 @@ def _refuse_history(stack: ExitStack) -> None:
 
     history = refusal(
         "CUDA's memory history",
-        "it is written by CUDA's own allocator",
-        "leave it out: the run's memory tables tell every allocation, and gpulab's report shows them",
+        "PyTorch's CUDA allocator writes it, and it is not used here",
+        "leave it out; the run records every allocation, and gpulab's report shows them",
     )
     names = ("_record_memory_history", "_snapshot", "_dump_snapshot")
     swap(stack, torch.cuda.memory, **{name: history for name in names if hasattr(torch.cuda.memory, name)})
@@ -98,7 +102,7 @@ def _compile(assumptions: Assumptions) -> Callable[..., Any]:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda model: compile(model, **options)
-        assumptions.take("what torch.compile makes of a model", "the model as it is, not compiled")
+        assumptions.take("how torch.compile changes a model", "not at all: the model runs uncompiled")
         return model
 
     return compile
@@ -106,14 +110,14 @@ def _compile(assumptions: Assumptions) -> Callable[..., Any]:
 
 def _compile_module(assumptions: Assumptions) -> Callable[..., None]:
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
-        assumptions.take("what torch.compile makes of a model", "the model as it is, not compiled")
+        assumptions.take("how torch.compile changes a model", "not at all: the model runs uncompiled")
 
     return compile
 
 
-def _on_one_gpu(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+def _forward_on_one_gpu(self: Any, *inputs: Any, **kwargs: Any) -> Any:
     import torch
     from torch.utils._pytree import tree_map_only
 
-    inputs, kwargs = tree_map_only(torch.Tensor, lambda each: each.cuda(), (inputs, kwargs))
+    inputs, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cuda(), (inputs, kwargs))
     return self.module(*inputs, **kwargs)
