@@ -74,11 +74,9 @@ def experiment(
     sides, order = (runs[::2], runs[1::2]), [run.name for run in runs]
     before_runs, after_runs = (side if repeats > 1 else side[0] for side in sides)
     comparison = compare(before_runs, after_runs, rule, predicted=predicted, rewrites=rewrites)
-    facts = Facts(
-        (("equal results", equal_results.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run"))
-    )
+    rows = (("equal results", equal_results.words), ("order", ", ".join(order)), ("seed", f"{seed} before each run"))
     return Experiment(
-        Sheet("gpulab: an experiment", told(comparison, (facts,))),
+        Sheet("gpulab: an experiment", told(comparison, (Facts(rows),))),
         comparison=comparison,
         before=tuple(sides[0]),
         after=tuple(sides[1]),

@@ -217,7 +217,7 @@ def test_heat_holds_down_a_dusty_card_and_power_a_capped_one_and_a_clean_one_is_
     assert hot_card.held_down(capped, HEAT) is None
     assert gpulab.diagnose(healthy).first is None
     assert "too hot" in gpulab.diagnose(dusty).first.claim
-    assert "lowered to 400 W" in gpulab.diagnose(capped).first.claim
+    assert "from 700 W to 400 W" in gpulab.diagnose(capped).first.claim
     assert dusty.gpu_samples["temperature_c"].max() < hot_card.HOT_C + 3
     loaded = capped.gpu_samples["power_w"][20:60]
     assert loaded.max() <= 400

@@ -41,7 +41,7 @@ GPU_SENSOR = (
 HOST_SENSORS = (
     Edit(
         "sensor_tables.py",
-        '        Column("at_ns", "int64", "when the host was asked, from the start of the run"),\n',
+        '        Column("at_ns", "int64", "when the host was sampled, from the start of the run"),\n',
         '        _reading("case_c", "case temperature", "temperature of the case", display=EVERYWHERE),\n'
         '        _reading("used_j", "energy of the case", "energy so far", COUNTER, display=EVERYWHERE),\n',
     ),

@@ -90,7 +90,7 @@ def test_rules_that_need_a_real_machine_are_skipped_with_a_reason(run):
         "slow_first_step",
         "periodic_stalls",
     ):
-        assert unjudged[rule] == "a virtual GPU is only worked out: nothing of this was measured"
+        assert "not measured" in unjudged[rule]
 
 
 def test_the_replay_of_a_virtual_run_is_exact(run):

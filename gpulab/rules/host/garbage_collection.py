@@ -18,8 +18,7 @@ def garbage_collection(evidence: Evidence) -> Finding | None:
     Proof: the interpreter reports when a collection starts and ends, and whether the code asked for it. Time that the
     device covers with its own work is not counted.
 
-    Confused with: Python code in the loop (`host_python`, which excludes this time); a stall of another kind in the
-    same steps (`periodic_stalls`, which excludes it, too).
+    Confused with: Python code in the loop (`host_python`) and other stalls (`periodic_stalls`): both exclude this time.
 
     What to do: if the loop calls gc.collect(), remove the call. If Python decides, call gc.freeze() before the loop, so
     that existing objects are not searched, and collect at a time of your choice.

@@ -76,7 +76,6 @@ def test_where_steps_keep_what_they_made_the_remedy_is_to_keep_less(train, fix):
     told = found.first
     assert told.rule == "out_of_memory"
     assert fix in told.fix
-    assert "memory grew by" in told.fix.replace("\n# ", " ")
     assert not any(word in told.fix + told.advice for word in ("parts", "autocast", "checkpoint"))
     assert f"Ended by OutOfMemoryError after {len(done)} steps" in repr(report(found.run))
 
