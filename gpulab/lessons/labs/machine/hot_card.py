@@ -24,7 +24,12 @@ TICK_S = 0.1  # time step of the model
 ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # room; throttles from HOT_C on; recovers below COOL_C
 SETTLES_S = 8.0  # time constant: about two thirds of a temperature change happen in it
 IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
-FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor changes the clock by so much in each tick
+FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = (
+    1980.0,
+    600.0,
+    15.0,
+    15.0,
+)  # the governor changes the clock by so much in each tick
 STEP_S = 0.5  # a training step at full load and full clock
 DUSTY_C_PER_W = 0.12  # thermal resistance of a card whose fans are full of dust
 POWER, HEAT = 0x4, 0x20  # NVML throttle reasons: software power cap; software thermal slowdown
@@ -138,11 +143,17 @@ def _reading(card: Card, load: float) -> dict[str, float]:
     }
 
 
-def _run(name: str, cap_w: float, readings: Sequence[dict[str, float]], step_ends_ns: Sequence[int], span_ns: int) -> Run:
+def _run(
+    name: str, cap_w: float, readings: Sequence[dict[str, float]], step_ends_ns: Sequence[int], span_ns: int
+) -> Run:
     absent = {column.name: float("nan") for column in GPU_SAMPLES.columns}
     columns = {key: [{**absent, **each}[key] for each in readings] for key in absent}
     steps = {column.name: [-1] * len(step_ends_ns) for column in MARKS.columns}
-    steps |= {"kind": [int(MarkKind.USER)] * len(step_ends_ns), "start_ns": list(step_ends_ns), "end_ns": list(step_ends_ns)}
+    steps |= {
+        "kind": [int(MarkKind.USER)] * len(step_ends_ns),
+        "start_ns": list(step_ends_ns),
+        "end_ns": list(step_ends_ns),
+    }
     steps |= {"yielded": [True] * len(step_ends_ns)}
     gpu = Gpu(index=0, name="simulated card", power_limit_w=cap_w, power_default_w=CAP_W, sm_clock_max_mhz=FULL_MHZ)
     return Run(

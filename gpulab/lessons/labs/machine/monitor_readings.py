@@ -146,5 +146,7 @@ def shown() -> View:
         percentages = (percent(share) for share in (readings.gpu, readings.cpu, readings.ram, readings.gpu_memory))
         rows.append(Row((machine.name, advice(readings) or "nothing", best(machine) or "nothing", *percentages)))
     header = ("machine", "rule of thumb says", "best change", "GPU", "CPU", "RAM", "GPU memory")
-    table = Table(header=header, rows=tuple(rows), left=3, caption="Simulated: each machine is a model of one training step.")
+    table = Table(
+        header=header, rows=tuple(rows), left=3, caption="Simulated: each machine is a model of one training step."
+    )
     return View(Sheet("gpulab: eight machines", (table,)))

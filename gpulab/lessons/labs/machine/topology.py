@@ -97,8 +97,16 @@ def read(text: str) -> Way:
         width=int(width[2]),
         most_generation=int(generation[1]),
         most_width=int(width[1]),
-        gpu_cores=cores(_match(rf"^GPU{gpu}\s(?:.*\s)?([\d,-]*\d)\s+\d+\s*$", text, f"the CPU affinity of GPU {gpu}: its row of nvidia-smi topo -m")),
-        own_cores=cores(_match(r"affinity list: ([\d,-]+)", text, "the CPU affinity of the process: the output of taskset -cp PID")),
+        gpu_cores=cores(
+            _match(
+                rf"^GPU{gpu}\s(?:.*\s)?([\d,-]*\d)\s+\d+\s*$",
+                text,
+                f"the CPU affinity of GPU {gpu}: its row of nvidia-smi topo -m",
+            )
+        ),
+        own_cores=cores(
+            _match(r"affinity list: ([\d,-]+)", text, "the CPU affinity of the process: the output of taskset -cp PID")
+        ),
     )
 
 
