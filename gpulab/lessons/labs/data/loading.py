@@ -1,6 +1,6 @@
 """I/O-bound and CPU-bound items, loaded by DataLoader workers, by threads, or by one asyncio thread.
 
-The pipeline is real, and the cost of an item is declared and therefore known. The mean number of items in flight follows
+The pipeline is real; the cost of an item is declared, and therefore known. The mean number of items in flight follows
 from Little's law, as for any queue: items x seconds per item / total seconds.
 """
 
@@ -145,11 +145,11 @@ def table(rates_by_kind: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
     import pandas as pd
 
     columns = {
-        f"{kind}: {name}": {workers: value(each) for workers, each in rates.items()}
+        f"{kind}: {name}": {workers: value(rate) for workers, rate in rates.items()}
         for kind, rates in rates_by_kind.items()
         for name, value in (
-            ("items/s", lambda each: round(each.per_s)),
-            ("at once", lambda each: round(each.at_once, 1)),
+            ("items/s", lambda rate: round(rate.per_s)),
+            ("at once", lambda rate: round(rate.at_once, 1)),
         )
     }
     return pd.DataFrame(columns).rename_axis("workers")

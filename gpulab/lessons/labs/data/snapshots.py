@@ -57,7 +57,9 @@ def decoded(files: Sequence[Path]) -> tuple[Tensor, Tensor]:
     return pixels, torch.arange(len(files)) % CLASSES
 
 
-def drawn(decoded_images: tuple[Tensor, Tensor], batch: int, steps: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+def drawn(
+    decoded_images: tuple[Tensor, Tensor], batch: int, steps: int, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield random batches of decoded images: rows are copied, and nothing is computed."""
     import torch
 

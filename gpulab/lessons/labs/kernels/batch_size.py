@@ -83,7 +83,7 @@ def most_kept_bytes(code: Callable[[], object]) -> int:
                 references[self.address] -= 1
                 saved_now_bytes -= self.bytes * (not references[self.address])
 
-    with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda each: each.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved: saved.tensor):
         code()
     return peak_bytes
 

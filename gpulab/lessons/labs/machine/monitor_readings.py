@@ -134,7 +134,7 @@ def gain(machine: Station, change: str) -> float:
 
 def best(machine: Station) -> str | None:
     """Return the change with the largest speedup; None if no change is worthwhile."""
-    change = max(CHANGES, key=lambda each: gain(machine, each))
+    change = max(CHANGES, key=lambda name: gain(machine, name))
     return change if gain(machine, change) >= WORTH else None
 
 
