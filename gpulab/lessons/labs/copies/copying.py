@@ -20,8 +20,8 @@ from gpulab.tables import Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Operators that copy a tensor into pinned memory, by version of PyTorch, outermost first; and on a virtual GPU, where it
-# is an ordinary host copy.
+# Operators that copy a tensor into pinned memory, by version of PyTorch, outermost first; a virtual GPU has an ordinary
+# host copy instead.
 PINNING = ("aten::pin_memory", "aten::_pin_memory")
 PINNING_VIRTUAL = ("aten::clone",)
 READS = "aten::_local_scalar_dense"  # the operator behind .item(), float(), print() and `if` on a GPU tensor
@@ -178,7 +178,7 @@ def route_ms(size: int, route: str, host_bytes_per_s: float, link_bytes_per_s: f
     """Calculate how long the loop waits until a batch of `size` bytes is on the GPU.
 
     "plain": x.to(): the driver copies the batch in chunks into its own pinned memory and transfers one chunk while it
-    copies the next, so the slower of the two decides. "fresh": x.pin_memory().to(): pages are locked, then all is copied,
+    copies the next, so the slower of the two decides. "fresh": x.pin_memory().to(): pages are locked, all is copied,
     then all is transferred. "kept": the same with memory that is already locked, as PyTorch's host allocator reuses it
     from the second batch on. "ahead": the DataLoader's thread pinned the batch before the loop asked for it.
     """

@@ -76,7 +76,7 @@ class Gpu:
         copied_values = np.array(values, np.float32)
         if copied_values.shape != target.values.shape:
             raise ValueError(
-                f"{copied_values.size} values do not fit a buffer of {target.values.size}: use a buffer of the same size"
+                f"{copied_values.size} values do not fit a buffer of {target.values.size}: use the same size"
             )
         start_us = self._queue(copied_values.nbytes / self.bytes_per_us)
         target.coming.append((start_us, self._free_us, copied_values))

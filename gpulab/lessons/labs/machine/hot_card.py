@@ -24,15 +24,10 @@ TICK_S = 0.1  # time step of the model
 ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # room; throttles from HOT_C on; recovers below COOL_C
 SETTLES_S = 8.0  # time constant: about two thirds of a temperature change happen in it
 IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
-FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = (
-    1980.0,
-    600.0,
-    15.0,
-    15.0,
-)  # the governor changes the clock by so much in each tick
+FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's steps are per tick
 STEP_S = 0.5  # a training step at full load and full clock
 DUSTY_C_PER_W = 0.12  # thermal resistance of a card whose fans are full of dust
-POWER, HEAT = 0x4, 0x20  # NVML throttle reasons: software power cap; software thermal slowdown
+POWER, HEAT = 0x4, 0x20  # NVML: software power cap; software thermal slowdown
 REASONS = {0: "-", POWER: "power", HEAT: "heat"}
 
 Phase = tuple[float, float]  # seconds, load 0-1
