@@ -23,7 +23,7 @@ from gpulab.lessons.labs.data.snapshots import (
     opened,
 )
 from gpulab.lessons.labs.machine.monitor_readings import CHANGES, STATIONS, advice, advice_by_side, best, gain, shown
-from gpulab.lessons.labs.steps.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judged, checklist, items
+from gpulab.lessons.labs.steps.checklist import DONE, ITEMS, OPEN, UNKNOWN, _judge, checklist, items
 from gpulab.lessons.labs.steps.optimisation_steps import FEW, MANY, Mending, photo_us
 from gpulab.questions import diagnose
 from gpulab.rules import RULES
@@ -220,8 +220,8 @@ def test_what_is_worth_knowing_is_no_fault():
     told = diagnose(run)
     aside = replace(told.findings[0], rule="unused_gpu_memory", claim="Half of it is never used.", aside=True)
     (rules,) = (rules for _, rules in ITEMS if "unused_gpu_memory" in rules)
-    assert _judged("free", rules, replace(told, findings=(aside,))).state == DONE
-    assert _judged("free", rules, replace(told, findings=(aside, replace(aside, aside=False)))).state == OPEN
+    assert _judge("free", rules, replace(told, findings=(aside,))).state == DONE
+    assert _judge("free", rules, replace(told, findings=(aside, replace(aside, aside=False)))).state == OPEN
 
 
 def test_several_runs_stand_beside_one_another():

@@ -90,7 +90,7 @@ CASES: tuple[Case, ...] = (
         rival_file="case07",
         excluded_by=("to_host", "to_gpu"),
         look="Copies take two thirds of a step. In which direction?",
-        because="64 MiB per step are copied from the GPU, and nothing to it: the loop reads results in every step. "
+        because="64 MiB per step are copied from the GPU, and nothing to it: the loop reads results every step. "
         "Slow copies of batches go in the other direction.",
     ),
     Case(
@@ -102,7 +102,7 @@ CASES: tuple[Case, ...] = (
         rival_file="case01",
         excluded_by=("loader", "python"),
         look="Ignore the name: how long does the loop wait for the DataLoader?",
-        because="The DataLoader takes 1 % of a step. The time goes to Python code between the DataLoader and the model, "
+        because="The DataLoader takes 1 % of a step. The time goes to Python code between DataLoader and model, "
         "which DataLoader workers do not run, however many there are.",
     ),
     Case(
@@ -114,8 +114,8 @@ CASES: tuple[Case, ...] = (
         rival_file="case11",
         excluded_by=("tensor_cores",),
         look="The GPU is never idle. Does it use its fastest units?",
-        because="Every matrix product is in float32, and none runs on tensor cores. A GPU at its limit reads near 100 % "
-        "for tensor_cores; utilisation is the same in both.",
+        because="Every matrix product is in float32, and none runs on tensor cores. A GPU at its limit reads about "
+        "100 % there; utilisation is the same in both.",
     ),
     Case(
         number=5,
@@ -128,9 +128,9 @@ CASES: tuple[Case, ...] = (
         look="What does the host do while the GPU is idle?",
         also=("larger batch",),
         more_samples=2**18,
-        because="Both have kernels too small for the GPU. Here it waits for launches for three quarters of a step; with "
-        "small_batch the launches are in time, but the kernels are small. More rows per call mean fewer calls for the "
-        "same work, so a larger batch is correct, too.",
+        because="Both have kernels too small for the GPU. Here it waits for launches for three quarters of a step; "
+        "with small_batch the launches are in time, but the kernels are small. More rows per call mean fewer calls for "
+        "the same work, so a larger batch is correct, too.",
     ),
     Case(
         number=6,
@@ -190,8 +190,8 @@ CASES: tuple[Case, ...] = (
         rival_file="case08",
         excluded_by=("growth", "optimizer"),
         look="Each step is fine. What changes from one step to the next?",
-        because="Memory grows by more than 1 MiB in every step, so the job fails when memory is full, however fast a step "
-        "is. In case 8, which is as busy on the same CPU, it does not grow.",
+        because="Memory grows by more than 1 MiB in every step, so the job fails when memory is full, however fast "
+        "it is. In case 8, which is as busy on the same CPU, it does not grow.",
     ),
     Case(
         number=11,
@@ -202,8 +202,8 @@ CASES: tuple[Case, ...] = (
         rival_file="case04",
         excluded_by=("tensor_cores",),
         look="Does any counter show a problem?",
-        because="The GPU is busy and filled, uses tensor cores, and waits for no copies. Without tensor cores it would be "
-        "as busy, but several times slower: that is case 4, and this is its fixed version.",
+        because="The GPU is busy and filled, uses tensor cores, and waits for no copies. Without tensor cores it would "
+        "be as busy, but several times slower: that is case 4, and this is its fixed version.",
     ),
     Case(
         number=12,
@@ -214,7 +214,7 @@ CASES: tuple[Case, ...] = (
         rival_file="case04",
         excluded_by=("matrix", "tensor_cores"),
         look="The GPU is never idle. Which kernels keep it busy?",
-        because="Most kernel time is outside matrix kernels: intermediate results are written and read again and again. "
+        because="Most kernel time is outside matrix kernels: intermediate results are written and read repeatedly. "
         "In float32 without tensor cores, as in case 4, nearly all of it would be matrix kernels.",
     ),
 )

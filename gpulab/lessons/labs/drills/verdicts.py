@@ -35,7 +35,7 @@ class Sign:
         return self.absent or too_low or (self.below is not None and value >= self.below)
 
     @property
-    def format_value(self) -> str:
+    def told(self) -> str:
         """The expected reading in words: "loader at 25 % or more"."""
         format_value = COUNTERS[self.counter].told
         if self.absent:
@@ -112,7 +112,8 @@ def _wrong_counter(case: Case, counter: str) -> str:
     reading, rival_reading = drills.reads(case.number)[counter], drills.reads(case.rival_file)[counter]
     if drills.told_apart(reading, rival_reading):
         return f"{counter} {_reading_text(rival_reading, counter)} in a run with it, but for another reason"
-    return f"{counter} {_reading_text(reading, counter)} here, and {_reading_text(rival_reading, counter)} in a run with {case.rival}: too close"
+    text, rival_text = _reading_text(reading, counter), _reading_text(rival_reading, counter)
+    return f"{counter} {text} here, and {rival_text} in a run with {case.rival}: too close"
 
 
 def _reading_text(value: float | None, counter: str) -> str:
