@@ -141,7 +141,8 @@ def test_a_path_shows_each_change_after_those_before_it(mending):
     assert [line for line in told.split("\n") if not line.startswith(" ")][1:] == ["none yet", "batch", "precision"]
     assert told.count("gain: ") == 2
     early = repr(mending.early_and_late(("precision", "batch")))
-    assert "made first" in early
+    assert "precision" in early
+    assert "batch" in early
     assert "virtual H100" in early
 
 
@@ -182,7 +183,7 @@ def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
 def test_every_machine_is_shown_with_both_pieces_of_advice():
     told = repr(shown())
     assert all(at.name in told for at in STATIONS)
-    assert told.count("the rules say") == told.count("what helps most") == len(STATIONS)
+    assert told.count("rule of thumb says") == told.count("best change") == len(STATIONS)
 
 
 # The checklist.
@@ -228,4 +229,4 @@ def test_several_runs_stand_beside_one_another():
     told = repr(checklist(from_main(fetch_ms=60.0), from_main(fetch_ms=0.1), names=("slow", "fast")))
     assert "slow: 1 to do" in told
     assert "fast: 0 to do" in told
-    assert "what shows it" not in told
+    assert "evidence" not in told

@@ -199,10 +199,10 @@ def test_a_wait_is_for_what_came_before_it_alone() -> None:
 
 
 def test_a_race_refuses_nonsense() -> None:
-    with pytest.raises(ValueError, match="carry"):
+    with pytest.raises(ValueError, match="bytes_per_us"):
         races.Gpu(bytes_per_us=0)
     gpu = races.Gpu()
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="buffer of 3"):
         gpu.fetch(gpu.pinned(3), [1.0])
 
 
@@ -218,11 +218,11 @@ def test_the_made_up_machines_have_the_faults_they_were_given() -> None:
 
 def test_what_is_missing_is_said() -> None:
     text = topology.MACHINES["a"]
-    with pytest.raises(ValueError, match="link is set"):
+    with pytest.raises(ValueError, match="link width"):
         topology.read(text.replace("Link Width", "Something"))
-    with pytest.raises(ValueError, match="cores of the process"):
+    with pytest.raises(ValueError, match="taskset"):
         topology.read(text.replace("affinity list", "something"))
-    with pytest.raises(ValueError, match="beside GPU 3"):
+    with pytest.raises(ValueError, match="GPU 3"):
         topology.read(text.replace("-q -i 0", "-q -i 3"))
     other = topology.read(text.replace("-q -i 0", "-q -i 1"))
     assert other.gpu_cores == frozenset(range(32, 64))

@@ -88,7 +88,7 @@ def test_an_answer_is_judged_word_by_word(each):
     cause, action, counter = right_answer(each)
     assert problem(each, (cause, action, counter)) is None
     other = "no_workers" if cause != "no_workers" else "unfused_elementwise"
-    assert problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} would show ")
+    assert problem(each, (other, action, counter)).startswith(f"The cause does not fit: {other} ")
     assert each.right((other, action, counter)) == (False, True, True)
     assert "there is no counter" in problem(each, (cause, action, "horoscope"))
     assert problem(each, "no_workers") == problem(each, (cause, action)) is not None
@@ -102,7 +102,7 @@ def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_non
     for cause in set(CAUSES) - {each.cause}:
         told = contradiction(each, cause)
         assert told is not None, f"nothing speaks against {cause}"
-        assert told.startswith(f"{cause} would show ")
+        assert told.startswith(f"{cause} ")
 
 
 @numbered
@@ -114,10 +114,11 @@ def test_what_is_said_to_an_answer_names_no_right_word(each):
 def test_what_is_wrong_with_an_action_or_a_counter_is_said():
     case4, case7 = CASES[3], CASES[6]
     assert set(TREATS) == set(ACTIONS)
-    assert problem(case4, ("no_tf32", "leave it", "tensor_cores")).endswith("leave it is for device_bound.")
-    assert "follows from that cause" in problem(case4, ("device_bound", "leave it", "tensor_cores"))
+    assert "device_bound" in problem(case4, ("no_tf32", "leave it", "tensor_cores"))
+    assert "leave it" in problem(case4, ("device_bound", "leave it", "tensor_cores"))
     told = problem(case4, ("no_tf32", "tensor cores", "busy"))
-    assert told.startswith("The counter does not exclude device_bound: busy reads 100 % here, and reads 100 % in a run")
+    assert "device_bound" in told
+    assert told.count("100 %") == 2
     assert "for another reason" in problem(case7, ("pageable_copies", "pin memory", "busy"))
     assert problem(CASES[4], ("dispatch_bound", "larger batch", "calls")) is None, "more rows in each call are fewer"
 
@@ -199,10 +200,10 @@ def test_the_tree_of_memory_ends_where_each_run_belongs():
 @pytest.mark.parametrize(
     ("facts", "leaf"),
     [
-        ({"slow_first_step": True, "others": True}, "neighbour"),
-        ({"slow_first_step": False, "grows": True, "evaluating": True}, "evaluation"),
-        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
-        ({"slow_first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
+        ({"first_step": True, "others": True}, "neighbour"),
+        ({"first_step": False, "grows": True, "evaluating": True}, "evaluation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": True}, "fragmentation"),
+        ({"first_step": False, "grows": False, "larger": False, "fragmented": False}, "neighbour"),
     ],
 )
 def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
@@ -229,7 +230,7 @@ def test_states_are_four_times_the_parameters_with_adam():
 def test_a_triage_is_marked_by_causes_and_counters_read():
     done = drills.triaged(lambda read: "no_workers" if read("loader") + read("loader") > 1 else "unfused_elementwise")
     assert (done.right, done.counters_read, done.beside) == (2, 12, "no_workers")
-    assert "wrong: case 2, to which it says unfused" in str(done)
+    assert "case 2: unfused_elementwise" in str(done)
     assert drills.triaged(None) is None
     assert drills.triaged(lambda read: str(read("matrix"))).named[0] == "0.0"  # absent on a CPU
     with pytest.raises(GpulabError, match="no counter 'stars'"):

@@ -128,37 +128,37 @@ def words(view):
 def test_each_remedy_is_tried_and_so_is_every_cheaper_one():
     told = remedies.tried({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
     assert told.right == ("long",)
-    assert "runs, and nothing cheaper does" in words(told)
-    assert "runs, but a cheaper one does too" in words(told)
-    assert "there is no remedy 'magic'" in words(told)
+    assert "no cheaper fix" in words(told)
+    assert "but a cheaper fix" in words(told)
+    assert "'magic'" in words(told)
     assert "changes nothing" in words(told)  # a batch of one has no parts
 
 
 def test_what_was_not_chosen_is_said_and_so_is_a_program_that_there_is_not():
     told = remedies.tried({"short": "half"})
     assert told.right == ()
-    assert words(told).count("not chosen yet") == 4
-    assert "There is no program 'short'" in words(told)
+    assert words(told).count("chosen yet") == 4
+    assert "'short'" in words(told)
 
 
 def test_a_plan_says_what_is_still_too_much():
     assert remedies.planned([]).count is None
     first = remedies.planned(["half"])
     assert first.count is None
-    assert "whatever the batch, and the card has" in words(first)
+    assert "batch size" in words(first)
     second = remedies.planned(["state"])
-    assert "more wanted in forward" in words(second)
-    assert "whatever the batch" not in words(second)
+    assert "in forward" in words(second)
+    assert "batch size" not in words(second)
     assert remedies.planned(["state", "parts"]).count == 2
     assert remedies.planned("half").count is None  # one word is a list of one
-    assert "there is no remedy 'magic'" in words(remedies.planned(["magic"]))
+    assert "'magic'" in words(remedies.planned(["magic"]))
 
 
 def test_what_is_known_of_a_failure_is_shown_beside_the_others():
     told = words(remedies.known("long", "wide"))
     assert "16 GiB" in told  # the scores: 16 heads, 16384 tokens squared, four bytes
     assert "22.7 GiB" in told  # more than the card has for tensors
-    assert "The card has 21.6 GiB for tensors." in told
+    assert "21.6 GiB" in told
 
 
 def test_detaching_changes_nothing_where_nothing_is_kept():
@@ -223,9 +223,9 @@ def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
             allocator.give_back(number) if size < 0 else allocator.ask(number, size)
         except (fragmentation.Full, KeyError):
             continue
-        for stretch in allocator._kinds.values():
-            assert all(a[1] <= b[0] for a, b in zip(stretch.used, stretch.used[1:], strict=False))
-            assert stretch.needed_pages <= stretch.pages
+        for segment in allocator._segments.values():
+            assert all(a[1] <= b[0] for a, b in zip(segment.used, segment.used[1:], strict=False))
+            assert segment.needed_pages <= segment.pages
 
 
 def test_a_growing_segment_uses_what_lies_between():

@@ -188,7 +188,7 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
     assert half_precision.judged(normalised) == (3 * half_precision.ROWS, "")
     assert 3 * half_precision.ROWS <= half_precision.WIDE_PAR == LESSON.par("normalise").par
     count, problem = half_precision.judged(normalised_wide)
-    assert problem == f"right, but all of it was wide on the way; {half_precision.WIDENS}"
+    assert problem.endswith(half_precision.WIDENS)
     assert count is not None
     assert count > half_precision.ROWS * half_precision.COLUMNS > 100 * half_precision.WIDE_PAR
 
@@ -197,13 +197,13 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
     ("wrong", "why"),
     [
         (normalised_narrow, "inf or nan"),
-        (lambda x: x, "off by more"),
-        (lambda x: x / x.abs().amax(dim=-1, keepdim=True), "off by more"),
+        (lambda x: x, "error of a row"),
+        (lambda x: x / x.abs().amax(dim=-1, keepdim=True), "error of a row"),
         (lambda x: normalised(x).float(), "the result is float32"),
-        (lambda x: normalised(x)[:10], "no tensor of 256 rows"),
-        (lambda x: None, "no tensor of 256 rows"),
-        (lambda x: x.mul_(1), "off by more"),
-        (lambda x: x.copy_(normalised(x)), "changes the rows"),
+        (lambda x: normalised(x)[:10], r"\(256, 1024\)"),
+        (lambda x: None, r"\(256, 1024\)"),
+        (lambda x: x.mul_(1), "error of a row"),
+        (lambda x: x.copy_(normalised(x)), "in place"),
     ],
 )
 def test_the_judge_says_what_is_wrong(wrong: object, why: str) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -80,11 +81,12 @@ def test_how_many_readings_a_plan_takes():
 
 def test_a_plan_is_told_how_far_off_it_is_when_it_is_enough_and_when_it_never_is():
     job = regular(1000, 700, 60)
-    assert sampling.told(None, job) == "no pause is chosen yet"
-    assert sampling.told(1000, job) == "every 1000 ms: even after 59 readings 70 points off at worst, 5 are allowed"
+    assert not re.search(r"\d", sampling.told(None, job))
+    assert re.findall(r"\d+", sampling.told(1000, job)) == ["1000", "59", "70", "5"]
+    assert "even after" in sampling.told(1000, job)
     assert sampling.told(1333, job).startswith("every 1333 ms: after 3 readings ")
     assert "after 19 readings" in sampling.told(50, job)
-    assert "over before the first" in sampling.told(10, regular(100, 70, 1))
+    assert "before the first" in sampling.told(10, regular(100, 70, 1))
 
 
 def test_a_late_item_is_its_number_and_there_are_no_more_than_said():
@@ -133,9 +135,9 @@ def test_what_is_not_told_is_a_dash_and_no_zero():
 
 def test_a_run_without_gpu_work_is_refused():
     run = run_of(stepped(lambda at: [event(Kind.OP, "aten::mm", at, 50)]))
-    with pytest.raises(RunError, match="what it asked of a GPU"):
+    with pytest.raises(RunError, match=run.name):
         utilisation.load(run)
-    with pytest.raises(RunError, match="when a GPU was busy"):
+    with pytest.raises(RunError, match=run.name):
         sampling.watched(run)
 
 

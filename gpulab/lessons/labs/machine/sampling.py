@@ -73,8 +73,8 @@ def watched(run: Run) -> Watched:
     inside = run_steps.interior
     if gpu_busy is None or not inside.any():
         raise RunError(
-            "This run does not tell when a GPU was busy.",
-            why="it holds no GPU work" if gpu_busy is None else "it holds no whole recorded step",
+            f"The GPU busy time of run {run.name} is unknown.",
+            why="it has no GPU work" if gpu_busy is None else "it has no complete recorded step",
             fix="record a GPU run with L.gpu, or with %%gpuprofile --virtual auto",
         )
     return Watched(gpu_busy.work.spans, int(run_steps.start_ns[inside].min()), int(run_steps.end_ns[inside].max()))
