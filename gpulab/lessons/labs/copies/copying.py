@@ -40,7 +40,7 @@ class Copied:
 
 
 def copied(run: Run, size: int | None = None) -> tuple[Copied, ...]:
-    """Return the host-device copies of a run in call order; `size`: only copies of so many bytes."""
+    """Return the host-device copies of a run in call order; `size`: only copies of this many bytes."""
     events = run.event_rows
     kind, start, end = events["kind"], events["start_ns"], events["start_ns"] + events["dur_ns"]
     names = events.words("name").to_list()

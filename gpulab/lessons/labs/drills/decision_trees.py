@@ -115,7 +115,7 @@ _WAITS_FOR_DATA = Node(
 _COPIES = Node(
     asks="Are more bytes copied from the GPU than to it?",
     reads=("to_host", "to_gpu"),
-    says=lambda back, there: (back or 0) > (there or 0),
+    says=lambda to_host, to_gpu: (to_host or 0) > (to_gpu or 0),
     yes=Leaf(name="host_syncs", do="keep results on the GPU, and copy them to the host after the loop"),
     no=Leaf(name="pageable_copies", do="use pinned memory, and prefetch batches to the GPU"),
 )

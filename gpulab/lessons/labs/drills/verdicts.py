@@ -77,12 +77,12 @@ def problem(case: Case, pick: Any) -> str | None:
     """Return what is wrong with (cause, action, counter), with reasons; None if all three are correct."""
     if not isinstance(pick, tuple | list) or len(pick) != 3:
         return 'give three words, such as ("too_few_workers", "more workers", "worker_cpu")'
-    words = tuple(pick)
-    for word, allowed, kind in zip(words, (CAUSES, ACTIONS, COUNTERS), ("cause", "action", "counter"), strict=True):
+    answer = tuple(pick)
+    for word, allowed, kind in zip(answer, (CAUSES, ACTIONS, COUNTERS), ("cause", "action", "counter"), strict=True):
         if word not in allowed:
             return f"there is no {kind} {word!r}; use one from the lists above"
-    cause, action, counter = words
-    correct = case.right(words)
+    cause, action, counter = answer
+    correct = case.right(answer)
     problems = []
     if not correct[0]:
         problems.append(f"The cause does not fit: {contradiction(case, cause)}.")

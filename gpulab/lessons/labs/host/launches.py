@@ -175,8 +175,8 @@ def decoder(device: str, width: int = 128, depth: int = 6, room: int = 64, growi
         return Decoder().to(device).eval()
 
 
-def _block(width: int, room: int) -> nn.Module:
-    """Return a block: attention to the tokens so far, and a wide layer. With `room` 0 its cache grows."""
+def _block(width: int, capacity: int) -> nn.Module:
+    """Return a block: attention to the tokens so far, and a wide layer. With `capacity` 0 its cache grows."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -190,16 +190,16 @@ def _block(width: int, room: int) -> nn.Module:
             self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
             self.out = nn.Linear(width, width)
             self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.register_buffer("cache", torch.zeros(2, room, width))
+            self.register_buffer("cache", torch.zeros(2, capacity, width))
 
         def forward(self, state: Tensor, position: Tensor, mask: Tensor) -> Tensor:
             normalised = self.before(state)
             new_entries = self.key_value(normalised).view(2, 1, width)
-            if room:
+            if capacity:
                 self.cache.index_copy_(1, position, new_entries)
             else:
                 self.cache = torch.cat((self.cache, new_entries), dim=1)
-            keys, values, visible = self.cache[:1], self.cache[1:], mask if room else None
+            keys, values, visible = self.cache[:1], self.cache[1:], mask if capacity else None
             attended = functional.scaled_dot_product_attention(
                 self.query(normalised)[None], keys, values, attn_mask=visible
             )
@@ -220,7 +220,7 @@ def captured(step: Callable[[], T]) -> Callable[[], T]:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):  # warm-up: allocates workspaces and the like
+        for _ in range(3):  # warm-up: allocates workspaces
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()

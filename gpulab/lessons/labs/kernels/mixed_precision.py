@@ -89,7 +89,7 @@ def wide_elements(compute: Callable[[], object]) -> int:
 
 
 def half_peak_frac(run: Run, operations: float) -> float:
-    """Return the fraction of its GPU's half-precision peak that a step with so many FLOPs reaches.
+    """Return the fraction of its GPU's half-precision peak that a step with `operations` FLOPs reaches.
 
     Raises RunError for a run without steps, or on a GPU whose peak rates are unknown.
     """

@@ -139,7 +139,7 @@ def best(machine: Station) -> str | None:
 
 
 def shown() -> View:
-    """Return a table of the machines: what the rules of thumb say, the best change, and the monitor readings."""
+    """Tabulate the machines: the advice of the rules of thumb, the best change, and the monitor readings."""
     rows = []
     for machine in STATIONS:
         readings = machine.readings

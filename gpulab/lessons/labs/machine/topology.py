@@ -1,4 +1,4 @@
-"""Parse the output of NVIDIA's tools about the link between host and GPU, and find what is wrong with the link.
+"""Parse the output of NVIDIA's tools about the link between host and GPU, and find its faults.
 
 The three machines here are invented for the exercise: none of them exists, and nothing about them was measured.
 """

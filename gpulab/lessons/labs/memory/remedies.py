@@ -47,7 +47,7 @@ def attempt(program: Program) -> Attempt:
 
 def cheapest(program: Program) -> str | None:
     """Return the cheapest single fix with which the program fits; None if there is none."""
-    changed = ((name, remedy(program)) for name, remedy in REMEDIES.items())
+    changed = ((name, fix(program)) for name, fix in REMEDIES.items())
     return next((name for name, other in changed if other != program and attempt(other).ran), None)
 
 
@@ -109,19 +109,19 @@ def planned(names: Sequence[str]) -> Plan:
     return Plan(Sheet("gpulab: a plan", (Line(text),)), count=len(names) if outcome.ran else None)
 
 
-def _judge(program: Program, remedy: str | None) -> tuple[bool, str]:
+def _judge(program: Program, fix: str | None) -> tuple[bool, str]:
     """Return whether this is the cheapest fix that works, and a description of the result."""
-    if remedy is None:
+    if fix is None:
         return False, "no fix chosen yet"
-    if remedy not in REMEDIES:
-        return False, _unknown_fix(remedy)
-    other = REMEDIES[remedy](program)
+    if fix not in REMEDIES:
+        return False, _unknown_fix(fix)
+    other = REMEDIES[fix](program)
     if other == program:
         return False, "changes nothing: it does not apply to this program, or is already applied"
     outcome = attempt(other)
     if not outcome.ran:
         return False, _describe_failure(other, outcome)
-    if remedy != cheapest(program):
+    if fix != cheapest(program):
         return False, "fits, but a cheaper fix works, too"
     return True, "fits, and no cheaper fix works"
 
