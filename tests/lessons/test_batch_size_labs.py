@@ -83,8 +83,8 @@ def test_kept_bytes_are_the_input_and_each_activation_once():
 @pytest.mark.parametrize("parts", [1, 2, 4, 8])
 def test_micro_batches_keep_their_share_at_a_time(parts):
     layers, rows = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), torch.rand(16, 4)
-    kept = batch_size.most_kept_bytes(lambda: [chain(some, layers) for some in rows.chunk(parts)])
-    assert kept == batch_size.most_kept_bytes(lambda: chain(rows, layers)) / parts
+    saved_peak = batch_size.most_kept_bytes(lambda: [chain(some, layers) for some in rows.chunk(parts)])
+    assert saved_peak == batch_size.most_kept_bytes(lambda: chain(rows, layers)) / parts
 
 
 def test_nothing_is_kept_without_gradients():
@@ -100,10 +100,10 @@ def test_nothing_is_kept_without_gradients():
 def test_tiles_are_dealt_out_as_a_gpu_would(rows, columns):
     tiles = [(row, column) for row in range(0, rows, 128) for column in range(0, columns, 128)]
     waves = [tiles[first : first + 132] for first in range(0, len(tiles), 132)]
-    told = batch_size.tiled(rows, columns)
-    assert (told.blocks, told.waves) == (len(tiles), len(waves))
-    assert 0 < told.filled_frac <= 1
-    assert told.filled_frac * told.waves * 132 * 128 * 128 == pytest.approx(rows * columns)
+    tiling = batch_size.tiled(rows, columns)
+    assert (tiling.blocks, tiling.waves) == (len(tiles), len(waves))
+    assert 0 < tiling.filled_frac <= 1
+    assert tiling.filled_frac * tiling.waves * 132 * 128 * 128 == pytest.approx(rows * columns)
 
 
 def test_what_the_notebook_says_of_257_and_8193():
@@ -117,19 +117,19 @@ def test_what_the_notebook_says_of_257_and_8193():
 
 
 def test_a_batch_returns_its_peak_or_raises_out_of_memory_and_is_counted():
-    room = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
-    assert room.peak(10) == 195
+    memory = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
+    assert memory.peak(10) == 195
     with pytest.raises(torch.OutOfMemoryError, match="out of memory"):
-        room.peak(95)
-    assert room.tries == 2
+        memory.peak(95)
+    assert memory.tries == 2
 
 
 def test_exactly_one_batch_is_the_largest_and_the_check_is_not_counted():
-    room = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
-    assert [batch for batch in range(1, 300) if room.is_largest(batch)] == [94]
-    assert len({room.judged(batch) for batch in (93, 94, 95)}) == 3
-    assert room.judged(92) == room.judged(93)
-    assert room.tries == 0
+    memory = batch_size.Room(capacity_bytes=1000, fixed_bytes=100.0, sample_bytes=9.5)
+    assert [batch for batch in range(1, 300) if memory.is_largest(batch)] == [94]
+    assert len({memory.judged(batch) for batch in (93, 94, 95)}) == 3
+    assert memory.judged(92) == memory.judged(93)
+    assert memory.tries == 0
 
 
 # Padding.
@@ -151,11 +151,11 @@ LENGTHS = [len(each) for each in synthetic.texts(600, seed=3)]
 
 @pytest.mark.parametrize("batches", [padding.at_random(LENGTHS, 32), padding.bucketed(LENGTHS, 32, pool=4, seed=1)])
 def test_padding_is_what_rectangles_hold(batches):
-    told = padding.padded(LENGTHS, batches)
+    cost = padding.padded(LENGTHS, batches)
     computed, zeros = by_hand(LENGTHS, batches)
-    assert (told.padded_tokens, told.tokens, told.batches) == (computed, sum(LENGTHS), 19)
-    assert told.padding_frac == pytest.approx(zeros / computed)
-    assert told.largest_tokens == max(len(batch) * max(LENGTHS[each] for each in batch) for batch in batches)
+    assert (cost.padded_tokens, cost.tokens, cost.batches) == (computed, sum(LENGTHS), 19)
+    assert cost.padding_frac == pytest.approx(zeros / computed)
+    assert cost.largest_tokens == max(len(batch) * max(LENGTHS[each] for each in batch) for batch in batches)
 
 
 def test_every_text_is_in_one_batch_whatever_the_order():
@@ -188,11 +188,11 @@ def test_equal_lengths_need_no_padding():
 def test_gradients_of_each_are_those_of_single_samples():
     torch.manual_seed(0)
     model, rows, labels = nn.Linear(5, 3), torch.rand(6, 5), torch.randint(3, (6,))
-    found = gradient_noise.gradients_of_each(model, rows, labels)
-    for each, row, label in zip(found, rows, labels, strict=True):
+    gradients = gradient_noise.gradients_of_each(model, rows, labels)
+    for gradient, row, label in zip(gradients, rows, labels, strict=True):
         model.zero_grad()
         nn.functional.cross_entropy(model(row[None]), label[None]).backward()
-        torch.testing.assert_close(each, torch.cat([one.grad.flatten() for one in model.parameters()]))
+        torch.testing.assert_close(gradient, torch.cat([one.grad.flatten() for one in model.parameters()]))
 
 
 def test_the_noise_scale_of_gradients_that_are_known():
@@ -212,12 +212,14 @@ def test_a_training_does_as_many_updates_as_its_batches_say():
     grown, halved, steady = (
         gradient_noise.train(data, answer=answer, epochs=3) for answer in ("batch", "rate", "none")
     )
-    for each in (grown, halved, steady):
-        assert each.updates == sum(math.ceil(600 / size) for size in each.batches)
-        assert (each.samples, len(each.noises)) == (1800, 3)
+    for result in (grown, halved, steady):
+        assert result.updates == sum(math.ceil(600 / size) for size in result.batches)
+        assert (result.samples, len(result.noises)) == (1800, 3)
     assert halved.batches == steady.batches == (16, 16, 16)
-    for (size, told), following in zip(zip(grown.batches, grown.noises, strict=True), grown.batches[1:], strict=False):
-        assert following == (2 * size if told >= 2 * size else size)
+    for (size, noise_scale), following in zip(
+        zip(grown.batches, grown.noises, strict=True), grown.batches[1:], strict=False
+    ):
+        assert following == (2 * size if noise_scale >= 2 * size else size)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -237,15 +239,15 @@ def test_a_run_is_read_off_by_its_steps_and_kernels():
         for _ in range(9):
             left @ right
             gpulab.step()
-    told = throughput.seen(gpu.run, 10)
+    loop = throughput.seen(gpu.run, 10)
     products = gpu.run.events[lambda events: events["kind"] == "kernel"].tail(9)
-    assert told.kernels == 1
-    assert told.each_ns == pytest.approx(products["dur_ns"].median())
-    assert told.per_s == pytest.approx(10 * 1e9 / told.step_ns)
-    assert 0.9 < told.busy_frac <= 1
-    assert told.filled_frac == 1
-    shown = throughput.table({"products": told}, MiB=["64"])
-    assert shown.loc["products", ["kernels per step", "filled", "MiB"]].tolist() == ["1", "100 %", "64"]
+    assert loop.kernels == 1
+    assert loop.each_ns == pytest.approx(products["dur_ns"].median())
+    assert loop.per_s == pytest.approx(10 * 1e9 / loop.step_ns)
+    assert 0.9 < loop.busy_frac <= 1
+    assert loop.filled_frac == 1
+    table = throughput.table({"products": loop}, MiB=["64"])
+    assert table.loc["products", ["kernels per step", "filled", "MiB"]].tolist() == ["1", "100 %", "64"]
 
 
 def test_a_run_without_kernels_is_refused():

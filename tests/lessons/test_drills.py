@@ -39,7 +39,7 @@ def test_the_runs_are_small():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_nothing_in_a_file_gives_the_answer_away(path):
     with zipfile.ZipFile(path) as archive:
-        said = archive.read("run.json").decode().replace('"gpulab run"', "")  # the name of the format
+        header = archive.read("run.json").decode().replace('"gpulab run"', "")  # the name of the format
     run = gpulab.load(path)
     vocabulary = [
         word
@@ -47,7 +47,7 @@ def test_nothing_in_a_file_gives_the_answer_away(path):
         for column in getattr(run, field).columns.values()
         for word in getattr(column, "vocabulary", ())
     ]
-    assert not [text for text in (said, *vocabulary) if re.search(TELLTALE, text)]
+    assert not [text for text in (header, *vocabulary) if re.search(TELLTALE, text)]
     assert run.source.how in ("recorded", "virtual")
     assert run.began_ns is None
 
@@ -100,9 +100,9 @@ def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_non
     assert set(SIGNS) == set(CAUSES)
     assert contradiction(each, each.cause) is None
     for cause in set(CAUSES) - {each.cause}:
-        told = contradiction(each, cause)
-        assert told is not None, f"nothing speaks against {cause}"
-        assert told.startswith(f"{cause} ")
+        reading = contradiction(each, cause)
+        assert reading is not None, f"nothing speaks against {cause}"
+        assert reading.startswith(f"{cause} ")
 
 
 @numbered
@@ -116,9 +116,9 @@ def test_what_is_wrong_with_an_action_or_a_counter_is_said():
     assert set(TREATS) == set(ACTIONS)
     assert "device_bound" in problem(case4, ("no_tf32", "leave it", "tensor_cores"))
     assert "leave it" in problem(case4, ("device_bound", "leave it", "tensor_cores"))
-    told = problem(case4, ("no_tf32", "tensor cores", "busy"))
-    assert "device_bound" in told
-    assert told.count("100 %") == 2
+    reading = problem(case4, ("no_tf32", "tensor cores", "busy"))
+    assert "device_bound" in reading
+    assert reading.count("100 %") == 2
     assert "for another reason" in problem(case7, ("pageable_copies", "pin memory", "busy"))
     assert problem(CASES[4], ("dispatch_bound", "larger batch", "calls")) is None, "more rows in each call are fewer"
 
@@ -141,14 +141,14 @@ def test_words_are_counted_once_all_twelve_are_answered():
 
 @numbered
 def test_shares_are_those_of_the_ledger_and_absent_is_not_zero(each):
-    told, accounts = drills.reads(each.number), gpulab.diagnose(drills.case(each.number)).ledger
+    reading, accounts = drills.reads(each.number), gpulab.diagnose(drills.case(each.number)).ledger
     for name, parts in {"loader": ("loader",), "python": ("python",), "copies": ("copies",)}.items():
-        assert told[name] is None or told[name] == pytest.approx(accounts.frac(*parts))
+        assert reading[name] is None or reading[name] == pytest.approx(accounts.frac(*parts))
     on_gpu = accounts.device == "gpu"
-    assert all((told[name] is not None) == on_gpu for name in ("copies", "to_gpu", "to_host", "matrix", "filled"))
-    assert (told["worker_cpu"] is not None) == (each.cause == "cpu_bound_loading")
+    assert all((reading[name] is not None) == on_gpu for name in ("copies", "to_gpu", "to_host", "matrix", "filled"))
+    assert (reading["worker_cpu"] is not None) == (each.cause == "cpu_bound_loading")
     shares = set(COUNTERS) - {"to_gpu", "to_host", "growth", "worker_cpu"}
-    assert all(0 <= told[name] <= 1 for name in shares if told[name] is not None)
+    assert all(0 <= reading[name] <= 1 for name in shares if reading[name] is not None)
 
 
 def test_bytes_are_those_that_the_loops_move():
@@ -254,15 +254,15 @@ def test_gaps_grow_while_an_answer_is_known_and_begin_anew_when_it_is_missed():
 
 @numbered
 def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each):
-    shown = repr(evidence(each.number))
+    text = repr(evidence(each.number))
     verdict = gpulab.diagnose(drills.case(each.number)).verdict
-    assert each.called in shown
-    assert verdict not in shown
+    assert each.called in text
+    assert verdict not in text
     assert "shaded" not in evidence(each.number)._repr_html_()
     assert not revealed(each.key, None)
     assert not revealed(each.key, ("unfused_elementwise", "leave it", "busy"))
-    (told,) = revealed(each.key, right_answer(each))
-    assert verdict in repr(told).replace("\n", " ").replace("  ", " ")
+    (reading,) = revealed(each.key, right_answer(each))
+    assert verdict in repr(reading).replace("\n", " ").replace("  ", " ")
 
 
 def test_a_drill_is_evidence_then_what_is_said_then_the_verdict():
@@ -282,29 +282,29 @@ def test_the_table_has_every_counter_of_every_case():
 
 
 def test_each_of_the_seven_answers_is_borne_out_by_a_run():
-    told = {each.number: drills.reads(each.number) for each in CASES}
+    reading = {each.number: drills.reads(each.number) for each in CASES}
     gains = {
         number: CASES[number - 1].more_samples
         * throughput.step_ms(drills.case(number))
         / throughput.step_ms(drills.mended(number))
         for number in (4, 9)
     }
-    assert told[4]["busy"] == pytest.approx(told[11]["busy"], abs=0.05)
-    assert told[4]["tensor_cores"] == 0 < told[11]["tensor_cores"]
-    alike = [told[number]["busy"] for number in (2, 3, 6)]
-    assert max(alike) - min(alike) < 0.1
+    assert reading[4]["busy"] == pytest.approx(reading[11]["busy"], abs=0.05)
+    assert reading[4]["tensor_cores"] == 0 < reading[11]["tensor_cores"]
+    busy_values = [reading[number]["busy"] for number in (2, 3, 6)]
+    assert max(busy_values) - min(busy_values) < 0.1
     assert gains[4] > 5
-    assert told[1]["busy"] < 0.2
+    assert reading[1]["busy"] < 0.2
     assert gains[9] > 10
-    assert told[9]["busy"] > 0.8
-    assert len({each.cause for each in CASES if told[each.number]["busy"] < 0.5}) == 6
+    assert reading[9]["busy"] > 0.8
+    assert len({each.cause for each in CASES if reading[each.number]["busy"] < 0.5}) == 6
     failed = drills.beside("memory2")
     assert decision_trees.states_bytes(failed) > failed.failure.capacity_bytes > decision_trees.states_bytes(failed) / 4
 
 
 def test_lists_hold_every_word():
-    shown = repr(words())
-    assert all(f"{word}:" in shown for word in (*CAUSES, *ACTIONS, *COUNTERS))
+    text = repr(words())
+    assert all(f"{word}:" in text for word in (*CAUSES, *ACTIONS, *COUNTERS))
     assert all(each.called in repr(catalogue()) for each in CASES)
 
 

@@ -21,9 +21,9 @@ def gelu(x):
 
 def test_a_formula_of_eight_operators_moves_eighteen_times_its_input():
     x = torch.ones(1000)
-    seen = fusion.traffic(lambda: gelu(x))
+    traffic = fusion.traffic(lambda: gelu(x))
     # Six of the eight read one tensor and write one; the sum and the last product read two.
-    assert (seen.operators, seen.bytes) == (8, 4 * 1000 * (6 * 2 + 2 * 3))
+    assert (traffic.operators, traffic.bytes) == (8, 4 * 1000 * (6 * 2 + 2 * 3))
     fused = fusion.traffic(lambda: torch.nn.functional.gelu(x, approximate="tanh"))
     assert (fused.operators, fused.bytes) == (1, 4 * 1000 * 2)
     assert fused.by_name == {"gelu": 1}
@@ -78,11 +78,11 @@ def test_reading_a_value_or_printing_cuts_a_graph_in_two():
 
     x = torch.ones(8)
     for noisy in (reading, printing):
-        found = fusion.graphs(noisy, x)
-        assert (found.graphs, found.breaks) == (2, 1)
-        assert found.reason
-    found = fusion.graphs(quiet, x)
-    assert (found.graphs, found.breaks, found.reason) == (1, 0, "")
+        result = fusion.graphs(noisy, x)
+        assert (result.graphs, result.breaks) == (2, 1)
+        assert result.reason
+    result = fusion.graphs(quiet, x)
+    assert (result.graphs, result.breaks, result.reason) == (1, 0, "")
 
 
 def test_break_even_is_the_first_call_over_what_a_call_gains():
@@ -144,12 +144,12 @@ def test_what_adam_does_not_take_is_no_way():
 
 
 def test_a_keyword_of_adam_is_told_from_its_neighbours():
-    asked = lesson("12_launch_fusion_graphs").asked("keyword")
-    assert asked.judge({"fused": True}) is None
-    assert "lists" in asked.judge({"foreach": True})
-    assert "switched on" in asked.judge({"fused": False})
-    assert "no such switch" in asked.judge({"compile": True})
-    assert "as {" in asked.judge("fused")
+    question = lesson("12_launch_fusion_graphs").asked("keyword")
+    assert question.judge({"fused": True}) is None
+    assert "lists" in question.judge({"foreach": True})
+    assert "switched on" in question.judge({"fused": False})
+    assert "no such switch" in question.judge({"compile": True})
+    assert "as {" in question.judge("fused")
 
 
 def test_batches_come_late():
@@ -161,8 +161,8 @@ def test_batches_come_late():
 def test_signatures_are_shown_beside_each_other():
     with gpulab.virtual_gpu("h100", "full tower"):
         launches.tower(pause_s=0)
-    seen = launches.signature(gpulab.runs["full tower"])
-    told = " ".join(repr(launches.beside({"full": seen}, below="Computed.")).split())
-    assert f"full {seen.kernels}" in told
-    assert "Computed." in told
-    assert seen.loader_frac == 0
+    signature = launches.signature(gpulab.runs["full tower"])
+    text = " ".join(repr(launches.beside({"full": signature}, below="Computed.")).split())
+    assert f"full {signature.kernels}" in text
+    assert "Computed." in text
+    assert signature.loader_frac == 0

@@ -28,9 +28,9 @@ def chain(width: int = 32, layers: int = 5) -> nn.Sequential:
 
 def test_linear_and_gelu_keep_an_input_each_and_half_of_it_in_bfloat16() -> None:
     model, inputs = chain(), torch.randn(24, 32)
-    each = 24 * 32
+    elements = 24 * 32
     wide = mixed_precision.kept(model, inputs)
-    assert (wide.activation_bytes, wide.weight_bytes) == (2 * 5 * each * 4, 0)
+    assert (wide.activation_bytes, wide.weight_bytes) == (2 * 5 * elements * 4, 0)
     narrow = mixed_precision.kept(model, inputs, torch.bfloat16)
     assert narrow.activation_bytes * 2 == wide.activation_bytes
     assert narrow.weight_bytes == 4 * 32 * 32 * 2  # the first layer's weight is not needed: its input wants no gradient
@@ -38,8 +38,8 @@ def test_linear_and_gelu_keep_an_input_each_and_half_of_it_in_bfloat16() -> None
 
 def test_each_memory_is_counted_once() -> None:
     class Twice(nn.Module):
-        def forward(self, given: torch.Tensor) -> torch.Tensor:
-            wide = given * torch.ones(3, requires_grad=True)  # keeps what it multiplied by
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            wide = inputs * torch.ones(3, requires_grad=True)  # keeps what it multiplied by
             return wide * wide  # keeps the same memory twice
 
     assert mixed_precision.kept(Twice(), torch.randn(10, 3)).activation_bytes == 2 * 10 * 3 * 4
@@ -57,8 +57,8 @@ def test_places_that_pooling_remembers_do_not_halve() -> None:
 
 
 def test_operators_are_counted_by_name() -> None:
-    given = torch.ones(3)
-    assert mixed_precision.dispatched(lambda: (given + given).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
+    inputs = torch.ones(3)
+    assert mixed_precision.dispatched(lambda: (inputs + inputs).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
 
 
 def test_autocast_adds_casts_and_nothing_else() -> None:
@@ -78,9 +78,9 @@ def test_autocast_adds_casts_and_nothing_else() -> None:
 
 
 def test_wide_numbers_are_those_of_four_bytes_and_more() -> None:
-    small, whole = torch.ones(6, dtype=torch.float16), torch.ones(6, dtype=torch.int64)
+    small, integers = torch.ones(6, dtype=torch.float16), torch.ones(6, dtype=torch.int64)
     assert mixed_precision.wide_elements(lambda: small + small) == 0
-    assert mixed_precision.wide_elements(lambda: whole + whole) == 0
+    assert mixed_precision.wide_elements(lambda: integers + integers) == 0
     assert mixed_precision.wide_elements(lambda: small.float()) == 6
     assert mixed_precision.wide_elements(lambda: small.double() * 2) == 12
 
@@ -131,9 +131,9 @@ def test_a_run_without_a_gpu_has_neither() -> None:
     with gpulab.profile("labs precision on the cpu"):
         torch.ones(4) + 1
     run = gpulab.runs["labs precision on the cpu"]
-    for asked in (throughput.kernels_per_step, lambda run: mixed_precision.half_peak_frac(run, 1.0)):
+    for measure in (throughput.kernels_per_step, lambda run: mixed_precision.half_peak_frac(run, 1.0)):
         with pytest.raises(RunError):
-            asked(run)
+            measure(run)
 
 
 # Sixteen bits
@@ -161,12 +161,12 @@ def test_the_detector_begins_by_expecting_the_share_there_is() -> None:
 
 def test_products_land_in_sixteen_bits_on_both_devices_and_the_range_is_kept_on_a_gpu() -> None:
     with gpulab.virtual_gpu("h100", "labs precision lists"):
-        told = {dtype: half_precision.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
+        dtypes_by_type = {dtype: half_precision.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
     here = half_precision.landings("cpu", torch.bfloat16)
-    for dtype, found in told.items():
-        assert list(found) == list(half_precision.ASKED)
-        assert {found[name] for name in ("matmul", "linear", "relu", "add")} == {str(dtype).removeprefix("torch.")}
-        assert {found[name] for name in half_precision.ASKED[4:]} == {"float32"}
+    for dtype, dtypes in dtypes_by_type.items():
+        assert list(dtypes) == list(half_precision.ASKED)
+        assert {dtypes[name] for name in ("matmul", "linear", "relu", "add")} == {str(dtype).removeprefix("torch.")}
+        assert {dtypes[name] for name in half_precision.ASKED[4:]} == {"float32"}
     assert here["matmul"] == "bfloat16"
 
 
@@ -237,12 +237,12 @@ def test_layers_stand_beside_each_other_where_both_tell() -> None:
 
 def test_a_state_comes_back_from_a_checkpoint_and_shares_nothing() -> None:
     model = nn.Linear(2, 2)
-    kept = precision_tables.stored({"model": model.state_dict(), "scale": 2.0})
-    assert kept["scale"] == 2.0
-    assert torch.equal(kept["model"]["weight"], model.weight)
+    restored = precision_tables.stored({"model": model.state_dict(), "scale": 2.0})
+    assert restored["scale"] == 2.0
+    assert torch.equal(restored["model"]["weight"], model.weight)
     with torch.no_grad():
         model.weight.add_(1)
-    assert not torch.equal(kept["model"]["weight"], model.weight)
+    assert not torch.equal(restored["model"]["weight"], model.weight)
 
 
 def test_what_a_piece_of_code_warns_of_is_told_by_kind() -> None:
@@ -268,6 +268,6 @@ def test_every_question_has_a_reason_and_something_to_say_to_each_answer() -> No
 
 @pytest.mark.parametrize(("key", "measured", "right"), [("ladder", 5.4, "b"), ("half", 0.5, "b"), ("batch", 2.0, "c")])
 def test_what_was_measured_decides(key: str, measured: float, right: str) -> None:
-    found = LESSON.asked(key).right_for(measured)
-    assert found is not None
-    assert found.key == right
+    choice = LESSON.asked(key).right_for(measured)
+    assert choice is not None
+    assert choice.key == right
