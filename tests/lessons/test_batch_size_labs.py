@@ -51,7 +51,7 @@ def test_backward_counts_too_and_a_convolution_by_its_formula():
     assert both.flops > forward.flops
 
 
-def test_a_loop_hands_out_what_one_call_does_for_each_sample_and_a_call_does_not_care_for_the_batch():
+def test_a_loop_dispatches_the_operators_of_one_call_per_sample_and_a_batched_call_does_not_depend_on_batch_size():
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     one, many = (batch_size.work_of(lambda size=size: model(torch.zeros(size, 4))).ops for size in (1, 50))
     rows = torch.rand(7, 4)
@@ -74,7 +74,7 @@ def chain(rows: torch.Tensor, layers: nn.Module) -> None:
     layers(rows).sum().backward()
 
 
-def test_kept_bytes_are_the_input_and_each_activation_once():
+def test_saved_bytes_are_the_input_and_each_activation_once():
     layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     # The input (4 numbers a row) and the output of the ReLU (8), which two layers keep; weights are there anyway.
     assert batch_size.most_kept_bytes(lambda: chain(torch.rand(10, 4), layers)) == 10 * (4 + 8) * 4
@@ -87,7 +87,7 @@ def test_micro_batches_keep_their_share_at_a_time(parts):
     assert saved_peak == batch_size.most_kept_bytes(lambda: chain(rows, layers)) / parts
 
 
-def test_nothing_is_kept_without_gradients():
+def test_nothing_is_saved_without_gradients():
     layers = nn.Linear(4, 8)
     with torch.no_grad():
         assert batch_size.most_kept_bytes(lambda: layers(torch.rand(3, 4))) == 0
@@ -106,7 +106,7 @@ def test_tiles_are_dealt_out_as_a_gpu_would(rows, columns):
     assert tiling.filled_frac * tiling.waves * 132 * 128 * 128 == pytest.approx(rows * columns)
 
 
-def test_what_the_notebook_says_of_257_and_8193():
+def test_tiles_and_waves_of_257_and_8193_rows_match_the_notebook():
     assert [batch_size.tiled(rows, 8192).waves for rows in (256, 257, 8192, 8193)] == [1, 2, 32, 32]
     tiling = batch_size.tiled(256, 8192)
     assert (tiling.blocks, tiling.waves, tiling.filled_frac) == (128, 1, 128 / 132)
@@ -150,7 +150,7 @@ LENGTHS = [len(each) for each in synthetic.texts(600, seed=3)]
 
 
 @pytest.mark.parametrize("batches", [padding.at_random(LENGTHS, 32), padding.bucketed(LENGTHS, 32, pool=4, seed=1)])
-def test_padding_is_what_rectangles_hold(batches):
+def test_padded_tokens_are_the_area_of_the_batch_rectangles(batches):
     cost = padding.padded(LENGTHS, batches)
     computed, zeros = by_hand(LENGTHS, batches)
     assert (cost.padded_tokens, cost.tokens, cost.batches) == (computed, sum(LENGTHS), 19)
@@ -202,7 +202,7 @@ def test_the_noise_scale_of_gradients_that_are_known():
     assert gradient_noise.noise_scale(gradients) == pytest.approx(450 / 2, rel=0.05)
 
 
-def test_equal_gradients_have_no_noise_and_opposite_ones_nothing_else():
+def test_equal_gradients_have_zero_noise_and_opposite_gradients_infinite_noise():
     assert gradient_noise.noise_scale(torch.ones(8, 3)) == 0
     assert math.isinf(gradient_noise.noise_scale(torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])))
 
@@ -233,7 +233,7 @@ def test_growing_the_batch_ends_where_halving_the_rate_does(seed):
 # Runs.
 
 
-def test_a_run_is_read_off_by_its_steps_and_kernels():
+def test_throughput_comes_from_steps_and_kernels_of_a_run():
     with gpulab.virtual_gpu("h100", "batching") as gpu:
         left, right = torch.ones(4096, 4096, device="cuda"), torch.ones(4096, 4096, device="cuda")
         for _ in range(9):

@@ -46,14 +46,14 @@ def test_a_photograph_comes_out_the_same_whoever_loads_it(files):
     assert not torch.equal(one, Snapshots(files, 40)[17 + 12][0]), "another time it is changed otherwise"
 
 
-def test_what_is_decoded_once_are_the_same_bytes(files):
+def test_decoding_once_gives_the_same_bytes(files):
     pixels, classes = decoded(files)
     assert (pixels.shape, pixels.dtype) == ((12, 3, SIDE, SIDE), torch.uint8)
     assert np.array_equal(pixels[5].permute(1, 2, 0).numpy(), opened(files[5]))
     assert classes.tolist() == [index % 10 for index in range(12)]
 
 
-def test_batches_are_drawn_from_the_kept_rows(files):
+def test_batches_are_sampled_from_the_decoded_rows(files):
     decoded_images = decoded(files)
     batches = list(drawn(decoded_images, 8, 3))
     assert [images.shape for images, _ in batches] == [(8, 3, SIDE, SIDE)] * 3
@@ -114,7 +114,7 @@ def test_a_set_of_changes_is_trained_with_once_in_whatever_order_it_is_named(men
     assert Mending(mending.lab, train, mending.kept, 5, {("batch",): recorded_run}).run("batch") is recorded_run
 
 
-def test_a_change_that_there_is_not_is_told(mending):
+def test_an_unknown_change_raises_an_error(mending):
     with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
         mending.run("horoscope")
     with pytest.raises(gpulab.GpulabError, match="no change 'horoscope'"):
@@ -180,7 +180,7 @@ def test_the_rules_of_thumb_misfire_where_the_slowest_side_does_not():
     assert {best(at) for at in STATIONS} == {*CHANGES, None}, "each change is the best one somewhere, and none once"
 
 
-def test_every_machine_is_shown_with_both_pieces_of_advice():
+def test_every_machine_is_listed_with_rule_of_thumb_and_best_change():
     text = repr(shown())
     assert all(at.name in text for at in STATIONS)
     assert text.count("rule of thumb says") == text.count("best change") == len(STATIONS)
@@ -189,13 +189,13 @@ def test_every_machine_is_shown_with_both_pieces_of_advice():
 # The checklist.
 
 
-def test_every_rule_the_checklist_leans_on_exists_and_stands_in_one_item():
+def test_every_rule_of_the_checklist_exists_and_is_in_one_item():
     rules_used = [rule for _, rules in ITEMS for rule in rules]
     assert len(rules_used) == len(set(rules_used))
     assert set(rules_used) <= {rule.name for rule in RULES}
 
 
-def test_an_item_is_open_with_its_evidence_in_order_or_not_known():
+def test_an_item_is_open_with_evidence_or_done_or_unknown():
     judged = {one.asks: one for one in items(from_main(fetch_ms=60.0, on_gpu=False))}
     feeding = judged[ITEMS[0][0]]
     assert feeding.state == OPEN
@@ -204,7 +204,7 @@ def test_an_item_is_open_with_its_evidence_in_order_or_not_known():
     assert all(one.evidence for one in judged.values())
 
 
-def test_of_an_empty_run_nothing_is_known():
+def test_all_items_are_unknown_for_an_empty_run():
     assert {one.state for one in items(run_of([]))} == {UNKNOWN}
 
 
@@ -216,7 +216,7 @@ def test_the_checklist_shows_each_item_and_where_it_comes_from():
     assert all(asks in text for asks, _ in ITEMS)
 
 
-def test_what_is_worth_knowing_is_no_fault():
+def test_an_aside_does_not_open_an_item():
     run = from_main(fetch_ms=60.0)
     diagnosis = diagnose(run)
     aside = replace(diagnosis.findings[0], rule="unused_gpu_memory", claim="Half of it is never used.", aside=True)
@@ -225,7 +225,7 @@ def test_what_is_worth_knowing_is_no_fault():
     assert _judge("free", rules, replace(diagnosis, findings=(aside, replace(aside, aside=False)))).state == OPEN
 
 
-def test_several_runs_stand_beside_one_another():
+def test_several_runs_are_compared_in_columns():
     text = repr(checklist(from_main(fetch_ms=60.0), from_main(fetch_ms=0.1), names=("slow", "fast")))
     assert "slow: 1 to do" in text
     assert "fast: 0 to do" in text

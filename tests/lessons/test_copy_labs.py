@@ -38,7 +38,7 @@ def run() -> Run:
     return gpu.run
 
 
-def test_every_copy_is_told_once(run: Run) -> None:
+def test_every_copy_is_listed_once(run: Run) -> None:
     h2d_copies = [each for each in copying.copied(run) if each.to_device]
     assert [each.bytes for each in h2d_copies] == [SMALL, SMALL, LARGE, LARGE] * 2
     assert [each.pinned for each in h2d_copies] == [False] * 4 + [True] * 4
@@ -46,7 +46,7 @@ def test_every_copy_is_told_once(run: Run) -> None:
     assert len(copying.copied(run, LARGE)) == 4
 
 
-def test_who_is_held_goes_by_the_memory(run: Run) -> None:
+def test_pageable_memory_blocks_the_host_and_pinned_memory_does_not(run: Run) -> None:
     pageable, _, pinned, _ = copying.copied(run, LARGE)
     assert pageable.held_ns >= pageable.copying_ns
     assert pinned.held_ns < pinned.copying_ns
@@ -86,7 +86,7 @@ def test_pinning_in_the_loop_is_the_main_threads() -> None:
     assert copying.moved(gpu.run, 4 << 20).pinning_ms == 0
 
 
-def test_reads_are_counted_and_nothing_else() -> None:
+def test_only_reads_are_counted() -> None:
     number = torch.tensor(2.0)
     with copying.counted("aten::_local_scalar_dense") as count:
         number.item(), float(number), bool(number > 1), number.detach(), number + 1
@@ -177,7 +177,7 @@ def test_a_copy_fills_its_buffer_from_front_to_back(queue_us: float, at_us: floa
     assert not values[arrived:].any()
 
 
-def test_a_wait_is_for_what_came_before_it_alone() -> None:
+def test_a_wait_covers_only_work_queued_before_it() -> None:
     gpu = races.Gpu(bytes_per_us=100)
     host = gpu.pinned(100)
     gpu.compute(10)
@@ -198,7 +198,7 @@ def test_a_wait_is_for_what_came_before_it_alone() -> None:
     assert gpu.now_us == 1018  # it is over: nothing to wait for
 
 
-def test_a_race_refuses_nonsense() -> None:
+def test_a_simulated_gpu_rejects_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="bytes_per_us"):
         races.Gpu(bytes_per_us=0)
     gpu = races.Gpu()
@@ -206,7 +206,7 @@ def test_a_race_refuses_nonsense() -> None:
         gpu.fetch(gpu.pinned(3), [1.0])
 
 
-def test_the_made_up_machines_have_the_faults_they_were_given() -> None:
+def test_the_invented_machines_have_their_planned_faults() -> None:
     ways = {name: topology.read(text) for name, text in topology.MACHINES.items()}
     assert {name: way.faults for name, way in ways.items()} == {"a": (), "b": ("lanes",), "c": ("node",)}
     full_width, quarter = ways["a"].gb_per_s, ways["b"].gb_per_s
@@ -216,7 +216,7 @@ def test_the_made_up_machines_have_the_faults_they_were_given() -> None:
     assert ways["a"].gpu_cores == frozenset(range(32))
 
 
-def test_what_is_missing_is_said() -> None:
+def test_an_error_names_the_missing_part() -> None:
     text = topology.MACHINES["a"]
     with pytest.raises(ValueError, match="link width"):
         topology.read(text.replace("Link Width", "Something"))
@@ -245,7 +245,7 @@ def test_sizes_are_named_and_an_unknown_rate_is_a_dash() -> None:
     assert table.to_numpy().tolist() == [["0.25", "0.50", "-"], ["5.50", "28.00", "12.35"]]
 
 
-def test_ways_of_a_batch_stand_beside_each_other() -> None:
+def test_routes_of_a_batch_are_compared_in_rows() -> None:
     table = transfers.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
     assert table.to_numpy().tolist() == [["3.00", "0.01", "0.50", "3.50"]]
     times = transfers.times_as_long(1 << 24, 6e9)

@@ -37,7 +37,7 @@ def test_the_runs_are_small():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_nothing_in_a_file_gives_the_answer_away(path):
+def test_no_file_contains_the_answer(path):
     with zipfile.ZipFile(path) as archive:
         header = archive.read("run.json").decode().replace('"gpulab run"', "")  # the name of the format
     run = gpulab.load(path)
@@ -84,7 +84,7 @@ def test_every_accepted_counter_tells_the_rival_apart_in_a_run_that_has_it(each)
 
 
 @numbered
-def test_an_answer_is_judged_word_by_word(each):
+def test_an_answer_is_checked_word_by_word(each):
     cause, action, counter = right_answer(each)
     assert problem(each, (cause, action, counter)) is None
     other = "no_workers" if cause != "no_workers" else "unfused_elementwise"
@@ -106,12 +106,12 @@ def test_every_wrong_cause_is_contradicted_by_a_reading_and_the_right_one_by_non
 
 
 @numbered
-def test_what_is_said_to_an_answer_names_no_right_word(each):
+def test_feedback_on_an_answer_contains_no_correct_word(each):
     for cause in set(CAUSES) - {each.cause}:
         assert each.cause not in problem(each, (cause, "more workers", "busy")).replace(each.rival, "")
 
 
-def test_what_is_wrong_with_an_action_or_a_counter_is_said():
+def test_feedback_names_a_wrong_action_or_counter():
     case4, case7 = CASES[3], CASES[6]
     assert set(TREATS) == set(ACTIONS)
     assert "device_bound" in problem(case4, ("no_tf32", "leave it", "tensor_cores"))
@@ -162,7 +162,7 @@ def test_bytes_are_those_that_the_loops_move():
     ("one", "other", "apart"),
     [(0.8, 0.4, True), (0.8, 0.41, False), (0.0, 0.0, False), (0.0, 1.0, True), (None, 0.0, True), (None, None, False)],
 )
-def test_told_apart_means_twice_as_much(one, other, apart):
+def test_readings_differ_if_one_is_twice_the_other(one, other, apart):
     assert drills.told_apart(one, other) is drills.told_apart(other, one) is apart
 
 
@@ -178,7 +178,7 @@ def test_utilisation_alone_is_right_twice():
 # The trees.
 
 
-def test_the_tree_of_utilisation_ends_at_what_was_planted():
+def test_the_utilisation_tree_ends_at_the_planted_cause():
     walks = {each.number: decision_trees.walk(decision_trees.UTILISATION, drills.reads(each.number)) for each in CASES}
     assert all(walks[each.number].leaf.name == each.cause for each in CASES)
     assert sum(len(walked.reads) for walked in walks.values()) == lesson("20").par("reads").par
@@ -213,7 +213,7 @@ def test_other_leaves_are_reached_by_facts_alone(facts, leaf):
     assert repr(walked).endswith(f"-> {leaf}: {walked.leaf.do}")
 
 
-def test_a_fact_that_is_missing_is_asked_for():
+def test_a_missing_fact_raises_an_error():
     with pytest.raises(GpulabError, match="Does the first step fail"):
         decision_trees.walk(decision_trees.OUT_OF_MEMORY, {})
 
@@ -227,7 +227,7 @@ def test_states_are_four_times_the_parameters_with_adam():
 # The learner's own triage.
 
 
-def test_a_triage_is_marked_by_causes_and_counters_read():
+def test_a_triage_is_scored_by_causes_and_counters_read():
     done = drills.triaged(lambda read: "no_workers" if read("loader") + read("loader") > 1 else "unfused_elementwise")
     assert (done.right, done.counters_read, done.beside) == (2, 12, "no_workers")
     assert "case 2: unfused_elementwise" in str(done)
@@ -265,7 +265,7 @@ def test_the_evidence_names_no_cause_and_the_report_comes_after_the_answer(each)
     assert verdict in repr(reading).replace("\n", " ").replace("  ", " ")
 
 
-def test_a_drill_is_evidence_then_what_is_said_then_the_verdict():
+def test_a_drill_is_evidence_then_feedback_then_the_verdict():
     opened = gpulab.lab("20", size="tiny")
     assert ["case 6" in repr(each) for each in drill(opened, "case6", None)] == [True, False]
     assert "2 cores, 2 workers" in repr(evidence(6))

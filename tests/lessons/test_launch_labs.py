@@ -85,7 +85,7 @@ def test_reading_a_value_or_printing_cuts_a_graph_in_two():
     assert (result.graphs, result.breaks, result.reason) == (1, 0, "")
 
 
-def test_break_even_is_the_first_call_over_what_a_call_gains():
+def test_break_even_is_compile_time_divided_by_gain_per_call():
     assert fusion.break_even(1.0, 3.0, 1.0) == 500
     assert fusion.break_even(1.0, 1.3, 1.0) == 3334
     assert 5000 < fusion.MEASURED_EARLIER.break_even < 5500
@@ -109,7 +109,7 @@ def test_a_persistent_loop_does_every_tile_once(programs):
     assert (grid.launches, grid.programs, grid.loads) == (1, programs, programs)
 
 
-def test_what_a_program_loads_is_its_own():
+def test_a_program_loads_its_own_copy_of_the_table():
     table = np.ones(3)
 
     def greedy(program):
@@ -119,11 +119,11 @@ def test_what_a_program_loads_is_its_own():
     assert (table == 1).all()
 
 
-def test_a_forecast_that_is_refused_says_why():
+def test_a_refused_prediction_gives_the_reason():
     assert launches.forecast(run_of(), "cuda_graphs").startswith("no prediction: ")
 
 
-def test_a_cache_with_room_writes_the_same_tokens_as_one_that_grows():
+def test_a_preallocated_cache_gives_the_same_tokens_as_a_growing_one():
     texts = []
     for growing in (False, True):
         model, token = launches.decoder("cpu", width=32, depth=2, room=32, growing=growing), torch.tensor([7])
@@ -137,13 +137,13 @@ def test_a_cache_with_room_writes_the_same_tokens_as_one_that_grows():
     assert len(set(texts[0])) > 1
 
 
-def test_what_adam_does_not_take_is_no_way():
+def test_keywords_that_adam_rejects_give_no_options():
     for wrong in (None, "fused", {"compile": True}, {"foreach": True, "fused": True}):
         assert launches.adam_way(wrong) == {}
     assert launches.adam_way({"foreach": True}) == {"foreach": True}
 
 
-def test_a_keyword_of_adam_is_told_from_its_neighbours():
+def test_the_keyword_of_adam_is_distinguished_from_similar_ones():
     question = lesson("12_launch_fusion_graphs").asked("keyword")
     assert question.judge({"fused": True}) is None
     assert "lists" in question.judge({"foreach": True})
@@ -158,7 +158,7 @@ def test_batches_come_late():
     assert late[2].tolist()[:2] == [2, 2]
 
 
-def test_signatures_are_shown_beside_each_other():
+def test_launch_signatures_are_compared_in_rows():
     with gpulab.virtual_gpu("h100", "full tower"):
         launches.tower(pause_s=0)
     signature = launches.signature(gpulab.runs["full tower"])

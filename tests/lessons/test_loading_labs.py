@@ -144,7 +144,7 @@ def test_names_are_the_same_in_a_list_and_packed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["none", "ram", "disk"])
-def test_a_cache_changes_what_is_read_and_not_what_is_given(cache: str, tmp_path: Path) -> None:
+def test_a_cache_changes_the_reads_and_not_the_items(cache: str, tmp_path: Path) -> None:
     item_cache = {"none": None, "ram": caching.Ram(), "disk": caching.Disk(tmp_path)}[cache]
     store, uncached = caching.Remote(12, item_cache, wait_s=0), caching.Remote(12, wait_s=0)
     loader = DataLoader(store, batch_size=4)  # type: ignore[arg-type]
@@ -166,9 +166,9 @@ def test_the_mean_wait_lies_between_hit_and_miss() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder_ = tmp_path_factory.mktemp("rows")
-    packing.write(folder_, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
-    return folder_
+    rows_folder = tmp_path_factory.mktemp("rows")
+    packing.write(rows_folder, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
+    return rows_folder
 
 
 @pytest.mark.parametrize(("reader", "opens"), [(packing.from_files, 50), (packing.from_map, 3), (packing.from_tar, 1)])
@@ -208,7 +208,7 @@ def test_the_answer_to_the_stream_is_judged_with_a_reason(answer: object, told: 
     assert said is None if told is None else told in str(said)
 
 
-def test_what_was_tried_is_counted_and_checked(folder: Path) -> None:
+def test_a_reader_is_counted_and_checked(folder: Path) -> None:
     orders = [list(range(50)), list(range(49, -1, -1))]
     by_files = packing.tried(lambda where, some: [packing.from_files(where, each) for each in some], folder, orders)
     assert by_files == packing.Feeding(opens=100, held_mb=1, right=True)

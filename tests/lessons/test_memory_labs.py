@@ -23,7 +23,7 @@ def layers(count: int, act: type = torch.nn.GELU, width: int = 64) -> torch.nn.S
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(("act", "each"), [(torch.nn.GELU, 2), (torch.nn.ReLU, 1)])
-def test_what_is_kept_for_backward_is_counted_once_and_without_weights(device, act, each):
+def test_saved_bytes_count_each_storage_once_without_weights(device, act, each):
     # Linear keeps its input and GELU its own; ReLU keeps its output, which is the next layer's input.
     with torch.device(device):
         model, x = layers(3, act), torch.empty(32, 64)
@@ -35,7 +35,7 @@ def test_what_is_kept_for_backward_is_counted_once_and_without_weights(device, a
     )
 
 
-def test_nothing_is_kept_without_gradients_and_all_of_it_in_eval():
+def test_nothing_is_saved_without_gradients_and_everything_in_eval_mode():
     model, x = layers(2), torch.ones(4, 64)
     saved_size = counters.saved_bytes(lambda: model(x), model)
     assert saved_size == counters.saved_bytes(lambda: model.eval()(x), model) > 0
@@ -44,7 +44,7 @@ def test_nothing_is_kept_without_gradients_and_all_of_it_in_eval():
             assert counters.saved_bytes(lambda: model(x), model) == 0
 
 
-def test_allocations_are_counted_and_what_works_in_place_makes_none():
+def test_allocations_are_counted_and_in_place_operators_make_none():
     x = torch.ones(1000)
     with counters.allocations() as separate:
         torch.relu(x * 2 + 1)
@@ -59,7 +59,7 @@ def test_memory_of_images_goes_with_the_square_of_their_side():
     assert sizes.image_bytes(64) / sizes.image_bytes(32) == pytest.approx(4, rel=0.01)
 
 
-def test_what_a_step_is_made_of_is_told_for_each_part():
+def test_memory_of_a_step_is_listed_by_role():
     def training():
         model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
         optimizer = torch.optim.Adam(model.parameters())
@@ -112,7 +112,7 @@ def test_half_precision_trains_nearly_the_same_and_another_optimizer_does_not():
         equality(before, oom_programs.train(oom_programs.mended(program, ["state"]), "cpu"))
 
 
-def test_states_are_what_a_virtual_card_counts():
+def test_model_states_match_the_count_of_a_virtual_gpu():
     program = oom_programs.Program(width=512, layers=2)
     for other, most in ((program, 4), (oom_programs.mended(program, ["state"]), 3)):
         weights = sum(each.numel() for each in oom_programs._blocks(program).parameters())
@@ -127,7 +127,7 @@ def words(view):
     return " ".join(repr(view).split())
 
 
-def test_each_remedy_is_tried_and_so_is_every_cheaper_one():
+def test_each_fix_is_tried_and_so_is_every_cheaper_one():
     trials = remedies.tried({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
     assert trials.right == ("long",)
     assert "no cheaper fix" in words(trials)
@@ -136,14 +136,14 @@ def test_each_remedy_is_tried_and_so_is_every_cheaper_one():
     assert "changes nothing" in words(trials)  # a batch of one has no parts
 
 
-def test_what_was_not_chosen_is_said_and_so_is_a_program_that_there_is_not():
+def test_missing_choices_and_unknown_programs_are_reported():
     trials = remedies.tried({"short": "half"})
     assert trials.right == ()
     assert words(trials).count("chosen yet") == 4
     assert "'short'" in words(trials)
 
 
-def test_a_plan_says_what_is_still_too_much():
+def test_a_plan_reports_the_failed_allocation():
     assert remedies.planned([]).count is None
     first = remedies.planned(["half"])
     assert first.count is None
@@ -156,19 +156,19 @@ def test_a_plan_says_what_is_still_too_much():
     assert "'magic'" in words(remedies.planned(["magic"]))
 
 
-def test_what_is_known_of_a_failure_is_shown_beside_the_others():
+def test_failures_of_programs_are_compared_in_columns():
     text = words(remedies.known("long", "wide"))
     assert "16 GiB" in text  # the scores: 16 heads, 16384 tokens squared, four bytes
     assert "22.7 GiB" in text  # more than the card has for tensors
     assert "21.6 GiB" in text
 
 
-def test_detaching_changes_nothing_where_nothing_is_kept():
+def test_detaching_changes_nothing_if_no_loss_is_stored():
     assert oom_programs.mended(oom_programs.CASES["many"], ["detach"]) == oom_programs.CASES["many"]
     assert oom_programs.mended(oom_programs.CASES["later"], ["detach"]) != oom_programs.CASES["later"]
 
 
-def test_memory_rises_where_graphs_are_kept():
+def test_memory_grows_if_graphs_are_stored():
     program = oom_programs.Program(layers=1, batch=2, length=256, steps=8, validates=True)
     rises = {}
     for name, one in {"kept": program, "let go": oom_programs.mended(program, ["detach"])}.items():
@@ -218,7 +218,7 @@ def test_the_largest_free_piece_can_be_had_and_no_larger_one(kind, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
+def test_allocated_blocks_never_overlap(seed):
     allocator = fragmentation.GrowingSegment(150 * MIB)
     for number, size in random_requests(seed):
         try:
@@ -230,7 +230,7 @@ def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
             assert segment.needed_pages <= segment.pages
 
 
-def test_a_growing_segment_uses_what_lies_between():
+def test_an_expandable_segment_uses_the_holes():
     # Three times 100 MiB for a moment and 72 MiB to keep: fixed segments are left with three holes of 28 MiB.
     requests = [each for n in range(0, 6, 2) for each in ((n, 100 * MIB), (n, -1), (n + 1, 72 * MIB))]
     fixed = fragmentation.play([*requests, (9, 60 * MIB)], fragmentation.FixedSegments(300 * MIB))
@@ -239,12 +239,12 @@ def test_a_growing_segment_uses_what_lies_between():
     assert (growing.refused_bytes, growing.given_bytes, growing.largest_free_bytes) == (None, 276 * MIB, 24 * MIB)
 
 
-def test_allocators_are_shown_beside_each_other():
+def test_allocators_are_compared_in_rows():
     replay = fragmentation.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragmentation.FixedSegments(100 * MIB))
     assert "fixed 3 20 MiB 8 MiB" in words(fragmentation.beside({"fixed": replay}))
 
 
-def test_what_a_virtual_run_asked_for_is_read_back():
+def test_memory_requests_of_a_virtual_run_are_read_back():
     with gpulab.virtual_gpu("l4", "asked") as gpu:
         alive = torch.empty(3 * MIB, device="cuda")
         freed = torch.empty(MIB, device="cuda")

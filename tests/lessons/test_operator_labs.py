@@ -11,7 +11,7 @@ import torch
 from gpulab.lessons.labs.host.operators import Called, counts, saved, watching
 
 
-def test_each_operator_is_told_in_order_with_its_result() -> None:
+def test_each_operator_is_observed_in_order_with_its_result() -> None:
     operator_calls: list[Called] = []
     with watching(operator_calls.append):
         sum_ = torch.ones(3) + 1
@@ -57,7 +57,7 @@ def test_calls_are_counted_by_name_whatever_their_overload() -> None:
     assert counts(lambda: (x + x, x + 1, x * 2)) == {"aten.add": 2, "aten.mul": 1}
 
 
-def test_each_storage_that_backward_needs_is_told_once_and_weights_are_not() -> None:
+def test_each_saved_storage_is_listed_once_without_weights() -> None:
     x = torch.ones(6, 4, requires_grad=True)
     assert [tuple(each.shape) for each in saved(lambda: (x * x, x.t() * 2, x.exp()))] == [(6, 4), (6, 4)]
     layer = torch.nn.Linear(4, 4)

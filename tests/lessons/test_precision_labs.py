@@ -61,7 +61,7 @@ def test_operators_are_counted_by_name() -> None:
     assert mixed_precision.dispatched(lambda: (inputs + inputs).mul_(2)) == {"aten.add": 1, "aten.mul_": 1}
 
 
-def test_autocast_adds_casts_and_nothing_else() -> None:
+def test_autocast_adds_only_casts() -> None:
     model, inputs = chain(16, 3), torch.randn(4, 16)
 
     def step(dtype: torch.dtype | None) -> None:
@@ -108,7 +108,7 @@ def recorded() -> dict[str, gpulab.Run]:
     return runs
 
 
-def test_layers_are_told_by_their_sizes(recorded: dict[str, gpulab.Run]) -> None:
+def test_layers_are_identified_by_their_sizes(recorded: dict[str, gpulab.Run]) -> None:
     wide, narrow = mixed_precision.layers(recorded["wide"]), mixed_precision.layers(recorded["narrow"])
     assert set(wide) == set(narrow) == set(mixed_precision.LAYERS)
     assert wide["ReLU"].bytes == 2 * 32768 * 4096 * 4
@@ -139,7 +139,7 @@ def test_a_run_without_a_gpu_has_neither() -> None:
 # Sixteen bits
 
 
-def test_the_least_of_float16_decides_which_gradients_vanish() -> None:
+def test_the_smallest_float16_decides_which_gradients_vanish() -> None:
     """The notebook's numbers: half of the least float16 is rounded up to it, and all below it to zero."""
     least = float(np.nextafter(np.float16(0), np.float16(1)))
     assert torch.tensor([0.51 * least, 0.49 * least]).half().tolist() == [pytest.approx(least), 0.0]
@@ -159,7 +159,7 @@ def test_the_detector_begins_by_expecting_the_share_there_is() -> None:
     assert torch.equal(half_precision.detector(0.02)(features), half_precision.detector(0.02)(features))
 
 
-def test_products_land_in_sixteen_bits_on_both_devices_and_the_range_is_kept_on_a_gpu() -> None:
+def test_matmuls_are_16_bit_on_both_devices_and_range_sensitive_operators_float32_on_a_gpu() -> None:
     with gpulab.virtual_gpu("h100", "labs precision lists"):
         dtypes_by_type = {dtype: half_precision.landings("cuda", dtype) for dtype in (torch.float16, torch.bfloat16)}
     here = half_precision.landings("cpu", torch.bfloat16)
@@ -184,7 +184,7 @@ def normalised(x: torch.Tensor) -> torch.Tensor:
     return x * (x.shape[-1] ** 0.5 / norm).half()
 
 
-def test_the_judge_counts_what_a_right_answer_writes() -> None:
+def test_the_check_counts_float32_elements_of_a_correct_answer() -> None:
     assert half_precision.judged(normalised) == (3 * half_precision.ROWS, "")
     assert 3 * half_precision.ROWS <= half_precision.WIDE_PAR == LESSON.par("normalise").par
     count, problem = half_precision.judged(normalised_wide)
@@ -206,7 +206,7 @@ def test_the_judge_counts_what_a_right_answer_writes() -> None:
         (lambda x: x.copy_(normalised(x)), "in place"),
     ],
 )
-def test_the_judge_says_what_is_wrong(wrong: object, why: str) -> None:
+def test_the_check_names_the_error(wrong: object, why: str) -> None:
     count, problem = half_precision.judged(wrong)  # type: ignore[arg-type]
     assert count is None
     assert re.search(why, problem)
@@ -228,7 +228,7 @@ def test_peaks_are_those_of_the_data_sheets() -> None:
     assert table.loc["V100 SXM2"].tolist() == ["8.0", "no TF32"]
 
 
-def test_layers_stand_beside_each_other_where_both_tell() -> None:
+def test_layers_present_in_both_runs_are_compared() -> None:
     wide = {"ReLU": mixed_precision.Layer(ms=2.0, bytes=4e6), "linear": mixed_precision.Layer(ms=3.0, bytes=8e6)}
     table = precision_tables.beside(wide, {"ReLU": mixed_precision.Layer(ms=1.0, bytes=2e6)})
     assert list(table.index) == ["ReLU"]
@@ -245,12 +245,12 @@ def test_a_state_comes_back_from_a_checkpoint_and_shares_nothing() -> None:
     assert not torch.equal(restored["model"]["weight"], model.weight)
 
 
-def test_what_a_piece_of_code_warns_of_is_told_by_kind() -> None:
+def test_warnings_are_listed_by_category() -> None:
     assert precision_tables.warned(lambda: None) == []
     assert precision_tables.warned(lambda: warnings.warn("old", FutureWarning, stacklevel=1)) == ["FutureWarning"]
 
 
-def test_numbers_are_shown_short() -> None:
+def test_numbers_are_formatted_with_five_digits() -> None:
     assert half_precision.shown(torch.tensor([0.000123394, float("nan"), 70000.0])) == "0.00012339, nan, 70000"
 
 
@@ -267,7 +267,7 @@ def test_every_question_has_a_reason_and_something_to_say_to_each_answer() -> No
 
 
 @pytest.mark.parametrize(("key", "measured", "right"), [("ladder", 5.4, "b"), ("half", 0.5, "b"), ("batch", 2.0, "c")])
-def test_what_was_measured_decides(key: str, measured: float, right: str) -> None:
+def test_the_measurement_decides_the_right_choice(key: str, measured: float, right: str) -> None:
     choice = LESSON.asked(key).right_for(measured)
     assert choice is not None
     assert choice.key == right

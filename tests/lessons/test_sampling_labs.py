@@ -79,7 +79,7 @@ def test_how_many_readings_a_plan_takes():
     assert min(count for count in counts if count) == LESSON.par("plan").par
 
 
-def test_a_plan_is_told_how_far_off_it_is_when_it_is_enough_and_when_it_never_is():
+def test_a_sampling_plan_is_described_with_its_error_and_readings():
     job = regular(1000, 700, 60)
     assert not re.search(r"\d", sampling.told(None, job))
     assert re.findall(r"\d+", sampling.told(1000, job)) == ["1000", "59", "70", "5"]
@@ -89,7 +89,7 @@ def test_a_plan_is_told_how_far_off_it_is_when_it_is_enough_and_when_it_never_is
     assert "before the first" in sampling.told(10, regular(100, 70, 1))
 
 
-def test_a_late_item_is_its_number_and_there_are_no_more_than_said():
+def test_a_slow_item_is_its_index_and_the_length_is_fixed():
     assert list(sampling.Late(3, wait_s=0.0)) == [0, 1, 2]
 
 
@@ -127,7 +127,7 @@ def test_one_block_fills_one_multiprocessor_however_busy_the_gpu_is():
     assert load.mfu_frac is None
 
 
-def test_what_is_not_told_is_a_dash_and_no_zero():
+def test_unknown_values_are_a_dash_and_not_zero():
     table = utilisation.table(utilisation.load(on_h100(narrow)))
     assert table.loc["made", "MFU"] == "-"
     assert table.loc["made", "filled"] == "0.758 %"
@@ -183,7 +183,7 @@ def test_a_larger_batch_raises_the_traffic_of_one_network_and_lowers_that_of_the
     assert traffic(utilisation.large_layers, 4096) < 0.5 * traffic(utilisation.large_layers, 1)
 
 
-def test_memory_used_is_what_is_held():
+def test_memory_used_is_the_allocated_fraction():
     with gpulab.virtual_gpu("h100", "held"):
         before = utilisation.used_frac()
         block = torch.empty(1 << 33, dtype=torch.uint8, device="cuda")
@@ -227,7 +227,7 @@ def test_heat_holds_down_a_dusty_card_and_power_a_capped_one_and_a_clean_one_is_
     assert loaded.max() <= 400
 
 
-def test_the_interval_is_what_the_counter_of_held_time_says_at_every_rate_of_reading():
+def test_the_throttled_interval_matches_the_throttle_counter_at_every_sampling_rate():
     for every_s in (0.1, 0.5, 1.0):
         run = watched_card(name="dusty", warms_c_per_w=0.12, every_s=every_s)
         start_s, ended = hot_card.held_down(run, HEAT)
@@ -241,7 +241,7 @@ def test_a_slower_clock_is_fewer_steps_at_the_same_utilisation():
     assert (dusty.gpu_samples["util_frac"] == healthy.gpu_samples["util_frac"]).all()
 
 
-def test_cards_beside_one_another_have_their_seconds_as_rows():
+def test_compared_cards_have_seconds_as_rows():
     table = hot_card.beside(watched_card(name="a"), watched_card(name="b", cap_w=400), at_s=(0, 30))
     assert list(table.index) == [0, 30]
     assert table["a"]["MHz"].tolist() == [1980, 1980]
@@ -249,7 +249,7 @@ def test_cards_beside_one_another_have_their_seconds_as_rows():
     assert table["b"]["reason"].tolist() == ["-", "power"]
 
 
-def test_an_interval_is_right_within_two_seconds_and_else_told_which_end_is_wrong():
+def test_an_interval_is_right_within_two_seconds_or_the_wrong_end_is_named():
     card = watched_card(name="dusty", warms_c_per_w=hot_card.DUSTY_C_PER_W)
     start_s, ended = hot_card.held_down(card, HEAT)
     assert wrong_interval((start_s, ended)) is None

@@ -115,9 +115,9 @@ def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged |
     if triage is None:
         return None
     causes, counters_read = [], 0
-    for case_ in CASES:
+    for drill_case in CASES:
         counters_of_case: set[str] = set()
-        causes.append(triage(_reader(reads(case_.number), counters_of_case)))
+        causes.append(triage(_reader(reads(drill_case.number), counters_of_case)))
         counters_read += len(counters_of_case)
     right = sum(cause == each.cause for cause, each in zip(causes, CASES, strict=True))
     worked_example = triage(_reader(reads("worked_example"), set()))
