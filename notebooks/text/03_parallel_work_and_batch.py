@@ -99,7 +99,7 @@ L.check("idle", answer)
 # %% [markdown]
 # The fix that the report suggests comes in a later lesson: a CUDA graph makes launches cheaper ([notebook 12](12_launch_fusion_graphs.ipynb)). Its other advice is simpler: give each launch more work. So run the same loop at seven batch sizes.
 #
-# In the table, a *sample* is an image, and *us each* is the time of one kernel. *Filled* is an upper limit for the share of multiprocessors (the 132 units of an H100 that work in parallel) that have work while kernels run. The chart marks the *knee*: the smallest batch that reaches 90 % of the best rate. Below the knee, a larger batch processes more images per second; above it, a larger batch only needs more memory.
+# In the table, a *sample* is an image, and *us per kernel* is the time of one kernel. *Filled* is an upper limit for the share of multiprocessors (the 132 units of an H100 that work in parallel) that have work while kernels run. The chart marks the *knee*: the smallest batch that reaches 90 % of the best rate. Below the knee, a larger batch processes more images per second; above it, a larger batch only needs more memory.
 
 # %% tags=["measure"]
 SIZES = (8, 32, 64, 128, 512, 2048, 8192)

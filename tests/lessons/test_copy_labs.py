@@ -26,32 +26,32 @@ def run() -> Run:
             memory = torch.empty(LARGE, dtype=torch.uint8, pin_memory=pinned)
             for size in (SMALL, LARGE):
                 for _ in range(2):
-                    there = memory[:size].to("cuda", non_blocking=True)
+                    on_gpu = memory[:size].to("cuda", non_blocking=True)
                     torch.cuda.synchronize()
         with record_function("reads"):
-            there.sum().item()
+            on_gpu.sum().item()
         with record_function("reads not"):
-            there.sum().detach()
+            on_gpu.sum().detach()
         with record_function("reads"):
-            float(there.sum())
+            float(on_gpu.sum())
     assert gpu.run is not None
     return gpu.run
 
 
-def test_every_copy_is_told_once(run: Run) -> None:
-    there = [each for each in copying.copied(run) if each.to_device]
-    assert [each.bytes for each in there] == [SMALL, SMALL, LARGE, LARGE] * 2
-    assert [each.pinned for each in there] == [False] * 4 + [True] * 4
+def test_every_copy_is_listed_once(run: Run) -> None:
+    h2d_copies = [each for each in copying.copied(run) if each.to_device]
+    assert [each.bytes for each in h2d_copies] == [SMALL, SMALL, LARGE, LARGE] * 2
+    assert [each.pinned for each in h2d_copies] == [False] * 4 + [True] * 4
     assert sum(not each.to_device for each in copying.copied(run)) == 2  # the values that were read
     assert len(copying.copied(run, LARGE)) == 4
 
 
-def test_who_is_held_goes_by_the_memory(run: Run) -> None:
+def test_pageable_memory_blocks_the_host_and_pinned_memory_does_not(run: Run) -> None:
     pageable, _, pinned, _ = copying.copied(run, LARGE)
     assert pageable.held_ns >= pageable.copying_ns
     assert pinned.held_ns < pinned.copying_ns
-    for each in copying.copied(run):
-        assert each.arrived_ns >= each.copying_ns > 0
+    for copy in copying.copied(run):
+        assert copy.arrived_ns >= copy.copying_ns > 0
 
 
 def test_a_curve_rises_and_its_knee_is_where_half_is_reached(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_pinning_in_the_loop_is_the_main_threads() -> None:
     assert copying.moved(gpu.run, 4 << 20).pinning_ms == 0
 
 
-def test_reads_are_counted_and_nothing_else() -> None:
+def test_only_reads_are_counted() -> None:
     number = torch.tensor(2.0)
     with copying.counted("aten::_local_scalar_dense") as count:
         number.item(), float(number), bool(number > 1), number.detach(), number + 1
@@ -113,11 +113,11 @@ def test_a_step_has_a_length_only_where_there_are_steps() -> None:
 
 def test_the_ways_of_a_batch() -> None:
     size, host, link = 100_000_000, 5e9, 50e9
-    told = {way: copying.route_ms(size, way, host, link) for way in copying.ROUTES}
-    assert told["plain"] == pytest.approx(20.0)  # the slower of the two, as they go hand in hand
-    assert told["ahead"] == pytest.approx(2.0)
-    assert told["kept"] == pytest.approx(22.0)
-    assert told["fresh"] == pytest.approx(22.0 + 61 * size / 2**29)
+    route_times_ms = {way: copying.route_ms(size, way, host, link) for way in copying.ROUTES}
+    assert route_times_ms["plain"] == pytest.approx(20.0)  # the slower of the two, as they go hand in hand
+    assert route_times_ms["ahead"] == pytest.approx(2.0)
+    assert route_times_ms["kept"] == pytest.approx(22.0)
+    assert route_times_ms["fresh"] == pytest.approx(22.0 + 61 * size / 2**29)
     for rate in (1e9, 20e9, 200e9):  # in whatever memory: whoever pins first can never be before who does not
         assert copying.route_ms(size, "kept", rate) > copying.route_ms(size, "plain", rate)
 
@@ -125,11 +125,11 @@ def test_the_ways_of_a_batch() -> None:
 def in_lanes(copies: list[float], computes: list[float]) -> float:
     """An oracle in ticks: two engines that look for work at every tick; one batch may lie ready."""
     now, copied, computed, copying_left, computing_left = 0, 0, 0, 0.0, 0.0
-    begun = 0
+    next_compute = 0
     while computed < len(copies):
-        if not computing_left and begun < copied:
-            computing_left, begun = computes[begun], begun + 1
-        if not copying_left and copied < len(copies) and copied <= begun:
+        if not computing_left and next_compute < copied:
+            computing_left, next_compute = computes[next_compute], next_compute + 1
+        if not copying_left and copied < len(copies) and copied <= next_compute:
             copying_left = copies[copied]
         now += 1
         if copying_left:
@@ -145,9 +145,9 @@ def test_two_lanes_take_as_long_as_the_longer() -> None:
     assert copying.makespan_ms([1] * 5, [2] * 5, ahead=False) == 15
     assert copying.makespan_ms([1] * 5, [2] * 5, ahead=True) == 1 + 5 * 2
     assert copying.makespan_ms([3] * 5, [2] * 5, ahead=True) == 5 * 3 + 2
-    chance = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     for _ in range(40):
-        copies, computes = ([float(each) for each in chance.integers(1, 9, 12)] for _ in range(2))
+        copies, computes = ([float(each) for each in generator.integers(1, 9, 12)] for _ in range(2))
         ahead = copying.makespan_ms(copies, computes, ahead=True)
         assert ahead == in_lanes(copies, computes)
         assert max(sum(copies), sum(computes)) <= ahead <= copying.makespan_ms(copies, computes, ahead=False)
@@ -171,13 +171,13 @@ def test_a_copy_fills_its_buffer_from_front_to_back(queue_us: float, at_us: floa
     gpu.compute(queue_us)
     gpu.fetch(host, RIGHT)
     gpu.work(at_us)
-    found = gpu.read(host)
-    assert races.wrong(found, RIGHT) == 100 - arrived
-    assert (found[:arrived] == RIGHT[:arrived]).all()
-    assert not found[arrived:].any()
+    values = gpu.read(host)
+    assert races.wrong(values, RIGHT) == 100 - arrived
+    assert (values[:arrived] == RIGHT[:arrived]).all()
+    assert not values[arrived:].any()
 
 
-def test_a_wait_is_for_what_came_before_it_alone() -> None:
+def test_a_wait_covers_only_work_queued_before_it() -> None:
     gpu = races.Gpu(bytes_per_us=100)
     host = gpu.pinned(100)
     gpu.compute(10)
@@ -198,31 +198,31 @@ def test_a_wait_is_for_what_came_before_it_alone() -> None:
     assert gpu.now_us == 1018  # it is over: nothing to wait for
 
 
-def test_a_race_refuses_nonsense() -> None:
-    with pytest.raises(ValueError, match="carry"):
+def test_a_simulated_gpu_rejects_invalid_arguments() -> None:
+    with pytest.raises(ValueError, match="bytes_per_us"):
         races.Gpu(bytes_per_us=0)
     gpu = races.Gpu()
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="buffer of 3"):
         gpu.fetch(gpu.pinned(3), [1.0])
 
 
-def test_the_made_up_machines_have_the_faults_they_were_given() -> None:
+def test_the_invented_machines_have_their_planned_faults() -> None:
     ways = {name: topology.read(text) for name, text in topology.MACHINES.items()}
     assert {name: way.faults for name, way in ways.items()} == {"a": (), "b": ("lanes",), "c": ("node",)}
-    whole, quarter = ways["a"].gb_per_s, ways["b"].gb_per_s
-    assert whole is not None
+    full_width, quarter = ways["a"].gb_per_s, ways["b"].gb_per_s
+    assert full_width is not None
     assert quarter is not None
-    assert whole == pytest.approx(4 * quarter)
+    assert full_width == pytest.approx(4 * quarter)
     assert ways["a"].gpu_cores == frozenset(range(32))
 
 
-def test_what_is_missing_is_said() -> None:
+def test_an_error_names_the_missing_part() -> None:
     text = topology.MACHINES["a"]
-    with pytest.raises(ValueError, match="link is set"):
+    with pytest.raises(ValueError, match="link width"):
         topology.read(text.replace("Link Width", "Something"))
-    with pytest.raises(ValueError, match="cores of the process"):
+    with pytest.raises(ValueError, match="taskset"):
         topology.read(text.replace("affinity list", "something"))
-    with pytest.raises(ValueError, match="beside GPU 3"):
+    with pytest.raises(ValueError, match="GPU 3"):
         topology.read(text.replace("-q -i 0", "-q -i 3"))
     other = topology.read(text.replace("-q -i 0", "-q -i 1"))
     assert other.gpu_cores == frozenset(range(32, 64))
@@ -245,7 +245,7 @@ def test_sizes_are_named_and_an_unknown_rate_is_a_dash() -> None:
     assert table.to_numpy().tolist() == [["0.25", "0.50", "-"], ["5.50", "28.00", "12.35"]]
 
 
-def test_ways_of_a_batch_stand_beside_each_other() -> None:
+def test_routes_of_a_batch_are_compared_in_rows() -> None:
     table = transfers.beside({"fresh": copying.Moved(pinning_ms=3.0, held_ms=0.01, copying_ms=0.5)})
     assert table.to_numpy().tolist() == [["3.00", "0.01", "0.50", "3.50"]]
     times = transfers.times_as_long(1 << 24, 6e9)
@@ -261,8 +261,8 @@ def test_the_losses_of_a_training_fall_and_are_the_same_again() -> None:
 
 
 def test_a_number_that_changed_its_type_is_seen() -> None:
-    whole, real = [torch.tensor(1), torch.tensor(2)], [torch.tensor(1.0), torch.tensor(2.0)]
-    assert transfers.typed([whole])[0]["types"] == "torch.int64"
-    assert [each["types"] for each in transfers.typed([whole, [*whole, *real]])] == (
+    integers, real = [torch.tensor(1), torch.tensor(2)], [torch.tensor(1.0), torch.tensor(2.0)]
+    assert transfers.typed([integers])[0]["types"] == "torch.int64"
+    assert [each["types"] for each in transfers.typed([integers, [*integers, *real]])] == (
         ["torch.int64", "torch.float32, torch.int64"]
     )

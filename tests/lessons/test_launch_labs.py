@@ -21,9 +21,9 @@ def gelu(x):
 
 def test_a_formula_of_eight_operators_moves_eighteen_times_its_input():
     x = torch.ones(1000)
-    seen = fusion.traffic(lambda: gelu(x))
+    traffic = fusion.traffic(lambda: gelu(x))
     # Six of the eight read one tensor and write one; the sum and the last product read two.
-    assert (seen.operators, seen.bytes) == (8, 4 * 1000 * (6 * 2 + 2 * 3))
+    assert (traffic.operators, traffic.bytes) == (8, 4 * 1000 * (6 * 2 + 2 * 3))
     fused = fusion.traffic(lambda: torch.nn.functional.gelu(x, approximate="tanh"))
     assert (fused.operators, fused.bytes) == (1, 4 * 1000 * 2)
     assert fused.by_name == {"gelu": 1}
@@ -78,18 +78,18 @@ def test_reading_a_value_or_printing_cuts_a_graph_in_two():
 
     x = torch.ones(8)
     for noisy in (reading, printing):
-        found = fusion.graphs(noisy, x)
-        assert (found.graphs, found.breaks) == (2, 1)
-        assert found.reason
-    found = fusion.graphs(quiet, x)
-    assert (found.graphs, found.breaks, found.reason) == (1, 0, "")
+        result = fusion.graphs(noisy, x)
+        assert (result.graphs, result.breaks) == (2, 1)
+        assert result.reason
+    result = fusion.graphs(quiet, x)
+    assert (result.graphs, result.breaks, result.reason) == (1, 0, "")
 
 
-def test_break_even_is_the_first_call_over_what_a_call_gains():
+def test_break_even_is_compile_time_divided_by_gain_per_call():
     assert fusion.break_even(1.0, 3.0, 1.0) == 500
     assert fusion.break_even(1.0, 1.3, 1.0) == 3334
     assert 5000 < fusion.MEASURED_EARLIER.break_even < 5500
-    with pytest.raises(GpulabError, match="never pay"):
+    with pytest.raises(GpulabError, match="Compiling"):
         fusion.break_even(1.0, 1.0, 1.0)
 
 
@@ -109,7 +109,7 @@ def test_a_persistent_loop_does_every_tile_once(programs):
     assert (grid.launches, grid.programs, grid.loads) == (1, programs, programs)
 
 
-def test_what_a_program_loads_is_its_own():
+def test_a_program_loads_its_own_copy_of_the_table():
     table = np.ones(3)
 
     def greedy(program):
@@ -119,11 +119,11 @@ def test_what_a_program_loads_is_its_own():
     assert (table == 1).all()
 
 
-def test_a_forecast_that_is_refused_says_why():
-    assert launches.forecast(run_of(), "cuda_graphs").startswith("none: ")
+def test_a_refused_prediction_gives_the_reason():
+    assert launches.forecast(run_of(), "cuda_graphs").startswith("no prediction: ")
 
 
-def test_a_cache_with_room_writes_the_same_tokens_as_one_that_grows():
+def test_a_preallocated_cache_gives_the_same_tokens_as_a_growing_one():
     texts = []
     for growing in (False, True):
         model, token = launches.decoder("cpu", width=32, depth=2, room=32, growing=growing), torch.tensor([7])
@@ -137,19 +137,19 @@ def test_a_cache_with_room_writes_the_same_tokens_as_one_that_grows():
     assert len(set(texts[0])) > 1
 
 
-def test_what_adam_does_not_take_is_no_way():
+def test_keywords_that_adam_rejects_give_no_options():
     for wrong in (None, "fused", {"compile": True}, {"foreach": True, "fused": True}):
         assert launches.adam_way(wrong) == {}
     assert launches.adam_way({"foreach": True}) == {"foreach": True}
 
 
-def test_a_keyword_of_adam_is_told_from_its_neighbours():
-    asked = lesson("12_launch_fusion_graphs").asked("keyword")
-    assert asked.judge({"fused": True}) is None
-    assert "lists" in asked.judge({"foreach": True})
-    assert "True" in asked.judge({"fused": False})
-    assert "no such keyword" in asked.judge({"compile": True})
-    assert "one keyword" in asked.judge("fused")
+def test_the_keyword_of_adam_is_distinguished_from_similar_ones():
+    question = lesson("12_launch_fusion_graphs").asked("keyword")
+    assert question.judge({"fused": True}) is None
+    assert "lists" in question.judge({"foreach": True})
+    assert "True" in question.judge({"fused": False})
+    assert "no such keyword" in question.judge({"compile": True})
+    assert "one keyword" in question.judge("fused")
 
 
 def test_batches_come_late():
@@ -158,11 +158,11 @@ def test_batches_come_late():
     assert late[2].tolist()[:2] == [2, 2]
 
 
-def test_signatures_are_shown_beside_each_other():
+def test_launch_signatures_are_compared_in_rows():
     with gpulab.virtual_gpu("h100", "full tower"):
         launches.tower(pause_s=0)
-    seen = launches.signature(gpulab.runs["full tower"])
-    told = " ".join(repr(launches.beside({"full": seen}, below="Computed.")).split())
-    assert f"full {seen.kernels}" in told
-    assert "Computed." in told
-    assert seen.loader_frac == 0
+    signature = launches.signature(gpulab.runs["full tower"])
+    text = " ".join(repr(launches.beside({"full": signature}, below="Computed.")).split())
+    assert f"full {signature.kernels}" in text
+    assert "Computed." in text
+    assert signature.loader_frac == 0

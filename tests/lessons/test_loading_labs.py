@@ -29,21 +29,21 @@ def ticked(costs_ms: Sequence[float], step_ms: int, workers: int, prefetch: int)
     left: list[float] = [0.0] * workers
     ready: set[int] = set()
     waits = [0] * len(costs_ms)
-    asked = taken = clock = training = 0
+    requested_count = taken_count = clock = training = 0
 
-    def ask() -> None:
-        nonlocal asked
-        if asked < len(costs_ms):
-            queued[asked % workers].append(asked)
-            asked += 1
+    def request_next() -> None:
+        nonlocal requested_count
+        if requested_count < len(costs_ms):
+            queued[requested_count % workers].append(requested_count)
+            requested_count += 1
 
     for _ in range(workers * prefetch):
-        ask()
-    while taken < len(costs_ms):
-        if not training and taken in ready:
-            taken += 1
+        request_next()
+    while taken_count < len(costs_ms):
+        if not training and taken_count in ready:
+            taken_count += 1
             training = step_ms
-            ask()
+            request_next()
         for worker, queue in enumerate(queued):
             if queue:
                 left[worker] += 1
@@ -53,7 +53,7 @@ def ticked(costs_ms: Sequence[float], step_ms: int, workers: int, prefetch: int)
         if training:
             training -= 1
         else:
-            waits[taken] += 1
+            waits[taken_count] += 1
         clock += 1
         assert clock < 100_000
     return waits
@@ -65,9 +65,9 @@ def ticked(costs_ms: Sequence[float], step_ms: int, workers: int, prefetch: int)
 def test_a_loader_on_paper_waits_as_one_that_is_gone_through_tick_by_tick(
     name: str, workers: int, prefetch: int, step_ms: int
 ) -> None:
-    told = queue_model.fed(COSTS[name], step_ms, workers=workers, prefetch=prefetch)
-    assert list(told.waits_ms) == ticked(COSTS[name], step_ms, workers, prefetch)
-    assert told.wall_ms == pytest.approx(sum(told.waits_ms) + step_ms * len(COSTS[name]))
+    simulation = queue_model.fed(COSTS[name], step_ms, workers=workers, prefetch=prefetch)
+    assert list(simulation.waits_ms) == ticked(COSTS[name], step_ms, workers, prefetch)
+    assert simulation.wall_ms == pytest.approx(sum(simulation.waits_ms) + step_ms * len(COSTS[name]))
 
 
 @pytest.mark.parametrize("name", COSTS)
@@ -80,9 +80,9 @@ def test_more_batches_ahead_never_make_it_slower_and_never_beat_the_two_bounds(n
 
 
 def test_without_workers_every_step_waits_for_its_whole_batch() -> None:
-    told = queue_model.fed([5.0, 7.0, 9.0], 10, workers=0)
-    assert told.waits_ms == (5.0, 7.0, 9.0)
-    assert (told.stalls, told.wall_ms) == (2, 51)
+    simulation = queue_model.fed([5.0, 7.0, 9.0], 10, workers=0)
+    assert simulation.waits_ms == (5.0, 7.0, 9.0)
+    assert (simulation.stalls, simulation.wall_ms) == (2, 51)
 
 
 def test_the_stream_of_the_exercise_needs_six_batches_ahead() -> None:
@@ -110,8 +110,8 @@ def test_both_kinds_of_item_give_the_same_pictures() -> None:
 
 
 def test_items_at_once_follow_from_rate_and_cost() -> None:
-    told = loading.Fetched(items=100, wall_s=0.5, cost_s=0.02)
-    assert (told.per_s, told.at_once) == (200, pytest.approx(4))
+    rate = loading.Fetched(items=100, wall_s=0.5, cost_s=0.02)
+    assert (rate.per_s, rate.at_once) == (200, pytest.approx(4))
 
 
 def test_one_reader_is_never_at_two_items_at_once() -> None:
@@ -121,19 +121,19 @@ def test_one_reader_is_never_at_two_items_at_once() -> None:
 
 def test_one_thread_that_waits_for_all_needs_no_other_and_no_loop_of_its_caller() -> None:
     before = threading.active_count()
-    told = loading.by_one_thread(loading.Waiting(40, 0.01), at_once=20)
-    assert told.items == 40
-    assert 1 < told.at_once <= 20
+    rate = loading.by_one_thread(loading.Waiting(40, 0.01), at_once=20)
+    assert rate.items == 40
+    assert 1 < rate.at_once <= 20
     assert threading.active_count() == before
 
 
 def test_an_index_is_opened_once_in_each_process() -> None:
     data = loading.Indexed(8, open_s=0.05, wait_s=0)
-    seen = loading.epochs(DataLoader(data, batch_size=4), 2)  # type: ignore[arg-type]
-    assert seen.processes == 1
+    epoch_starts = loading.epochs(DataLoader(data, batch_size=4), 2)  # type: ignore[arg-type]
+    assert epoch_starts.processes == 1
     assert data[0] == os.getpid()
-    assert seen.gaps_s[0] >= 0.05
-    assert seen.later_gap_s == seen.gaps_s[1]
+    assert epoch_starts.gaps_s[0] >= 0.05
+    assert epoch_starts.later_gap_s == epoch_starts.gaps_s[1]
 
 
 def test_names_are_the_same_in_a_list_and_packed() -> None:
@@ -144,12 +144,12 @@ def test_names_are_the_same_in_a_list_and_packed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["none", "ram", "disk"])
-def test_a_cache_changes_what_is_read_and_not_what_is_given(cache: str, tmp_path: Path) -> None:
-    kept = {"none": None, "ram": caching.Ram(), "disk": caching.Disk(tmp_path)}[cache]
-    store, plain = caching.Remote(12, kept, wait_s=0), caching.Remote(12, wait_s=0)
+def test_a_cache_changes_the_reads_and_not_the_items(cache: str, tmp_path: Path) -> None:
+    item_cache = {"none": None, "ram": caching.Ram(), "disk": caching.Disk(tmp_path)}[cache]
+    store, uncached = caching.Remote(12, item_cache, wait_s=0), caching.Remote(12, wait_s=0)
     loader = DataLoader(store, batch_size=4)  # type: ignore[arg-type]
     assert caching.reads(loader, 3) == ([12, 12, 12] if cache == "none" else [12, 0, 0])
-    assert [store[index][0] for index in range(12)] == [plain[index][0] for index in range(12)]
+    assert [store[index][0] for index in range(12)] == [uncached[index][0] for index in range(12)]
 
 
 def test_a_cache_on_disk_holds_whole_items_under_their_own_names(tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_the_mean_wait_lies_between_hit_and_miss() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("rows")
-    packing.write(made, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
-    return made
+    rows_folder = tmp_path_factory.mktemp("rows")
+    packing.write(rows_folder, np.random.default_rng(0).normal(0, 1, (50, 16)).astype(np.float32))
+    return rows_folder
 
 
 @pytest.mark.parametrize(("reader", "opens"), [(packing.from_files, 50), (packing.from_map, 3), (packing.from_tar, 1)])
@@ -176,21 +176,21 @@ def test_each_way_of_reading_gives_the_same_rows_in_its_own_number_of_opens(
     reader: packing.Reader, opens: int, folder: Path
 ) -> None:
     order = np.random.default_rng(1).permutation(50).tolist()
-    told = packing.measured(reader, folder, order)
-    assert told.opens == opens
-    assert told.total == pytest.approx(float(np.load(folder / "rows.npy").sum()), rel=1e-4)
-    assert told.elsewhere_s(0.01) == pytest.approx(told.wall_s + 0.01 * opens)
+    timing = packing.measured(reader, folder, order)
+    assert timing.opens == opens
+    assert timing.total == pytest.approx(float(np.load(folder / "rows.npy").sum()), rel=1e-4)
+    assert timing.elsewhere_s(0.01) == pytest.approx(timing.wall_s + 0.01 * opens)
 
 
 def test_only_opens_under_the_folder_are_counted_and_only_meanwhile(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    with packing.opens(folder) as opened, packing.opens(tmp_path) as beside:
+    with packing.opens(folder) as opened, packing.opens(tmp_path) as outer_log:
         other.write_text("a")
         packing.single(folder, 0).read_bytes()
         os.close(os.open(packing.single(folder, 1), os.O_RDONLY))
     packing.single(folder, 2).read_bytes()
     assert [Path(each).name for each in opened.paths] == ["row-000000.f32", "row-000001.f32"]
-    assert (opened.count, beside.count) == (2, 1)
+    assert (opened.count, outer_log.count) == (2, 1)
 
 
 def test_tables_show_a_row_for_each_way(folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_the_answer_to_the_stream_is_judged_with_a_reason(answer: object, told: 
     assert said is None if told is None else told in str(said)
 
 
-def test_what_was_tried_is_counted_and_checked(folder: Path) -> None:
+def test_a_reader_is_counted_and_checked(folder: Path) -> None:
     orders = [list(range(50)), list(range(49, -1, -1))]
     by_files = packing.tried(lambda where, some: [packing.from_files(where, each) for each in some], folder, orders)
     assert by_files == packing.Feeding(opens=100, held_mb=1, right=True)

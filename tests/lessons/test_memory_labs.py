@@ -23,41 +23,43 @@ def layers(count: int, act: type = torch.nn.GELU, width: int = 64) -> torch.nn.S
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize(("act", "each"), [(torch.nn.GELU, 2), (torch.nn.ReLU, 1)])
-def test_what_is_kept_for_backward_is_counted_once_and_without_weights(device, act, each):
+def test_saved_bytes_count_each_storage_once_without_weights(device, act, each):
     # Linear keeps its input and GELU its own; ReLU keeps its output, which is the next layer's input.
     with torch.device(device):
         model, x = layers(3, act), torch.empty(32, 64)
-        kept = counters.saved_bytes(lambda: model(x), model)
+        saved_size = counters.saved_bytes(lambda: model(x), model)
     one = 32 * 64 * 4
-    assert kept == 3 * each * one + (one if each == 1 else 0)
-    assert counters.saved_bytes(lambda: model(x)) == kept + sum(w.numel() * 4 for w in list(model.parameters())[2::2])
+    assert saved_size == 3 * each * one + (one if each == 1 else 0)
+    assert counters.saved_bytes(lambda: model(x)) == saved_size + sum(
+        w.numel() * 4 for w in list(model.parameters())[2::2]
+    )
 
 
-def test_nothing_is_kept_without_gradients_and_all_of_it_in_eval():
+def test_nothing_is_saved_without_gradients_and_everything_in_eval_mode():
     model, x = layers(2), torch.ones(4, 64)
-    kept = counters.saved_bytes(lambda: model(x), model)
-    assert kept == counters.saved_bytes(lambda: model.eval()(x), model) > 0
+    saved_size = counters.saved_bytes(lambda: model(x), model)
+    assert saved_size == counters.saved_bytes(lambda: model.eval()(x), model) > 0
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert counters.saved_bytes(lambda: model(x), model) == 0
 
 
-def test_allocations_are_counted_and_what_works_in_place_makes_none():
+def test_allocations_are_counted_and_in_place_operators_make_none():
     x = torch.ones(1000)
-    with counters.allocations() as apart:
+    with counters.allocations() as separate:
         torch.relu(x * 2 + 1)
-    with counters.allocations() as within:
+    with counters.allocations() as counts:
         x.mul_(2).add_(1).relu_()
         x.view(10, 100)
-    assert (apart.count, apart.bytes) == (3, 12000)
-    assert (within.count, within.bytes) == (0, 0)
+    assert (separate.count, separate.bytes) == (3, 12000)
+    assert (counts.count, counts.bytes) == (0, 0)
 
 
 def test_memory_of_images_goes_with_the_square_of_their_side():
     assert sizes.image_bytes(64) / sizes.image_bytes(32) == pytest.approx(4, rel=0.01)
 
 
-def test_what_a_step_is_made_of_is_told_for_each_part():
+def test_memory_of_a_step_is_listed_by_role():
     def training():
         model = torch.nn.Linear(1024, 1024, bias=False, device="cuda")
         optimizer = torch.optim.Adam(model.parameters())
@@ -69,21 +71,21 @@ def test_what_a_step_is_made_of_is_told_for_each_part():
 
         return step
 
-    found = gpulab.virtual.max_batch(training, "l4", 256).found
-    measured = found.tried[0]
-    assert f"{found.batch:,}" in words(sizes.in_turn({"once": found}))
+    searched = gpulab.virtual.max_batch(training, "l4", 256).found
+    measured = searched.tried[0]
+    assert f"{searched.batch:,}" in words(sizes.in_turn({"once": searched}))
     most = sizes.most_mib(measured)
     assert (most["parameters"], most["gradients"]) == (4, 4)
     assert 8 <= most["optimizer"] < 8.01
-    beside = words(sizes.beside({"parameters": 4 * MIB}, measured))
-    assert "parameters 4 4" in beside
-    assert f"needed {measured.needed_bytes / MIB:,.0f}" in beside
+    text = words(sizes.beside({"parameters": 4 * MIB}, measured))
+    assert "parameters 4 4" in text
+    assert f"needed {measured.needed_bytes / MIB:,.0f}" in text
     assert "parameters 4 4 4 gradients 0" in words(sizes.by_phase(measured))
 
 
 def test_a_table_is_text_as_well():
-    told = tables.rows(("part", "MiB"), [("weights", 4)], below="Counted here.")
-    assert all(each in repr(told) for each in ("part", "MiB", "weights", "4", "Counted here."))
+    text = tables.rows(("part", "MiB"), [("weights", 4)], below="Counted here.")
+    assert all(each in repr(text) for each in ("part", "MiB", "weights", "4", "Counted here."))
 
 
 @pytest.mark.parametrize("power", [0, 1, 2, 1.5])
@@ -110,14 +112,14 @@ def test_half_precision_trains_nearly_the_same_and_another_optimizer_does_not():
         equality(before, oom_programs.train(oom_programs.mended(program, ["state"]), "cpu"))
 
 
-def test_states_are_what_a_virtual_card_counts():
+def test_model_states_match_the_count_of_a_virtual_gpu():
     program = oom_programs.Program(width=512, layers=2)
     for other, most in ((program, 4), (oom_programs.mended(program, ["state"]), 3)):
         weights = sum(each.numel() for each in oom_programs._blocks(program).parameters())
         assert oom_programs.states_bytes(other) == 4 * weights * most
     with gpulab.virtual_gpu("l4", "states"):
-        held = oom_programs.train(program)
-        parts = torch.cuda.memory_allocated() - sum(rounded_bytes(each.numel() * 4) for each in held["losses"])
+        results = oom_programs.train(program)
+        parts = torch.cuda.memory_allocated() - sum(rounded_bytes(each.numel() * 4) for each in results["losses"])
     assert parts < 4 * weights * 4  # what training holds is gone, but for the losses and two gradients
 
 
@@ -125,48 +127,48 @@ def words(view):
     return " ".join(repr(view).split())
 
 
-def test_each_remedy_is_tried_and_so_is_every_cheaper_one():
-    told = remedies.tried({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
-    assert told.right == ("long",)
-    assert "runs, and nothing cheaper does" in words(told)
-    assert "runs, but a cheaper one does too" in words(told)
-    assert "there is no remedy 'magic'" in words(told)
-    assert "changes nothing" in words(told)  # a batch of one has no parts
+def test_each_fix_is_tried_and_so_is_every_cheaper_one():
+    trials = remedies.tried({"long": "fused", "wide": "parts", "many": "recompute", "more": "magic"})
+    assert trials.right == ("long",)
+    assert "no cheaper fix" in words(trials)
+    assert "but a cheaper fix" in words(trials)
+    assert "'magic'" in words(trials)
+    assert "changes nothing" in words(trials)  # a batch of one has no parts
 
 
-def test_what_was_not_chosen_is_said_and_so_is_a_program_that_there_is_not():
-    told = remedies.tried({"short": "half"})
-    assert told.right == ()
-    assert words(told).count("not chosen yet") == 4
-    assert "There is no program 'short'" in words(told)
+def test_missing_choices_and_unknown_programs_are_reported():
+    trials = remedies.tried({"short": "half"})
+    assert trials.right == ()
+    assert words(trials).count("chosen yet") == 4
+    assert "'short'" in words(trials)
 
 
-def test_a_plan_says_what_is_still_too_much():
+def test_a_plan_reports_the_failed_allocation():
     assert remedies.planned([]).count is None
     first = remedies.planned(["half"])
     assert first.count is None
-    assert "whatever the batch, and the card has" in words(first)
+    assert "batch size" in words(first)
     second = remedies.planned(["state"])
-    assert "more wanted in forward" in words(second)
-    assert "whatever the batch" not in words(second)
+    assert "in forward" in words(second)
+    assert "batch size" not in words(second)
     assert remedies.planned(["state", "parts"]).count == 2
     assert remedies.planned("half").count is None  # one word is a list of one
-    assert "there is no remedy 'magic'" in words(remedies.planned(["magic"]))
+    assert "'magic'" in words(remedies.planned(["magic"]))
 
 
-def test_what_is_known_of_a_failure_is_shown_beside_the_others():
-    told = words(remedies.known("long", "wide"))
-    assert "16 GiB" in told  # the scores: 16 heads, 16384 tokens squared, four bytes
-    assert "22.7 GiB" in told  # more than the card has for tensors
-    assert "The card has 21.6 GiB for tensors." in told
+def test_failures_of_programs_are_compared_in_columns():
+    text = words(remedies.known("long", "wide"))
+    assert "16 GiB" in text  # the scores: 16 heads, 16384 tokens squared, four bytes
+    assert "22.7 GiB" in text  # more than the card has for tensors
+    assert "21.6 GiB" in text
 
 
-def test_detaching_changes_nothing_where_nothing_is_kept():
+def test_detaching_changes_nothing_if_no_loss_is_stored():
     assert oom_programs.mended(oom_programs.CASES["many"], ["detach"]) == oom_programs.CASES["many"]
     assert oom_programs.mended(oom_programs.CASES["later"], ["detach"]) != oom_programs.CASES["later"]
 
 
-def test_memory_rises_where_graphs_are_kept():
+def test_memory_grows_if_graphs_are_stored():
     program = oom_programs.Program(layers=1, batch=2, length=256, steps=8, validates=True)
     rises = {}
     for name, one in {"kept": program, "let go": oom_programs.mended(program, ["detach"])}.items():
@@ -181,7 +183,7 @@ def test_memory_rises_where_graphs_are_kept():
 ALLOCATORS = (fragmentation.FixedSegments, fragmentation.GrowingSegment)
 
 
-def chance(seed: int, count: int = 300) -> list[fragmentation.Request]:
+def random_requests(seed: int, count: int = 300) -> list[fragmentation.Request]:
     drawn, live, found = random.Random(seed), [], []
     for number in range(count):
         if live and drawn.random() < 0.45:
@@ -196,10 +198,10 @@ def chance(seed: int, count: int = 300) -> list[fragmentation.Request]:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_allocator_holds_less_than_it_gives_out_or_more_than_the_card(kind, seed):
     card = 200 * MIB
-    told = fragmentation.play(chance(seed), kind(card))
-    assert told.given_bytes <= told.held_bytes <= card
-    assert told.stranded_bytes == told.held_bytes - told.given_bytes
-    assert (told.refused_bytes is None) == (told.done == len(chance(seed)))
+    replay = fragmentation.play(random_requests(seed), kind(card))
+    assert replay.given_bytes <= replay.held_bytes <= card
+    assert replay.stranded_bytes == replay.held_bytes - replay.given_bytes
+    assert (replay.refused_bytes is None) == (replay.done == len(random_requests(seed)))
 
 
 @pytest.mark.parametrize("kind", ALLOCATORS)
@@ -207,48 +209,48 @@ def test_no_allocator_holds_less_than_it_gives_out_or_more_than_the_card(kind, s
 def test_the_largest_free_piece_can_be_had_and_no_larger_one(kind, seed):
     for extra, served in ((0, True), (2 * MIB, False)):
         allocator = kind(200 * MIB)
-        fragmentation.play(chance(seed, 100), allocator)
+        fragmentation.play(random_requests(seed, 100), allocator)
         free = allocator.largest_free_bytes // (2 * MIB) * 2 * MIB
         if free <= 10 * MIB:
             continue
-        told = fragmentation.play([(10**6, free + extra)], allocator)
-        assert (told.refused_bytes is None) == served
+        replay = fragmentation.play([(10**6, free + extra)], allocator)
+        assert (replay.refused_bytes is None) == served
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_that_are_given_out_never_lie_on_each_other(seed):
+def test_allocated_blocks_never_overlap(seed):
     allocator = fragmentation.GrowingSegment(150 * MIB)
-    for number, size in chance(seed):
+    for number, size in random_requests(seed):
         try:
             allocator.give_back(number) if size < 0 else allocator.ask(number, size)
         except (fragmentation.Full, KeyError):
             continue
-        for stretch in allocator._kinds.values():
-            assert all(a[1] <= b[0] for a, b in zip(stretch.used, stretch.used[1:], strict=False))
-            assert stretch.needed_pages <= stretch.pages
+        for segment in allocator._segments.values():
+            assert all(a[1] <= b[0] for a, b in zip(segment.used, segment.used[1:], strict=False))
+            assert segment.needed_pages <= segment.pages
 
 
-def test_a_growing_segment_uses_what_lies_between():
+def test_an_expandable_segment_uses_the_holes():
     # Three times 100 MiB for a moment and 72 MiB to keep: fixed segments are left with three holes of 28 MiB.
-    asked = [each for n in range(0, 6, 2) for each in ((n, 100 * MIB), (n, -1), (n + 1, 72 * MIB))]
-    fixed = fragmentation.play([*asked, (9, 60 * MIB)], fragmentation.FixedSegments(300 * MIB))
+    requests = [each for n in range(0, 6, 2) for each in ((n, 100 * MIB), (n, -1), (n + 1, 72 * MIB))]
+    fixed = fragmentation.play([*requests, (9, 60 * MIB)], fragmentation.FixedSegments(300 * MIB))
     assert (fixed.refused_bytes, fixed.held_bytes, fixed.largest_free_bytes) == (60 * MIB, 300 * MIB, 28 * MIB)
-    growing = fragmentation.play([*asked, (9, 60 * MIB)], fragmentation.GrowingSegment(300 * MIB))
+    growing = fragmentation.play([*requests, (9, 60 * MIB)], fragmentation.GrowingSegment(300 * MIB))
     assert (growing.refused_bytes, growing.given_bytes, growing.largest_free_bytes) == (None, 276 * MIB, 24 * MIB)
 
 
-def test_allocators_are_shown_beside_each_other():
-    told = fragmentation.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragmentation.FixedSegments(100 * MIB))
-    assert "fixed 3 20 MiB 8 MiB" in words(fragmentation.beside({"fixed": told}))
+def test_allocators_are_compared_in_rows():
+    replay = fragmentation.play([(0, 3 * MIB), (1, 5 * MIB), (0, -1)], fragmentation.FixedSegments(100 * MIB))
+    assert "fixed 3 20 MiB 8 MiB" in words(fragmentation.beside({"fixed": replay}))
 
 
-def test_what_a_virtual_run_asked_for_is_read_back():
+def test_memory_requests_of_a_virtual_run_are_read_back():
     with gpulab.virtual_gpu("l4", "asked") as gpu:
-        kept = torch.empty(3 * MIB, device="cuda")
-        gone = torch.empty(MIB, device="cuda")
-        del gone
+        alive = torch.empty(3 * MIB, device="cuda")
+        freed = torch.empty(MIB, device="cuda")
+        del freed
         again = torch.empty(MIB // 2, device="cuda")
-        assert kept.numel() > again.numel()
+        assert alive.numel() > again.numel()
     requests = fragmentation.requests_of(gpu.run)
     assert [size for _, size in requests][:4] == [12 * MIB, 4 * MIB, -1, 2 * MIB]
     assert requests[2][0] == requests[1][0]

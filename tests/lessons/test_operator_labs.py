@@ -11,13 +11,13 @@ import torch
 from gpulab.lessons.labs.host.operators import Called, counts, saved, watching
 
 
-def test_each_operator_is_told_in_order_with_its_result() -> None:
-    told: list[Called] = []
-    with watching(told.append):
+def test_each_operator_is_observed_in_order_with_its_result() -> None:
+    operator_calls: list[Called] = []
+    with watching(operator_calls.append):
         sum_ = torch.ones(3) + 1
         sum_.relu_()
     torch.ones(3).exp()  # outside
-    work = [each for each in told if each.is_work]
+    work = [each for each in operator_calls if each.is_work]
     assert [each.name for each in work] == ["ones", "add", "relu_"]
     assert work[1].schema == "aten::add"
     assert work[1].result is sum_
@@ -36,20 +36,20 @@ def test_each_operator_is_told_in_order_with_its_result() -> None:
     ],
 )  # fmt: skip
 def test_views_allocations_and_bookkeeping_are_no_work(code: object, work: int) -> None:
-    told: list[Called] = []
+    operator_calls: list[Called] = []
     x = torch.ones(4, 4)
-    with watching(told.append):
+    with watching(operator_calls.append):
         code(x)  # type: ignore[operator]
-    assert sum(each.is_work for each in told) == work
+    assert sum(each.is_work for each in operator_calls) == work
 
 
 def test_an_error_within_is_passed_on_and_watching_ends() -> None:
-    told: list[Called] = []
+    operator_calls: list[Called] = []
     x = torch.ones(2)
-    with pytest.raises(RuntimeError, match="size"), watching(told.append):
+    with pytest.raises(RuntimeError, match="size"), watching(operator_calls.append):
         x.exp().add(torch.ones(3))
     x.mul(2)
-    assert [each.name for each in told if each.is_work] == ["exp", "ones"]
+    assert [each.name for each in operator_calls if each.is_work] == ["exp", "ones"]
 
 
 def test_calls_are_counted_by_name_whatever_their_overload() -> None:
@@ -57,7 +57,7 @@ def test_calls_are_counted_by_name_whatever_their_overload() -> None:
     assert counts(lambda: (x + x, x + 1, x * 2)) == {"aten.add": 2, "aten.mul": 1}
 
 
-def test_each_storage_that_backward_needs_is_told_once_and_weights_are_not() -> None:
+def test_each_saved_storage_is_listed_once_without_weights() -> None:
     x = torch.ones(6, 4, requires_grad=True)
     assert [tuple(each.shape) for each in saved(lambda: (x * x, x.t() * 2, x.exp()))] == [(6, 4), (6, 4)]
     layer = torch.nn.Linear(4, 4)
@@ -67,5 +67,5 @@ def test_each_storage_that_backward_needs_is_told_once_and_weights_are_not() -> 
 
 def test_on_a_device_without_memory_too() -> None:
     layer = torch.nn.Linear(4, 4, device="meta")
-    kept = saved(lambda: layer(torch.ones(6, 4, device="meta")).relu(), layer)
-    assert sum(each.untyped_storage().nbytes() for each in kept) == (6 * 4 + 6 * 4) * 4
+    tensors = saved(lambda: layer(torch.ones(6, 4, device="meta")).relu(), layer)
+    assert sum(each.untyped_storage().nbytes() for each in tensors) == (6 * 4 + 6 * 4) * 4

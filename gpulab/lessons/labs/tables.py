@@ -1,4 +1,4 @@
-"""A few figures side by side, in the form that a report has its tables: for cells of a notebook."""
+"""Tables for notebook cells, in the style of gpulab's reports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpulab.views.sheet.view import View
 
 
 def rows(header: Sequence[str], lines: Iterable[Sequence[object]], *, left: int = 1, below: str = "") -> View:
-    """Lines under a header, to be shown at the end of a cell; all columns but the first `left` ones are numbers.
+    """Return a table as a view, to end a cell with. All columns after the first `left` ones are numbers.
 
-    `below`: a sentence under it, such as where the figures come from.
+    `below`: a sentence under the table, such as the source of the numbers.
     """
-    told = tuple(Row(tuple(str(each) for each in line)) for line in lines)
-    blocks: list[Block] = [Table(header=tuple(header), rows=told, left=left)]
+    table_rows = tuple(Row(tuple(str(each) for each in line)) for line in lines)
+    blocks: list[Block] = [Table(header=tuple(header), rows=table_rows, left=left)]
     if below:
         blocks.append(Line(below, soft=True))
     return View(Sheet("gpulab: a table", tuple(blocks)))

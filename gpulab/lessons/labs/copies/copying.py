@@ -1,4 +1,4 @@
-"""What a recorded run tells of its copies, what ways to the GPU cost by arithmetic, and a dataset of ready batches."""
+"""Copies of a recorded run, the calculated cost of each route to the GPU, and a dataset of ready batches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gpulab.tables import Kind
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What copies a tensor into pinned memory, by version of PyTorch, outermost first; and on a virtual GPU, where it is an
-# ordinary copy of the host's.
+# Operators that copy a tensor into pinned memory, by version of PyTorch, outermost first; a virtual GPU has an ordinary
+# host copy instead.
 PINNING = ("aten::pin_memory", "aten::_pin_memory")
 PINNING_VIRTUAL = ("aten::clone",)
-READS = "aten::_local_scalar_dense"  # what .item(), float(), print() and `if` on a tensor of the GPU end in
+READS = "aten::_local_scalar_dense"  # the operator behind .item(), float(), print() and `if` on a GPU tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,80 +34,80 @@ class Copied:
     bytes: int
     to_device: bool
     pinned: bool
-    held_ns: int  # the call, with the wait right behind it, kept the host so long
-    copying_ns: int  # the copy itself took so long on the GPU
+    held_ns: int  # host time of the call and of the synchronisation right after it
+    copying_ns: int  # duration of the copy on the GPU
     arrived_ns: int  # from the call to the last byte
 
 
 def copied(run: Run, size: int | None = None) -> tuple[Copied, ...]:
-    """The copies of a run in the order of their calls; `size`: only those of so many bytes."""
+    """Return the host-device copies of a run in call order; `size`: only copies of this many bytes."""
     events = run.event_rows
     kind, start, end = events["kind"], events["start_ns"], events["start_ns"] + events["dur_ns"]
     names = events.words("name").to_list()
     calls = np.flatnonzero(kind == Kind.COPY_CALL)
     calls = calls[np.argsort(start[calls], kind="stable")]
     work = {int(events["correlation"][row]): int(row) for row in np.flatnonzero(kind == Kind.MEMCPY)}
-    ops = np.flatnonzero((kind == Kind.OP) & _named(run, "aten::copy_", READS))
+    ops = np.flatnonzero((kind == Kind.OP) & _name_mask(run, "aten::copy_", READS))
     ops = ops[np.argsort(start[ops], kind="stable")]
-    found = []
+    copies = []
     for call in calls.tolist():
         row = work.get(int(events["correlation"][call]))
-        way = direction(names[row]) if row is not None else None
-        if row is None or way not in ("HtoD", "DtoH") or (size is not None and events["bytes"][row] != size):
+        copy_direction = direction(names[row]) if row is not None else None
+        if row is None or copy_direction not in ("HtoD", "DtoH") or (size is not None and events["bytes"][row] != size):
             continue
-        place = int(np.searchsorted(start[ops], start[call], side="right")) - 1
-        inside = place >= 0 and end[ops[place]] >= end[call] and start[ops[place]] <= start[call]
-        around = ops[place] if inside else call  # the operator that asked for it, which also waits
-        found.append(
+        index = int(np.searchsorted(start[ops], start[call], side="right")) - 1
+        inside = index >= 0 and end[ops[index]] >= end[call] and start[ops[index]] <= start[call]
+        outer = ops[index] if inside else call  # the operator that called the copy, which also waits
+        copies.append(
             Copied(
                 bytes=int(events["bytes"][row]),
-                to_device=way == "HtoD",
+                to_device=copy_direction == "HtoD",
                 pinned=host_memory(names[row]) == "pinned",
-                held_ns=int(end[around] - start[around]),
+                held_ns=int(end[outer] - start[outer]),
                 copying_ns=int(events["dur_ns"][row]),
-                arrived_ns=int(end[row] - start[around]),
+                arrived_ns=int(end[row] - start[outer]),
             )
         )
-    return tuple(found)
+    return tuple(copies)
 
 
 def curve(run: Run, pinned: bool) -> dict[int, float]:
-    """Bytes to GB/s of the copies to the GPU, from the call to the last byte: the median of each size, smallest first.
+    """Return the median bandwidth of H2D copies by size: bytes -> GB/s, from the call to the last byte, smallest first.
 
-    A lone copy is meant: where others are under way, a call also waits for its turn.
+    Meant for isolated copies: a copy that queues behind others includes the time in the queue.
     """
     by_size: dict[int, list[int]] = {}
-    for each in copied(run):
-        if each.to_device and each.pinned == pinned:
-            by_size.setdefault(each.bytes, []).append(each.arrived_ns)
+    for copy in copied(run):
+        if copy.to_device and copy.pinned == pinned:
+            by_size.setdefault(copy.bytes, []).append(copy.arrived_ns)
     return {size: size / median(by_size[size]) for size in sorted(by_size)}  # bytes per ns are GB per s
 
 
 def knee_bytes(rates: dict[int, float], frac: float = 0.5) -> int:
-    """The smallest size that reaches this share of the best rate."""
+    """Return the smallest size that reaches this fraction of the best bandwidth."""
     best = max(rates.values())
     return next(size for size in sorted(rates) if rates[size] >= frac * best)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """What one batch costs on its way to the GPU, as the median of a run's batches, in ms."""
+    """Cost of copying one batch to the GPU: medians over the batches of a run, in ms."""
 
-    pinning_ms: float  # the main thread copies it into pinned memory
-    held_ms: float  # the main thread is held by the copy's call
-    copying_ms: float  # the link is at work
+    pinning_ms: float  # the main thread copies the batch into pinned memory
+    held_ms: float  # the copy call blocks the main thread
+    copying_ms: float  # the transfer over the link
 
     @property
     def there_ms(self) -> float:
-        """From the loop's first line about it to the last byte: the link works inside the call, or after it."""
+        """From the start of pinning to the last byte: the transfer happens during the call, or after it."""
         return self.pinning_ms + max(self.held_ms, self.copying_ms)
 
 
 def moved(run: Run, size: int) -> Moved:
-    """How batches of so many bytes came to the GPU in a run."""
+    """Measure the H2D copies of batches of `size` bytes in a run."""
     batches = [each for each in copied(run, size) if each.to_device]
     pins_ns = _pins_ns(run)
-    pinning_ns = median(pins_ns) if len(pins_ns) >= len(batches) else 0.0  # else it was not the batches that it pinned
+    pinning_ns = median(pins_ns) if len(pins_ns) >= len(batches) else 0.0  # fewer: it did not pin the batches
     return Moved(
         pinning_ms=pinning_ns / 1e6,
         held_ms=median(each.held_ns for each in batches) / 1e6,
@@ -116,56 +116,56 @@ def moved(run: Run, size: int) -> Moved:
 
 
 def _pins_ns(run: Run) -> list[int]:
-    """How long the main thread took for each tensor that it pinned."""
+    """Return the main thread's time for each tensor that it pinned, in ns."""
     events = run.event_rows
-    mine = (events["kind"] == Kind.OP) & (events["thread"] == run.main_thread)
+    main_thread_ops = (events["kind"] == Kind.OP) & (events["thread"] == run.main_thread)
     for name in PINNING_VIRTUAL if run.source.how == "virtual" else PINNING:
-        each_ns: list[int] = events["dur_ns"][mine & _named(run, name)].tolist()
-        if each_ns:
-            return each_ns
+        durations_ns: list[int] = events["dur_ns"][main_thread_ops & _name_mask(run, name)].tolist()
+        if durations_ns:
+            return durations_ns
     return []
 
 
 @dataclass
 class Counter:
-    """How often something was called so far."""
+    """Number of calls so far."""
 
     calls: int = 0
 
 
 @contextmanager
 def counted(operator: str) -> Iterator[Counter]:
-    """Count the calls of an operator, as "aten::_local_scalar_dense", within: on the CPU as on a GPU."""
+    """Count the calls of an operator such as "aten::_local_scalar_dense" in this block, on CPU or GPU."""
     count = Counter()
 
-    def add(called: Called) -> None:
-        count.calls += called.schema == operator
+    def add(call: Called) -> None:
+        count.calls += call.schema == operator
 
     with watching(add):
         yield count
 
 
 def waits(run: Run) -> dict[str, int]:
-    """How often the host waited for the GPU inside each named range (torch.profiler.record_function)."""
+    """Count the GPU synchronisations inside each named range (torch.profiler.record_function)."""
     events = run.event_rows
     names = events.words("name").to_list()
     sync = events["start_ns"][events["kind"] == Kind.SYNC]
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in np.flatnonzero((events["kind"] == Kind.ANNOTATION) & (events["device"] < 0)).tolist():
         start = events["start_ns"][row]
         inside = (sync >= start) & (sync < start + events["dur_ns"][row])
-        told[str(names[row])] = told.get(str(names[row]), 0) + int(inside.sum())
-    return told
+        counts[str(names[row])] = counts.get(str(names[row]), 0) + int(inside.sum())
+    return counts
 
 
 def range_ms(run: Run, name: str) -> float:
-    """How long the host was inside a named range; 0 where there is none."""
+    """Return the host time inside a named range, in ms; 0 if there is no such range."""
     events = run.event_rows
-    mine = (events["kind"] == Kind.ANNOTATION) & (events["device"] < 0) & _named(run, name)
-    return float(events["dur_ns"][mine].sum()) / 1e6
+    in_range = (events["kind"] == Kind.ANNOTATION) & (events["device"] < 0) & _name_mask(run, name)
+    return float(events["dur_ns"][in_range].sum()) / 1e6
 
 
-def _named(run: Run, *names: str) -> Mask:
+def _name_mask(run: Run, *names: str) -> Mask:
     return run.event_rows.matching(names.__contains__)
 
 
@@ -175,51 +175,51 @@ LINK_BYTES_PER_S = 50e9  # large pinned copies over PCIe 5 x16: four fifths of i
 
 
 def route_ms(size: int, route: str, host_bytes_per_s: float, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
-    """What the loop waits until a batch of so many bytes is on the GPU, by arithmetic.
+    """Calculate how long the loop waits until a batch of `size` bytes is on the GPU.
 
-    "plain": x.to(): the driver copies it piece by piece into pinned memory of its own, and each piece travels while
-    the next is copied, so the slower of the two decides. "fresh": x.pin_memory().to(): pages are locked, then all is
-    copied, then all travels. "kept": the same into memory that was locked before, as PyTorch's host allocator gives
-    it from the second batch on. "ahead": pinned before the loop asked for it, by the loader's thread.
+    "plain": x.to(): the driver copies the batch in chunks into its own pinned memory and transfers one chunk while it
+    copies the next, so the slower of the two decides. "fresh": x.pin_memory().to(): pages are locked, all is copied,
+    then all is transferred. "kept": the same with memory that is already locked, as PyTorch's host allocator reuses it
+    from the second batch on. "ahead": the DataLoader's thread pinned the batch before the loop asked for it.
     """
     copying, travelling, locking = size / host_bytes_per_s, size / link_bytes_per_s, size / LOCKING_BYTES_PER_S
-    taken = {
+    waits_s = {
         "plain": max(copying, travelling),
         "fresh": locking + copying + travelling,
         "kept": copying + travelling,
         "ahead": travelling,
     }
-    return 1e3 * taken[route]
+    return 1e3 * waits_s[route]
 
 
 def makespan_ms(copies_ms: Sequence[float], computes_ms: Sequence[float], ahead: bool) -> float:
-    """How long all steps take: each computes once its batch is copied.
+    """Calculate the total time of all steps: each computes after its batch is copied.
 
-    `ahead`: copies have a stream of their own, and one batch may lie ready; else each copy waits for the compute
-    before it. The GPU copies one thing at a time, and computes one.
+    `ahead`: copies run in a separate stream, and one batch is prefetched; else each copy waits for the compute before
+    it. The GPU runs one copy and one computation at a time.
     """
-    copied_at, computed_at, begun_at = 0.0, 0.0, 0.0
+    copy_end, compute_end, compute_start = 0.0, 0.0, 0.0
     for copy, compute in zip(copies_ms, computes_ms, strict=True):
-        # Ahead, the copy of a batch is called for when the batch before it begins to be computed on.
-        copied_at = (max(copied_at, begun_at) if ahead else max(copied_at, computed_at)) + copy
-        begun_at = max(copied_at, computed_at)
-        computed_at = begun_at + compute
-    return computed_at
+        # With prefetch, the copy of a batch starts when the computation on the previous batch starts.
+        copy_end = (max(copy_end, compute_start) if ahead else max(copy_end, compute_end)) + copy
+        compute_start = max(copy_end, compute_end)
+        compute_end = compute_start + compute
+    return compute_end
 
 
 def host_copy_gb_per_s(size: int, times: int = 9) -> float:
-    """What one core of this machine reaches when it copies so many bytes from memory to memory: the best of a few."""
+    """Measure the memory-to-memory copy rate of one core of this machine in GB/s: the best of `times` copies."""
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    spent_ns = []
+    times_ns = []
     for _ in range(times):
-        began = perf_counter_ns()
+        start = perf_counter_ns()
         np.copyto(target, source)
-        spent_ns.append(perf_counter_ns() - began)
-    return size / max(1, min(spent_ns))
+        times_ns.append(perf_counter_ns() - start)
+    return size / max(1, min(times_ns))
 
 
 class Ready:
-    """A dataset whose items are whole batches, each the same tensor: for DataLoader(..., batch_size=None)."""
+    """A dataset whose items are complete batches, always the same tensor: for DataLoader(..., batch_size=None)."""
 
     def __init__(self, count: int, rows: int, columns: int) -> None:
         import torch

@@ -1,15 +1,16 @@
-"""A GPU of arithmetic, exact to the microsecond, on which a program can read a buffer before its copy has arrived.
+"""A simulated GPU, exact to the microsecond, on which a program can read a buffer before its copy has arrived.
 
     gpu = Gpu(bytes_per_us=50_000)
-    host = gpu.pinned(1_000)            # zeros: what was there before
+    host = gpu.pinned(1_000)            # zeros
     gpu.compute(200)                    # kernels for 200 us are queued; the call returns at once
-    gpu.fetch(host, values)             # a copy to the host behind them, non_blocking=True
-    gpu.read(host)                      # what the host finds there now: zeros
-    gpu.record().synchronize()          # an event behind the copy, and the wait for it
+    gpu.fetch(host, values)             # queues a D2H copy after them, non_blocking=True
+    gpu.read(host)                      # the host reads too early: zeros
+    gpu.record().synchronize()          # an event after the copy, and the wait for it
     gpu.read(host)                      # the values
 
-Work goes through one stream, in order. A copy fills its buffer from front to back at the pace of the link, so a read
-meanwhile finds the front new and the rest old. Calls cost the host nothing here; only `work` and waits take its time.
+Work goes through one stream, in order. A copy fills its buffer from front to back at the rate of the link, so a read
+during the copy finds new values at the front and old values after them. Calls cost the host no time here; only `work`
+and waits do.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ Values = NDArray[np.float32]
 
 @dataclass(eq=False)
 class Pinned:
-    """A buffer in the host's memory that the GPU writes to on its own."""
+    """A pinned host buffer, which the GPU writes asynchronously."""
 
-    values: Values  # as far as is known; what is under way stands in `coming`
-    coming: list[tuple[float, float, Values]] = field(default_factory=list)  # begins, ends, brings
+    values: Values  # before the pending copies in `coming`
+    coming: list[tuple[float, float, Values]] = field(default_factory=list)  # start, end, values
 
 
 @dataclass(frozen=True)
 class Event:
-    """A mark in the stream: done when all that was queued before it is."""
+    """A CUDA event in the stream: complete when all work queued before it is complete."""
 
     gpu: Gpu
     at_us: float
 
     @property
     def done(self) -> bool:
-        """Whether all before it is done; asking does not wait. In PyTorch: event.query()."""
+        """Whether all work before the event is complete; does not wait. In PyTorch: event.query()."""
         return self.gpu.now_us >= self.at_us
 
     def synchronize(self) -> None:
-        """The host waits until it is done."""
+        """Block the host until the event is complete."""
         self.gpu.now_us = max(self.gpu.now_us, self.at_us)
 
 
@@ -53,50 +54,52 @@ class Gpu:
 
     def __init__(self, bytes_per_us: float = 50_000.0) -> None:
         if bytes_per_us <= 0:
-            raise ValueError("a link must carry something")
+            raise ValueError("bytes_per_us must be greater than 0")
         self.bytes_per_us = bytes_per_us
-        self.now_us = 0.0  # where the host is
-        self._free_us = 0.0  # when the stream will have done what it was given
+        self.now_us = 0.0  # time of the host
+        self._free_us = 0.0  # when the stream finishes its queue
 
     def pinned(self, count: int) -> Pinned:
-        """A buffer of so many numbers, all zero."""
+        """Return a pinned buffer of `count` zeros."""
         return Pinned(np.zeros(count, np.float32))
 
     def work(self, us: float) -> None:
-        """The host is busy with something else."""
+        """Keep the host busy with other work."""
         self.now_us += us
 
     def compute(self, us: float) -> None:
-        """Queue kernels."""
+        """Queue kernels that take this long."""
         self._queue(us)
 
     def fetch(self, target: Pinned, values: ArrayLike) -> None:
-        """Queue a copy of the GPU's values to a buffer of the host, and go on: non_blocking=True."""
-        bringing = np.array(values, np.float32)
-        if bringing.shape != target.values.shape:
-            raise ValueError(f"{bringing.size} values do not fit a buffer of {target.values.size}")
-        begins = self._queue(bringing.nbytes / self.bytes_per_us)
-        target.coming.append((begins, self._free_us, bringing))
+        """Queue a copy of the GPU's values to a host buffer and return at once: non_blocking=True."""
+        copied_values = np.array(values, np.float32)
+        if copied_values.shape != target.values.shape:
+            raise ValueError(
+                f"{copied_values.size} values do not fit a buffer of {target.values.size}: use the same size"
+            )
+        start_us = self._queue(copied_values.nbytes / self.bytes_per_us)
+        target.coming.append((start_us, self._free_us, copied_values))
 
     def record(self) -> Event:
-        """An event behind all that was queued so far."""
+        """Return an event after all work queued so far."""
         return Event(self, max(self._free_us, self.now_us))
 
     def read(self, buffer: Pinned) -> Values:
-        """What the host finds in the buffer at this moment."""
-        found = buffer.values.copy()
-        for begins, ends, values in buffer.coming:
-            share = 1.0 if ends <= self.now_us else max(0.0, (self.now_us - begins) / (ends - begins))
-            arrived = int(share * len(values))
-            found[:arrived] = values[:arrived]
-        return found
+        """Return the values that the host finds in the buffer now."""
+        result = buffer.values.copy()
+        for start_us, end_us, values in buffer.coming:
+            frac = 1.0 if end_us <= self.now_us else max(0.0, (self.now_us - start_us) / (end_us - start_us))
+            arrived = int(frac * len(values))
+            result[:arrived] = values[:arrived]
+        return result
 
     def _queue(self, us: float) -> float:
-        begins = max(self._free_us, self.now_us)
-        self._free_us = begins + us
-        return begins
+        start_us = max(self._free_us, self.now_us)
+        self._free_us = start_us + us
+        return start_us
 
 
-def wrong(found: Sequence[float] | Values, right: Sequence[float] | Values) -> int:
-    """How many of the values are not what they should be."""
-    return int((np.asarray(found, np.float32) != np.asarray(right, np.float32)).sum())
+def wrong(values: Sequence[float] | Values, expected: Sequence[float] | Values) -> int:
+    """Count the values that differ from the expected ones."""
+    return int((np.asarray(values, np.float32) != np.asarray(expected, np.float32)).sum())

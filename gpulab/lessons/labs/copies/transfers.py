@@ -1,4 +1,4 @@
-"""What notebook 07 shows of ways to the GPU, as tables, and a small training whose losses are there to be read."""
+"""Tables of notebook 07 about routes to the GPU, and a small training loop that yields its losses."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
     import torch
 
 
-def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], here: Mapping[int, float]) -> pd.DataFrame:
-    """GB/s by the size of a copy: from both kinds of memory to the GPU, and for some sizes within this CPU's memory."""
+def rates(pageable: Mapping[int, float], pinned: Mapping[int, float], on_cpu: Mapping[int, float]) -> pd.DataFrame:
+    """Tabulate GB/s by copy size: from pageable and from pinned memory to the GPU, and within this CPU's memory."""
     import pandas as pd
 
-    columns = {"from pageable": pageable, "from pinned": pinned, "this CPU, one core": here}
+    columns = {"from pageable": pageable, "from pinned": pinned, "this CPU, one core": on_cpu}
     return pd.DataFrame(
-        {name: [f"{told[key]:.2f}" if key in told else "-" for key in pinned] for name, told in columns.items()},
+        {name: [f"{column[key]:.2f}" if key in column else "-" for key in pinned] for name, column in columns.items()},
         index=pd.Index([size(bytes_) for bytes_ in pinned], name="GB/s"),
     )
 
 
-def beside(ways: Mapping[str, Moved]) -> pd.DataFrame:
-    """What a batch costs by each way to the GPU, in ms."""
+def beside(routes: Mapping[str, Moved]) -> pd.DataFrame:
+    """Compare the cost of copying a batch by each route, in ms."""
     import pandas as pd
 
-    rows = [(way.pinning_ms, way.held_ms, way.copying_ms, way.there_ms) for way in ways.values()]
+    rows = [(route.pinning_ms, route.held_ms, route.copying_ms, route.there_ms) for route in routes.values()]
     return pd.DataFrame(
         [[f"{each:.2f}" for each in row] for row in rows],
-        columns=["pinning", "held", "on the link", "in all"],
-        index=pd.Index(list(ways), name="ms a batch"),
+        columns=["pinning", "held", "on the link", "total"],
+        index=pd.Index(list(routes), name="ms per batch"),
     )
 
 
 def times_as_long(size: int, host_bytes_per_s: float) -> dict[str, float]:
-    """By route of a batch of so many bytes: how many times as long as a plain copy it takes, by arithmetic."""
+    """Calculate the time of each route for a batch of `size` bytes, relative to a plain copy."""
     plain_ms = route_ms(size, "plain", host_bytes_per_s)
     return {route: route_ms(size, route, host_bytes_per_s) / plain_ms for route in ROUTES}
 
 
 def losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
-    """Train a small model on the CPU; gives the loss of each step, apart from its graph, while it goes on."""
+    """Train a small model on the CPU, and yield the detached loss of each step."""
     import torch
     from torch import nn
 
@@ -59,7 +59,7 @@ def losses(steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
         yield loss.detach()
 
 
-def typed(given: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
-    """Groups of tensors with the types in each named, so that a comparison sees a number that changed its type."""
-    groups = [list(group) for group in given]
+def typed(tensor_groups: Iterable[Iterable[Any]]) -> list[dict[str, Any]]:
+    """Return each group of tensors with its dtypes, so that a comparison detects a changed dtype."""
+    groups = [list(group) for group in tensor_groups]
     return [{"types": ", ".join(sorted({str(each.dtype) for each in group})), "values": group} for group in groups]

@@ -1,7 +1,7 @@
-"""Items of a remote store, and where copies of them are kept: in a worker's memory, or in files on a local disk.
+"""A data set in a remote store, and two caches for it: in each worker's memory, or in files on a local disk.
 
-The store is declared (a read waits); the caches are real. An item tells whether its read went to the store, so reads
-are counted in the batches themselves, whatever process made them.
+The store is simulated (a read sleeps); the caches are real. Each item says whether it was read from the store, so the
+reads can be counted in the batches, whichever process loaded them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from gpulab.wording import percent
 if TYPE_CHECKING:
     import pandas as pd
 
-VALUES = 256  # float32 numbers of an item
+VALUES = 256  # float32 numbers per item
 ITEM_BYTES = 4 * VALUES
 
 Item = npt.NDArray[np.float32]
 
 
 class Cache(Protocol):
-    """Where an item may lie already."""
+    """A cache of items."""
 
     def get(self, index: int) -> Item | None:
-        """The item, if it is here."""
+        """Return the item, or None if it is not in the cache."""
         ...
 
     def put(self, index: int, item: Item) -> None:
-        """Keep it."""
+        """Add the item to the cache."""
         ...
 
 
 class Remote:
-    """A data set in a store elsewhere, read through a cache if there is one.
+    """A data set in a remote store, read through an optional cache.
 
-    Item i is its sum, and 1 where the store had to be asked for it, 0 where the cache had it.
+    An item is the sum of its values, and 1 if it was read from the store, 0 if the cache had it.
     """
 
     def __init__(self, length: int, cache: Cache | None = None, wait_s: float = 0.004) -> None:
@@ -65,55 +65,55 @@ class Remote:
 
 
 class Ram:
-    """The items this process has read, in its own memory; another worker has another one."""
+    """A cache in the memory of one process; every DataLoader worker has its own."""
 
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
 
     def get(self, index: int) -> Item | None:
-        """The item, if it is here."""
+        """Return the item, or None if it is not in the cache."""
         return self.items.get(index)
 
     def put(self, index: int, item: Item) -> None:
-        """Keep it."""
+        """Add the item to the cache."""
         self.items[index] = item
 
 
 class Disk:
-    """One file for each item in a folder of a local disk; every process that reads there finds what any has put."""
+    """A cache on a local disk, one file per item, shared by all processes."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def get(self, index: int) -> Item | None:
-        """The item, if its file is there."""
+        """Return the item, or None if it has no file."""
         try:
             return np.frombuffer(self._path(index).read_bytes(), np.float32)
         except FileNotFoundError:
             return None
 
     def put(self, index: int, item: Item) -> None:
-        """Write it beside its place and move it there: no reader ever finds half a file."""
-        written = self._path(index).with_suffix(f".{os.getpid()}")
-        written.write_bytes(item.tobytes())
-        written.replace(self._path(index))
+        """Write the item to a temporary file and rename it, so that no reader finds half a file."""
+        temporary = self._path(index).with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(item.tobytes())
+        temporary.replace(self._path(index))
 
     def _path(self, index: int) -> Path:
         return self.folder / f"{index:06d}.f32"
 
 
 def reads(loader: Iterable[Any], epochs: int) -> list[int]:
-    """How many items the store was asked for in each epoch."""
-    return [sum(int(asked.sum()) for _, asked in loader) for _ in range(epochs)]
+    """Count the items that are read from the store in each epoch."""
+    return [sum(int(from_store.sum()) for _, from_store in loader) for _ in range(epochs)]
 
 
 def mean_wait_ms(hit_frac: float, hit_ms: float, miss_ms: float) -> float:
-    """What a read takes in the mean where so many are answered by a cache that others share, over a network."""
+    """Return the mean latency of a read through a shared network cache with this hit ratio."""
     return hit_frac * hit_ms + (1 - hit_frac) * miss_ms
 
 
 def table(counted: Mapping[str, tuple[int, int] | list[int]], items: int) -> pd.DataFrame:
-    """Reads of the store in two epochs of so many items, a row for each way of keeping them."""
+    """Compare the store reads in two epochs of `items` items, one row per cache."""
     import pandas as pd
 
     rows = {

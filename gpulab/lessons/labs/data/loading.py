@@ -1,7 +1,7 @@
-"""Items that wait, items that compute, and who fetches them: a DataLoader, threads, or one thread that waits for all.
+"""I/O-bound and CPU-bound items, loaded by DataLoader workers, by threads, or by one asyncio thread.
 
-An item's cost is declared, so that the pipeline is real and what an item costs is known. How many items were fetched
-at once follows from three measured numbers, as for any queue: items x seconds each / seconds in all (Little's law).
+The pipeline is real; the cost of an item is declared, and therefore known. The mean number of items in flight follows
+from Little's law, as for any queue: items x seconds per item / total seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-SIDE = 32  # pixels of a picture
+SIDE = 32  # pixels per side of a picture
 CLASSES = 10
 
 
 class Declared(Protocol):
-    """A data set whose every item costs the same, and says how much."""
+    """A data set whose items all have the same declared cost."""
 
     cost_s: float
 
@@ -36,7 +36,7 @@ class Declared(Protocol):
 
 
 class Waiting:
-    """Pictures that come from slow storage: each makes its reader wait, which takes no core."""
+    """I/O-bound pictures: each read waits for slow storage, which needs no core."""
 
     def __init__(self, length: int, wait_s: float = 0.008) -> None:
         self.length, self.cost_s = length, wait_s
@@ -50,13 +50,13 @@ class Waiting:
         return _picture(self.noise, index)
 
     async def fetch(self, index: int) -> tuple[Tensor, int]:
-        """The same item, asked of storage that can be waited for without a thread."""
+        """Return the same item by asynchronous I/O, without a thread."""
         await asyncio.sleep(self.cost_s)
         return _picture(self.noise, index)
 
 
 class Computing:
-    """Pictures that take CPU time in pure Python, as a transform written by hand does."""
+    """CPU-bound pictures: each needs CPU time in pure Python, as a hand-written transform does."""
 
     def __init__(self, length: int, cpu_s: float = 0.005) -> None:
         self.length, self.cost_s = length, cpu_s
@@ -71,7 +71,7 @@ class Computing:
 
 
 class Indexed:
-    """Items of a data set that every process has to open before its first one; an item is the process that read it."""
+    """A data set that every process has to open first, which is slow; an item is the id of the process that read it."""
 
     def __init__(self, length: int, open_s: float = 0.2, wait_s: float = 0.002) -> None:
         self.length, self.open_s, self.wait_s = length, open_s, wait_s
@@ -89,9 +89,9 @@ class Indexed:
 
 
 class Names:
-    """As many file names as a large data set has, as Python strings or packed in one array.
+    """The file names of a large data set, as Python strings or packed in one array.
 
-    A batch is one number: the bytes that only the process that fetched it has.
+    A batch is one number: the unshared memory of the process that loaded it, in bytes.
     """
 
     def __init__(self, count: int, *, packed: bool) -> None:
@@ -102,7 +102,7 @@ class Names:
         return len(self.names)
 
     def __getitems__(self, indices: Sequence[int]) -> list[int]:
-        """What a DataLoader asks for a batch, where a data set has it."""
+        """Load a batch; DataLoader calls this method if a data set has it."""
         for index in indices:
             len(self.names[index])
         return [own_bytes()]
@@ -110,7 +110,7 @@ class Names:
 
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """How fast items were fetched, and how many of them at once."""
+    """Throughput of loading, and the mean number of items in flight."""
 
     items: int
     wall_s: float
@@ -118,104 +118,104 @@ class Fetched:
 
     @property
     def per_s(self) -> float:
-        """Items in a second."""
+        """Items per second."""
         return self.items / self.wall_s
 
     @property
     def at_once(self) -> float:
-        """Items being fetched at any moment, in the mean."""
+        """Mean number of items in flight (Little's law)."""
         return self.items * self.cost_s / self.wall_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """What the beginning of each epoch took, and how many processes read in all of them."""
+    """The delay before the first batch of each epoch, and the number of processes that loaded data."""
 
-    gaps_s: tuple[float, ...]  # from asking for an epoch to its first batch
+    gaps_s: tuple[float, ...]  # from the start of an epoch to its first batch
     processes: int
 
     @property
     def later_gap_s(self) -> float:
-        """The typical gap after the first epoch."""
+        """Median gap of the later epochs."""
         return float(np.median(self.gaps_s[1:]))
 
 
-def table(kinds: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
-    """A row for each number of workers; for each kind of item, how many a second and how many at once."""
+def table(rates_by_kind: Mapping[str, Mapping[int, Fetched]]) -> pd.DataFrame:
+    """Tabulate throughput and concurrency: one row per number of workers, two columns per kind of item."""
     import pandas as pd
 
     columns = {
-        f"{kind}: {name}": {workers: value(each) for workers, each in swept.items()}
-        for kind, swept in kinds.items()
+        f"{kind}: {name}": {workers: value(rate) for workers, rate in rates.items()}
+        for kind, rates in rates_by_kind.items()
         for name, value in (
-            ("items/s", lambda each: round(each.per_s)),
-            ("at once", lambda each: round(each.at_once, 1)),
+            ("items/s", lambda rate: round(rate.per_s)),
+            ("at once", lambda rate: round(rate.at_once, 1)),
         )
     }
     return pd.DataFrame(columns).rename_axis("workers")
 
 
 def spend(cpu_s: float) -> None:
-    """Use as much CPU time of this thread, however long that takes where others want the core as well."""
+    """Use this much CPU time of the thread; it takes longer if other programs use the core, too."""
     until = time.thread_time() + cpu_s
     while time.thread_time() < until:
         pass
 
 
 def drained(loader: Any) -> Fetched:
-    """One epoch of a DataLoader with nothing that trains; the clock starts once its workers do."""
-    feed = iter(loader)
-    began = time.perf_counter()
-    items = sum(len(batch[1]) for batch in feed)
-    return Fetched(items=items, wall_s=time.perf_counter() - began, cost_s=loader.dataset.cost_s)
+    """Time one epoch of a DataLoader without training; the clock starts after its workers were started."""
+    batches = iter(loader)
+    start = time.perf_counter()
+    items = sum(len(batch[1]) for batch in batches)
+    return Fetched(items=items, wall_s=time.perf_counter() - start, cost_s=loader.dataset.cost_s)
 
 
 def by_threads(data: Declared, threads: int) -> Fetched:
-    """Every item once, fetched by so many threads of this process."""
+    """Load every item once with this number of threads in this process, and time it."""
     with ThreadPoolExecutor(threads) as pool:
-        began = time.perf_counter()
+        start = time.perf_counter()
         items = sum(1 for _ in pool.map(data.__getitem__, range(len(data))))
-        return Fetched(items=items, wall_s=time.perf_counter() - began, cost_s=data.cost_s)
+        return Fetched(items=items, wall_s=time.perf_counter() - start, cost_s=data.cost_s)
 
 
 def by_one_thread(data: Waiting, at_once: int) -> Fetched:
-    """Every item once, by a single thread that waits for so many at a time (asynchronous I/O)."""
-    told: list[Fetched] = []
-    # A notebook has an event loop of its own, in which no other can run: this one gets a thread.
-    thread = threading.Thread(target=lambda: told.append(asyncio.run(_awaited(data, at_once))))
+    """Load every item once with a single asyncio thread and `at_once` requests in flight, and time it."""
+    results: list[Fetched] = []
+    # A notebook already runs an event loop, and loops do not nest: this one runs in a thread.
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(_fetch_all(data, at_once))))
     thread.start()
     thread.join()
-    return told[0]
+    return results[0]
 
 
 def epochs(loader: Iterable[Any], count: int) -> Epochs:
-    """Run through a loader of `Indexed` items so many times."""
+    """Run `count` epochs of a loader of `Indexed` items and time the delay before each first batch."""
     gaps_s: list[float] = []
     processes: set[int] = set()
     for _ in range(count):
-        began = time.perf_counter()
-        for place, batch in enumerate(loader):
-            if not place:
-                gaps_s.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        for index, batch in enumerate(loader):
+            if not index:
+                gaps_s.append(time.perf_counter() - start)
             processes.update(batch.tolist())
     return Epochs(gaps_s=tuple(gaps_s), processes=len(processes))
 
 
 def own_bytes() -> int:
-    """Memory that this process shares with no other."""
+    """Return the unshared memory (USS) of this process, in bytes."""
     return int(psutil.Process().memory_full_info().uss)
 
 
-async def _awaited(data: Waiting, at_once: int) -> Fetched:
-    room = asyncio.Semaphore(at_once)
+async def _fetch_all(data: Waiting, at_once: int) -> Fetched:
+    slots = asyncio.Semaphore(at_once)
 
-    async def one(index: int) -> None:
-        async with room:
+    async def fetch_one(index: int) -> None:
+        async with slots:
             await data.fetch(index)
 
-    began = time.perf_counter()
-    await asyncio.gather(*(one(index) for index in range(len(data))))
-    return Fetched(items=len(data), wall_s=time.perf_counter() - began, cost_s=data.cost_s)
+    start = time.perf_counter()
+    await asyncio.gather(*(fetch_one(index) for index in range(len(data))))
+    return Fetched(items=len(data), wall_s=time.perf_counter() - start, cost_s=data.cost_s)
 
 
 def _noise() -> Any:
@@ -223,7 +223,7 @@ def _noise() -> Any:
 
 
 def _picture(noise: Any, index: int) -> tuple[Tensor, int]:
-    """The same noise, shifted, over the brightness of its class: nothing to compute once it is there."""
+    """Return the noise, shifted and added to the brightness of its class: almost no computation."""
     import torch
 
     label = index % CLASSES

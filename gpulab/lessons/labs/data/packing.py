@@ -1,4 +1,4 @@
-"""The same rows in many small files, in one that is mapped into memory, and in a tar; and how many opens each takes."""
+"""The same rows in many small files, in one memory-mapped file and in a tar; and the number of file opens of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Rows = npt.NDArray[np.float32]
-Reader = Callable[[Path, Sequence[int]], float]  # a folder, and rows in the order to read them -> the sum of all
+Reader = Callable[[Path, Sequence[int]], float]  # (folder, row indices in reading order) -> sum of all values
 
 
 @dataclass
@@ -34,146 +34,146 @@ class Opened:
 
     @property
     def count(self) -> int:
-        """How many opens."""
+        """Number of opens."""
         return len(self.paths)
 
 
-_watching: dict[int, tuple[str, Opened]] = {}
-_hooked: list[bool] = []
+_active_logs: dict[int, tuple[str, Opened]] = {}
+_hook_installed: list[bool] = []
 
 
 @contextlib.contextmanager
 def opens(folder: str | os.PathLike[str]) -> Iterator[Opened]:
-    """Count the files under a folder that this process opens, by Python's own audit events."""
-    if not _hooked:
-        sys.addaudithook(_noticed)  # Python knows no way to take one out again: this one stays, and mostly does nothing
-        _hooked.append(True)
+    """Count the files under a folder that this process opens, by Python's audit events."""
+    if not _hook_installed:
+        sys.addaudithook(_on_audit_event)  # cannot be removed; returns at once unless opens are counted
+        _hook_installed.append(True)
     opened = Opened()
-    _watching[id(opened)] = (os.fspath(folder), opened)
+    _active_logs[id(opened)] = (os.fspath(folder), opened)
     try:
         yield opened
     finally:
-        del _watching[id(opened)]
+        del _active_logs[id(opened)]
 
 
 def write(folder: Path, rows: Rows) -> None:
-    """The rows in three ways: row-N.f32 each by itself, all in rows.npy, and rows.tar of the single files."""
-    for place, row in enumerate(rows):
-        single(folder, place).write_bytes(row.tobytes())
+    """Write the rows in three layouts: one row-N.f32 per row, all in rows.npy, and the row files in rows.tar."""
+    for row_index, row in enumerate(rows):
+        single(folder, row_index).write_bytes(row.tobytes())
     np.save(folder / "rows.npy", rows)
     with tarfile.open(folder / "rows.tar", "w") as tar:
-        for place, row in enumerate(rows):
-            member = tarfile.TarInfo(single(folder, place).name)
+        for row_index, row in enumerate(rows):
+            member = tarfile.TarInfo(single(folder, row_index).name)
             member.size = row.nbytes
             tar.addfile(member, io.BytesIO(row.tobytes()))
 
 
-def single(folder: Path, place: int) -> Path:
-    """The file of one row."""
-    return folder / f"row-{place:06d}.f32"
+def single(folder: Path, row_index: int) -> Path:
+    """Return the path of one row's file."""
+    return folder / f"row-{row_index:06d}.f32"
 
 
 def from_files(folder: Path, order: Sequence[int]) -> float:
     """Open, read and close one file for each row."""
-    return sum(_summed(single(folder, place).read_bytes()) for place in order)
+    return sum(_sum_values(single(folder, row_index).read_bytes()) for row_index in order)
 
 
 def from_map(folder: Path, order: Sequence[int]) -> float:
-    """Map one file into memory, and touch the rows that are wanted."""
+    """Memory-map one file, and read the requested rows."""
     rows = np.load(folder / "rows.npy", mmap_mode="r")
-    return sum(float(rows[place].sum()) for place in order)
+    return sum(float(rows[row_index].sum()) for row_index in order)
 
 
 def from_tar(folder: Path, order: Sequence[int]) -> float:
-    """Open one tar, read where its members lie, and then each that is wanted."""
+    """Open one tar, read its index, and then the requested members."""
     with tarfile.open(folder / "rows.tar", "r:") as tar:
-        return sum(_summed(_member(tar, single(folder, place).name)) for place in order)
+        return sum(_sum_values(_member(tar, single(folder, row_index).name)) for row_index in order)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """One way of reading, as measured."""
+    """Measurement of one reader."""
 
     opens: int
-    wall_s: float  # the fastest of several
+    wall_s: float  # the fastest of several repeats
     total: float
 
     def elsewhere_s(self, per_open_s: float) -> float:
-        """The same where every open first waits as long as this, as in a store across a network."""
+        """Return the time if every open also waits `per_open_s`, as in a remote store."""
         return self.wall_s + self.opens * per_open_s
 
 
 def measured(reader: Reader, folder: Path, order: Sequence[int], repeats: int = 3) -> Read:
-    """Read every row so many times; opens are those of one time."""
+    """Time a reader `repeats` times; `opens` are those of one repeat."""
     walls_s: list[float] = []
     with opens(folder) as opened:
         for _ in range(repeats):
-            began = time.perf_counter()
+            start = time.perf_counter()
             total = reader(folder, order)
-            walls_s.append(time.perf_counter() - began)
+            walls_s.append(time.perf_counter() - start)
     return Read(opens=opened.count // repeats, wall_s=min(walls_s), total=total)
 
 
-def table(ways: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
-    """These ways of reading side by side, here and where every open first waits so long."""
+def table(readers: Mapping[str, Read], per_open_s: float) -> pd.DataFrame:
+    """Compare readers: on this disk, and modelled with a wait of `per_open_s` for every open."""
     import pandas as pd
 
-    elsewhere = f"ms where an open waits {duration(1e9 * per_open_s)} (modelled)"
+    remote_column = f"ms if each open waits {duration(1e9 * per_open_s)} (modelled)"
     rows = {
         name: {
             "opens": each.opens,
             "ms on this disk": round(1000 * each.wall_s),
-            elsewhere: round(1000 * each.elsewhere_s(per_open_s)),
+            remote_column: round(1000 * each.elsewhere_s(per_open_s)),
         }
-        for name, each in ways.items()
+        for name, each in readers.items()
     }
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Feeding:
-    """What a way of reading cost over several epochs, in counts."""
+    """File opens and peak memory of reading several epochs."""
 
     opens: int
-    held_mb: int  # most memory held at any moment, in whole MB, rounded up
-    right: bool  # every epoch gave what reading the single files gives
+    held_mb: int  # peak memory in MB, rounded up
+    right: bool  # every epoch gave the same sum as the single files
 
 
 def tried(
     epochs: Callable[[Path, Sequence[Sequence[int]]], Sequence[float]], folder: Path, orders: Sequence[Sequence[int]]
 ) -> Feeding:
-    """Have `epochs(folder, orders)` read rows in these orders, one for each epoch, and count what that takes."""
-    wanted = [from_files(folder, order) for order in orders]
+    """Let `epochs(folder, orders)` read the rows, one order per epoch; count its opens and check its sums."""
+    expected = [from_files(folder, order) for order in orders]
     tracing = tracemalloc.is_tracing()
     tracemalloc.start()
-    held_before = tracemalloc.get_traced_memory()[0]
+    bytes_before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     try:
         with opens(folder) as opened:
             sums = list(epochs(folder, orders))
-        held = tracemalloc.get_traced_memory()[1] - held_before
+        peak_bytes = tracemalloc.get_traced_memory()[1] - bytes_before
     finally:
         if not tracing:
             tracemalloc.stop()
-    right = len(sums) == len(wanted) and bool(np.allclose(sums, wanted, rtol=1e-5, atol=1e-3))
-    return Feeding(opens=opened.count, held_mb=-(-held // 1_000_000), right=right)
+    correct = len(sums) == len(expected) and bool(np.allclose(sums, expected, rtol=1e-5, atol=1e-3))
+    return Feeding(opens=opened.count, held_mb=-(-peak_bytes // 1_000_000), right=correct)
 
 
-def _noticed(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _watching:
+def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if event != "open" or not _active_logs:
         return
     path = arguments[0]
     if not isinstance(path, str | bytes | os.PathLike):
-        return  # a descriptor, whose file was counted when it was opened
-    for folder, opened in tuple(_watching.values()):
+        return  # a file descriptor: its file was counted when it was opened
+    for folder, opened in tuple(_active_logs.values()):
         if os.fsdecode(path).startswith(folder):
             opened.paths.append(os.fsdecode(path))
 
 
 def _member(tar: tarfile.TarFile, name: str) -> bytes:
-    found = tar.extractfile(name)
-    return found.read() if found is not None else b""  # None: no file, and all of them are
+    file = tar.extractfile(name)
+    return file.read() if file is not None else b""  # None only for members that are not files
 
 
-def _summed(data: bytes) -> float:
+def _sum_values(data: bytes) -> float:
     return float(np.frombuffer(data, np.float32).sum())

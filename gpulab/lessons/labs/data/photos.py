@@ -1,4 +1,4 @@
-"""Photographs on a file server: files that are read, waited for, decoded, cropped and flipped."""
+"""Photographs on a file server: each item waits for the server, then decodes, crops and flips a JPEG file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
-CROP = 64  # pixels a side
-WAIT_S = 0.008  # for the file server's answer
+CROP = 64  # pixels per side
+WAIT_S = 0.008  # latency of the file server
 
 
 class Photos:
     """A dataset of `length` items from a few JPEG files; the class of file i is i modulo ten.
 
-    Chance hangs on the index alone, so that the same items come out whoever loads them.
+    Random choices depend on the index only, so every process loads the same items.
     """
 
     def __init__(self, files: Sequence[Path], length: int, *, wait_s: float = WAIT_S) -> None:
@@ -32,14 +32,14 @@ class Photos:
         import torch
         from PIL import Image
 
-        time.sleep(self.wait_s)  # the file server answers
-        which = index % len(self.files)
-        chance = np.random.default_rng(index)
-        with Image.open(self.files[which]) as image:
-            side = int(chance.integers(image.width // 2, image.width + 1))
-            left, top = chance.integers(0, image.width - side + 1, 2).tolist()
+        time.sleep(self.wait_s)  # the latency of the file server
+        file_index = index % len(self.files)
+        generator = np.random.default_rng(index)
+        with Image.open(self.files[file_index]) as image:
+            side = int(generator.integers(image.width // 2, image.width + 1))
+            left, top = generator.integers(0, image.width - side + 1, 2).tolist()
             crop = image.convert("RGB").resize((CROP, CROP), box=(left, top, left + side, top + side))
         pixels = np.asarray(crop, np.float32) / 255
-        if chance.random() < 0.5:
+        if generator.random() < 0.5:
             pixels = pixels[:, ::-1]
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), which % 10
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), file_index % 10

@@ -1,4 +1,4 @@
-"""Photographs of pages, to train an image search on: decoded and changed one by one, or decoded once and in batches."""
+"""Photographs of pages for an image search: decoded and augmented one by one, or decoded once and then in batches."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-SIDE, CROP = 80, 64  # pixels: as a file is kept once it is decoded, and as the model takes it
+SIDE, CROP = 80, 64  # pixels: of a decoded file, and of a model input
 CLASSES = 10
 MEAN, SPREAD = 0.5, 0.25
 
 
 class Snapshots:
-    """A dataset that opens, decodes, crops, flips, brightens and normalises each photograph when it is asked for.
+    """A dataset that opens, decodes, crops, flips, brightens and normalises a photograph in each `__getitem__`.
 
-    The class of file i is i modulo ten. Chance hangs on the index alone: the same items come out whoever loads them.
+    The class of file i is i modulo ten. Random choices depend on the index only, so every process loads the same items.
     """
 
     def __init__(self, files: Sequence[Path], length: int) -> None:
@@ -31,18 +31,18 @@ class Snapshots:
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         import torch
 
-        which, chance = index % len(self.files), np.random.default_rng(index)
-        pixels = opened(self.files[which]).astype(np.float32) / 255
-        left, top = chance.integers(0, SIDE - CROP + 1, 2).tolist()
+        file_index, generator = index % len(self.files), np.random.default_rng(index)
+        pixels = opened(self.files[file_index]).astype(np.float32) / 255
+        left, top = generator.integers(0, SIDE - CROP + 1, 2).tolist()
         pixels = pixels[top : top + CROP, left : left + CROP]
-        if chance.random() < 0.5:
+        if generator.random() < 0.5:
             pixels = pixels[:, ::-1]
-        pixels = (pixels * chance.uniform(0.8, 1.2) - MEAN) / SPREAD
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), which % CLASSES
+        pixels = (pixels * generator.uniform(0.8, 1.2) - MEAN) / SPREAD
+        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), file_index % CLASSES
 
 
 def opened(file: Path) -> np.ndarray:
-    """A JPEG file as (SIDE, SIDE, 3) bytes."""
+    """Decode a JPEG file to a (SIDE, SIDE, 3) uint8 array."""
     from PIL import Image
 
     with Image.open(file) as image:
@@ -50,26 +50,28 @@ def opened(file: Path) -> np.ndarray:
 
 
 def decoded(files: Sequence[Path]) -> tuple[Tensor, Tensor]:
-    """All of them, once: (count, 3, SIDE, SIDE) uint8 and their classes; 19 kB each."""
+    """Decode all files once: a (count, 3, SIDE, SIDE) uint8 tensor and the classes; 19 kB per file."""
     import torch
 
     pixels = torch.from_numpy(np.stack([opened(file) for file in files])).permute(0, 3, 1, 2).contiguous()
     return pixels, torch.arange(len(files)) % CLASSES
 
 
-def drawn(kept: tuple[Tensor, Tensor], batch: int, steps: int, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of what is decoded already, drawn at random: whole rows are copied, nothing is computed."""
+def drawn(
+    decoded_images: tuple[Tensor, Tensor], batch: int, steps: int, seed: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield random batches of decoded images: rows are copied, and nothing is computed."""
     import torch
 
-    pixels, classes = kept
-    chance = torch.Generator().manual_seed(seed)
+    pixels, classes = decoded_images
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
-        rows = torch.randint(0, len(pixels), (batch,), generator=chance)
+        rows = torch.randint(0, len(pixels), (batch,), generator=generator)
         yield pixels[rows], classes[rows]
 
 
 def changed(pixels: Tensor) -> Tensor:
-    """A batch of bytes, cropped, flipped, brightened and normalised at once, on the device where it lies."""
+    """Crop, flip, brighten and normalise a uint8 batch on its device."""
     import torch
 
     count = len(pixels)
@@ -81,16 +83,16 @@ def changed(pixels: Tensor) -> Tensor:
 
 
 def network(width: int = 128) -> nn.Module:
-    """A convolutional network of three blocks, as an image search uses to tell pages apart."""
+    """Return a convolutional network of three blocks, as an image search uses to classify pages."""
     from torch import nn
 
-    def block(inside: int, outside: int) -> nn.Sequential:
+    def block(in_channels: int, out_channels: int) -> nn.Sequential:
         layers = (
             layer
-            for channels in (inside, outside)
+            for channels in (in_channels, out_channels)
             for layer in (
-                nn.Conv2d(channels, outside, 3, padding=1, bias=False),
-                nn.BatchNorm2d(outside),
+                nn.Conv2d(channels, out_channels, 3, padding=1, bias=False),
+                nn.BatchNorm2d(out_channels),
                 nn.ReLU(),
             )
         )

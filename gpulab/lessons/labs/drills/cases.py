@@ -1,6 +1,6 @@
-"""The twelve cases of lesson 20 as data: what was planted, what it is taken for, and the counter that tells them apart.
+"""The twelve cases of lesson 20: the planted cause, its rival, and the counter that distinguishes the two.
 
-The answers stand here. Who does the drills looks at the runs instead (gpulab.lessons.labs.drills.drills).
+This file contains the answers. To do the drills, look at the runs instead (gpulab.lessons.labs.drills.drills).
 """
 
 from __future__ import annotations
@@ -10,60 +10,60 @@ from dataclasses import dataclass
 from typing import Any
 
 CAUSES: Mapping[str, str] = {
-    "no_workers": "the main process builds the batches while the model waits",
-    "too_few_workers": "workers wait for their items, and there are too few of them to wait together",
-    "cpu_bound_loading": "items need more CPU time than the cores have",
-    "host_python": "Python code of the loop runs while nothing computes",
-    "dispatch_bound": "operators are so small that calling them takes longer than they do",
-    "host_syncs": "the loop fetches results, and waits for them, in every step",
-    "pageable_copies": "batches are copied from memory that is not pinned",
-    "no_tf32": "matrix products in float32 that leave the tensor cores unused",
-    "unfused_elementwise": "one kernel after the other reads and writes the same large tensors",
-    "small_batch": "kernels with less work than the GPU has room for",
-    "unfused_optimizer": "the optimizer updates one parameter tensor after the other",
-    "memory_growth": "something keeps tensors, so that memory grows with every step",
-    "device_bound": "nothing: the device computes as fast as it can",
+    "no_workers": "num_workers=0: the main process loads the data while the model waits",
+    "too_few_workers": "DataLoader workers wait for storage, and there are too few of them to wait in parallel",
+    "cpu_bound_loading": "loading the items needs more CPU time than the cores have",
+    "host_python": "Python code of the loop runs while the device is idle",
+    "dispatch_bound": "operator dispatch takes longer than the kernels",
+    "host_syncs": "the loop copies results to the host, and so waits for the GPU, in every step",
+    "pageable_copies": "batches are copied to the GPU from pageable memory",
+    "no_tf32": "float32 matrix products without tensor cores",
+    "unfused_elementwise": "separate elementwise kernels read and write the same large tensors",
+    "small_batch": "kernels too small to fill the GPU",
+    "unfused_optimizer": "the optimizer updates the parameter tensors one by one",
+    "memory_growth": "tensors stay referenced, so memory grows in every step",
+    "device_bound": "no problem: the device is the limit",
 }
 ACTIONS: Mapping[str, str] = {
-    "start workers": "num_workers=..., where there were none",
+    "start workers": "num_workers=... instead of 0",
     "more workers": "a larger num_workers",
-    "cheaper items": "compute each item once and keep it, or compute it faster",
-    "move the code": "out of the loop: vectorised, or into the data set",
-    "fewer calls": "torch.compile with CUDA graphs, or more rows in each call",
-    "fetch later": "keep results on the GPU, and fetch them after the loop",
+    "cheaper items": "cache each item, or compute it faster",
+    "move the code": "out of the loop: vectorise it, or move it into the data set",
+    "fewer calls": "torch.compile with CUDA graphs, or more rows per call",
+    "fetch later": "keep results on the GPU, and copy them to the host after the loop",
     "pin memory": "pin_memory=True, and copy with non_blocking=True",
     "tensor cores": "TF32, or autocast to bfloat16",
     "one operator": "scaled_dot_product_attention, or torch.compile",
-    "larger batch": "more samples a step, while samples per second rise",
+    "larger batch": "more samples per step, as long as samples per second rise",
     "fused optimizer": "fused=True",
-    "keep numbers": ".item() or .detach() before anything is kept",
-    "leave it": "no change; a faster device is the only thing left",
+    "keep numbers": ".item() or .detach() before a tensor is stored",
+    "leave it": "no change: only a faster device would help",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One anonymous run, and the answer to it."""
+    """One anonymous run, and its answer."""
 
     number: int
-    called: str  # what its owner calls it, which proves nothing
+    called: str  # the owner's name for it, which proves nothing
     cause: str
     action: str
-    rival: str  # what it is easily taken for
+    rival: str  # the cause it is easily mistaken for
     rival_file: str  # a dataset whose run has the rival's cause
-    excluded_by: tuple[str, ...]  # counters that tell the two apart, the best first
+    excluded_by: tuple[str, ...]  # counters that distinguish the two, best first
     because: str
     look: str  # the first hint
-    also: tuple[str, ...] = ()  # first actions that do the same here
-    more_samples: int = 1  # in a step of the mended run, as a multiple
+    also: tuple[str, ...] = ()  # other first actions that work here
+    more_samples: int = 1  # samples per step of the fixed run, as a multiple
 
     @property
     def key(self) -> str:
-        """Of the question about it: "case1"."""
+        """Key of the question: "case1"."""
         return f"case{self.number}"
 
     def right(self, pick: Any) -> tuple[bool, bool, bool]:
-        """Which of the three words are right."""
+        """Return which of the three words are correct."""
         cause, action, counter = tuple(pick)
         return cause == self.cause, action in (self.action, *self.also), counter in self.excluded_by
 
@@ -77,9 +77,9 @@ CASES: tuple[Case, ...] = (
         rival="host_python",
         rival_file="case03",
         excluded_by=("loader", "python"),
-        look="Which part of the ledger is the largest, and who works in it?",
-        because="Four fifths of a step pass inside the DataLoader, and no worker was started. Python code of the loop "
-        "would show as python, not as loader.",
+        look="Which part of the ledger is the largest, and which process works in it?",
+        because="The loop spends four fifths of a step inside the DataLoader, without workers. Python code of the loop "
+        "would count as python, not as loader.",
     ),
     Case(
         number=2,
@@ -89,9 +89,9 @@ CASES: tuple[Case, ...] = (
         rival="pageable_copies",
         rival_file="case07",
         excluded_by=("to_host", "to_gpu"),
-        look="Copies take two thirds of a step. Which way do they go?",
-        because="64 MiB a step come back from the GPU, and nothing goes there: results are fetched in every step. "
-        "Batches that are copied slowly go the other way.",
+        look="Copies take two thirds of a step. In which direction?",
+        because="64 MiB per step are copied from the GPU, and nothing to it: the loop reads results every step. "
+        "Slow copies of batches go in the other direction.",
     ),
     Case(
         number=3,
@@ -101,9 +101,9 @@ CASES: tuple[Case, ...] = (
         rival="no_workers",
         rival_file="case01",
         excluded_by=("loader", "python"),
-        look="Do not believe the name: how long is the loop inside the DataLoader?",
-        because="The DataLoader takes one part in a hundred. The time goes to Python code between its batch and the "
-        "model, which workers of the DataLoader never run, however many they are.",
+        look="Ignore the name: how long does the loop wait for the DataLoader?",
+        because="The DataLoader takes 1 % of a step. The time goes to Python code between DataLoader and model, "
+        "which DataLoader workers do not run, however many there are.",
     ),
     Case(
         number=4,
@@ -113,9 +113,9 @@ CASES: tuple[Case, ...] = (
         rival="device_bound",
         rival_file="case11",
         excluded_by=("tensor_cores",),
-        look="The GPU is never idle. Is it doing its work the fast way?",
-        because="Every matrix product is in float32 and none runs on tensor cores. A device that does what it can "
-        "reads near 100 % there; utilisation reads the same in both.",
+        look="The GPU is never idle. Does it use its fastest units?",
+        because="Every matrix product is in float32, and none runs on tensor cores. A GPU at its limit reads about "
+        "100 % there; utilisation is the same in both.",
     ),
     Case(
         number=5,
@@ -128,9 +128,9 @@ CASES: tuple[Case, ...] = (
         look="What does the host do while the GPU is idle?",
         also=("larger batch",),
         more_samples=2**18,
-        because="Both have kernels too small for the GPU. Here it waits for the calls, three quarters of a step; with "
-        "small_batch it has its work in time, and the work is small. More rows in each call are fewer calls for the "
-        "same work, so a larger batch counts as well.",
+        because="Both have kernels too small for the GPU. Here it waits for launches for three quarters of a step; "
+        "with small_batch the launches are in time, but the kernels are small. More rows per call mean fewer calls for "
+        "the same work, so a larger batch is correct, too.",
     ),
     Case(
         number=6,
@@ -140,9 +140,9 @@ CASES: tuple[Case, ...] = (
         rival="too_few_workers",
         rival_file="worked_example",
         excluded_by=("worker_cpu",),
-        look="The loop waits for batches although there are workers. What do the workers do meanwhile?",
-        because="Each worker keeps most of a core busy, and there are two cores: a third worker would share them. "
-        "Workers that are merely too few wait instead, and use a few percent of a core.",
+        look="The loop waits for data although there are workers. What do the workers do?",
+        because="Each worker uses most of a core, and there are two cores: a third worker would have to share them. "
+        "With too few workers, each of them waits for storage and uses a few percent of a core.",
     ),
     Case(
         number=7,
@@ -152,9 +152,9 @@ CASES: tuple[Case, ...] = (
         rival="host_syncs",
         rival_file="case02",
         excluded_by=("to_gpu", "to_host"),
-        look="Do not believe the name: how much of a step does the GPU compute at all?",
-        because="256 MiB a step go to the GPU from memory that is not pinned, and nothing comes back. The GPU computes "
-        "a sixth of a step: a faster one would shorten that sixth.",
+        look="Ignore the name: for how much of a step does the GPU compute?",
+        because="256 MiB per step are copied to the GPU from pageable memory, and nothing back. The GPU computes for a "
+        "sixth of a step: a faster one would shorten only that sixth.",
     ),
     Case(
         number=8,
@@ -164,9 +164,9 @@ CASES: tuple[Case, ...] = (
         rival="dispatch_bound",
         rival_file="case05",
         excluded_by=("optimizer", "calls", "busy"),
-        look="The device is busy. With which phase of a step?",
-        because="Half of a step goes to the optimizer, tensor by tensor. Were calling operators the limit "
-        "everywhere, the device would idle in forward and backward as well: calls would be large, and busy small.",
+        look="The device is busy. In which phase of a step?",
+        because="The optimizer takes half of a step, tensor by tensor. If operator dispatch were the limit everywhere, "
+        "the device would be idle in forward and backward, too: calls would be large, and busy small.",
     ),
     Case(
         number=9,
@@ -176,10 +176,10 @@ CASES: tuple[Case, ...] = (
         rival="device_bound",
         rival_file="case11",
         excluded_by=("filled",),
-        look="The GPU is busy. How much of it?",
+        look="The GPU is busy. How much of it has work?",
         more_samples=128,
-        because="A kernel runs nearly always, and a third of the multiprocessors have work. A GPU at its limit is "
-        "filled.",
+        because="A kernel runs nearly always, but only a third of the multiprocessors have work. In a GPU at its limit "
+        "nearly all have.",
     ),
     Case(
         number=10,
@@ -189,9 +189,9 @@ CASES: tuple[Case, ...] = (
         rival="unfused_optimizer",
         rival_file="case08",
         excluded_by=("growth", "optimizer"),
-        look="A step is fine. What is different from one step to the next?",
-        because="Memory grows by more than a MiB in every step, so the job ends when it is full, whatever a step "
-        "takes. In case 8, as busy on the same CPU, it does not grow.",
+        look="Each step is fine. What changes from one step to the next?",
+        because="Memory grows by more than 1 MiB in every step, so the job fails when memory is full, however fast "
+        "it is. In case 8, which is as busy on the same CPU, it does not grow.",
     ),
     Case(
         number=11,
@@ -201,9 +201,9 @@ CASES: tuple[Case, ...] = (
         rival="no_tf32",
         rival_file="case04",
         excluded_by=("tensor_cores",),
-        look="Is any counter out of order?",
-        because="Busy, filled, on tensor cores, nothing copied, nothing waited for. With the tensor cores unused it "
-        "would be as busy, and several times slower: that is case 4, of which this is the mended twin.",
+        look="Does any counter show a problem?",
+        because="The GPU is busy and filled, uses tensor cores, and waits for no copies. Without tensor cores it would "
+        "be as busy, but several times slower: that is case 4, and this is its fixed version.",
     ),
     Case(
         number=12,
@@ -214,7 +214,7 @@ CASES: tuple[Case, ...] = (
         rival_file="case04",
         excluded_by=("matrix", "tensor_cores"),
         look="The GPU is never idle. Which kernels keep it busy?",
-        because="Most kernel time is not in matrix kernels: what is computed once is written and read again and "
-        "again. With the wrong number format, as in case 4, nearly all of it would be matrix kernels.",
+        because="Most kernel time is outside matrix kernels: intermediate results are written and read repeatedly. "
+        "In float32 without tensor cores, as in case 4, nearly all of it would be matrix kernels.",
     ),
 )

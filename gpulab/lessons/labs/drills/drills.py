@@ -1,8 +1,8 @@
-"""Twelve anonymous runs to diagnose: as they were handed in, and with what was planted taken out.
+"""Twelve anonymous runs to diagnose: each with a planted cause, and the same training without it.
 
-`case(n)` and `mended(n)` are the two; `reads(n)` gives all counters of a case. Answers are judged by `CASES`
-(gpulab.lessons.labs.drills.cases), and what there is to look at before anybody says what is wrong is `evidence(n)`
-(gpulab.lessons.labs.drills.evidence). The runs are datasets (gpulab.files.datasets); each has a data card.
+`case(n)` is the run, `mended(n)` the run without the cause, and `reads(n)` all counters of the case. Answers are judged
+by `CASES` (gpulab.lessons.labs.drills.cases); `evidence(n)` (gpulab.lessons.labs.drills.evidence) shows the run without
+a diagnosis. The runs are datasets (gpulab.files.datasets); each has a data card.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 
 
 def case(number: int) -> Run:
-    """The run of a case, 1 to 12."""
+    """Return the run of a case, 1 to 12."""
     return _run(_dataset_name(number))
 
 
 def mended(number: int) -> Run:
-    """The same training without the planted cause; the healthy case as it is."""
+    """Return the same training without the planted cause; for the healthy case, the case itself."""
     return _fixed_run(_dataset_name(number)) or case(number)
 
 
 def beside(name: str) -> Run:
-    """A run that is no case: "worked_example", or "memory1" to "memory3", which ended in an out-of-memory error."""
+    """Return another run: "worked_example", or "memory1" to "memory3", which ended in an out-of-memory error."""
     return _run(name)
 
 
@@ -69,21 +69,21 @@ def _counters(name: str) -> Mapping[str, float | None]:
     return counters(_run(name))
 
 
-def reads(which: int | str) -> Mapping[str, float | None]:
-    """All counters of a case by its number, or of another recorded run by its name; worked out once."""
-    return _counters(_dataset_name(which) if isinstance(which, int) else which)
+def reads(number_or_name: int | str) -> Mapping[str, float | None]:
+    """Return all counters of a case by its number, or of another run by its name; cached."""
+    return _counters(_dataset_name(number_or_name) if isinstance(number_or_name, int) else number_or_name)
 
 
-def told_apart(one: float | None, other: float | None) -> bool:
-    """Whether a counter reads differently in two runs: twice as much at the least, in one of them."""
-    if one is None or other is None:
-        return (one is None) != (other is None)
-    low, high = sorted((one, other))
+def told_apart(first: float | None, second: float | None) -> bool:
+    """Return whether two readings of a counter differ by a factor of two or more, or only one of them is absent."""
+    if first is None or second is None:
+        return (first is None) != (second is None)
+    low, high = sorted((first, second))
     return high > 0 and high >= 2 * max(low, 0.0)
 
 
 def right_picks(answers: Mapping[str, Any]) -> int | None:
-    """How many of the three words for each case are right; None before all twelve are answered."""
+    """Count the correct words over all cases, three per case; None before all twelve are answered."""
     if any(answers.get(each.key) is None for each in CASES):
         return None
     return sum(sum(each.right(answers[each.key])) for each in CASES)
@@ -91,48 +91,48 @@ def right_picks(answers: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Triaged:
-    """What a triage made of the twelve: causes it named, and how many counters it read for that."""
+    """Score of a triage function on the twelve cases: its causes, and the number of counters that it read."""
 
     named: tuple[str, ...]
     right: int
     counters_read: int
-    beside: str = ""  # what it says to "worked_example", a run it was not made for
+    beside: str = ""  # its cause for "worked_example", a run that it was not written for
 
     def __str__(self) -> str:
         wrong = [
-            f"case {each.number}, to which it says {said}"
-            for said, each in zip(self.named, CASES, strict=True)
-            if said != each.cause
+            f"case {each.number}: {cause}" for cause, each in zip(self.named, CASES, strict=True) if cause != each.cause
         ]
         score = f"{self.right} of {len(CASES)} causes right, {self.counters_read} counters read"
         return "\n".join([f"{score}; worked example: {self.beside}", *(f"wrong: {each}" for each in wrong)])
 
 
 def triaged(triage: Callable[[Callable[[str], float]], str] | None) -> Triaged | None:
-    """Let a function name the cause of each case from counters that it asks for, one by one; None for none.
+    """Score a triage function, which names the cause of each case from the counters that it reads; None for None.
 
-    It is given `read`, which takes a counter's name and gives its value, 0.0 where absent. A counter that is read
-    twice in one case counts once.
+    Its argument is `read`, which takes the name of a counter and returns its value, 0.0 if absent. A counter that is
+    read twice in one case counts once.
     """
     if triage is None:
         return None
-    named, many = [], 0
-    for each in CASES:
-        asked: set[str] = set()
-        named.append(triage(_reader(reads(each.number), asked)))
-        many += len(asked)
-    right = sum(cause == each.cause for cause, each in zip(named, CASES, strict=True))
-    beside = triage(_reader(reads("worked_example"), set()))
-    return Triaged(named=tuple(named), right=right, counters_read=many, beside=beside)
+    causes, counters_read = [], 0
+    for drill_case in CASES:
+        counters_of_case: set[str] = set()
+        causes.append(triage(_reader(reads(drill_case.number), counters_of_case)))
+        counters_read += len(counters_of_case)
+    right = sum(cause == each.cause for cause, each in zip(causes, CASES, strict=True))
+    worked_example = triage(_reader(reads("worked_example"), set()))
+    return Triaged(named=tuple(causes), right=right, counters_read=counters_read, beside=worked_example)
 
 
-def _reader(values: Mapping[str, float | None], asked: set[str]) -> Callable[[str], float]:
-    """What a triage is given to read counters with; `asked` is told of each."""
+def _reader(values: Mapping[str, float | None], names: set[str]) -> Callable[[str], float]:
+    """Return the `read` function of a triage; it adds the names of the counters read to `names`."""
 
     def read(name: str) -> float:
         if name not in values:
-            raise GpulabError(f"There is no counter {name!r}.", why=f"there are {', '.join(values)}", fix="use one")
-        asked.add(name)
+            raise GpulabError(
+                f"There is no counter {name!r}.", why=f"the counters are {', '.join(values)}", fix="use one of these"
+            )
+        names.add(name)
         return values[name] or 0.0
 
     return read

@@ -1,4 +1,4 @@
-"""What there is to look at in an anonymous run, without a word on what is wrong: ledger, picture, kernels, counters."""
+"""Evidence of an anonymous run, without a diagnosis: ledger, picture of the steps, kernels, counters."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ if TYPE_CHECKING:
 KERNELS, MOST_NAME = 5, 60
 
 
-def evidence(which: int | str) -> View:
-    """The evidence of a case by its number, or of another recorded run by its name."""
-    run = drills.case(which) if isinstance(which, int) else drills.beside(which)
-    called = f', which its owner calls "{drills.CASES[which - 1].called}"' if isinstance(which, int) else ""
-    head = Line(f"{run.name}{called}: {run.source}{_host(run)}.")
-    return View(Sheet(f"gpulab: evidence of {run.name}", (head, *_sections(run, which))))
+def evidence(number_or_name: int | str) -> View:
+    """Show the evidence of a case by its number, or of another run by its name."""
+    run = drills.case(number_or_name) if isinstance(number_or_name, int) else drills.beside(number_or_name)
+    owner_name = (
+        f' (its owner calls it "{drills.CASES[number_or_name - 1].called}")' if isinstance(number_or_name, int) else ""
+    )
+    head = Line(f"{run.name}{owner_name}: {run.source}{_host(run)}.")
+    return View(Sheet(f"gpulab: evidence of {run.name}", (head, *_sections(run, number_or_name))))
 
 
 def drill(lab: Lab, key: str, pick: object) -> tuple[View | Said, ...]:
-    """A case as it is worked on: its evidence, what is said to an answer, and the verdict once all of it is right."""
+    """Show a case: its evidence, the feedback on an answer, and gpulab's verdict once the answer is correct."""
     return (evidence(_case(key).number), lab.check(key, pick), *revealed(key, pick))
 
 
 def revealed(key: str, pick: object) -> tuple[View, ...]:
-    """What the report says first of a case, once all three words of an answer are right; its ledger is evidence."""
-    one = _case(key)
-    if pick is None or problem(one, pick) is not None:
+    """Show the headline of the report on a case, once all three words of the answer are correct."""
+    drill_case = _case(key)
+    if pick is None or problem(drill_case, pick) is not None:
         return ()
-    told = diagnose(drills.case(one.number))
-    said = replace(headline(told), picture=None, notes=())  # the picture is above, without a shade
-    head, foot = Line("What the report says of it:", soft=True), Line(sentence(origin(told.run)), soft=True)
-    return (View(Sheet(f"gpulab: verdict on {told.run.name}", (head, said, foot))),)
+    diagnosis = diagnose(drills.case(drill_case.number))
+    answer = replace(headline(diagnosis), picture=None, notes=())  # the picture is in the evidence above, unshaded
+    head, foot = Line("The report on this run:", soft=True), Line(sentence(origin(diagnosis.run)), soft=True)
+    return (View(Sheet(f"gpulab: verdict on {diagnosis.run.name}", (head, answer, foot))),)
 
 
 def _case(key: str) -> drills.Case:
@@ -58,14 +60,14 @@ def _case(key: str) -> drills.Case:
 
 
 def table() -> View:
-    """The counters of all twelve beside one another; a dash where a run cannot tell."""
+    """Tabulate the counters of all twelve cases; a dash means absent."""
     numbers = [each.number for each in drills.CASES]
     rows = tuple(
         Row((name, *("-" if (value := drills.reads(number)[name]) is None else _short(counter, value)
                      for number in numbers)))
         for name, counter in COUNTERS.items()
     )  # fmt: skip
-    caption = "Shares of a step, in %; to_gpu, to_host and growth in MiB a step; - is absent."
+    caption = "Fractions in %; to_gpu, to_host and growth in MiB per step; - means absent."
     return View(
         Sheet(
             "gpulab: counters of twelve runs", (Table(header=("case", *map(str, numbers)), rows=rows, caption=caption),)
@@ -74,20 +76,20 @@ def table() -> View:
 
 
 def catalogue() -> View:
-    """The twelve: what their owners call them, and where each comes from."""
+    """List the twelve cases: the owners' names, and the source of each run."""
     rows = [Row((str(each.number), each.called, str(drills.case(each.number).source))) for each in drills.CASES]
     table = Table(header=("case", "its owner calls it", "source"), rows=tuple(rows), left=3)
     return View(Sheet("gpulab: twelve runs", (table,)))
 
 
 def words() -> View:
-    """The words of an answer: causes, first actions, counters."""
+    """List the words for an answer: causes, first actions, counters."""
     counters = Facts(tuple((name, counter.means) for name, counter in COUNTERS.items()))
     return View(
         Sheet(
             "gpulab: the words of an answer",
             (
-                Section("Causes, by gpulab's names for them", (Facts(tuple(drills.CAUSES.items())),)),
+                Section("Causes (gpulab's rule names)", (Facts(tuple(drills.CAUSES.items())),)),
                 Section("First actions", (Facts(tuple(drills.ACTIONS.items())),)),
                 Section("Counters", (counters,)),
             ),
@@ -95,25 +97,27 @@ def words() -> View:
     )
 
 
-def _sections(run: Run, which: int | str) -> Iterator[Block]:
-    silent = replace(diagnose(run), findings=(), masked=())  # nothing is shaded, nothing named
-    if silent.ledger is not None:
-        how = ESTIMATED if run.source.how == "virtual" else RECORDED
-        yield Section("Where the step time goes", accounts(silent.ledger, how=how))
-    few = picture(silent)
-    if few is not None:
-        yield Section("A few steps", (few,))
+def _sections(run: Run, number_or_name: int | str) -> Iterator[Block]:
+    undiagnosed = replace(diagnose(run), findings=(), masked=())  # without shading and diagnosis
+    if undiagnosed.ledger is not None:
+        method = ESTIMATED if run.source.how == "virtual" else RECORDED
+        yield Section("Where the step time goes", accounts(undiagnosed.ledger, how=method))
+    step_picture = picture(undiagnosed)
+    if step_picture is not None:
+        yield Section("A few steps", (step_picture,))
     kernels = _kernels(run)
     if kernels is not None:
-        yield Section("The kernels that take most time", (kernels,))
-    values = drills.reads(which)
-    told = tuple((name, counter.told(values[name])) for name, counter in COUNTERS.items() if values[name] is not None)
+        yield Section("Kernels with the most total time", (kernels,))
+    values = drills.reads(number_or_name)
+    readings = tuple(
+        (name, counter.told(values[name])) for name, counter in COUNTERS.items() if values[name] is not None
+    )
     absent = ", ".join(name for name in COUNTERS if values[name] is None)
-    yield Section("Counters", (Facts(told), Line(f"Absent: {absent}.", soft=True)))
+    yield Section("Counters", (Facts(readings), Line(f"Absent: {absent}.", soft=True)))
 
 
 def _host(run: Run) -> str:
-    """The cores and the workers of a run whose times are those of a CPU; a virtual GPU has neither."""
+    """Describe the cores and DataLoader workers of a run; empty for a virtual GPU, which has neither."""
     if run.source.how == "virtual" or run.machine.cores_allowed is None:
         return ""
     workers = len(np.unique(run.worker_rows["worker"]))
@@ -121,7 +125,7 @@ def _host(run: Run) -> str:
 
 
 def _short(counter: Counter, value: float) -> str:
-    """A reading without its unit, as narrow as it can be."""
+    """Format a reading without its unit, as short as possible."""
     if counter.name in BYTES:
         return number(value / 2**20, 2)
     return percent(value).removesuffix(" %")
@@ -131,16 +135,16 @@ def _kernels(run: Run) -> Table | None:
     rows = kernel_table(run)
     if not len(rows):
         return None
-    names, whole = rows.words("name").to_list(), max(1, int(rows["total_ns"].sum()))
-    shown = [
+    names, total_ns = rows.words("name").to_list(), max(1, int(rows["total_ns"].sum()))
+    table_rows = [
         Row(
             (
-                shorten(names[place] or "without a name", MOST_NAME),
-                f"{int(rows['count'][place]):,}",
-                duration(float(rows["median_ns"][place])),
-                percent(int(rows["total_ns"][place]) / whole),
+                shorten(names[index] or "unnamed", MOST_NAME),
+                f"{int(rows['count'][index]):,}",
+                duration(float(rows["median_ns"][index])),
+                percent(int(rows["total_ns"][index]) / total_ns),
             )
         )
-        for place in range(min(KERNELS, len(rows)))
+        for index in range(min(KERNELS, len(rows)))
     ]
-    return Table(header=("", "how often", "the median one", "of kernel time"), rows=tuple(shown))
+    return Table(header=("", "calls", "median", "of kernel time"), rows=tuple(table_rows))

@@ -1,7 +1,7 @@
-"""What is said to an answer of lesson 20: which of its three words are wrong, and the reading that contradicts each.
+"""Feedback on an answer of lesson 20: which of its three words are wrong, and the counter reading against each.
 
-For every cause there are signs: counters that read so wherever it is at work. An answer is wrong for a reason that the
-learner can look up in the evidence.
+Every cause has expected counter readings. So an answer is wrong for a reason that the learner can look up in the
+evidence.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """How a counter reads wherever a cause is at work: a least, a bound that it stays below, or absent."""
+    """The reading of a counter that a cause implies: at least a value, below a value, or absent."""
 
     counter: str
     least: float | None = None
     below: float | None = None
     absent: bool = False
-    needed: bool = True  # an absent reading contradicts it too
+    needed: bool = True  # an absent reading contradicts the cause, too
 
     def contradicted(self, value: float | None) -> bool:
-        """Whether the cause cannot be at work where the counter reads this."""
+        """Return whether this reading excludes the cause."""
         if value is None:
             return self.needed and not self.absent
         too_low = self.least is not None and value < self.least
@@ -36,32 +36,32 @@ class Sign:
 
     @property
     def told(self) -> str:
-        """The reading in words: "loader at 25 % or more"."""
-        told = COUNTERS[self.counter].told
+        """The expected reading in words: "loader at 25 % or more"."""
+        format_value = COUNTERS[self.counter].told
         if self.absent:
             return f"no {self.counter} at all"
         if self.least is not None:
-            return f"{self.counter} at {told(self.least)} or more"
-        return f"{self.counter} below {told(self.below)}"
+            return f"{self.counter} at {format_value(self.least)} or more"
+        return f"{self.counter} below {format_value(self.below)}"
 
 
-_LATE = Sign(counter="loader", least=0.25)
-_BUSY = Sign(counter="busy", least=0.5)
+_WAITS_FOR_DATA = Sign(counter="loader", least=0.25)
+_GPU_BUSY = Sign(counter="busy", least=0.5)
 SIGNS: Mapping[str, tuple[Sign, ...]] = {
-    "no_workers": (_LATE, Sign(counter="worker_cpu", absent=True)),
-    "too_few_workers": (_LATE, Sign(counter="worker_cpu", below=0.5)),
-    "cpu_bound_loading": (_LATE, Sign(counter="worker_cpu", least=0.5)),
+    "no_workers": (_WAITS_FOR_DATA, Sign(counter="worker_cpu", absent=True)),
+    "too_few_workers": (_WAITS_FOR_DATA, Sign(counter="worker_cpu", below=0.5)),
+    "cpu_bound_loading": (_WAITS_FOR_DATA, Sign(counter="worker_cpu", least=0.5)),
     "host_python": (Sign(counter="python", least=0.25),),
     "dispatch_bound": (Sign(counter="calls", least=0.25),),
     "host_syncs": (Sign(counter="to_host", least=MIB),),
     "pageable_copies": (Sign(counter="to_gpu", least=MIB),),
     "no_tf32": (Sign(counter="tensor_cores", below=0.5), Sign(counter="matrix", least=0.5)),
-    "unfused_elementwise": (Sign(counter="matrix", below=0.5), _BUSY),
+    "unfused_elementwise": (Sign(counter="matrix", below=0.5), _GPU_BUSY),
     "small_batch": (Sign(counter="filled", below=0.7), Sign(counter="calls", below=0.25)),
     "unfused_optimizer": (Sign(counter="optimizer", least=0.2),),
     "memory_growth": (Sign(counter="growth", least=MIB / 2),),
     "device_bound": (
-        _BUSY,
+        _GPU_BUSY,
         Sign(counter="growth", below=MIB / 2, needed=False),
         Sign(counter="optimizer", below=0.2, needed=False),
         Sign(counter="matrix", least=0.5, needed=False),
@@ -69,51 +69,52 @@ SIGNS: Mapping[str, tuple[Sign, ...]] = {
         Sign(counter="filled", least=0.7, needed=False),
     ),
 }
-# What each first action is for.
+# The cause that each first action treats.
 TREATS: Mapping[str, str] = {"more workers": "too_few_workers", **{each.action: each.cause for each in CASES}}
 
 
 def problem(case: Case, pick: Any) -> str | None:
-    """What is still wrong with (cause, action, counter), with the reason; None where all three are right."""
+    """Return what is wrong with (cause, action, counter), with reasons; None if all three are correct."""
     if not isinstance(pick, tuple | list) or len(pick) != 3:
-        return 'give three words, as ("too_few_workers", "more workers", "worker_cpu")'
-    words = tuple(pick)
-    for word, known, what in zip(words, (CAUSES, ACTIONS, COUNTERS), ("cause", "action", "counter"), strict=True):
-        if word not in known:
-            return f"there is no {what} {word!r}; the words are in the lists above"
-    cause, action, counter = words
-    right = case.right(words)
-    told = []
-    if not right[0]:
-        told.append(f"The cause does not fit: {contradiction(case, cause)}.")
-    if not right[1]:
-        told.append(f"The first action does not fit: {_treats(action, cause, right[0])}.")
-    if not right[2]:
-        told.append(f"The counter does not exclude {case.rival}: {_tells_nothing(case, counter)}.")
-    return " ".join(told) or None
+        return 'give three words, such as ("too_few_workers", "more workers", "worker_cpu")'
+    answer = tuple(pick)
+    for word, allowed, kind in zip(answer, (CAUSES, ACTIONS, COUNTERS), ("cause", "action", "counter"), strict=True):
+        if word not in allowed:
+            return f"there is no {kind} {word!r}; use one from the lists above"
+    cause, action, counter = answer
+    correct = case.right(answer)
+    problems = []
+    if not correct[0]:
+        problems.append(f"The cause does not fit: {contradiction(case, cause)}.")
+    if not correct[1]:
+        problems.append(f"The first action does not fit: {_wrong_action(action, cause, correct[0])}.")
+    if not correct[2]:
+        problems.append(f"The counter does not exclude {case.rival}: {_wrong_counter(case, counter)}.")
+    return " ".join(problems) or None
 
 
 def contradiction(case: Case, cause: str) -> str | None:
-    """The reading of a case that a cause does not go with, in words; None where none contradicts it."""
+    """Describe the reading of a case that contradicts a cause; None if no reading does."""
     values = drills.reads(case.number)
     sign = next((each for each in SIGNS[cause] if each.contradicted(values[each.counter])), None)
     if sign is None:
         return None
-    return f"{cause} would show {sign.told}, which here {_reads(values[sign.counter], sign.counter)}"
+    return f"{cause} would show {sign.told}, but here it {_reading_text(values[sign.counter], sign.counter)}"
 
 
-def _treats(action: str, cause: str, cause_is_right: bool) -> str:
+def _wrong_action(action: str, cause: str, cause_is_right: bool) -> str:
     if not cause_is_right and TREATS[action] == cause:
-        return f"{action} follows from that cause, and falls with it"
+        return f"{action} is the action for that cause, which is wrong"
     return f"{action} is for {TREATS[action]}"
 
 
-def _tells_nothing(case: Case, counter: str) -> str:
-    here, there = drills.reads(case.number)[counter], drills.reads(case.rival_file)[counter]
-    if drills.told_apart(here, there):
-        return f"in a run of it {counter} {_reads(there, counter)}, but for another reason"
-    return f"{counter} {_reads(here, counter)} here, and {_reads(there, counter)} in a run with {case.rival}: too close"
+def _wrong_counter(case: Case, counter: str) -> str:
+    reading, rival_reading = drills.reads(case.number)[counter], drills.reads(case.rival_file)[counter]
+    if drills.told_apart(reading, rival_reading):
+        return f"{counter} {_reading_text(rival_reading, counter)} in a run with it, but for another reason"
+    text, rival_text = _reading_text(reading, counter), _reading_text(rival_reading, counter)
+    return f"{counter} {text} here, and {rival_text} in a run with {case.rival}: too close"
 
 
-def _reads(value: float | None, counter: str) -> str:
+def _reading_text(value: float | None, counter: str) -> str:
     return "is absent" if value is None else f"reads {COUNTERS[counter].told(value)}"

@@ -1,1 +1,1 @@
-"""Labs about launches and operators."""
+"""Labs about operators and kernel launches."""

@@ -1,7 +1,7 @@
-"""What notebook 12 tells of starting work: a decoder of one token at a time, what a run says of its launches, a grid.
+"""Kernel launches in notebook 12: launch statistics of a run, a decoder of one token at a time, and a kernel grid.
 
-The grid runs a kernel program by program, in Python, and counts: it knows no time. A signature is read from a run, and
-is as good as the run: measured, or worked out.
+The grid runs a kernel program by program in Python and counts; it has no clock. The launch statistics come from a run,
+and are measured or estimated like the run.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What tells a GPU that waits for launches from one that waits for something else."""
+    """Statistics that show whether the GPU waits for launches (launch-bound) or for something else."""
 
-    kernels: int  # in a step
-    calls: int  # that started them, in a step
-    median_us: float  # length of a kernel
-    small_frac: float  # kernels shorter than 10 us
-    idle_frac: float  # of a step
-    loader_frac: float  # of a step, in which the GPU waits for data
+    kernels: int  # per step
+    calls: int  # launch calls per step
+    median_us: float  # median kernel duration
+    small_frac: float  # kernels shorter than 10 us / all kernels
+    idle_frac: float  # GPU idle time / step time
+    loader_frac: float  # GPU idle time during data loading / step time
     step_ms: float
 
 
 def signature(run: Run) -> Signature:
-    """The signature of a run. Raises RunError where it holds no step with work of a GPU in it."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    pieces = None if accounts is None else launching(run, found, accounts)
-    if accounts is None or pieces is None or pieces.unit != "kernel" or found.step_ns is None:
+    """Compute the launch statistics of a run. Raises RunError if it has no step with GPU work."""
+    run_steps = steps(run)
+    step_ledger = ledger(run, run_steps)
+    kernel_launches = None if step_ledger is None else launching(run, run_steps, step_ledger)
+    if step_ledger is None or kernel_launches is None or kernel_launches.unit != "kernel" or run_steps.step_ns is None:
         raise RunError(
-            f"Run {run.name} tells nothing of launches.",
-            why="it holds no complete step in which a GPU worked",
-            fix='record it with `with L.gpu("name"):`, three steps at least',
+            f"The kernel launches of run {run.name} are unknown.",
+            why="it has no complete step with GPU work",
+            fix='record at least three steps with `with L.gpu("name"):`',
         )
-    busy = float(accounts.frac(*(part.key for part in GPU_PARTS if part.busy)))
-    calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), found)
+    busy = float(step_ledger.frac(*(part.key for part in GPU_PARTS if part.busy)))
+    calls = in_interior(run.event_rows.of_kind(Kind.LAUNCH), run_steps)
     return Signature(
-        kernels=pieces.per_step,
-        calls=round(len(calls) / int(found.interior.sum())),
-        median_us=pieces.median_ns / 1e3,
-        small_frac=pieces.small_frac,
+        kernels=kernel_launches.per_step,
+        calls=round(len(calls) / int(run_steps.interior.sum())),
+        median_us=kernel_launches.median_ns / 1e3,
+        small_frac=kernel_launches.small_frac,
         idle_frac=1.0 - busy,
-        loader_frac=float(accounts.frac("loader")),
-        step_ms=found.step_ns / 1e6,
+        loader_frac=float(step_ledger.frac("loader")),
+        step_ms=run_steps.step_ns / 1e6,
     )
 
 
-def beside(seen: Mapping[str, Signature], below: str = "") -> View:
-    """Signatures, a row each; `below`: a sentence under them."""
-    header = ("", "kernels a step", "median, us", "under 10 us", "GPU idle", "of a step for data")
+def beside(signatures: Mapping[str, Signature], below: str = "") -> View:
+    """Tabulate launch statistics, one row per run; `below`: a sentence under the table."""
+    header = ("", "kernels per step", "median, us", "under 10 us", "GPU idle", "waiting for data")
     lines = [
         (
             name,
@@ -86,19 +86,19 @@ def beside(seen: Mapping[str, Signature], below: str = "") -> View:
             f"{each.median_us:.1f}",
             *(percent(share) for share in (each.small_frac, each.idle_frac, each.loader_frac)),
         )
-        for name, each in seen.items()
+        for name, each in signatures.items()
     ]
     return tables.rows(header, lines, below=below)
 
 
 def forecast(run: Run, change: str) -> str:
-    """A step as gpulab forecasts it with a change, in words; where it refuses, why."""
+    """Format the step time that gpulab predicts with a change; the reason if it cannot predict."""
     try:
-        told = predict(ready(run), chosen(change), history=learned(run))
+        prediction = predict(ready(run), chosen(change), history=learned(run))
     except RunError as error:
-        return f"none: {error.why}"
-    unit = scale(told.worst_ns)
-    return f"{unit(told.likely_ns)} ({unit.number(told.best_ns)} to {unit.number(told.worst_ns)})"
+        return f"no prediction: {error.why}"
+    unit = scale(prediction.worst_ns)
+    return f"{unit(prediction.likely_ns)} ({unit.number(prediction.best_ns)} to {unit.number(prediction.worst_ns)})"
 
 
 # Programs with long kernels.
@@ -106,7 +106,7 @@ def forecast(run: Run, change: str) -> str:
 
 @dataclass(frozen=True)
 class Late:
-    """Batches of tokens that take a while to come."""
+    """Batches of tokens from slow storage."""
 
     pause_s: float
     count: int = 12
@@ -114,44 +114,44 @@ class Late:
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, place: int) -> Tensor:
+    def __getitem__(self, index: int) -> Tensor:
         import torch
 
         time.sleep(self.pause_s)
-        return torch.full((32768,), place)
+        return torch.full((32768,), index)
 
 
 def tower(pause_s: float) -> None:
-    """Run five wide layers on each batch; CUDA code. With a pause each batch comes late, else all are there before."""
+    """Run five wide layers on each batch; CUDA code. With a pause each batch is late; without, all are preloaded."""
     import torch
     from torch import nn
     from torch.utils.data import DataLoader
 
     embed = nn.Embedding(256, 1024, device="cuda", dtype=torch.bfloat16)
-    wide = (nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(5))
-    layers = nn.Sequential(*(nn.Sequential(each, nn.GELU()) for each in wide))
-    late = Late(pause_s)
-    here = [late[place].cuda() for place in range(len(late))] if not pause_s else []
+    linears = (nn.Linear(1024, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(5))
+    layers = nn.Sequential(*(nn.Sequential(each, nn.GELU()) for each in linears))
+    dataset = Late(pause_s)
+    preloaded = [dataset[index].cuda() for index in range(len(dataset))] if not pause_s else []
     with torch.no_grad():
-        for tokens in here or DataLoader(late, batch_size=None):  # type: ignore[arg-type]
+        for tokens in preloaded or DataLoader(dataset, batch_size=None):  # type: ignore[arg-type]
             layers(embed(tokens.cuda()))
             step()
 
 
-# A model that writes one token at a time.
+# A model that generates one token at a time.
 
 
 def decoder(device: str, width: int = 128, depth: int = 6, room: int = 64, growing: bool = False) -> nn.Module:
-    """A small transformer that is called with one token and gives the next, its keys and values kept inside.
+    """Return a small transformer with an internal key-value cache; a call takes one token and returns the next.
 
-    `growing`: what is kept is joined anew for each token and so has another size every time; else it has room for
-    `room` tokens from the start, and never changes its address.
+    `growing`: the cache is concatenated for each token, so its size always changes; else it is preallocated for `room`
+    tokens and never changes its address.
     """
     import torch
     from torch import nn
 
     class Decoder(nn.Module):
-        place: Tensor  # of the token to come
+        place: Tensor  # index of the next token
         places: Tensor
 
         def __init__(self) -> None:
@@ -163,45 +163,47 @@ def decoder(device: str, width: int = 128, depth: int = 6, room: int = 64, growi
             self.register_buffer("places", torch.arange(room))
 
         def forward(self, token: Tensor) -> Tensor:
-            state, seen = self.embed(token), (self.places <= self.place)[None, None]
+            state, mask = self.embed(token), (self.places <= self.place)[None, None]
             for block in self.blocks:
-                state = block(state, self.place, seen)
+                state = block(state, self.place, mask)
             self.place.add_(1)
-            written: Tensor = self.head(state).argmax(dim=-1)
-            return written
+            next_token: Tensor = self.head(state).argmax(dim=-1)
+            return next_token
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return Decoder().to(device).eval()
 
 
-def _block(width: int, room: int) -> nn.Module:
-    """Attention to the tokens so far, and a wide layer; without `room` for them, what is kept grows."""
+def _block(width: int, capacity: int) -> nn.Module:
+    """Return a block: attention to the tokens so far, and a wide layer. With `capacity` 0 its cache grows."""
     import torch
     from torch import nn
     from torch.nn import functional
 
     class Block(nn.Module):
-        kept: Tensor  # keys, and values
+        cache: Tensor  # keys and values
 
         def __init__(self) -> None:
             super().__init__()
             self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.ask, self.keep = nn.Linear(width, width), nn.Linear(width, 2 * width)
+            self.query, self.key_value = nn.Linear(width, width), nn.Linear(width, 2 * width)
             self.out = nn.Linear(width, width)
             self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.register_buffer("kept", torch.zeros(2, room, width))
+            self.register_buffer("cache", torch.zeros(2, capacity, width))
 
-        def forward(self, state: Tensor, place: Tensor, seen: Tensor) -> Tensor:
-            calm = self.before(state)
-            fresh = self.keep(calm).view(2, 1, width)
-            if room:
-                self.kept.index_copy_(1, place, fresh)
+        def forward(self, state: Tensor, position: Tensor, mask: Tensor) -> Tensor:
+            normalised = self.before(state)
+            new_entries = self.key_value(normalised).view(2, 1, width)
+            if capacity:
+                self.cache.index_copy_(1, position, new_entries)
             else:
-                self.kept = torch.cat((self.kept, fresh), dim=1)
-            keys, values, mask = self.kept[:1], self.kept[1:], seen if room else None
-            found = functional.scaled_dot_product_attention(self.ask(calm)[None], keys, values, attn_mask=mask)
-            state = state + self.out(found[0])
+                self.cache = torch.cat((self.cache, new_entries), dim=1)
+            keys, values, visible = self.cache[:1], self.cache[1:], mask if capacity else None
+            attended = functional.scaled_dot_product_attention(
+                self.query(normalised)[None], keys, values, attn_mask=visible
+            )
+            state = state + self.out(attended[0])
             result: Tensor = state + self.narrow(functional.gelu(self.wide(self.after(state))))
             return result
 
@@ -209,16 +211,16 @@ def _block(width: int, room: int) -> nn.Module:
 
 
 def captured(step: Callable[[], T]) -> Callable[[], T]:
-    """A step on the GPU as one CUDA graph: each call of what comes back starts all of its kernels at once.
+    """Capture a step as a CUDA graph; each call of the returned function launches all of its kernels at once.
 
-    The result is the tensor of the capture, written anew by each call. The step runs three times before.
+    Each call overwrites and returns the tensor of the capture. The step runs three times before the capture.
     """
     import torch
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):  # what is made once, such as workspaces, is made here
+        for _ in range(3):  # warm-up: allocates workspaces
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -233,19 +235,19 @@ def captured(step: Callable[[], T]) -> Callable[[], T]:
 
 
 def tensors(count: int, side: int, device: str) -> list[torch.nn.Parameter]:
-    """So many square parameters with gradients, the same values every time."""
+    """Return `count` square parameters with gradients; the values are always the same."""
     import torch
 
-    made = []
+    parameters = []
     for number in range(count):
         values = torch.linspace(-1, 1 + number, side * side, device=device).view(side, side)
-        made.append(torch.nn.Parameter(values))
-        made[-1].grad = torch.ones_like(values)
-    return made
+        parameters.append(torch.nn.Parameter(values))
+        parameters[-1].grad = torch.ones_like(values)
+    return parameters
 
 
 def adam_way(keywords: Any) -> dict[str, bool]:
-    """These keywords of Adam, if they are such and a step runs with them; else none."""
+    """Return these keyword arguments of Adam if a step runs with them; else an empty dict."""
     import torch
 
     try:
@@ -255,24 +257,24 @@ def adam_way(keywords: Any) -> dict[str, bool]:
     return dict(keywords)
 
 
-# A grid of programs, run one after the other.
+# A kernel grid, run one program after the other.
 
 
 @dataclass
 class Grid:
-    """Runs kernels program by program, and counts."""
+    """Runs kernels program by program, and counts launches, programs and loads."""
 
-    table: np.ndarray = field(repr=False)  # in the GPU's memory, for all programs
+    table: np.ndarray = field(repr=False)  # in the GPU's memory, shared by all programs
     launches: int = 0
     programs: int = 0
-    loads: int = 0  # times that a program fetched the table
+    loads: int = 0  # times that a program loaded the table
 
     def launch(self, kernel: Callable[..., None], programs: int, *arguments: Any) -> None:
-        """Start a kernel as so many programs; each is told which it is, and of how many."""
+        """Launch a kernel as `programs` programs; each gets its index and the grid."""
         self.launches += 1
         self.programs += programs
-        for place in range(programs):
-            kernel(Program(place, programs, self), *arguments)
+        for index in range(programs):
+            kernel(Program(index, programs, self), *arguments)
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,6 @@ class Program:
     grid: Grid
 
     def load(self) -> np.ndarray:
-        """Fetch the table into this program's own, fast memory; it is counted."""
+        """Load the table into this program's fast memory (shared memory), and count the load."""
         self.grid.loads += 1
         return self.grid.table.copy()

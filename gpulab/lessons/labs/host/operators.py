@@ -1,4 +1,4 @@
-"""What a piece of code has PyTorch do, told operator by operator while it runs: the same on every machine."""
+"""Observe the operators that code dispatches, one by one while it runs: the same on every machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # and computes nothing
+ALLOCATES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # allocate, and compute nothing
 BOOKKEEPING = ("_record_function_enter_new", "_record_function_exit", "lift_fresh", "detach")
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """One operator, as PyTorch's dispatcher handed it out, and what came of it."""
+    """One operator call of PyTorch's dispatcher, with its arguments and its result."""
 
     operator: Any  # torch._ops.OpOverload, such as aten.add.Tensor
     args: Sequence[Any]
@@ -26,29 +26,29 @@ class Called:
 
     @property
     def name(self) -> str:
-        """Without namespace and overload, as "add_"."""
+        """The name without namespace and overload, such as "add_"."""
         return str(self.operator.overloadpacket.__name__)
 
     @property
     def schema(self) -> str:
-        """As profilers name it: "aten::add_"."""
+        """The name in profiles: "aten::add_"."""
         return str(self.operator._schema.name)
 
     @property
     def is_work(self) -> bool:
-        """Whether it is something for a device to do: views, bare allocations and PyTorch's bookkeeping are not."""
+        """Whether the operator computes on the device: views, allocations and bookkeeping do not."""
         return not self.operator.is_view and self.name not in ALLOCATES and self.name not in BOOKKEEPING
 
 
 @contextmanager
-def watching(told: Callable[[Called], object]) -> Iterator[None]:
-    """Tell of each operator that is called within, after it ran. Nothing of it is kept here."""
+def watching(on_call: Callable[[Called], object]) -> Iterator[None]:
+    """Call `on_call` after each operator that runs in this block; keeps no reference to its tensors."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            told(Called(func, args, kwargs or {}, result))
+            on_call(Called(func, args, kwargs or {}, result))
             return result
 
     with Watch():
@@ -56,31 +56,31 @@ def watching(told: Callable[[Called], object]) -> Iterator[None]:
 
 
 def counts(code: Callable[[], object]) -> Counter[str]:
-    """How often each operator is called while `code` runs, by names as "aten.add"; bookkeeping is counted too."""
-    seen: Counter[str] = Counter()
-    with watching(lambda called: seen.update((str(called.operator.overloadpacket),))):
+    """Count the operator calls of `code` by names such as "aten.add", bookkeeping included."""
+    calls: Counter[str] = Counter()
+    with watching(lambda call: calls.update((str(call.operator.overloadpacket),))):
         code()
-    return seen
+    return calls
 
 
 def saved(run: Callable[[], object], model: nn.Module | None = None) -> list[Tensor]:
-    """What running this keeps for a backward pass: one tensor of each storage, and none that a model's weights lie in.
+    """Return the tensors that `run` saves for a backward pass: one per storage, without the weights of `model`.
 
-    It tells on any device, also on "meta", where tensors have sizes and no memory.
+    Works on any device, also on "meta", where tensors have sizes and no memory.
     """
     import torch
 
-    seen = {each.untyped_storage()._cdata for each in (model.parameters() if model is not None else ())}
-    kept: list[Tensor] = []  # held, so that no other storage takes an address
+    known_storages = {each.untyped_storage()._cdata for each in (model.parameters() if model is not None else ())}
+    tensors: list[Tensor] = []  # references keep the storages alive, so that no address is used twice
 
     def pack(tensor: Tensor) -> Tensor:
         key = tensor.untyped_storage()._cdata
-        if key not in seen:
-            seen.add(key)
-            kept.append(tensor)
+        if key not in known_storages:
+            known_storages.add(key)
+            tensors.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         result = run()
     del result
-    return kept
+    return tensors

@@ -1,6 +1,6 @@
-"""How much work a step gives the device at once: operators, arithmetic, memory kept, tiles and waves, room.
+"""Count the work of a step by batch size: operators, FLOPs, saved activations, tiles and waves, free memory.
 
-Counts, all of them: the same on every machine.
+All of these are counts: the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from gpulab.virtual.memory_fit.measuring import Measured
 from gpulab.wording import percent, plural, size
 
 MULTIPROCESSORS = resolve("h100").multiprocessors
-TILE = 128  # rows and columns of the result that one thread block computes, usually
+TILE = 128  # rows and columns of the result that one thread block usually computes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The operators that a piece of code called: each is a kernel or a few on a GPU."""
+    """The operators that some code called. On a GPU each of them is one kernel or a few."""
 
     ops: int
-    flops: int  # of matrix products and convolutions; a multiply-add as two
-    largest_flops: int  # of the operator that has most
-    by_name: Mapping[str, int]  # how often each was called
+    flops: int  # matrix products and convolutions only; a multiply-add counts as two
+    largest_flops: int  # of the operator with the most FLOPs
+    by_name: Mapping[str, int]  # calls by operator name
 
     @property
     def products(self) -> int:
-        """How many of them are matrix products or convolutions."""
+        """Number of matrix products and convolutions."""
         return sum(count for name, count in self.by_name.items() if name in _PRODUCTS)
 
 
@@ -39,80 +39,80 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backwa
 
 
 def work_of(code: Callable[[], object]) -> Work:
-    """What `code` has the device do, counted as PyTorch hands it out; views and bare allocations are not work."""
+    """Count the operators that `code` dispatches to the device. Views and allocations do not count as work."""
     from torch.utils.flop_counter import flop_registry
 
-    names: Counter[str] = Counter()
-    arithmetic: list[int] = []
+    calls: Counter[str] = Counter()
+    flops: list[int] = []
 
-    def count(called: Called) -> None:
-        if called.is_work:
-            names[called.name] += 1
-            formula = flop_registry.get(called.operator.overloadpacket)
-            arithmetic.append(int(formula(*called.args, **called.kwargs, out_val=called.result)) if formula else 0)
+    def count(call: Called) -> None:
+        if call.is_work:
+            calls[call.name] += 1
+            formula = flop_registry.get(call.operator.overloadpacket)
+            flops.append(int(formula(*call.args, **call.kwargs, out_val=call.result)) if formula else 0)
 
     with watching(count):
         code()
-    return Work(ops=names.total(), flops=sum(arithmetic), largest_flops=max(arithmetic, default=0), by_name=dict(names))
+    return Work(ops=calls.total(), flops=sum(flops), largest_flops=max(flops, default=0), by_name=dict(calls))
 
 
 def most_kept_bytes(code: Callable[[], object]) -> int:
-    """The most that backward needs at any one time of what forward computed; parameters are there anyway."""
+    """Return the peak bytes of activations that autograd saves for backward. Parameters do not count."""
     import torch
 
-    kept: Counter[int] = Counter()  # how many hold each piece of memory
-    held_bytes = most_bytes = 0
+    references: Counter[int] = Counter()  # address -> saved tensors that use this memory
+    saved_now_bytes = peak_bytes = 0
 
-    class Kept:
-        """One tensor that waits for backward, and says when it is let go."""
+    class SavedTensor:
+        """One tensor saved for backward; counts its memory until autograd releases it."""
 
         def __init__(self, tensor: Any) -> None:
-            nonlocal held_bytes, most_bytes
+            nonlocal saved_now_bytes, peak_bytes
             self.tensor = tensor
-            owner = tensor if tensor._base is None else tensor._base  # a layer keeps its weight as a view
+            owner = tensor if tensor._base is None else tensor._base  # a layer saves its weight as a view
             self.counts = not (owner.is_leaf and owner.requires_grad)
             if self.counts:
-                self.place, self.bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-                held_bytes += self.bytes * (not kept[self.place])
-                kept[self.place] += 1
-                most_bytes = max(most_bytes, held_bytes)
+                self.address, self.bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+                saved_now_bytes += self.bytes * (not references[self.address])
+                references[self.address] += 1
+                peak_bytes = max(peak_bytes, saved_now_bytes)
 
         def __del__(self) -> None:
-            nonlocal held_bytes
+            nonlocal saved_now_bytes
             if self.counts:
-                kept[self.place] -= 1
-                held_bytes -= self.bytes * (not kept[self.place])
+                references[self.address] -= 1
+                saved_now_bytes -= self.bytes * (not references[self.address])
 
-    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda each: each.tensor):
+    with torch.autograd.graph.saved_tensors_hooks(SavedTensor, lambda saved: saved.tensor):
         code()
-    return most_bytes
+    return peak_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tiled:
-    """A matrix product cut into tiles, each the work of one thread block."""
+    """A matrix product split into tiles, one thread block each."""
 
     blocks: int
-    waves: int  # turns in which the multiprocessors work them off, one block each at a time
-    filled_frac: float  # of the places in those turns that compute something wanted, 0-1
+    waves: int  # rounds of blocks, one block per multiprocessor at a time
+    filled_frac: float  # fraction of the capacity of those waves that computes results, 0-1
 
     def __str__(self) -> str:
         waves = f"{self.waves:>2} {plural(self.waves, 'wave'):5}"
-        return f"{self.blocks:>5,} blocks in {waves}, {percent(self.filled_frac)} of the room in them is used"
+        return f"{self.blocks:>5,} blocks in {waves}, {percent(self.filled_frac)} of their capacity is used"
 
 
 def tiled(rows: int, columns: int, tile: int = TILE, multiprocessors: int = MULTIPROCESSORS) -> Tiled:
-    """How a result of this size is cut up. A tile over the edge costs a whole one, and so does a wave not full."""
+    """Split a result of this size into tiles. A partial tile or a partial wave costs as much as a full one."""
     blocks = ceil(rows / tile) * ceil(columns / tile)
     waves = ceil(blocks / multiprocessors)
     return Tiled(blocks=blocks, waves=waves, filled_frac=rows * columns / (waves * multiprocessors * tile**2))
 
 
 class Room:
-    """A GPU's memory with a training step in it, by a straight line: so much in any case, and so much a sample.
+    """Linear model of a training step's memory on a GPU: a fixed part, and a part per sample.
 
-    `peak(batch)` is a training step of that size: it gives the most memory in use, or raises what PyTorch raises.
-    `tries` counts them, as each costs a start of the program.
+    `peak(batch)` simulates a training step: it returns the peak memory, or raises the error that PyTorch raises.
+    `tries` counts the simulated steps, because each of them would be a start of the program.
     """
 
     def __init__(self, capacity_bytes: int, fixed_bytes: float, sample_bytes: float) -> None:
@@ -121,7 +121,7 @@ class Room:
         self.tries = 0
 
     def peak(self, batch: int) -> int:
-        """Bytes in use at most with this batch. Raises torch.OutOfMemoryError where there is no room for it."""
+        """Return the peak memory with this batch, in bytes. Raises torch.OutOfMemoryError if it does not fit."""
         import torch
 
         self.tries += 1
@@ -129,27 +129,27 @@ class Room:
         if needed_bytes > self.capacity_bytes:
             raise torch.OutOfMemoryError(
                 f"out of memory: a batch of {batch:,} needs {size(needed_bytes)}, "
-                f"and there are {size(self.capacity_bytes)}"
+                f"and {size(self.capacity_bytes)} are available; try a smaller batch"
             )
         return needed_bytes
 
     def is_largest(self, batch: int) -> bool:
-        """Whether this batch has room, and one sample more has not; that is no try."""
+        """Return whether this is the largest batch that fits. Does not count in `tries`."""
         return self._needed_bytes(batch) <= self.capacity_bytes < self._needed_bytes(batch + 1)
 
     def judged(self, batch: int) -> str:
-        """The same in words."""
+        """Describe whether this batch fits, and whether a larger one would."""
         if self._needed_bytes(batch) > self.capacity_bytes:
-            return "has no room"
-        return "the largest that has room" if self.is_largest(batch) else "has room, and so has a larger one"
+            return "does not fit"
+        return "the largest that fits" if self.is_largest(batch) else "fits, and so does a larger one"
 
     def _needed_bytes(self, batch: int) -> int:
         return ceil(self._fixed_bytes + self._sample_bytes * batch)
 
 
-def room_of(tried: Sequence[Measured]) -> Room:
-    """The memory of a GPU on which a step was tried, as a straight line through the two smallest batches."""
-    first, second = tried[:2]
+def room_of(measured: Sequence[Measured]) -> Room:
+    """Fit the memory of a step by a line through the two smallest batches that were measured."""
+    first, second = measured[:2]
     sample_bytes = (second.peak.bytes - first.peak.bytes) / (second.work - first.work)
     fixed_bytes = first.peak.bytes - sample_bytes * first.work
     return Room(first.usable_bytes - first.outside_bytes, fixed_bytes, sample_bytes)

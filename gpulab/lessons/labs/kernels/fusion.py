@@ -1,4 +1,4 @@
-"""What notebook 12 counts of fusing: passes over memory, graphs that a compiler finds, and calls until it has paid."""
+"""Counters for kernel fusion in notebook 12: memory traffic, graph breaks, and break-even of torch.compile."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from gpulab.wording import duration
 if TYPE_CHECKING:
     from torch import Tensor
 
-_CALLS = 30  # timed of each variant
+_CALLS = 30  # timed calls of each variant
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What a piece of code has the device do, and what must travel for it."""
+    """The operators that some code dispatches, and the bytes that they read and write."""
 
     operators: int
-    bytes: int  # read and written, each tensor of each operator once
+    bytes: int  # read and written; each tensor of each operator once
     by_name: dict[str, int]
 
     @property
     def launches(self) -> int:
-        """Operators that are work for the device; a value read back, and bookkeeping, are not."""
+        """Number of operators that launch device work; reading a scalar back does not count."""
         return self.operators - self.by_name.get("_local_scalar_dense", 0)
 
 
 def traffic(code: Callable[[], object]) -> Traffic:
-    """Run a piece of code and count its operators and their bytes; views, bare allocations and bookkeeping are none."""
+    """Run code and count its operators and their bytes, without views, allocations and bookkeeping."""
     names: Counter[str] = Counter()
-    moved: list[int] = []
+    traffic_bytes: list[int] = []
 
-    def count(called: Called) -> None:
-        if called.is_work:
-            names[called.name] += 1
-            moved.append(_bytes((called.args, called.kwargs)) + _bytes(called.result))
+    def count(call: Called) -> None:
+        if call.is_work:
+            names[call.name] += 1
+            traffic_bytes.append(_bytes((call.args, call.kwargs)) + _bytes(call.result))
 
     with watching(count):
         code()
-    return Traffic(operators=names.total(), bytes=sum(moved), by_name=dict(names))
+    return Traffic(operators=names.total(), bytes=sum(traffic_bytes), by_name=dict(names))
 
 
 def dispatched(code: Callable[[], object]) -> int:
-    """Every call that PyTorch's dispatcher sees of a piece of code, its own bookkeeping included."""
+    """Run code and count all calls that reach PyTorch's dispatcher, bookkeeping included."""
     return counts(code).total()
 
 
@@ -64,109 +64,109 @@ def _bytes(tree: object) -> int:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    # A number that Python hands over becomes a tensor of no dimensions, and travels with the call.
+    # A Python number becomes a tensor without dimensions, which is passed with the launch.
     leaves = [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor) and each.dim()]
     return sum(each.numel() * each.element_size() for each in leaves)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What torch.compile's front end makes of a function."""
+    """How torch.compile's front end (Dynamo) splits a function into graphs."""
 
     graphs: int
     breaks: int
-    reason: str  # for the first break, in PyTorch's own words; "" where there is none
+    reason: str  # of the first graph break, as PyTorch prints it; "" if there is none
 
 
 def graphs(function: Callable[..., object], *inputs: object) -> Found:
-    """How many graphs torch.compile cuts a function into; nothing is compiled. What the function prints is dropped."""
+    """Count the graphs and graph breaks of a function under torch.compile, without compiling it; drop its output."""
     import torch
 
     dynamo = logging.getLogger("torch._dynamo")
     before = dynamo.level
     dynamo.setLevel(logging.ERROR)
     try:
-        torch._dynamo.reset()  # a function explained before is remembered
+        torch._dynamo.reset()  # Dynamo caches functions that it has explained
         with contextlib.redirect_stdout(io.StringIO()):
-            told = torch._dynamo.explain(function)(*inputs)
+            explanation = torch._dynamo.explain(function)(*inputs)
     finally:
         dynamo.setLevel(before)
-    reasons = [str(each.reason).strip().splitlines()[0] for each in told.break_reasons]
+    reasons = [str(each.reason).strip().splitlines()[0] for each in explanation.break_reasons]
     return Found(
-        graphs=told.graph_count,
-        breaks=told.graph_break_count,
+        graphs=explanation.graph_count,
+        breaks=explanation.graph_break_count,
         reason=reasons[0] if reasons else "",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compiled:
-    """A function compiled for real: what that took, and what it gave."""
+    """Cost and gain of compiling a function with torch.compile."""
 
-    first_call_s: float  # in which it is compiled
-    before_ms: float  # a call of the function as it was
-    after_ms: float  # and compiled
-    kernels: int  # that the compiler wrote
+    first_call_s: float  # includes compilation
+    before_ms: float  # one call, eager
+    after_ms: float  # one call, compiled
+    kernels: int  # generated by the compiler
 
     @property
     def break_even(self) -> int:
-        """Calls until the time of the first one is earned back. Raises GpulabError where no call gains anything."""
+        """Calls until compilation pays off. Raises GpulabError if a compiled call is not faster."""
         return break_even(self.first_call_s, self.before_ms, self.after_ms)
 
 
-# Of an 8-operator tanh-GELU on a million numbers, with torch 2.13 on two cores of an AMD EPYC, nothing cached.
+# Measured: an 8-operator tanh-GELU on a million numbers, with torch 2.13 on two cores of an AMD EPYC, cold cache.
 MEASURED_EARLIER = Compiled(first_call_s=14.4, before_ms=3.71, after_ms=0.97, kernels=1)
 
 
 def break_even(first_call_s: float, before_ms: float, after_ms: float) -> int:
-    """Calls until the time of the first one is earned back. Raises GpulabError where no call gains anything."""
+    """Calls until compilation pays off. Raises GpulabError if a compiled call is not faster."""
     if after_ms >= before_ms:
         raise GpulabError(
-            "This will never pay.",
-            why=f"a call takes {duration(1e6 * after_ms)}, and took {duration(1e6 * before_ms)} before",
-            fix="leave the code as it was",
+            "Compiling this function never pays off.",
+            why=f"a compiled call takes {duration(1e6 * after_ms)}, an eager call {duration(1e6 * before_ms)}",
+            fix="do not compile it",
         )
     return ceil(1e3 * first_call_s / (before_ms - after_ms))
 
 
-_KNOWN: dict[tuple[object, int, str], Compiled] = {}
+_TIMINGS: dict[tuple[object, int, str], Compiled] = {}
 
 
 def compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
-    """Compile a function of so many numbers with torch.compile and time it: seconds to a minute, once in a process.
+    """Compile a function of `count` numbers with torch.compile and time it: seconds to a minute, once per process.
 
-    On a CPU it takes a C++ compiler. Compiled again, the function would be found where it was loaded: what is told
-    then is the first time.
+    On a CPU this needs a C++ compiler. A second compilation in the same process would reuse the loaded code, so later
+    calls return the first timing.
     """
     key = (function.__code__, count, device)
-    if key not in _KNOWN:
-        _KNOWN[key] = _compiled(function, count, device)
-    return _KNOWN[key]
+    if key not in _TIMINGS:
+        _TIMINGS[key] = _time_compile(function, count, device)
+    return _TIMINGS[key]
 
 
-def _compiled(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
+def _time_compile(function: Callable[[Tensor], Tensor], count: int, device: str) -> Compiled:
     import torch
     from torch._inductor import metrics
 
     torch._dynamo.reset()
     metrics.reset()
-    quick, sample = torch.compile(function), torch.ones(count, device=device)
-    with _nothing_kept():
-        began = time.perf_counter()
-        quick(sample)
-        _settle(sample)
-        first_call_s = time.perf_counter() - began
+    compiled_function, sample = torch.compile(function), torch.ones(count, device=device)
+    with _empty_cache():
+        start = time.perf_counter()
+        compiled_function(sample)
+        _synchronize(sample)
+        first_call_s = time.perf_counter() - start
     return Compiled(
         first_call_s=first_call_s,
         before_ms=_typical_ms(function, sample),
-        after_ms=_typical_ms(quick, sample),
+        after_ms=_typical_ms(compiled_function, sample),
         kernels=metrics.generated_kernel_count,
     )
 
 
 @contextlib.contextmanager
-def _nothing_kept() -> Iterator[None]:
-    """Let the compiler find nothing that it compiled another time, and keep nothing."""
+def _empty_cache() -> Iterator[None]:
+    """Use an empty compiler cache, and delete it afterwards."""
     before = os.environ.get(_CACHE)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ[_CACHE] = folder
@@ -179,16 +179,16 @@ def _nothing_kept() -> Iterator[None]:
 
 
 def _typical_ms(function: Callable[[Tensor], Tensor], sample: Tensor) -> float:
-    took = []
+    times_s = []
     for _ in range(_CALLS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         function(sample)
-        _settle(sample)
-        took.append(time.perf_counter() - began)
-    return 1e3 * median(took)
+        _synchronize(sample)
+        times_s.append(time.perf_counter() - start)
+    return 1e3 * median(times_s)
 
 
-def _settle(sample: Tensor) -> None:
+def _synchronize(sample: Tensor) -> None:
     import torch
 
     if sample.is_cuda:

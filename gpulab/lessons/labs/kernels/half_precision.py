@@ -1,4 +1,4 @@
-"""Sixteen bits at their limits: a detector of rare defects, where autocast leaves its results, an exercise's judge."""
+"""Limits of half precision: a detector of rare defects, result dtypes under autocast, and the check of an exercise."""
 
 from __future__ import annotations
 
@@ -13,99 +13,102 @@ if TYPE_CHECKING:
     import torch
 
 FEATURES, ROWS, COLUMNS = 8, 256, 1024
-CLOSE_FRAC = 0.01  # of the right result: 16 bits alone are off by a tenth of that
-WIDE_PAR = 4 * ROWS  # a few wide numbers for each row, where all of it in float32 is a thousand
+CLOSE_FRAC = 0.01  # relative error; the error of 16-bit arithmetic alone is a tenth of it
+WIDE_PAR = 4 * ROWS  # float32 elements: a few per row; a full float32 copy has a thousand per row
 
-WIDENS = "a float16 tensor times or over a float32 one is float32: make the number of each row float16 before"
+WIDENS = (
+    "a float16 tensor multiplied or divided by a float32 tensor gives float32: convert the scale of each row to float16"
+    " first"
+)
 
-# Operators to ask autocast about, by name; each gets half-precision input.
+# Operators whose result dtype under autocast is shown; each gets half-precision input.
 ASKED = ("matmul", "linear", "relu", "add", "exp", "pow", "sum", "softmax", "layer_norm", "norm", "mse_loss")
 
 
 def defects(pixels: int, rate: float, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels with a few features each, and which of them are defects: a share `rate` of all."""
+    """Return pixels with a few features each, and labels: a fraction `rate` of them are defects."""
     import torch
 
-    chance = torch.Generator().manual_seed(seed)
-    features = torch.randn(pixels, FEATURES, generator=chance)
-    return features, (torch.rand(pixels, generator=chance) < rate).float()
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(pixels, FEATURES, generator=generator)
+    return features, (torch.rand(pixels, generator=generator) < rate).float()
 
 
 def detector(rate: float, seed: int = 0) -> torch.nn.Sequential:
-    """A small classifier of pixels that begins by expecting as many defects as there are, as such models are begun."""
+    """Return a small pixel classifier whose last bias is initialised to the rate of defects, as is usual."""
     import torch
     from torch import nn
 
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     hidden, last = nn.Linear(FEATURES, 16), nn.Linear(16, 1)
     with torch.no_grad():
         for layer, spread in ((hidden, 0.3), (last, 0.01)):
-            layer.weight.normal_(0, spread, generator=chance)
+            layer.weight.normal_(0, spread, generator=generator)
             layer.bias.zero_()
         last.bias.fill_(math.log(rate / (1 - rate)))
     return nn.Sequential(hidden, nn.ReLU(), last)
 
 
 def landings(device: str, dtype: torch.dtype) -> dict[str, str]:
-    """The type in which each of ASKED comes out of autocast on a device, given input of type `dtype`."""
+    """Return the result dtype of each operator in ASKED under autocast on a device, for input of type `dtype`."""
     import torch
     from torch.nn import functional
 
-    given = torch.ones(8, 8, device=device, dtype=dtype)
+    inputs = torch.ones(8, 8, device=device, dtype=dtype)
     calls: dict[str, Callable[[], torch.Tensor]] = {
-        "matmul": lambda: given @ given,
-        "linear": lambda: functional.linear(given, given),
-        "relu": lambda: torch.relu(given),
-        "add": lambda: given + given,
-        "exp": lambda: torch.exp(given),
-        "pow": lambda: torch.pow(given, 2),
-        "sum": lambda: torch.sum(given),
-        "softmax": lambda: torch.softmax(given, dim=1),
-        "layer_norm": lambda: functional.layer_norm(given, (8,)),
-        "norm": lambda: torch.norm(given, 2, dim=1),
-        "mse_loss": lambda: functional.mse_loss(given, given),
+        "matmul": lambda: inputs @ inputs,
+        "linear": lambda: functional.linear(inputs, inputs),
+        "relu": lambda: torch.relu(inputs),
+        "add": lambda: inputs + inputs,
+        "exp": lambda: torch.exp(inputs),
+        "pow": lambda: torch.pow(inputs, 2),
+        "sum": lambda: torch.sum(inputs),
+        "softmax": lambda: torch.softmax(inputs, dim=1),
+        "layer_norm": lambda: functional.layer_norm(inputs, (8,)),
+        "norm": lambda: torch.norm(inputs, 2, dim=1),
+        "mse_loss": lambda: functional.mse_loss(inputs, inputs),
     }
     with torch.autocast(device, dtype=dtype):
         return {name: str(calls[name]().dtype).removeprefix("torch.") for name in ASKED}
 
 
 def rows_to_normalise(seed: int = 0) -> torch.Tensor:
-    """float16 rows of a root mean square from 0.0001 to 600: the squares of both ends are lost."""
+    """Return float16 rows with a root mean square from 0.0001 to 600; squares underflow or overflow at the two ends."""
     import torch
 
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     sizes = torch.logspace(-4, math.log10(600), ROWS).unsqueeze(1)
-    return (torch.randn(ROWS, COLUMNS, generator=chance) * sizes).half()
+    return (torch.randn(ROWS, COLUMNS, generator=generator) * sizes).half()
 
 
 def judged(normalise: Callable[[Any], Any], seed: int = 0) -> tuple[int | None, str]:
-    """Wide numbers that a normalisation of float16 rows writes, or None and what is wrong with its result.
+    """Check a normalisation of float16 rows: the float32 elements that it writes, or None and the error in its result.
 
-    Right is float16, finite, and each row over its root mean square, as float64 computes it. Where a right result took
-    a whole wide tensor, that is said too.
+    A correct result is float16, finite, and each row divided by its root mean square, compared with float64. The
+    message also says if a correct result needed a full float32 tensor.
     """
     import torch
 
-    given = rows_to_normalise(seed)
-    before = given.clone()
+    rows = rows_to_normalise(seed)
+    original = rows.clone()
     results: list[Any] = []
-    count = wide_elements(lambda: results.append(normalise(given)))
+    count = wide_elements(lambda: results.append(normalise(rows)))
     result = results[0]
-    if not isinstance(result, torch.Tensor) or result.shape != given.shape:
-        return None, f"the result is no tensor of {ROWS} rows of {COLUMNS}"
+    if not isinstance(result, torch.Tensor) or result.shape != rows.shape:
+        return None, f"the result is not a tensor of shape ({ROWS}, {COLUMNS})"
     if result.dtype != torch.float16:
         return None, f"the result is {str(result.dtype).removeprefix('torch.')}; {WIDENS}"
-    if not torch.equal(before, given):
-        return None, "it changes the rows it was given"
+    if not torch.equal(original, rows):
+        return None, "it modifies its input in place"
     if not bool(torch.isfinite(result).all()):
-        return None, "the result holds inf or nan"
-    right = before.double() / before.double().square().mean(dim=1, keepdim=True).sqrt()
-    off = ((result.double() - right).abs().amax(dim=1) / right.abs().amax(dim=1)).max()
-    if float(off) > CLOSE_FRAC:
-        return None, f"a row is off by more than {percent(CLOSE_FRAC)} of its largest value"
-    return count, f"right, but all of it was wide on the way; {WIDENS}" if count >= given.numel() else ""
+        return None, "the result contains inf or nan"
+    expected = original.double() / original.double().square().mean(dim=1, keepdim=True).sqrt()
+    error = ((result.double() - expected).abs().amax(dim=1) / expected.abs().amax(dim=1)).max()
+    if float(error) > CLOSE_FRAC:
+        return None, f"the error of a row is more than {percent(CLOSE_FRAC)} of its largest value"
+    return count, f"correct, but a full float32 copy was made on the way; {WIDENS}" if count >= rows.numel() else ""
 
 
 def shown(value: torch.Tensor) -> str:
-    """The numbers of a small tensor, to five digits."""
+    """Format the numbers of a small tensor with five digits."""
     return ", ".join(f"{each:.5g}" for each in value.flatten().tolist())

@@ -1,6 +1,6 @@
-"""What notebook 08 counts: activations kept for backward, operators dispatched, wide numbers made, work by layer.
+"""Counters for notebook 08: activations saved for backward, dispatched operators, float32 elements, time by layer.
 
-Nothing here reads a clock. Layers are read from a run, and are as good as the run: measured, or worked out.
+Nothing here reads a clock. Layer times come from a run, and are measured or estimated like the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpulab.run import Run
 if TYPE_CHECKING:
     import torch
 
-# What the layers of the network of notebook 08 are called, by the operators that compute them.
+# Layers of the network in notebook 08, and the operators that compute them.
 LAYERS: Mapping[str, str] = {
     "linear, forward": r"aten::addmm",
     "linear, backward": r"aten::mm",
@@ -37,48 +37,48 @@ PASSES = ("batch normalisation", "ReLU", "pooling")
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What a forward pass keeps for the backward pass."""
+    """Bytes that a forward pass saves for the backward pass."""
 
-    activation_bytes: int  # of tensors with one row for each sample
-    weight_bytes: int  # of others that are no parameter themselves: copies of weights in a narrow type
+    activation_bytes: int  # tensors with one row per sample
+    weight_bytes: int  # other tensors that are not parameters: 16-bit copies of weights
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One call of a layer's operator, its largest."""
+    """One call of a layer's operator: the one with the largest total time."""
 
     ms: float
-    bytes: float  # that must move at least, by the sizes of its tensors
+    bytes: float  # minimum memory traffic, from the sizes of its tensors
 
 
 def kept(model: torch.nn.Module, inputs: torch.Tensor, dtype: torch.dtype | None = None) -> Kept:
-    """Run a model forward, under autocast where `dtype` is given, and count what it keeps; each memory once."""
+    """Run a forward pass, under autocast if `dtype` is given, and count the bytes saved for backward, by storage."""
     import torch
 
-    kind = inputs.device.type
-    sizes = {True: 0, False: 0}
-    with torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+    device_type = inputs.device.type
+    saved_bytes = {True: 0, False: 0}
+    with torch.autocast(device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None):
         for tensor in saved(lambda: model(inputs), model):
-            sizes[tensor.dim() > 0 and tensor.shape[0] == inputs.shape[0]] += tensor.untyped_storage().nbytes()
-    return Kept(activation_bytes=sizes[True], weight_bytes=sizes[False])
+            saved_bytes[tensor.dim() > 0 and tensor.shape[0] == inputs.shape[0]] += tensor.untyped_storage().nbytes()
+    return Kept(activation_bytes=saved_bytes[True], weight_bytes=saved_bytes[False])
 
 
 def dispatched(step: Callable[[], object]) -> dict[str, int]:
-    """The operators that a step dispatches, and how often each."""
+    """Count the operators that a step dispatches, by name."""
     return dict(counts(step))
 
 
 def wide_elements(compute: Callable[[], object]) -> int:
-    """How many numbers of 32 bits and more a computation writes."""
+    """Count the floating-point elements of 32 bits or more that a computation writes."""
     import torch
 
     written = 0
 
-    def count(called: Called) -> None:
+    def count(call: Called) -> None:
         nonlocal written
-        for each in called.result if isinstance(called.result, list | tuple) else (called.result,):
-            if isinstance(each, torch.Tensor) and each.is_floating_point() and each.element_size() >= 4:
-                written += each.numel()
+        for tensor in call.result if isinstance(call.result, list | tuple) else (call.result,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.element_size() >= 4:
+                written += tensor.numel()
 
     with watching(count):
         compute()
@@ -89,29 +89,29 @@ def wide_elements(compute: Callable[[], object]) -> int:
 
 
 def half_peak_frac(run: Run, operations: float) -> float:
-    """The share of its GPU's peak in half precision that a step of so many operations reaches.
+    """Return the fraction of its GPU's half-precision peak that a step with `operations` FLOPs reaches.
 
-    Raises RunError for a run without steps, or on a GPU whose peaks are not known.
+    Raises RunError for a run without steps, or on a GPU whose peak rates are unknown.
     """
     spec = spec_of(run.machine.gpus[0]) if run.machine.gpus else None
     if spec is None:
         raise RunError(
-            f"The peaks of the GPU of run {run.name} are not known.",
+            f"The peak rates of the GPU of run {run.name} are unknown.",
             why=f"it ran on {run.source.device}",
-            fix="gpulab.hardware.gpus lists the GPUs that are",
+            fix="use a run on one of the GPUs in gpulab.hardware.gpus",
         )
     return operations / (step_ms(run) / 1e3) / spec.half_flops_per_s
 
 
 def layers(run: Run) -> dict[str, Layer]:
-    """One call of each of LAYERS, as far as a run tells: of the sizes that take most of its time."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    if accounts is None:
+    """Return one call of each of LAYERS that a run contains: the one with the sizes that take the most time."""
+    run_steps = steps(run)
+    step_ledger = ledger(run, run_steps)
+    if step_ledger is None:
         return {}
-    told: dict[str, Layer] = {}
-    for work in sized(run, found, accounts):  # most time first
+    layer_calls: dict[str, Layer] = {}
+    for work in sized(run, run_steps, step_ledger):  # longest total time first
         for name, pattern in LAYERS.items():
-            if name not in told and work.bytes is not None and re.fullmatch(pattern, work.op):
-                told[name] = Layer(ms=work.total_ns / work.count / 1e6, bytes=work.bytes)
-    return told
+            if name not in layer_calls and work.bytes is not None and re.fullmatch(pattern, work.op):
+                layer_calls[name] = Layer(ms=work.total_ns / work.count / 1e6, bytes=work.bytes)
+    return layer_calls

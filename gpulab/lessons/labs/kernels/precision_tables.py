@@ -1,6 +1,6 @@
-"""What notebook 08 shows side by side: peaks of GPUs and layers by type of number; and what it saves and is warned of.
+"""Tables of notebook 08: peak rates of GPUs and layer times by dtype; also a checkpoint round trip and warnings.
 
-Nothing here is measured: peaks are published, layers are read from runs.
+Nothing here is measured: peak rates are published, layer times come from runs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ SHOWN = ("T4", "V100 SXM2", "RTX 3090", "A100 80 GB SXM", "H100 SXM")
 
 
 def peaks() -> pd.DataFrame:
-    """How many times as fast some GPUs multiply matrices in half precision, by their data sheets."""
+    """Return the speedup of half-precision matrix products over float32 and TF32, from the data sheets of some GPUs."""
     import pandas as pd
 
     rows = []
     for spec in map(resolve, SHOWN):
         half, tf32 = spec.half_flops_per_s, spec.tf32_flops_per_s
         rows.append((f"{half / spec.float32_flops_per_s:.1f}", f"{half / tf32:.1f}" if tf32 else "no TF32"))
-    index = pd.Index(SHOWN, name="half precision, times as fast")
-    return pd.DataFrame(rows, columns=["as float32", "as TF32"], index=index)
+    index = pd.Index(SHOWN, name="speedup of half precision")
+    return pd.DataFrame(rows, columns=["over float32", "over TF32"], index=index)
 
 
 def beside(wide: Mapping[str, Layer], narrow: Mapping[str, Layer]) -> pd.DataFrame:
-    """One call of each layer that both tell of: in float32, in 16 bits, and how many times as fast it became."""
+    """Compare one call of each layer in float32 and in 16 bits: time, traffic, and their ratios."""
     import pandas as pd
 
     names = [name for name in wide if name in narrow]
@@ -46,12 +46,12 @@ def beside(wide: Mapping[str, Layer], narrow: Mapping[str, Layer]) -> pd.DataFra
         )
         for name in names
     ]
-    columns = ["ms", "times as fast", "MB", "times fewer"]
+    columns = ["ms", "speedup", "MB", "traffic ratio"]
     return pd.DataFrame(rows, columns=columns, index=pd.Index(names, name="one call"))
 
 
 def stored(states: Mapping[str, Any]) -> dict[str, Any]:
-    """States as they come back from a checkpoint file."""
+    """Save states to a checkpoint and load them again."""
     import torch
 
     file = io.BytesIO()
@@ -62,7 +62,7 @@ def stored(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def warned(body: Callable[[], object]) -> list[str]:
-    """What a piece of code warns of, by kind."""
+    """Run code and return the categories of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         body()

@@ -1,1 +1,1 @@
-"""Labs about the machine: utilisation, sensors, topology."""
+"""Labs about the machine: utilisation, monitor readings, throttling, topology."""

@@ -1,8 +1,8 @@
-"""A graphics card on paper that warms up, with the sensors that a driver has: how heat and power hold clocks down.
+"""A simulated graphics card that heats up and throttles, with the sensor readings of a real driver.
 
-Heat flows out in proportion to how much warmer than the room the card is; power grows with load and clock; a governor
-lowers the clock while the card is too hot or draws too much, and raises it again. Nothing in it was measured: it is a
-first-order model with round numbers, good for learning to read the sensors and for nothing else.
+The card loses heat in proportion to its temperature above the room; power grows with load and clock; a governor lowers
+the clock while the card is too hot or draws too much power, and raises it again afterwards. Nothing here was measured:
+it is a first-order model with round numbers, meant only for learning to read the sensors.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gpulab.tables import GPU_SAMPLES, MARKS, MarkKind
 if TYPE_CHECKING:
     import pandas as pd
 
-TICK_S = 0.1  # of the model
-ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # too hot from here on, cool enough below
-SETTLES_S = 8.0  # in which two thirds of a change of temperature are done
+TICK_S = 0.1  # time step of the model
+ROOM_C, HOT_C, COOL_C = 30.0, 87.0, 84.0  # room; throttles from HOT_C on; recovers below COOL_C
+SETTLES_S = 8.0  # time constant: about two thirds of a temperature change happen in it
 IDLE_W, DYNAMIC_W, CAP_W = 90.0, 560.0, 700.0  # 650 W at full load and full clock
-FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's moves, each tick
+FULL_MHZ, LEAST_MHZ, DOWN_MHZ, UP_MHZ = 1980.0, 600.0, 15.0, 15.0  # the governor's steps are per tick
 STEP_S = 0.5  # a training step at full load and full clock
-DUSTY_C_PER_W = 0.12  # how much each watt warms a card whose fans are full of dust
-POWER, HEAT = 0x4, 0x20  # NVML's reasons for a lower clock: the power limit; software that keeps the card cool
+DUSTY_C_PER_W = 0.12  # thermal resistance of a card whose fans are full of dust
+POWER, HEAT = 0x4, 0x20  # NVML: software power cap; software thermal slowdown
 REASONS = {0: "-", POWER: "power", HEAT: "heat"}
 
 Phase = tuple[float, float]  # seconds, load 0-1
@@ -36,9 +36,9 @@ LOADS: tuple[Phase, ...] = ((10.0, 0.2), (50.0, 1.0), (30.0, 0.2))
 
 @dataclass(kw_only=True)
 class Card:
-    """The card at one moment; `tick` moves it on."""
+    """The state of the simulated card; `tick` advances it."""
 
-    warms_c_per_w: float  # by how much each watt warms it in the long run: 0.07 with clean fans, more with dust
+    warms_c_per_w: float  # thermal resistance: 0.07 with clean fans, more with dust
     cap_w: float = CAP_W
     at_s: float = 0.0
     temperature_c: float = ROOM_C + 10
@@ -47,19 +47,19 @@ class Card:
     held_s: dict[int, float] = field(default_factory=lambda: {POWER: 0.0, HEAT: 0.0})
 
     def watts(self, load: float) -> float:
-        """Power now: voltage falls with the clock, so it grows faster than the clock does."""
+        """Return the present power. Voltage falls with the clock, so power grows faster than the clock."""
         return IDLE_W + DYNAMIC_W * load * math.pow(self.clock_mhz / FULL_MHZ, 2.5)
 
     def tick(self, load: float) -> None:
-        """A tenth of a second at this load."""
+        """Advance the card by `TICK_S` (a tenth of a second) at this load."""
         power_w = self.watts(load)
         self.temperature_c += (ROOM_C + self.warms_c_per_w * power_w - self.temperature_c) * TICK_S / SETTLES_S
-        hot, greedy = self.temperature_c >= HOT_C, power_w > self.cap_w
-        cool, frugal = self.temperature_c < COOL_C, power_w < 0.97 * self.cap_w
-        if hot or greedy:
+        hot, over_limit = self.temperature_c >= HOT_C, power_w > self.cap_w
+        cool, below_limit = self.temperature_c < COOL_C, power_w < 0.97 * self.cap_w
+        if hot or over_limit:
             self.reason = HEAT if hot else POWER
             self.clock_mhz = max(LEAST_MHZ, self.clock_mhz - DOWN_MHZ)
-        elif cool and frugal and self.clock_mhz < FULL_MHZ:
+        elif cool and below_limit and self.clock_mhz < FULL_MHZ:
             self.clock_mhz = min(FULL_MHZ, self.clock_mhz + UP_MHZ)
         if self.clock_mhz >= FULL_MHZ:
             self.reason = 0
@@ -76,26 +76,26 @@ def watched_card(
     loads: Sequence[Phase] = LOADS,
     every_s: float = 1.0,
 ) -> Run:
-    """A run of sensor readings, one every `every_s`, of such a card under these loads, with the steps it got done."""
+    """Simulate a card under these loads and return a run: a sensor reading every `every_s`, and the steps completed."""
     card = Card(warms_c_per_w=warms_c_per_w, cap_w=cap_w)
     readings: list[dict[str, float]] = []
-    ended_ns: list[int] = []
-    done = 0.0  # of the step that is under way
+    step_ends_ns: list[int] = []
+    progress = 0.0  # of the current step
     for seconds, load in loads:
         for _ in range(round(seconds / TICK_S)):
             ticks = round(card.at_s / TICK_S)
             if ticks % round(every_s / TICK_S) == 0:
                 readings.append(_reading(card, load))
             card.tick(load)
-            done += load * card.clock_mhz / FULL_MHZ * TICK_S / STEP_S
-            if done >= 1:
-                ended_ns.append(round(card.at_s * 1e9))
-                done -= 1
-    return _run(name, cap_w, readings, ended_ns, round(card.at_s * 1e9))
+            progress += load * card.clock_mhz / FULL_MHZ * TICK_S / STEP_S
+            if progress >= 1:
+                step_ends_ns.append(round(card.at_s * 1e9))
+                progress -= 1
+    return _run(name, cap_w, readings, step_ends_ns, round(card.at_s * 1e9))
 
 
 def held_down(run: Run, reason: int) -> tuple[float, float] | None:
-    """The first and the last second at which the sensors give this reason for a lower clock; None: never."""
+    """Return the first and last second with this throttle reason; None if it never occurs."""
     samples = run.gpu_samples
     bits = samples["throttle_bits"].to_numpy(np.int64)
     at_s = samples["at_ns"].to_numpy()[bits & reason != 0] / 1e9
@@ -103,12 +103,12 @@ def held_down(run: Run, reason: int) -> tuple[float, float] | None:
 
 
 def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
-    """What the sensors of several cards said at these seconds: a row for each second, columns for each card."""
+    """Compare the sensor readings of several cards: a row for each second, a group of columns for each card."""
     import pandas as pd
 
     tables = {}
     for run in runs:
-        samples = run.gpu_samples.assign(second=lambda read: (read["at_ns"] // 1_000_000_000).astype(int))
+        samples = run.gpu_samples.assign(second=lambda readings: (readings["at_ns"] // 1_000_000_000).astype(int))
         rows = samples.set_index("second").loc[list(at_s)]
         tables[run.name] = pd.DataFrame(
             {
@@ -123,7 +123,7 @@ def beside(*runs: Run, at_s: Sequence[int]) -> pd.DataFrame:
 
 
 def _reading(card: Card, load: float) -> dict[str, float]:
-    """What the driver would tell."""
+    """Return one row of sensor readings, as the driver would report them."""
     return {
         "at_ns": round(card.at_s * 1e9),
         "late_ns": 0,
@@ -138,16 +138,22 @@ def _reading(card: Card, load: float) -> dict[str, float]:
     }
 
 
-def _run(name: str, cap_w: float, readings: Sequence[dict[str, float]], ended_ns: Sequence[int], span_ns: int) -> Run:
+def _run(
+    name: str, cap_w: float, readings: Sequence[dict[str, float]], step_ends_ns: Sequence[int], span_ns: int
+) -> Run:
     absent = {column.name: float("nan") for column in GPU_SAMPLES.columns}
     columns = {key: [{**absent, **each}[key] for each in readings] for key in absent}
-    steps = {column.name: [-1] * len(ended_ns) for column in MARKS.columns}
-    steps |= {"kind": [int(MarkKind.USER)] * len(ended_ns), "start_ns": list(ended_ns), "end_ns": list(ended_ns)}
-    steps |= {"yielded": [True] * len(ended_ns)}
-    gpu = Gpu(index=0, name="made card", power_limit_w=cap_w, power_default_w=CAP_W, sm_clock_max_mhz=FULL_MHZ)
+    steps = {column.name: [-1] * len(step_ends_ns) for column in MARKS.columns}
+    steps |= {
+        "kind": [int(MarkKind.USER)] * len(step_ends_ns),
+        "start_ns": list(step_ends_ns),
+        "end_ns": list(step_ends_ns),
+    }
+    steps |= {"yielded": [True] * len(step_ends_ns)}
+    gpu = Gpu(index=0, name="simulated card", power_limit_w=cap_w, power_default_w=CAP_W, sm_clock_max_mhz=FULL_MHZ)
     return Run(
         name=name,
-        source=Source(how="virtual", device="made card"),
+        source=Source(how="virtual", device="simulated card"),
         machine=Machine(gpus=(gpu,)),
         span_ns=span_ns,
         recording=Recording(level="sensors"),

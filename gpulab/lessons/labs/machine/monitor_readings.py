@@ -1,7 +1,7 @@
-"""Eight machines, what a monitor reads on each, and what would help: a model, to try rules of thumb on.
+"""Model of eight training jobs, their monitor readings and the best change for each, to test rules of thumb on.
 
-A step takes as long as its slowest side: the GPU, the host that launches its work, or whoever makes the batches.
-Workers make batches side by side as far as cores allow; waiting for storage takes no core.
+A step takes as long as its slowest part: the GPU, the host that launches kernels, or data loading. Workers load batches
+in parallel as far as the cores allow; waiting for storage needs no core.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from gpulab.views.sheet.sheet import Row, Sheet, Table
 from gpulab.views.sheet.view import View
 from gpulab.wording import percent
 
-LOW, HIGH = 0.5, 0.8  # what a rule of thumb calls low and high
+LOW, HIGH = 0.5, 0.8  # thresholds of the rules of thumb
 MOST_WORKERS = 16
-WORTH = 1.05  # a change that gives less is none
+WORTH = 1.05  # the smallest speedup that makes a change worthwhile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Station:
-    """A training job on a machine; times in ms of a step, for a batch of one unit."""
+    """A training job on a machine. Times are in ms per step, for a batch of one unit."""
 
     name: str
     cores: int = 8
     workers: int = 2
-    gpu_ms: float  # that grows with the batch
-    host_ms: float  # launching a step's work, however large the batch is
-    cpu_ms: float  # making a batch, on one core
-    wait_ms: float = 0.0  # for storage, while making a batch
-    memory_frac: float  # of the GPU's memory, that the batch takes
-    fixed_frac: float = 0.1  # of it, that everything else takes
-    ram_frac: float = 0.3  # of the host's memory
+    gpu_ms: float  # GPU work; grows with the batch
+    host_ms: float  # kernel launches; independent of the batch
+    cpu_ms: float  # loading a batch, on one core
+    wait_ms: float = 0.0  # storage latency while loading a batch
+    memory_frac: float  # fraction of the GPU's memory for the batch
+    fixed_frac: float = 0.1  # fraction for everything else
+    ram_frac: float = 0.3  # fraction of the host's memory, without workers
     worker_ram_frac: float = 0.02
     batch: float = 1.0
 
     @property
     def making_ms(self) -> float:
-        """Of one batch, by all workers together; by the loop itself without any."""
+        """Time per batch of all workers together; of the main process if there are no workers."""
         alone_ms = self.batch * (self.cpu_ms + self.wait_ms)
         if not self.workers:
             return alone_ms
@@ -45,24 +45,24 @@ class Station:
 
     @property
     def step_ms(self) -> float:
-        """The slowest side; without workers the loop makes the batch before it launches anything."""
+        """Step time: the slowest part. Without workers the main process loads the batch before it launches kernels."""
         computing_ms = max(self.batch * self.gpu_ms, self.host_ms)
         return max(computing_ms, self.making_ms) if self.workers else computing_ms + self.making_ms
 
     @property
     def unit_ms(self) -> float:
-        """A step's time for the work of a batch of one unit; infinite where memory does not suffice."""
+        """Step time per unit of batch; infinite if the memory is too small."""
         fits = self.fixed_frac + self.batch * self.memory_frac <= 1 and self.ram <= 1
         return self.step_ms / self.batch if fits else float("inf")
 
     @property
     def ram(self) -> float:
-        """The share of the host's memory in use."""
+        """Fraction of the host's memory in use."""
         return self.ram_frac + self.workers * self.worker_ram_frac
 
     @property
     def readings(self) -> Readings:
-        """What a monitor shows."""
+        """The readings of a monitor."""
         busy_ms = self.batch * self.cpu_ms + self.host_ms
         return Readings(
             gpu=min(1.0, self.batch * self.gpu_ms / self.step_ms),
@@ -74,7 +74,7 @@ class Station:
 
 @dataclass(frozen=True)
 class Readings:
-    """Shares, as a monitor shows them."""
+    """Fractions, as a monitor shows them, 0-1."""
 
     gpu: float
     cpu: float
@@ -84,17 +84,17 @@ class Readings:
 
 Change = Callable[[Station], Station]
 CHANGES: dict[str, Change] = {
-    "make batches cheaper": lambda at: replace(at, cpu_ms=at.cpu_ms / 4),
-    "more workers": lambda at: replace(at, workers=min(MOST_WORKERS, max(1, at.workers) * 2)),
-    "better code": lambda at: replace(at, host_ms=at.host_ms / 4),
-    "larger batch": lambda at: replace(at, batch=at.batch * 8),
+    "make batches cheaper": lambda machine: replace(machine, cpu_ms=machine.cpu_ms / 4),
+    "more workers": lambda machine: replace(machine, workers=min(MOST_WORKERS, max(1, machine.workers) * 2)),
+    "better code": lambda machine: replace(machine, host_ms=machine.host_ms / 4),
+    "larger batch": lambda machine: replace(machine, batch=machine.batch * 8),
 }
-# Rules of thumb from readings to a change, as an article gives them; the first that applies is taken.
+# Rules of thumb of an article, from readings to a change; the first rule that applies wins.
 RULES: tuple[tuple[str, Callable[[Readings], bool], str], ...] = (
-    ("GPU low, CPU high", lambda seen: seen.gpu < LOW and seen.cpu >= HIGH, "make batches cheaper"),
-    ("CPU memory low", lambda seen: seen.ram < LOW, "more workers"),
-    ("GPU low, CPU low", lambda seen: seen.gpu < LOW and seen.cpu < LOW, "better code"),
-    ("GPU memory low", lambda seen: seen.gpu_memory < LOW, "larger batch"),
+    ("GPU low, CPU high", lambda now: now.gpu < LOW and now.cpu >= HIGH, "make batches cheaper"),
+    ("CPU memory low", lambda now: now.ram < LOW, "more workers"),
+    ("GPU low, CPU low", lambda now: now.gpu < LOW and now.cpu < LOW, "better code"),
+    ("GPU memory low", lambda now: now.gpu_memory < LOW, "larger batch"),
 )
 STATIONS = (
     Station(name="decoding on two cores", cores=2, workers=2, gpu_ms=10, host_ms=4, cpu_ms=90, memory_frac=0.5),
@@ -111,40 +111,42 @@ STATIONS = (
 )  # fmt: skip
 
 
-def advice(seen: Readings) -> str | None:
-    """What the rules of thumb say to these readings; None where none applies."""
-    return next((change for _, applies, change in RULES if applies(seen)), None)
+def advice(readings: Readings) -> str | None:
+    """Return the change that the rules of thumb suggest for these readings; None if no rule applies."""
+    return next((change for _, applies, change in RULES if applies(readings)), None)
 
 
-def advice_by_side(at: Station) -> str | None:
-    """What follows from knowing which side of the step is the slowest, as a ledger tells it; None: the GPU is."""
-    launching_ms, computing_ms = at.host_ms, at.batch * at.gpu_ms
-    if computing_ms >= max(launching_ms, at.making_ms):
+def advice_by_side(machine: Station) -> str | None:
+    """Return the change for the slowest part of the step, as a ledger shows it; None if that is the GPU."""
+    launching_ms, computing_ms = machine.host_ms, machine.batch * machine.gpu_ms
+    if computing_ms >= max(launching_ms, machine.making_ms):
         return None
-    if launching_ms >= at.making_ms:
-        return max(("better code", "larger batch"), key=lambda change: gain(at, change))
-    computed_ms = at.batch * at.cpu_ms / min(max(1, at.workers), at.cores)
-    return "make batches cheaper" if computed_ms >= at.making_ms / 2 else "more workers"
+    if launching_ms >= machine.making_ms:
+        return max(("better code", "larger batch"), key=lambda change: gain(machine, change))
+    computed_ms = machine.batch * machine.cpu_ms / min(max(1, machine.workers), machine.cores)
+    return "make batches cheaper" if computed_ms >= machine.making_ms / 2 else "more workers"
 
 
-def gain(at: Station, change: str) -> float:
-    """How many times as fast the same work is done after a change; 0 where it no longer fits."""
-    return at.unit_ms / CHANGES[change](at).unit_ms
+def gain(machine: Station, change: str) -> float:
+    """Return the speedup of a change for the same work; 0 if it no longer fits into memory."""
+    return machine.unit_ms / CHANGES[change](machine).unit_ms
 
 
-def best(at: Station) -> str | None:
-    """The change that helps most; None where none is worth making."""
-    change = max(CHANGES, key=lambda each: gain(at, each))
-    return change if gain(at, change) >= WORTH else None
+def best(machine: Station) -> str | None:
+    """Return the change with the largest speedup; None if no change is worthwhile."""
+    change = max(CHANGES, key=lambda name: gain(machine, name))
+    return change if gain(machine, change) >= WORTH else None
 
 
 def shown() -> View:
-    """What a monitor reads on each machine, what the rules of thumb say to it, and what helps most."""
+    """Tabulate the machines: the advice of the rules of thumb, the best change, and the monitor readings."""
     rows = []
-    for at in STATIONS:
-        seen = at.readings
-        shares = (percent(share) for share in (seen.gpu, seen.cpu, seen.ram, seen.gpu_memory))
-        rows.append(Row((at.name, advice(seen) or "nothing", best(at) or "nothing", *shares)))
-    header = ("machine", "the rules say", "what helps most", "GPU", "CPU", "RAM", "GPU memory")
-    table = Table(header=header, rows=tuple(rows), left=3, caption="Simulated: each machine is a model of a step.")
+    for machine in STATIONS:
+        readings = machine.readings
+        percentages = (percent(share) for share in (readings.gpu, readings.cpu, readings.ram, readings.gpu_memory))
+        rows.append(Row((machine.name, advice(readings) or "nothing", best(machine) or "nothing", *percentages)))
+    header = ("machine", "rule of thumb says", "best change", "GPU", "CPU", "RAM", "GPU memory")
+    table = Table(
+        header=header, rows=tuple(rows), left=3, caption="Simulated: each machine is a model of one training step."
+    )
     return View(Sheet("gpulab: eight machines", (table,)))

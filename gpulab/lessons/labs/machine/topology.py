@@ -1,6 +1,6 @@
-"""What a driver's tools tell of the way between host and GPU, read from their text, and what is wrong with it.
+"""Parse the output of NVIDIA's tools about the link between host and GPU, and find its faults.
 
-The three machines here are made up to be read: none of them exists, and nothing about them was measured.
+The three machines here are invented for the exercise: none of them exists, and nothing about them was measured.
 """
 
 from __future__ import annotations
@@ -39,80 +39,88 @@ MACHINES = {
 
 
 def unlike(name: str, other: str) -> str:
-    """The lines in which one of MACHINES differs from another, each below the command and the heading it stands under.
+    """Return the lines in which one of MACHINES differs from another, each under its command and its headings.
 
-    Both texts have the same lines, apart from what is read in them.
+    Both texts have the same lines and differ only in their values.
     """
-    told: list[str] = []
-    above: dict[int, str] = {}  # by how far it is indented: what the line belongs to
-    for mine, theirs in zip(MACHINES[name].splitlines(), MACHINES[other].splitlines(), strict=True):
-        indent = len(mine) - len(mine.lstrip()) if not mine.startswith("$") else -1
-        above = {depth: line for depth, line in above.items() if depth < indent}
-        if mine != theirs:
-            told += [*above.values(), mine]
-            above.clear()
-        above[indent] = mine
-    return "\n".join(told)
+    lines: list[str] = []
+    headings: dict[int, str] = {}  # indentation -> the command or heading above the line
+    for line, other_line in zip(MACHINES[name].splitlines(), MACHINES[other].splitlines(), strict=True):
+        indent = len(line) - len(line.lstrip()) if not line.startswith("$") else -1
+        headings = {depth: heading for depth, heading in headings.items() if depth < indent}
+        if line != other_line:
+            lines += [*headings.values(), line]
+            headings.clear()
+        headings[indent] = line
+    return "\n".join(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """The way between a training process and the GPU it uses."""
+    """The link between a training process and its GPU: PCIe generation and width, and CPU affinity."""
 
     gpu: int
     generation: int
     width: int  # lanes, under load
     most_generation: int
     most_width: int
-    gpu_cores: frozenset[int]  # those on the GPU's side of the machine
-    own_cores: frozenset[int]  # those the process may run on
+    gpu_cores: frozenset[int]  # on the GPU's NUMA node
+    own_cores: frozenset[int]  # CPU affinity of the process
 
     @property
     def gb_per_s(self) -> float | None:
-        """What such a link gives a large pinned copy; None for a generation that is not known."""
+        """Bandwidth of a large pinned copy over this link; None for an unknown PCIe generation."""
         rate = pinned_copy_bytes_per_s(self.generation, self.width)
         return None if rate is None else rate / 1e9
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What is wrong: "lanes", "generation", "node"; nothing where all is well."""
-        found = (
+        """The faults of the link: "lanes", "generation", "node"; empty if there are none."""
+        faults = (
             ("lanes", self.width < self.most_width),
             ("generation", self.generation < self.most_generation),
             ("node", not self.own_cores <= self.gpu_cores),
         )
-        return tuple(name for name, wrong in found if wrong)
+        return tuple(name for name, faulty in faults if faulty)
 
 
 def read(text: str) -> Way:
-    """The way that these tools' output tells of. Raises ValueError where a part of it is missing."""
-    gpu = int(_found(r"nvidia-smi -q -i (\d+)", text, "which GPU is used"))
+    """Parse the output of these tools. Raises ValueError if a part of it is missing."""
+    gpu = int(_match(r"nvidia-smi -q -i (\d+)", text, "which GPU is used: the line of nvidia-smi -q -i N"))
     generation = re.search(r"PCIe Generation\s+Max\s*:\s*(\d+)\s+Current\s*:\s*(\d+)", text)
     width = re.search(r"Link Width\s+Max\s*:\s*(\d+)x\s+Current\s*:\s*(\d+)x", text)
     if generation is None or width is None:
-        raise ValueError("the text does not tell how the link is set")
+        raise ValueError("the text has no PCIe generation or link width: paste the PCIe part of nvidia-smi -q")
     return Way(
         gpu=gpu,
         generation=int(generation[2]),
         width=int(width[2]),
         most_generation=int(generation[1]),
         most_width=int(width[1]),
-        gpu_cores=cores(_found(rf"^GPU{gpu}\s(?:.*\s)?([\d,-]*\d)\s+\d+\s*$", text, f"the cores beside GPU {gpu}")),
-        own_cores=cores(_found(r"affinity list: ([\d,-]+)", text, "the cores of the process")),
+        gpu_cores=cores(
+            _match(
+                rf"^GPU{gpu}\s(?:.*\s)?([\d,-]*\d)\s+\d+\s*$",
+                text,
+                f"the CPU affinity of GPU {gpu}: its row of nvidia-smi topo -m",
+            )
+        ),
+        own_cores=cores(
+            _match(r"affinity list: ([\d,-]+)", text, "the CPU affinity of the process: the output of taskset -cp PID")
+        ),
     )
 
 
 def cores(text: str) -> frozenset[int]:
-    """Numbers of cores: "0-3,8" is 0, 1, 2, 3 and 8."""
-    found: set[int] = set()
+    """Parse a list of cores: "0-3,8" is 0, 1, 2, 3 and 8."""
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
-def _found(pattern: str, text: str, what: str) -> str:
+def _match(pattern: str, text: str, value: str) -> str:
     match = re.search(pattern, text, re.MULTILINE)
     if match is None:
-        raise ValueError(f"the text does not tell {what}")
+        raise ValueError(f"the text does not show {value}")
     return match[1]

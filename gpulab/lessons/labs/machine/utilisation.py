@@ -1,6 +1,6 @@
-"""What a run asked of its GPU: busy time, arithmetic, memory traffic, and how much of the GPU its kernels filled.
+"""Four measures of GPU utilisation: busy time, MFU, memory bandwidth, and multiprocessors in use.
 
-Four shares of the same steps, which a single "utilisation" would mix up. Where a run does not tell one it is None.
+All four are fractions of the same steps, which a single "utilisation" would mix up; None if unknown for a run.
 """
 
 from __future__ import annotations
@@ -30,61 +30,61 @@ SOFTMAX_FLOPS = 5  # for each number: compare, subtract, exponential, add, divid
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Of a run's whole recorded steps. Shares are 0-1."""
+    """Utilisation over the complete recorded steps of a run. Fractions are 0-1."""
 
     name: str
     steps: int
-    step_ns: float  # a mean step
-    busy_frac: float  # of the time, with at least one kernel or copy on the GPU; the driver counts kernels alone
-    flops: float | None  # of a mean step, in matrix products and convolutions; other arithmetic is not counted
-    bytes: float | None  # of memory that a mean step must move at the least
-    filled_frac: float | None  # of the multiprocessors, that the kernels have blocks for, by their time
-    spec: GpuSpec | None  # of this GPU
+    step_ns: float  # mean
+    busy_frac: float  # time with at least one kernel or copy on the GPU; the driver counts kernels only
+    flops: float | None  # mean of a step: matrix products and convolutions only
+    bytes: float | None  # mean of a step: the least memory traffic that its operators need
+    filled_frac: float | None  # multiprocessors that have a thread block, weighted by kernel time
+    spec: GpuSpec | None
 
     @property
     def mfu_frac(self) -> float | None:
-        """Arithmetic done, of what the tensor cores could do in 16 bits in the same time (model FLOPs utilisation)."""
+        """Model FLOPs utilisation (MFU): FLOPs done / FLOPs that tensor cores could do in 16 bits in the same time."""
         if self.flops is None or self.spec is None:
             return None
         return self.flops / (self.step_ns / 1e9) / self.spec.half_flops_per_s
 
     @property
     def traffic_frac(self) -> float | None:
-        """Memory traffic, of what the memory could carry in the same time."""
+        """Memory traffic / traffic at peak memory bandwidth in the same time."""
         if self.bytes is None or self.spec is None:
             return None
         return self.bytes / (self.step_ns / 1e9) / self.spec.memory_bytes_per_s
 
 
 def load(run: Run) -> Load:
-    """The load that a run put on its GPU. Raises RunError where no GPU work was recorded in whole steps."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    kernels = interior(run, found, accounts) if accounts is not None else None
-    if accounts is None or kernels is None:
+    """Measure how a run used its GPU. Raises RunError if no GPU work was recorded in complete steps."""
+    run_steps = steps(run)
+    step_ledger = ledger(run, run_steps)
+    kernels = interior(run, run_steps, step_ledger) if step_ledger is not None else None
+    if step_ledger is None or kernels is None:
         raise RunError(
-            "This run does not tell what it asked of a GPU.",
-            why="it holds no kernels in whole recorded steps",
-            fix="record it with L.gpu, or with %%gpuprofile --virtual auto",
+            f"The GPU utilisation of run {run.name} is unknown.",
+            why="it has no kernels in complete recorded steps",
+            fix="record a GPU run with L.gpu, or with %%gpuprofile --virtual auto",
         )
-    seen = works(kernels)
-    flops = [each.flops * each.count for each in seen if each.flops is not None]
-    moved = [each.bytes * each.count for each in seen if each.bytes is not None]
-    filled = filling(kernels)
+    operator_work = works(kernels)
+    flops = [each.flops * each.count for each in operator_work if each.flops is not None]
+    traffic = [each.bytes * each.count for each in operator_work if each.bytes is not None]
+    fill = filling(kernels)
     return Load(
         name=run.name,
         steps=kernels.many,
-        step_ns=float(accounts.step_ns.mean()),
-        busy_frac=accounts.busy_frac,
+        step_ns=float(step_ledger.step_ns.mean()),
+        busy_frac=step_ledger.busy_frac,
         flops=sum(flops) / kernels.many if flops else None,
-        bytes=sum(moved) / kernels.many if moved else None,
-        filled_frac=None if filled is None else 1 - filled.small_frac * (1 - filled.filled_frac),
+        bytes=sum(traffic) / kernels.many if traffic else None,
+        filled_frac=None if fill is None else 1 - fill.small_frac * (1 - fill.filled_frac),
         spec=spec_of(kernels.gpu),
     )
 
 
 def table(*loads: Load) -> pd.DataFrame:
-    """These loads side by side, a row each; shares in per cent, and "-" for what a run does not tell."""
+    """Compare runs, one row each; fractions in per cent, and "-" for unknown values."""
     import pandas as pd
 
     rows = {
@@ -101,23 +101,23 @@ def table(*loads: Load) -> pd.DataFrame:
 
 
 def repeats(matrix: Tensor, milliseconds: float) -> int:
-    """How many products of this square CUDA matrix with itself the GPU needs so long for, by its own events."""
+    """Return how many products of this square CUDA matrix with itself take `milliseconds`, timed with CUDA events."""
     import torch
 
-    taken_ms: list[float] = []
-    for _ in range(4):  # the first one also loads what it needs, and the host may be late with any: the least is taken
-        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    times_ms: list[float] = []
+    for _ in range(4):  # the minimum: the first call also initialises, and a late host can delay any
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         _ = matrix @ matrix
-        begun.record()
+        start.record()
         _ = matrix @ matrix
-        ended.record()
+        end.record()
         torch.cuda.synchronize()
-        taken_ms.append(begun.elapsed_time(ended))
-    return max(1, round(milliseconds / min(taken_ms)))
+        times_ms.append(start.elapsed_time(end))
+    return max(1, round(milliseconds / min(times_ms)))
 
 
 def used_frac() -> float:
-    """The share of the CUDA device's memory that is in use, 0-1: what a monitor calls memory used."""
+    """Return the fraction of the CUDA device's memory in use, 0-1: "memory used" of a monitor."""
     import torch
 
     free_bytes, all_bytes = torch.cuda.mem_get_info()
@@ -125,7 +125,7 @@ def used_frac() -> float:
 
 
 def image_network(batch: int) -> Callable[[object], None]:
-    """A training step, for CUDA, of a small network on this many images; what the step is called with is not used."""
+    """Return a CUDA training step of a small network on a batch of images; the argument of the step is ignored."""
     import torch
     from torch import nn
 
@@ -147,7 +147,7 @@ def image_network(batch: int) -> Callable[[object], None]:
 
 
 def large_layers(batch: int) -> Callable[[object], None]:
-    """Twenty passes, for CUDA, of this many rows through four very large layers, whose weights are read each time."""
+    """Return a CUDA step: a batch of rows through four very large layers, five times, reading the weights each time."""
     import torch
 
     layers = [torch.randn(16384, 16384, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
@@ -161,12 +161,12 @@ def large_layers(batch: int) -> Callable[[object], None]:
 
 
 def anonymous(steps: int = 8) -> None:
-    """Somebody else's job, for CUDA: what it does is to be found from its counters."""
+    """Run an unknown CUDA job: the exercise is to identify it by its counters."""
     import torch
 
     from gpulab.capture.active_session import step
 
-    usual = torch.backends.cuda.matmul.allow_tf32
+    allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
         weights = torch.randn(8192, 8192, device="cuda")
@@ -175,8 +175,8 @@ def anonymous(steps: int = 8) -> None:
             torch.cuda.synchronize()
             step()
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = usual
+        torch.backends.cuda.matmul.allow_tf32 = allow_tf32
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else percent(share, figures=3)
+def _percent(frac: float | None) -> str:
+    return "-" if frac is None else percent(frac, figures=3)

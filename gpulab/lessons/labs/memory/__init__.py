@@ -1,1 +1,1 @@
-"""Labs about memory."""
+"""Labs about memory: activations, the caching allocator, out-of-memory errors."""

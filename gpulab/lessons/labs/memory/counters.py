@@ -1,4 +1,4 @@
-"""Counters of memory that need no GPU: what is kept for backward, what is allocated, how a size grows."""
+"""Memory counters that need no GPU: bytes saved for backward, allocations, and the exponent of growth."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MIB = 2**20
 
 
 def saved_bytes(run: Callable[[], object], model: nn.Module | None = None) -> int:
-    """The bytes that running this keeps for a backward pass; those of the model's weights are not counted."""
+    """Return the bytes that `run` saves for a backward pass, without the model's weights."""
     return sum(tensor.untyped_storage().nbytes() for tensor in saved(run, model))
 
 
 @dataclass
 class Allocations:
-    """What operators asked memory for, in a block that was counted."""
+    """Allocations of the operators in a block."""
 
     count: int = 0
     bytes: int = 0
@@ -32,31 +32,31 @@ class Allocations:
 
 @contextmanager
 def allocations() -> Iterator[Allocations]:
-    """Count the storages that operators make within this block, on any device."""
-    told = Allocations()
+    """Count the storages that operators allocate in this block, on any device."""
+    counts = Allocations()
 
-    def count(called: Called) -> None:
-        given = _storages((called.args, called.kwargs))
-        for size in (size for key, size in _storages(called.result).items() if key not in given and size):
-            told.count += 1
-            told.bytes += size
-            told.largest[str(called.operator)] = told.largest.get(str(called.operator), 0) + size
+    def count(call: Called) -> None:
+        input_storages = _storages((call.args, call.kwargs))
+        for size in (size for key, size in _storages(call.result).items() if key not in input_storages and size):
+            counts.count += 1
+            counts.bytes += size
+            counts.largest[str(call.operator)] = counts.largest.get(str(call.operator), 0) + size
 
     with watching(count):
-        yield told
+        yield counts
 
 
 def _storages(tree: object) -> dict[int, int]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    found = [each.untyped_storage() for each in tree_leaves(tree) if torch.is_tensor(each)]
-    return {storage._cdata: storage.nbytes() for storage in found}
+    storages = [each.untyped_storage() for each in tree_leaves(tree) if torch.is_tensor(each)]
+    return {storage._cdata: storage.nbytes() for storage in storages}
 
 
 def exponent(sizes: Mapping[int, float] | Mapping[int, int]) -> float:
-    """By which power a quantity grows with the size it is told for: 2 where twice the size takes four times as much."""
+    """Fit the exponent of growth over sizes (log-log regression): 2 if twice the size needs four times as much."""
     points = [(math.log(size), math.log(value)) for size, value in sizes.items()]
-    across = sum(x for x, _ in points) / len(points)
-    up = sum(y for _, y in points) / len(points)
-    return sum((x - across) * (y - up) for x, y in points) / sum((x - across) ** 2 for x, _ in points)
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)

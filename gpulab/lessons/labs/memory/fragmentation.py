@@ -1,4 +1,4 @@
-"""What two allocators hold of a card for the same requests: with segments of fixed size, and with one that grows."""
+"""Memory reserved by two allocators for the same requests: with fixed segments, and with expandable segments."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from gpulab.virtual.memory_fit.allocator import Block, CachingAllocator, Full, r
 from gpulab.wording import size
 
 PAGE_BYTES = 2 * 2**20  # what an expandable segment maps at a time
-SMALL_BYTES = 2**20  # requests up to this come from a segment of their own
+SMALL_BYTES = 2**20  # requests up to this size have their own segment
 
-Request = tuple[int, int]  # a number, and bytes; -1: it is given back
+Request = tuple[int, int]  # block number, and bytes; -1 frees the block
 
 
 class Allocator(Protocol):
-    """Takes requests, and says what it holds of the card."""
+    """An allocator: serves requests, and reports its reserved memory."""
 
     @property
     def reserved_bytes(self) -> int:
-        """Held of the card."""
+        """Memory reserved from the driver, in bytes."""
 
     @property
     def largest_free_bytes(self) -> int:
         """The largest request that could be served."""
 
     def ask(self, number: int, size: int) -> None:
-        """Give out memory. Raises Full where there is none."""
+        """Allocate memory. Raises Full if there is not enough."""
 
     def give_back(self, number: int) -> None:
-        """Take it back."""
+        """Free a block."""
 
 
 class FixedSegments:
-    """PyTorch's allocator with its default settings: a segment is asked of the driver in one piece and stays so."""
+    """PyTorch's caching allocator with default settings: segments come from cudaMalloc and keep their size."""
 
     def __init__(self, capacity_bytes: int) -> None:
         self._allocator = CachingAllocator(capacity_bytes)
@@ -46,14 +46,14 @@ class FixedSegments:
 
     @property
     def reserved_bytes(self) -> int:
-        """Held of the card."""
+        """Memory reserved from the driver, in bytes."""
         return self._allocator.reserved_bytes
 
     @property
     def largest_free_bytes(self) -> int:
-        """The largest request that could be served: a hole beside something in use, or all that the driver has.
+        """The largest request that could be served: a free block in a used segment, or all memory of the driver.
 
-        Segments in which nothing lies go back to the driver first, as PyTorch does where memory runs short.
+        Empty segments are freed first, as PyTorch does when memory runs short.
         """
         neighbours = (each for block in self._blocks.values() for each in (block.before, block.after))
         holes = [each.bytes for each in neighbours if each is not None and each.free]
@@ -61,65 +61,65 @@ class FixedSegments:
         return max([*holes, self._allocator.free_bytes])
 
     def ask(self, number: int, size: int) -> None:
-        """Give out memory. Raises Full where no piece is large enough."""
+        """Allocate memory. Raises Full if no free block is large enough."""
         self._blocks[number] = self._allocator.allocate(size)
 
     def give_back(self, number: int) -> None:
-        """Take it back."""
+        """Free a block."""
         self._allocator.free(self._blocks.pop(number))
 
 
 class GrowingSegment:
-    """expandable_segments:True: addresses for the whole card, and memory mapped to them in pages, where it is needed.
+    """expandable_segments:True: addresses for the whole GPU, with memory mapped to them in pages on demand.
 
-    A hole is filled if a request fits into it; else the segment grows at its end. Where the card is full, the pages of
-    holes are taken away and mapped at the end: what is free is then of use wherever it lies. Small requests have a
-    segment of their own; both share the card.
+    A request goes into a hole if one is large enough; else the segment grows at its end. If the GPU is full, the pages
+    of holes are unmapped and mapped at the end, so all free pages are usable. Small requests have a segment of their
+    own; both share the GPU.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = capacity_bytes
-        self._kinds = {True: _Stretch(), False: _Stretch()}  # small, large
-        self._where: dict[int, bool] = {}
+        self._segments = {True: _Segment(), False: _Segment()}  # small, large
+        self._is_small: dict[int, bool] = {}
 
     @property
     def reserved_bytes(self) -> int:
-        """Held of the card."""
-        return sum(each.mapped_bytes for each in self._kinds.values())
+        """Memory reserved from the driver, in bytes."""
+        return sum(each.mapped_bytes for each in self._segments.values())
 
     @property
     def largest_free_bytes(self) -> int:
-        """The largest request that could be served: all pages in which nothing lies, together."""
-        kept = sum(len(each.needed_pages) for each in self._kinds.values()) * PAGE_BYTES
-        return self.capacity_bytes - kept
+        """The largest request that could be served: all unused pages together."""
+        used_bytes = sum(len(each.needed_pages) for each in self._segments.values()) * PAGE_BYTES
+        return self.capacity_bytes - used_bytes
 
     def ask(self, number: int, size: int) -> None:
-        """Give out memory. Raises Full where all that is free together does not suffice."""
-        wanted = rounded_bytes(size)
-        small = wanted <= SMALL_BYTES
-        stretch = self._kinds[small]
-        start = stretch.place_for(wanted)
-        while self.reserved_bytes + stretch.pages_needed(start, wanted) > self.capacity_bytes:
-            if not any(each.unmap_holes() for each in self._kinds.values()):
+        """Allocate memory. Raises Full if all free memory together is not enough."""
+        rounded_size = rounded_bytes(size)
+        small = rounded_size <= SMALL_BYTES
+        segment = self._segments[small]
+        start = segment.address_for(rounded_size)
+        while self.reserved_bytes + segment.pages_needed(start, rounded_size) > self.capacity_bytes:
+            if not any(each.unmap_holes() for each in self._segments.values()):
                 raise Full(
                     asked_bytes=size,
-                    needed_bytes=stretch.pages_needed(start, wanted),
+                    needed_bytes=segment.pages_needed(start, rounded_size),
                     free_bytes=self.capacity_bytes - self.reserved_bytes,
-                    allocated_bytes=sum(each.used_bytes for each in self._kinds.values()),
+                    allocated_bytes=sum(each.used_bytes for each in self._segments.values()),
                     reserved_bytes=self.reserved_bytes,
                     capacity_bytes=self.capacity_bytes,
                 )
-            start = stretch.place_for(wanted)
-        stretch.take(number, start, wanted)
-        self._where[number] = small
+            start = segment.address_for(rounded_size)
+        segment.allocate(number, start, rounded_size)
+        self._is_small[number] = small
 
     def give_back(self, number: int) -> None:
-        """Take it back."""
-        self._kinds[self._where.pop(number)].release(number)
+        """Free a block."""
+        self._segments[self._is_small.pop(number)].release(number)
 
 
-class _Stretch:
-    """One growing segment: what is given out by address, and which pages are mapped."""
+class _Segment:
+    """One expandable segment: its allocations by address, and its mapped pages."""
 
     def __init__(self) -> None:
         self.pages: set[int] = set()
@@ -134,32 +134,32 @@ class _Stretch:
     def used_bytes(self) -> int:
         return sum(end - start for start, end, _ in self.used)
 
-    def place_for(self, wanted: int) -> int:
-        """The smallest hole that is mapped and large enough; else the end of what is given out."""
+    def address_for(self, rounded_size: int) -> int:
+        """Return the start of the smallest mapped hole that is large enough; else the end of the last allocation."""
         end, holes = 0, []
-        for start, until, _ in self.used:
-            if start - end >= wanted and self._mapped(end, end + wanted):
+        for start, stop, _ in self.used:
+            if start - end >= rounded_size and self._mapped(end, end + rounded_size):
                 holes.append((start - end, end))
-            end = until
+            end = stop
         return min(holes)[1] if holes else end
 
-    def pages_needed(self, start: int, wanted: int) -> int:
-        """Bytes of the pages that are not mapped yet."""
-        return sum(PAGE_BYTES for page in _pages(start, start + wanted) if page not in self.pages)
+    def pages_needed(self, start: int, rounded_size: int) -> int:
+        """Return the bytes of the pages that are not mapped yet."""
+        return sum(PAGE_BYTES for page in _pages(start, start + rounded_size) if page not in self.pages)
 
-    def take(self, number: int, start: int, wanted: int) -> None:
-        self.pages |= set(_pages(start, start + wanted))
-        self.by_number[number] = (start, start + wanted, number)
+    def allocate(self, number: int, start: int, rounded_size: int) -> None:
+        self.pages |= set(_pages(start, start + rounded_size))
+        self.by_number[number] = (start, start + rounded_size, number)
         insort(self.used, self.by_number[number])
 
     def release(self, number: int) -> None:
         self.used.remove(self.by_number.pop(number))
 
     def unmap_holes(self) -> bool:
-        """Take away every page in which nothing lies; whether there was one."""
+        """Unmap all unused pages; return whether there were any."""
         needed = self.needed_pages
-        gone, self.pages = self.pages - needed, self.pages & needed
-        return bool(gone)
+        unused, self.pages = self.pages - needed, self.pages & needed
+        return bool(unused)
 
     @property
     def needed_pages(self) -> set[int]:
@@ -175,68 +175,68 @@ def _pages(start: int, end: int) -> range:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """How far an allocator came with some requests."""
+    """Result of a sequence of requests to an allocator."""
 
-    done: int  # requests served, of memory or of taking it back
-    held_bytes: int  # of the card, at most
-    given_bytes: int  # at most at once
-    largest_free_bytes: int  # at the end: the largest request that it could still serve
-    refused_bytes: int | None  # of the request that it could not serve; None: it served all
+    done: int  # requests served: allocations and frees
+    held_bytes: int  # peak reserved memory
+    given_bytes: int  # peak allocated memory
+    largest_free_bytes: int  # at the end: the largest request that could still be served
+    refused_bytes: int | None  # size of the request that failed; None if all were served
 
     @property
     def stranded_bytes(self) -> int:
-        """Held and of no use, when most was held."""
+        """Reserved but unusable: peak reserved memory - peak allocated memory."""
         return self.held_bytes - self.given_bytes
 
 
 def play(requests: Sequence[Request], allocator: Allocator) -> Played:
-    """Ask an allocator for all of these, one after the other, until it cannot."""
+    """Send these requests to an allocator in order, until one fails."""
     sizes: dict[int, int] = {}
-    held = given = most = 0
+    peak_reserved = allocated = peak_allocated = 0
     for done, (number, bytes_) in enumerate(requests):
         if bytes_ < 0:
             allocator.give_back(number)
-            given -= rounded_bytes(sizes.pop(number))
+            allocated -= rounded_bytes(sizes.pop(number))
             continue
         try:
             allocator.ask(number, bytes_)
         except Full:
-            return _played(allocator, done, held, most, bytes_)
+            return _result(allocator, done, peak_reserved, peak_allocated, bytes_)
         sizes[number] = bytes_
-        given += rounded_bytes(bytes_)
-        held, most = max(held, allocator.reserved_bytes), max(most, given)
-    return _played(allocator, len(requests), held, most, None)
+        allocated += rounded_bytes(bytes_)
+        peak_reserved, peak_allocated = max(peak_reserved, allocator.reserved_bytes), max(peak_allocated, allocated)
+    return _result(allocator, len(requests), peak_reserved, peak_allocated, None)
 
 
-def _played(allocator: Allocator, done: int, held: int, given: int, refused: int | None) -> Played:
+def _result(allocator: Allocator, done: int, reserved: int, allocated: int, failed: int | None) -> Played:
     free = allocator.largest_free_bytes
-    return Played(done=done, held_bytes=held, given_bytes=given, largest_free_bytes=free, refused_bytes=refused)
+    return Played(done=done, held_bytes=reserved, given_bytes=allocated, largest_free_bytes=free, refused_bytes=failed)
 
 
-def beside(played: Mapping[str, Played], below: str = "") -> View:
-    """How far each came, a row each; `below`: a sentence under it."""
-    header = ("simulated", "requests served", "held", "given out", "largest free piece")
+def beside(results: Mapping[str, Played], below: str = "") -> View:
+    """Compare allocators, one row each; `below`: a sentence under the table."""
+    header = ("simulated", "requests served", "reserved", "allocated", "largest free block")
     lines = [
         (
             name,
-            f"{told.done:,}",
-            *(size(bytes_) for bytes_ in (told.held_bytes, told.given_bytes)),
-            size(told.largest_free_bytes),
+            f"{result.done:,}",
+            *(size(bytes_) for bytes_ in (result.held_bytes, result.given_bytes)),
+            size(result.largest_free_bytes),
         )
-        for name, told in played.items()
+        for name, result in results.items()
     ]
     return tables.rows(header, lines, below=below)
 
 
 def requests_of(run: Run) -> list[Request]:
-    """What a run asked of its GPU's memory, in order, as its memory table has it."""
+    """Return the GPU memory requests of a run in order, from its memory table."""
     rows = run.memory_rows.where(run.memory_rows["device"] >= 0)
-    open_: dict[int, int] = {}
-    found: list[Request] = []
+    open_blocks: dict[int, int] = {}
+    requests: list[Request] = []
     for number, (bytes_, address) in enumerate(zip(rows["bytes"].tolist(), rows["address"].tolist(), strict=True)):
         if bytes_ > 0:
-            open_[address] = number
-            found.append((number, bytes_))
-        elif bytes_ < 0 and address in open_:
-            found.append((open_.pop(address), -1))
-    return found
+            open_blocks[address] = number
+            requests.append((number, bytes_))
+        elif bytes_ < 0 and address in open_blocks:
+            requests.append((open_blocks.pop(address), -1))
+    return requests

@@ -1,7 +1,7 @@
-"""Programs that run out of memory, each for a reason of its own, and remedies in the order of their price.
+"""Programs that run out of memory, each for a different reason, and fixes in the order of their cost.
 
-All are the same small transformer; they differ in sizes and in which remedies are in place. They are CUDA code, for a
-GPU or a virtual one; on the CPU they run as well, where their results can be compared.
+All are the same small transformer; they differ in their sizes and in the fixes applied. They are CUDA code, for a real
+or a virtual GPU; they also run on the CPU, where their results can be compared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gpulab.virtual.session import VirtualGpu
 if TYPE_CHECKING:
     from torch import Tensor
 
-CARD = "l4"  # a card of 22 GiB: small enough to fill, and it has bfloat16
-HEAD = 64  # numbers in one head of attention
+CARD = "l4"  # a GPU with 22 GiB: small enough to fill, and it has bfloat16
+HEAD = 64  # size of one attention head
 NUMBER_BYTES = 4  # of a float32
 
 
@@ -33,16 +33,16 @@ class Program:
     batch: int = 8
     length: int = 512
     steps: int = 2
-    half: bool = False  # bfloat16 where autocast says so
-    fused: bool = True  # one attention operator; else its formula, written out
-    parts: int = 1  # of each batch, one after the other, whose gradients add up
-    recomputed: bool = False  # of each layer only its input is kept for backward
-    state: str = "adam"  # the optimizer: "adam" keeps two numbers for each weight, "momentum" one
-    validates: bool = False  # after each step, the loss on a few samples is written down
-    keeps_graphs: bool = True  # as a tensor with its graph; else without
+    half: bool = False  # autocast to bfloat16
+    fused: bool = True  # scaled_dot_product_attention; else attention written out
+    parts: int = 1  # micro-batches per batch (gradient accumulation)
+    recomputed: bool = False  # activation checkpointing of each layer
+    state: str = "adam"  # optimizer state: "adam" has two numbers per weight, "momentum" one
+    validates: bool = False  # store a validation loss after each step
+    keeps_graphs: bool = True  # store it with its graph; else detached
 
 
-# In the order of their price; each takes a program and gives one that needs less memory.
+# In the order of their cost; each returns a program that needs less memory.
 REMEDIES: Mapping[str, Callable[[Program], Program]] = {
     "detach": lambda program: replace(program, keeps_graphs=program.keeps_graphs and not program.validates),
     "half": lambda program: replace(program, half=True),
@@ -53,7 +53,7 @@ REMEDIES: Mapping[str, Callable[[Program], Program]] = {
 }
 
 
-# Five programs that run out of memory on CARD, each for another reason.
+# Five programs that run out of memory on CARD, each for a different reason.
 CASES: Mapping[str, Program] = {
     "wide": Program(width=5632, layers=4, batch=1, length=256),
     "many": Program(layers=2, batch=192, length=1024),
@@ -61,24 +61,24 @@ CASES: Mapping[str, Program] = {
     "more": Program(layers=2, batch=320, length=1024, half=True),
     "later": Program(layers=1, batch=4, length=12288, steps=32, validates=True),
 }
-# Two reasons at once, to be made to fit with as few remedies as possible.
+# Two reasons at once: the exercise is to make it fit with as few fixes as possible.
 BOTH = Program(width=5632, layers=4, batch=4, length=2048)
 
 
 def mended(program: Program, names: Sequence[str]) -> Program:
-    """The program with these remedies in place."""
+    """Return the program with these fixes applied."""
     for name in names:
         program = REMEDIES[name](program)
     return program
 
 
 def small(program: Program) -> Program:
-    """The same program in a size that a CPU trains in a moment, to compare results."""
+    """Return the same program in a size that a CPU trains in a second, to compare results."""
     return replace(program, width=HEAD, layers=1, batch=min(program.batch, 4), length=16, steps=2)
 
 
 def fits(program: Program, name: str = "attempt", card: str = CARD) -> bool:
-    """Whether the program runs on a virtual card; gpulab.runs[name] is the recording either way."""
+    """Run the program on a virtual GPU and return whether it fits; gpulab.runs[name] is the recording in both cases."""
     import torch
 
     try:
@@ -90,17 +90,17 @@ def fits(program: Program, name: str = "attempt", card: str = CARD) -> bool:
 
 
 def rise_bytes(run: Run, skip: int = 3) -> int:
-    """By how much memory in use grows in a step, after the first few; 0 where no step shows it.
+    """Return the growth of allocated memory per step, without the first `skip` steps; 0 if there are too few steps.
 
-    Taken over two steps each: a block that is used in every second step would else look like growth.
+    Differences are over two steps: a block that is used in every second step would otherwise look like growth.
     """
-    used = run.allocator_rows["allocated_bytes"].tolist()[skip:]  # where each step began, and where the recording did
-    grown = [(later - sooner) / 2 for sooner, later in zip(used, used[2:], strict=False)]
-    return round(median(grown)) if grown else 0
+    used = run.allocator_rows["allocated_bytes"].tolist()[skip:]  # at the start of the recording and of each step
+    growth = [(next_bytes - previous_bytes) / 2 for previous_bytes, next_bytes in zip(used, used[2:], strict=False)]
+    return round(median(growth)) if growth else 0
 
 
 def states_bytes(program: Program) -> int:
-    """What is there whatever the batch: a weight, its gradient, and one or two numbers of the optimizer."""
+    """Return the bytes that do not depend on the batch: weights, gradients and optimizer state."""
     import torch
 
     with torch.device("meta"):  # shapes without memory
@@ -109,13 +109,13 @@ def states_bytes(program: Program) -> int:
 
 
 def room_bytes(card: str = CARD) -> int:
-    """Of a virtual card, what is left for tensors."""
-    known = resolve(card)
-    return known.usable_bytes - sum(each.bytes for each in allowances(known))
+    """Return the memory of a virtual GPU that is available for tensors, in bytes."""
+    spec = resolve(card)
+    return spec.usable_bytes - sum(each.bytes for each in allowances(spec))
 
 
 def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, list[Tensor]]:
-    """Train as the program says; gives the loss of each step, and the gradients of the first weights at the end."""
+    """Train the program; return the loss of each step, and the final gradients of the first weights."""
     import torch
 
     torch.manual_seed(seed)
@@ -134,8 +134,8 @@ def train(program: Program, device: str = "cuda", seed: int = 0) -> dict[str, li
         optimizer.step()
         losses.append(total)
         if program.validates:
-            seen = _loss(program, blocks, tokens[:1], device)
-            history.append(seen if program.keeps_graphs else seen.detach())
+            validation_loss = _loss(program, blocks, tokens[:1], device)
+            history.append(validation_loss if program.keeps_graphs else validation_loss.detach())
     return {"losses": losses, "gradients": [each.grad for each in list(blocks.parameters())[:2]]}
 
 
@@ -176,10 +176,10 @@ def _layer(program: Program, block: Any, tokens: Tensor) -> Tensor:
     batch, length, width = tokens.shape
     parts = block["qkv"](tokens).view(batch, length, 3, width // HEAD, HEAD).transpose(1, 3).unbind(2)
     if program.fused:
-        mixed = functional.scaled_dot_product_attention(*parts)
+        attended = functional.scaled_dot_product_attention(*parts)
     else:
         query, key, value = parts
-        mixed = torch.softmax(query @ key.transpose(-2, -1) / HEAD**0.5, dim=-1) @ value
-    tokens = tokens + block["out"](mixed.transpose(1, 2).reshape(batch, length, width))
-    widened: Tensor = block["down"](functional.gelu(block["up"](tokens)))
-    return tokens + widened
+        attended = torch.softmax(query @ key.transpose(-2, -1) / HEAD**0.5, dim=-1) @ value
+    tokens = tokens + block["out"](attended.transpose(1, 2).reshape(batch, length, width))
+    hidden: Tensor = block["down"](functional.gelu(block["up"](tokens)))
+    return tokens + hidden

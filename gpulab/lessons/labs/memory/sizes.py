@@ -1,4 +1,4 @@
-"""How memory grows with the side of an image and the length of a sequence, and what a step on a card is made of."""
+"""Memory growth with image size and sequence length, and the memory of a training step by role and phase."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
-HEADS, HEAD = 16, 64  # of the attention whose peaks are read
+HEADS, HEAD = 16, 64  # of the attention that is measured
 
 
 def image_bytes(side: int) -> int:
-    """Bytes kept for backward by two convolutions of two square images; counted, on sizes alone."""
+    """Count the bytes that two convolutions on two square images save for backward, on the meta device."""
     import torch
     from torch import nn
 
@@ -33,55 +33,57 @@ def image_bytes(side: int) -> int:
 
 
 def attention_peaks(attend: Callable[[Tensor, Tensor, Tensor], Tensor], lengths: Sequence[int]) -> dict[int, int]:
-    """By length, the peak of attention and its backward above what the inputs take; CUDA code."""
+    """Measure the peak memory of attention and its backward without its inputs, by sequence length; CUDA code."""
     import torch
 
-    found = {}
+    peaks = {}
     for length in lengths:
         query, key, value = (torch.randn(1, HEADS, length, HEAD, device="cuda", requires_grad=True) for _ in range(3))
         torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
+        allocated_bytes = torch.cuda.memory_allocated()
         attend(query, key, value).sum().backward()
-        found[length] = torch.cuda.max_memory_allocated() - held
-    return found
+        peaks[length] = torch.cuda.max_memory_allocated() - allocated_bytes
+    return peaks
 
 
 def most_mib(measured: Measured) -> Mapping[str, float]:
-    """Of a step on a virtual card: what each part takes at most, in whichever phase that is."""
-    most: dict[str, float] = {}
+    """Return the peak of each memory role over all phases of a step on a virtual GPU, in MiB."""
+    peaks: dict[str, float] = {}
     for use in measured.phases:
-        for role, held in use.by_role.items():
-            most[role.value] = max(most.get(role.value, 0), held / MIB)
-    return most
+        for role, allocated_bytes in use.by_role.items():
+            peaks[role.value] = max(peaks.get(role.value, 0), allocated_bytes / MIB)
+    return peaks
 
 
 def beside(by_hand: Mapping[str, int], measured: Measured) -> View:
-    """What was worked out by hand for the peak of a step, beside what is counted; and what it needs of the card."""
-    counted = {role.value: held for role, held in measured.peak.by_role.items()}
+    """Compare a hand-calculated peak of a step with the estimate, and show the memory that the step needs."""
+    counted = {role.value: allocated_bytes for role, allocated_bytes in measured.peak.by_role.items()}
     lines = [(part, _mib(by_hand.get(part, 0)), _mib(counted.get(part, 0))) for part in PARTS]
     lines.append(("in use at the peak", _mib(sum(by_hand.values())), _mib(measured.peak.bytes)))
-    lines.append(("held by PyTorch, not in use", "", _mib(measured.reserved_bytes - measured.peak.bytes)))
+    lines.append(("reserved by PyTorch, not in use", "", _mib(measured.reserved_bytes - measured.peak.bytes)))
     lines.append(("CUDA context, cuBLAS", "", _mib(measured.outside_bytes)))
     lines.append(("needed", "", _mib(measured.needed_bytes)))
     return tables.rows(("MiB", "by hand", "counted"), lines, below=f"Virtual {measured.spec.name}, estimated.")
 
 
 def by_phase(measured: Measured) -> View:
-    """What each part takes in each phase of a step, when most is in use in it."""
-    held = {use.phase.value: {role.value: count for role, count in use.by_role.items()} for use in measured.phases}
-    lines = [(part, *(_mib(roles.get(part, 0)) for roles in held.values())) for part in PARTS]
-    lines.append(("in all", *(_mib(sum(roles.values())) for roles in held.values())))
-    return tables.rows(("MiB, when most is in use in", *held), lines)
+    """Tabulate memory by role at the peak of each phase of a step."""
+    bytes_by_phase = {
+        use.phase.value: {role.value: count for role, count in use.by_role.items()} for use in measured.phases
+    }
+    lines = [(part, *(_mib(roles.get(part, 0)) for roles in bytes_by_phase.values())) for part in PARTS]
+    lines.append(("total", *(_mib(sum(roles.values())) for roles in bytes_by_phase.values())))
+    return tables.rows(("MiB at the peak of", *bytes_by_phase), lines)
 
 
-def in_turn(found: Mapping[str, MaxBatch]) -> View:
-    """Searches for the largest batch beside each other: the first batch each tried, part by part, and what it found."""
+def in_turn(searches: Mapping[str, MaxBatch]) -> View:
+    """Compare searches for the largest batch: memory by role of the first batch tried, and the result."""
     lines = []
-    for name, each in found.items():
-        most = most_mib(each.tried[0])
-        parts = [number(most.get(part, 0), 2) for part in PARTS[:4]]
-        lines.append((name, *parts, _mib(each.tried[0].peak.bytes), f"{each.batch or 0:,}"))
-    return tables.rows(("MiB at most", *PARTS[:4], "peak", "largest batch"), lines)
+    for name, search in searches.items():
+        peaks = most_mib(search.tried[0])
+        parts = [number(peaks.get(part, 0), 2) for part in PARTS[:4]]
+        lines.append((name, *parts, _mib(search.tried[0].peak.bytes), f"{search.batch or 0:,}"))
+    return tables.rows(("peak MiB", *PARTS[:4], "peak", "largest batch"), lines)
 
 
 def _mib(count: float) -> str:

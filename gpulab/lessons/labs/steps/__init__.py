@@ -1,1 +1,1 @@
-"""Labs about whole steps: throughput, a checklist, one optimisation after another."""
+"""Labs about complete training steps: throughput, a checklist, a sequence of optimisations."""

@@ -1,6 +1,6 @@
-"""Changes to one training, made one after the other: what each gives where it is made, and what is named next.
+"""Apply optimisations to a training loop one after the other: the gain of each, and the report's next finding.
 
-The training is the notebook's own `train`; a set of changes is trained with once and remembered.
+The training loop is the notebook's `train`; each set of changes is recorded once and cached.
 """
 
 from __future__ import annotations
@@ -23,99 +23,101 @@ if TYPE_CHECKING:
 
     from gpulab.lessons.lesson_lab import Lab
 
-FEW, MANY = 64, 512  # photographs in a step
-SELDOM = 100  # steps between two fetches of the loss
+FEW, MANY = 64, 512  # photographs per step
+SELDOM = 100  # steps between two reads of the loss
 CHANGES: Mapping[str, str] = {
-    "batch": f"{MANY} photographs in a step in place of {FEW}",
-    "fetch": f"the loss is fetched in every {SELDOM}th step",
-    "layout": "model and images with the channels last",
-    "pin": "each batch is pinned by hand before it is copied",
+    "batch": f"{MANY} photographs per step instead of {FEW}",
+    "fetch": f"the loss is read every {SELDOM} steps",
+    "layout": "channels_last memory format for model and images",
+    "pin": "each batch is pinned in the loop before it is copied",
     "precision": "autocast to bfloat16",
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Mending:
-    """One training that is fed from decoded photographs, with any of the changes.
+    """A training loop on decoded photographs, recorded with any set of the changes.
 
-    `known`: runs that there are already, by their changes.
+    `known`: existing runs by their changes.
     """
 
     lab: Lab
     train: Callable[..., None]
     kept: tuple[Tensor, Tensor]
-    count: int  # of steps
+    count: int  # steps
     known: Mapping[tuple[str, ...], Run]
     _runs: dict[frozenset[str], Run] = field(default_factory=dict)
 
     def run(self, *changes: str) -> Run:
-        """The training with these changes, recorded at the first call. Raises GpulabError for one that there is not."""
-        made = frozenset(changes)
-        if unknown := sorted(made - set(CHANGES)):
+        """Return the run with these changes; record it on the first call. Raises GpulabError for an unknown change."""
+        applied = frozenset(changes)
+        if unknown := sorted(applied - set(CHANGES)):
             raise GpulabError(
-                f"There is no change {unknown[0]!r}.", why=f"there are {', '.join(CHANGES)}", fix="use their names"
+                f"There is no change {unknown[0]!r}.",
+                why=f"the changes are {', '.join(CHANGES)}",
+                fix="use one of these",
             )
         if not self._runs:
             self._runs.update({frozenset(names): run for names, run in self.known.items()})
-        if made not in self._runs:
-            self._runs[made] = self._recorded(made)
-        return self._runs[made]
+        if applied not in self._runs:
+            self._runs[applied] = self._recorded(applied)
+        return self._runs[applied]
 
     def photo_us(self, *changes: str) -> float:
-        """Microseconds that one photograph takes with these changes."""
+        """Return the time per photograph with these changes, in us."""
         return photo_us(self.run(*changes), MANY if "batch" in changes else FEW)
 
     def gain(self, *changes: str) -> float:
-        """How many times as fast a photograph is with these changes as without any."""
+        """Return the speedup per photograph of these changes."""
         return self.photo_us() / self.photo_us(*changes)
 
     def needed(self, order: Sequence[str], target: float) -> int | None:
-        """How many changes were made, where together they make a photograph `target` times as fast; else None."""
-        order = _listed(order)
+        """Return the number of changes if together they reach a speedup of `target`; else None."""
+        order = _as_tuple(order)
         return len(set(order)) if order and self.gain(*order) >= target else None
 
     def path(self, order: Sequence[str]) -> View:
-        """What each change gives, made after those before it, and what the report names then."""
-        order = _listed(order)
+        """Tabulate the gain of each change on top of those before it, and the report's finding after it."""
+        order = _as_tuple(order)
         rows = []
         for count in range(len(order) + 1):
-            made, last = order[:count], self.photo_us(*order[: max(0, count - 1)])
-            told = diagnose(self.run(*made))
-            gave = ratio(last / self.photo_us(*made)) if count else ""
-            computes = percent(told.ledger.busy_frac) if told.ledger else ""
+            applied, previous_us = order[:count], self.photo_us(*order[: max(0, count - 1)])
+            diagnosis = diagnose(self.run(*applied))
+            gain = ratio(previous_us / self.photo_us(*applied)) if count else ""
+            busy = percent(diagnosis.ledger.busy_frac) if diagnosis.ledger else ""
             name = order[count - 1] if count else "none yet"
-            rows.append(Row((name, sentence(told.verdict), duration(1e3 * self.photo_us(*made)), gave, computes)))
-        header = ("change", "what the report names then", "a photograph", "gain", "GPU busy")
-        caption = f"Each change is made with those above it; {self.run().source}."
+            rows.append(Row((name, sentence(diagnosis.verdict), duration(1e3 * self.photo_us(*applied)), gain, busy)))
+        header = ("change", "report after it", "per photograph", "gain", "GPU busy")
+        caption = f"Each change includes those above it; {self.run().source}."
         table = Table(header=header, rows=tuple(rows), left=2, caption=caption)
-        return View(Sheet("gpulab: the path", (table,)))
+        return View(Sheet("gpulab: one change after another", (table,)))
 
     def early_and_late(self, order: Sequence[str]) -> View:
-        """What each change of a path gives in its place there, and what it would have given as the first."""
-        order = _listed(order)
+        """Compare the gain of each change in this order with its gain as the first change."""
+        order = _as_tuple(order)
         rows = []
-        for place, name in enumerate(order):
-            late = self.photo_us(*order[:place]) / self.photo_us(*order[: place + 1])
-            rows.append(Row((name, CHANGES[name], ratio(self.gain(name)), ratio(late))))
-        header = ("change", "", "made first", "made in this order")
-        table = Table(header=header, rows=tuple(rows), left=2, caption=f"Times as fast; {self.run().source}.")
-        return View(Sheet("gpulab: early and late", (table,)))
+        for index, name in enumerate(order):
+            gain = self.photo_us(*order[:index]) / self.photo_us(*order[: index + 1])
+            rows.append(Row((name, CHANGES[name], ratio(self.gain(name)), ratio(gain))))
+        header = ("change", "", "speedup as first change", "speedup in this order")
+        table = Table(header=header, rows=tuple(rows), left=2, caption=f"Speedup per photograph; {self.run().source}.")
+        return View(Sheet("gpulab: gain by order", (table,)))
 
-    def _recorded(self, made: frozenset[str]) -> Run:
+    def _recorded(self, applied: frozenset[str]) -> Run:
         import torch
 
         from gpulab.capture.run_registry import runs  # what `lab.gpu` records into
 
-        name = "+".join(sorted(made)) or "unchanged"
-        batches: Any = drawn(self.kept, MANY if "batch" in made else FEW, self.count)
-        if "pin" in made:
+        name = "+".join(sorted(applied)) or "unchanged"
+        batches: Any = drawn(self.kept, MANY if "batch" in applied else FEW, self.count)
+        if "pin" in applied:
             batches = ((images.pin_memory(), labels.pin_memory()) for images, labels in batches)
         arguments: dict[str, Any] = {"change": changed}
-        if "precision" in made:
+        if "precision" in applied:
             arguments["precision"] = torch.bfloat16
-        if "layout" in made:
+        if "layout" in applied:
             arguments["layout"] = torch.channels_last
-        if "fetch" in made:
+        if "fetch" in applied:
             arguments["fetch_every"] = SELDOM
         with self.lab.gpu(name):
             self.train(batches, **arguments)
@@ -123,12 +125,14 @@ class Mending:
 
 
 def photo_us(run: Run, batch: int = FEW) -> float:
-    """Microseconds of one photograph in a run of so many a step. Raises GpulabError where no step was found."""
+    """Return the time per photograph in a run with this batch size, in us. Raises GpulabError if it has no steps."""
     step_ns = steps(run).step_ns
     if step_ns is None:
-        raise GpulabError(f"{run.name} has no steps.", why="it ended before", fix="record some")
+        raise GpulabError(
+            f"Run {run.name} has no steps.", why="it ended before the first one did", fix="record more steps"
+        )
     return step_ns / batch / 1e3
 
 
-def _listed(order: Sequence[str]) -> tuple[str, ...]:
+def _as_tuple(order: Sequence[str]) -> tuple[str, ...]:
     return (order,) if isinstance(order, str) else tuple(order)

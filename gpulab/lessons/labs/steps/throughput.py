@@ -1,4 +1,4 @@
-"""What a recorded loop gives a second, and how its kernels use the GPU; and what a step costs the CPU."""
+"""Throughput of a recorded loop, its kernels' use of the GPU, and the CPU time of a step."""
 
 from __future__ import annotations
 
@@ -22,81 +22,81 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A typical step of a run on a GPU."""
+    """Throughput and kernels of a typical step on a GPU."""
 
-    per_s: float  # samples
+    per_s: float  # samples per second
     step_ns: float
-    kernels: float  # that one step launches
-    kernel_ns: float  # what they take together
-    filled_frac: float  # of the multiprocessors, how many have a thread block to work on, by kernel time, at most
+    kernels: float  # per step
+    kernel_ns: float  # total kernel time per step
+    filled_frac: float  # multiprocessors with a thread block, at most, weighted by kernel time
 
     @property
     def busy_frac(self) -> float:
-        """The share of the step in which a kernel runs, 0-1."""
+        """Kernel time / step time, 0-1."""
         return min(1.0, self.kernel_ns / self.step_ns)
 
     @property
     def each_ns(self) -> float:
-        """What one kernel takes, on average."""
+        """Mean kernel duration."""
         return self.kernel_ns / self.kernels
 
 
 def step_ms(run: Run) -> float:
-    """A typical step, without the profiler where that was measured. Raises RunError for a run without one."""
-    found = steps(run).step_ns
-    if found is None:
+    """Return the typical step time, without profiler overhead if that was measured. Raises RunError without steps."""
+    step_ns = steps(run).step_ns
+    if step_ns is None:
         raise RunError(
-            f"Run {run.name} has no step.", why="none was seen from its begin to its end", fix="record more steps"
+            f"Run {run.name} has no step.", why="no step was recorded from start to end", fix="record more steps"
         )
-    return found / 1e6
+    return step_ns / 1e6
 
 
 def inside(run: Run) -> Interior:
-    """The kernels of a run's whole recorded steps. Raises RunError for a run without any."""
-    found = steps(run)
-    accounts = ledger(run, found)
-    kernels = interior(run, found, accounts) if accounts is not None else None
+    """Return the kernels of a run's complete steps. Raises RunError if there are none."""
+    run_steps = steps(run)
+    step_ledger = ledger(run, run_steps)
+    kernels = interior(run, run_steps, step_ledger) if step_ledger is not None else None
     if kernels is None:
         raise RunError(
-            f"Run {run.name} does not tell how a GPU is used.",
-            why="it has no kernels in whole steps",
+            f"The kernels of run {run.name} are unknown.",
+            why="it has no kernels in complete steps",
             fix="record CUDA code, with an optimizer that steps or gpulab.step() at the end of each step",
         )
     return kernels
 
 
 def kernels_per_step(run: Run) -> float:
-    """Pieces of work that the GPU begins in a typical step. Raises RunError for a run without any."""
+    """Return the mean number of kernels and copies that start in a step. Raises RunError if there are none."""
     kernels = inside(run)
     return float(kernels.begun.sum()) / kernels.many
 
 
 def seen(run: Run, samples: int = 1) -> Seen:
-    """What a run shows of a step with so many samples. Raises RunError for one without kernels in whole steps."""
+    """Measure throughput and kernels of a run with `samples` per step. Raises RunError without kernels in steps."""
     kernels, step_ns = inside(run), 1e6 * step_ms(run)
-    begun = kernels.begun  # not those that reach in from the step before
-    took_ns = kernels["dur_ns"][begun].astype(np.float64)
-    blocks = run.grid_rows.spread("grid", len(run.event_rows))[kernels.event][begun]
-    total = (kernels.gpu.multiprocessors if kernels.gpu else None) or 1
-    filled = np.clip(blocks / total, 0.0, 1.0)
+    starts_in_step = kernels.begun  # without kernels that started in the step before
+    kernel_ns = kernels["dur_ns"][starts_in_step].astype(np.float64)
+    blocks = run.grid_rows.spread("grid", len(run.event_rows))[kernels.event][starts_in_step]
+    multiprocessors = (kernels.gpu.multiprocessors if kernels.gpu else None) or 1
+    filled_frac = np.clip(blocks / multiprocessors, 0.0, 1.0)
     return Seen(
         per_s=samples * 1e9 / step_ns,
         step_ns=step_ns,
-        kernels=len(took_ns) / kernels.many,
-        kernel_ns=float(took_ns.sum()) / kernels.many,
-        filled_frac=float((filled * took_ns).sum() / took_ns.sum()),
+        kernels=len(kernel_ns) / kernels.many,
+        kernel_ns=float(kernel_ns.sum()) / kernels.many,
+        filled_frac=float((filled_frac * kernel_ns).sum() / kernel_ns.sum()),
     )
 
 
 def table(loops: Mapping[str, Seen], **more: Iterable[object]) -> pd.DataFrame:
-    """These loops side by side, a row each; `more`: further columns, a value for each loop."""
+    """Compare loops, one row each; `more`: further columns, one value per loop."""
     import pandas as pd
 
     rows = {
         name: {
             "samples/s": number(each.per_s),
-            "kernels a step": number(each.kernels),
-            "us each": number(each.each_ns / 1000),
+            "kernels per step": number(each.kernels),
+            "us per kernel": number(each.each_ns / 1000),
             "GPU busy": percent(each.busy_frac),
             "filled": percent(each.filled_frac),
         }
@@ -107,14 +107,14 @@ def table(loops: Mapping[str, Seen], **more: Iterable[object]) -> pd.DataFrame:
 
 
 def fastest_s(step: Callable[[], object], repeats: int) -> float:
-    """Seconds of the CPU that the fastest of so many calls takes, after one that warms up.
+    """Return the CPU time of the fastest of `repeats` calls, in seconds, after one warm-up call.
 
-    Seconds worked, not seconds passed: what other programs do meanwhile is no part of it.
+    CPU time instead of wall time: other programs do not disturb it.
     """
     step()
-    taken_s = []
+    times_s = []
     for _ in range(repeats):
-        began = time.process_time()
+        start = time.process_time()
         step()
-        taken_s.append(time.process_time() - began)
-    return min(taken_s)
+        times_s.append(time.process_time() - start)
+    return min(times_s)
