@@ -115,7 +115,7 @@ def test_where_the_last_step_went_is_told_by_what_limits_it():
     ]
     ends = [mark(at, 0.0, kind=MarkKind.USER) for at in (0.0, 10.0, 20.0)]
     told = shares(run_of(events, marks=ends))
-    assert told == {"arithmetic": 0.5, "memory rate": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
+    assert told == {"arithmetic": 0.5, "memory bandwidth": 0.3, "copies": 0.0, "data": 0.0, "host": 0.2}
     assert set(told) == set(LIMITS)
     assert shares(run_of([event(Kind.OP, "aten::mm", 0.0, 2.0)])) == {}
 
@@ -360,16 +360,16 @@ def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
         step = build()
         return lambda batch: step(4)
 
-    with pytest.raises(RunError, match="largest batch cannot be looked for") as error:
+    with pytest.raises(RunError, match="largest batch") as error:
         max_batch(constant, "h100", runner=gpu)
-    assert "needs no more memory" in error.value.why
+    assert "no more memory" in error.value.why
 
 
 def test_a_step_that_takes_no_batch_says_so(gpu):
     with pytest.raises(RunError) as error:
         max_batch(lambda: None, "h100", runner=gpu)
     assert "def step(batch)" in error.value.fix
-    with pytest.raises(RunError, match="A batch of 0 is none"):
+    with pytest.raises(RunError, match="start=0"):
         max_batch(lambda batch: None, "h100", start=0, runner=gpu)
 
 
@@ -405,10 +405,10 @@ def test_a_gpu_named_twice_is_compared_once(gpu):
 
 
 def test_what_cannot_be_compared_is_named(gpu):
-    with pytest.raises(RunError, match="cannot be compared") as error:
+    with pytest.raises(RunError, match="GPUs") as error:
         compare_gpus(lambda: None, ["h100"], price={"t4": 1.0}, runner=gpu)
     assert "T4" in error.value.why
-    with pytest.raises(RunError, match="cannot be compared"):
+    with pytest.raises(RunError, match="GPUs"):
         compare_gpus(lambda: None, [], runner=gpu)
     with pytest.raises(RunError, match="'gtx9000' is not a GPU that gpulab knows"):
         compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
