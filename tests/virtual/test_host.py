@@ -159,7 +159,7 @@ def test_a_host_so_many_times_slower_takes_so_many_times_as_long_for_everything(
 
 def test_the_usual_host_is_always_the_same_and_says_that_it_was_not_measured():
     assert Host.usual() == Host.usual()
-    assert str(Host.usual()) == "a host with a usual server CPU, not measured"
+    assert "not measured" in str(Host.usual())
 
 
 # This CPU, measured.
@@ -206,4 +206,4 @@ def test_a_turn_counts_what_calls_take_by_the_clock_and_not_the_first_chunk(monk
 
     monkeypatch.setattr(calibration, "perf_counter_ns", lambda: now["ns"])
     monkeypatch.setattr(calibration, "TURN_NS", 150_000)
-    assert set(calibration._turn(calibration._chunk(call))) == {1_000.0}
+    assert set(calibration._run_chunks(calibration._chunk(call))) == {1_000.0}
