@@ -182,13 +182,13 @@ def test_this_cpu_is_measured_once_and_says_which_and_when():
 def test_every_loop_is_measured_and_has_its_usual_figure():
     pytest.importorskip("torch")
     took = measured(rounds=1)
-    assert set(took) == set(USUAL_NS) == {*CALLING, "backward", "module"}
+    assert set(took) == set(USUAL_NS) == {*CALLING, "backward"}
     assert all(ns > 0 for ns in took.values())
 
 
 def test_a_cpu_on_which_every_loop_takes_twice_as_long_is_twice_as_slow(monkeypatch):
     monkeypatch.setattr(calibration, "measured", lambda: {name: 2.0 * ns for name, ns in USUAL_NS.items()})
-    assert speed() == calibration.Speed(calling=2.0, autograd=2.0, python=2.0)
+    assert speed() == calibration.Speed(calling=2.0, autograd=2.0)
 
 
 def test_one_loop_that_is_out_of_line_changes_nothing(monkeypatch):

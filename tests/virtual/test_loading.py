@@ -391,7 +391,7 @@ def test_of_a_stream_from_before_no_item_is_lost():
     iterator = iter(DataLoader(Stream(3), num_workers=1))
     with fetching() as (_, watch):
         assert firsts(iterator) == [[0], [1], [2]]
-    assert watch.assumptions[0].taken == "the wait for it"
+    assert watch.assumptions[0].taken == "the wait for the batch"
 
 
 def test_everything_is_as_before_after_an_error_or_ctrl_c(nothing_left, pinned):
