@@ -134,7 +134,7 @@ class Watch:
         self._identify(iterator, state)
         state.built = None
         inner = self._depth > 0
-        spent = 0, 0
+        build_times = 0, 0
         maybe_on_gpu = not iterator._num_workers and state.loader not in self._cpu_only
         try:
             with self._working(self._modes_on if maybe_on_gpu else self._modes_off):
@@ -142,19 +142,21 @@ class Watch:
                 try:
                     batch = original(iterator)
                 finally:
-                    spent_ns = max(0, self._stopwatch.now_ns() - start_ns)
-                    spent = spent_ns, time.thread_time_ns() - start_cpu_ns
+                    build_ns = max(0, self._stopwatch.now_ns() - start_ns)
+                    build_times = build_ns, time.thread_time_ns() - start_cpu_ns
         except Exception:  # including StopIteration
             if not inner:
-                self._write(state, (0, 0) if iterator._num_workers else spent)
+                self._write(state, (0, 0) if iterator._num_workers else build_times)
             raise
         if maybe_on_gpu and all(tensor.device.type != "cuda" for tensor in tensors_of(batch)[0]):
             self._cpu_only.add(state.loader)
         if not inner:
-            self._write(state, self._worker_cost(iterator, state, spent) if iterator._num_workers else spent, batch)
+            self._write(
+                state, self._worker_cost(iterator, state, build_times) if iterator._num_workers else build_times, batch
+            )
         return batch
 
-    def _write(self, state: Passing, spent: Cost, *batches: Any) -> None:
+    def _write(self, state: Passing, build_times: Cost, *batches: Any) -> None:
         """Log one Fetch: of a batch, or of the end of an epoch."""
         starting_ns = state.started()
         self._sink(
@@ -162,8 +164,8 @@ class Watch:
                 loader=state.loader,
                 epoch=state.epoch,
                 yielded=bool(batches),
-                built_ns=spent[0] + starting_ns,
-                built_cpu_ns=spent[1],
+                built_ns=build_times[0] + starting_ns,
+                built_cpu_ns=build_times[1],
                 bytes=size_bytes(batches[0]) if batches else -1,
                 starting_ns=starting_ns,
             )
