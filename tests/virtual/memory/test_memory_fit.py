@@ -1,4 +1,4 @@
-"""Does it fit, how large a batch, which GPU: asked of a stand-in whose program says itself what it takes."""
+"""Tests of fits, max_batch and compare_gpus, on a stand-in whose program states its own time and memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("old_is_frozen")
 # One step.
 
 
-def test_what_is_told_is_the_second_step_which_has_the_state_of_the_optimizer(gpu):
+def test_the_estimate_is_of_the_second_step_with_optimizer_state(gpu):
     estimate = measure(training(gpu), "h100", 8, runner=gpu)
     assert {role: held // MIB for role, held in estimate.peak.by_role.items()} == {
         Role.PARAMETER: 100, Role.GRADIENT: 100, Role.OPTIMIZER: 200, Role.ACTIVATION: 768,
@@ -56,7 +56,7 @@ def test_what_is_told_is_the_second_step_which_has_the_state_of_the_optimizer(gp
     assert estimate.assumptions == StandIn.assumptions
 
 
-def test_a_step_that_makes_its_model_anew_needs_as_much_as_one_that_keeps_it(gpu):
+def test_a_step_that_rebuilds_its_model_needs_as_much_as_one_that_keeps_it(gpu):
     kept = measure(training(gpu), "h100", 8, runner=gpu)
     estimate = measure(anew(gpu), "h100", 8, runner=gpu)
     assert (estimate.rebuilt, kept.rebuilt) == (True, False)
@@ -65,13 +65,13 @@ def test_a_step_that_makes_its_model_anew_needs_as_much_as_one_that_keeps_it(gpu
     assert estimate.reserved_bytes >= estimate.peak.bytes
 
 
-def test_without_a_batch_a_step_counts_as_one(gpu):
+def test_a_step_without_a_batch_size_counts_as_one_sample(gpu):
     estimate = measure(functools.partial(training(gpu)(), 4) if gpu.last else lambda: None, "h100", runner=gpu)
     assert estimate.batch is None
     assert estimate.work == 1
 
 
-def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_too(gpu):
+def test_a_step_without_parameters_or_with_a_default_batch_is_called_without_a_batch(gpu):
     called = []
 
     def usual(batch=5):
@@ -83,13 +83,13 @@ def test_a_step_of_nothing_is_called_without_a_batch_and_one_with_a_usual_batch_
     assert called == [5, 5, 7, 7]
 
 
-def test_a_step_that_takes_a_batch_must_be_told_one(gpu):
+def test_a_step_with_a_required_batch_needs_a_batch(gpu):
     with pytest.raises(RunError, match="batch size") as error:
         measure(anew(gpu), "h100", runner=gpu)
     assert "batch=32" in error.value.fix
 
 
-def test_what_the_step_raises_is_raised(gpu):
+def test_an_exception_in_the_step_propagates(gpu):
     def broken():
         raise ZeroDivisionError("mine")
 
@@ -98,7 +98,7 @@ def test_what_the_step_raises_is_raised(gpu):
     assert gpu.last.ended == "abandoned"
 
 
-def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(gpu):
+def test_the_gpu_is_always_stopped_and_builds_a_run_only_on_request(gpu):
     measure(training(gpu), "h100", 8, runner=gpu)
     assert gpu.last.ended == "stopped"
     quick, _ = tried(training(gpu), resolve("h100"), 8, runner=gpu)
@@ -106,7 +106,7 @@ def test_a_gpu_is_left_in_every_case_and_becomes_a_run_only_where_that_is_asked(
     assert (quick.range_ns, quick.limit, quick.joules_range, quick.busy_frac) == (None, None, None, None)
 
 
-def test_where_the_last_step_went_is_told_by_what_limits_it():
+def test_the_shares_of_the_last_step_are_by_bottleneck():
     events = [
         event(Kind.KERNEL, "ampere_sgemm_128x64_nn", 0.0, 10.0),  # a first step, all of it arithmetic
         event(Kind.OP, "aten::mm", 10.0, 2.0),
@@ -126,18 +126,18 @@ def test_where_the_last_step_went_is_told_by_what_limits_it():
 @pytest.mark.parametrize(
     ("batch", "verdict"), [(8, "fits"), (680, "fits"), (770, "tight"), (825, "tight"), (840, "does not fit")]
 )
-def test_the_verdict_is_a_word_and_a_tenth_of_the_gpu_is_doubt(gpu, batch, verdict):
+def test_a_step_that_uses_more_than_nine_tenths_of_the_gpu_is_tight(gpu, batch, verdict):
     """79.1 GiB less 664 MiB of allowances hold 832 samples of 96 MiB beside 400 MiB."""
     fit = fits(training(gpu), "h100", batch, runner=gpu)
     assert fit.verdict == verdict
     assert fit.measured.needed_bytes == pytest.approx((400 + 96 * batch + 664) * MIB, rel=0.01, abs=200 * MIB)
 
 
-def test_a_step_that_fits_needs_no_advice(gpu):
+def test_a_step_that_fits_gets_no_advice(gpu):
     assert fits(training(gpu), "h100", 8, runner=gpu).remedies == ()
 
 
-def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gpu):
+def test_a_step_that_does_not_fit_lists_savings_largest_first_and_a_larger_gpu(gpu):
     told = fits(training(gpu, model=2048, sample=500), "a10", 60, runner=gpu)
     assert told.verdict == "does not fit"
     assert [each.key for each in told.remedies] == ["checkpoint", "batch", "autocast"]
@@ -145,28 +145,28 @@ def test_what_does_not_fit_says_what_would_help_most_first_and_where_it_would(gp
     assert told.larger.usable_bytes == min(resolve(name).usable_bytes for name in ("a100-80", "h100"))
 
 
-def test_a_model_that_is_mostly_state_is_told_to_save_on_that(gpu):
+def test_a_model_that_is_mostly_optimizer_state_is_advised_to_reduce_it(gpu):
     fit = fits(training(gpu, model=8000, sample=10, state=2), "v100", 1, runner=gpu)
     assert [each.key for each in fit.remedies][:2] == ["optimizer", "parameters"]
 
 
-def test_what_no_gpu_has_room_for_names_none(gpu):
+def test_a_step_that_fits_on_no_gpu_names_no_larger_gpu(gpu):
     assert fits(training(gpu, sample=3000), "b200", 100, runner=gpu).larger is None
 
 
-def test_what_fits_only_once_the_cache_is_given_back_is_tight(gpu):
+def test_a_step_that_fits_only_after_the_cache_is_released_is_tight(gpu):
     fit = fits(fragmented(gpu), "h100", runner=gpu)
     assert fit.measured.used_frac < 0.9
     assert (fit.verdict, fit.measured.squeezed, fit.measured.refused) == ("tight", True, 0)
 
 
-def test_one_piece_without_room_is_enough_for_a_step_not_to_fit(gpu):
+def test_one_allocation_that_fails_means_that_the_step_does_not_fit(gpu):
     estimate = measure(training(gpu), "h100", 8, runner=gpu)
     assert (estimate.verdict, replace(estimate, refused=1, retries=1).verdict) == ("fits", "does not fit")
     assert not replace(estimate, refused=1, retries=1).squeezed
 
 
-def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
+def test_unused_cached_memory_is_a_saving(gpu):
     def step():
         keys = [gpu.last.hold(9, Phase.FORWARD) for _ in range(6000)]
         for key in keys[::2]:
@@ -185,7 +185,7 @@ def test_what_is_cached_and_of_no_use_is_worth_a_remedy(gpu):
 # How large a batch?
 
 
-def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
+def test_the_largest_batch_fits_and_the_next_one_does_not(gpu):
     result = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
     assert (result.batch, result.refused) == (79, 80)
     assert [each.batch for each in result.tried] == sorted(each.batch for each in result.tried)
@@ -195,7 +195,7 @@ def test_the_largest_batch_is_the_last_that_fits_and_the_next_does_not(gpu):
 
 @settings(deadline=None, max_examples=12, phases=[Phase_.generate])
 @given(st.integers(1, 4000), st.integers(4, 3000), st.integers(1, 64), st.sampled_from(["t4", "a100-40", "b200"]))
-def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
+def test_the_largest_batch_equals_that_of_an_exhaustive_search(model, sample, start, name):
     """But for a few in a hundred: what fragments leave differs from batch to batch, and it fits here and there."""
     there = resolve(name)
     room = there.usable_bytes - sum(each.bytes for each in allowances(there))
@@ -228,24 +228,24 @@ def test_it_is_what_trying_every_batch_would_find(model, sample, start, name):
     assert result.batch >= 0.85 * (room / MIB - 5 * model - 1000) / sample - 1
 
 
-def test_a_model_that_has_no_room_for_one_sample_has_no_largest_batch(gpu):
+def test_a_model_that_does_not_fit_with_one_sample_has_no_largest_batch(gpu):
     result = max_batch(training(gpu, model=6000), "t4", runner=gpu)
     assert (result.batch, result.refused, result.roomy, result.even, result.knee) == (None, 1, None, (), None)
     assert result.tried[0].batch == 1
     assert result.tried[0].needed_bytes > result.spec.usable_bytes
 
 
-def test_a_start_that_is_far_too_large_is_no_hindrance(gpu):
+def test_a_start_that_is_far_too_large_finds_the_same_batch(gpu):
     assert max_batch(training(gpu, sample=1000), "t4", start=4096, runner=gpu).batch in (13, 14)
 
 
-def test_the_choices_beside_it_suit_the_gpu(gpu):
+def test_aligned_sizes_are_a_multiple_of_8_and_a_power_of_two(gpu):
     result = max_batch(training(gpu, sample=1000), "h100", runner=gpu)
     assert result.even == (72, 64)
     assert result.roomy in (70, 71)
 
 
-def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
+def test_the_search_reports_throughput_and_where_it_stops_growing(gpu):
     result = max_batch(training(gpu, sample=200, fixed_ms=8.0, sample_ms=1.0), "h100", runner=gpu)
     rates = [each.per_s for each in result.tried if each.verdict != "does not fit"]
     assert rates == sorted(rates)
@@ -254,7 +254,7 @@ def test_the_rate_is_told_on_the_way_and_where_more_batch_gives_little(gpu):
     assert any(result.batch / 3 < each.batch < 0.7 * result.batch for each in result.tried)
 
 
-def test_few_runs_are_enough(gpu):
+def test_the_search_takes_few_runs(gpu):
     result = max_batch(training(gpu, sample=37), "h100", runner=gpu)
     assert len(result.tried) <= 6
     assert gpu.count <= 3
@@ -266,14 +266,14 @@ def alone(gpu):
 
 
 @pytest.mark.parametrize("sample", [37, 5000, 17000])
-def test_the_largest_and_the_one_above_it_were_played_on_gpus_of_their_own(gpu, sample):
+def test_the_largest_batch_and_the_one_above_it_were_each_run_on_a_new_gpu(gpu, sample):
     result = max_batch(training(gpu, sample=sample), "h100", runner=gpu)
     assert {result.batch, result.refused} <= alone(gpu)
     assert result.refused == result.batch + 1
 
 
 @pytest.mark.parametrize(("first", "start"), [(1.5, 300), (2.0, 8), (3.0, 1)])
-def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start):
+def test_a_first_step_that_needs_more_than_later_ones_sets_the_limit(gpu, first, start):
     """As where cuDNN tries its algorithms: later steps of a GPU that has run already do not tell."""
     result = max_batch(training(gpu, sample=200, first=first), "h100", start, runner=gpu)
     assert {result.batch, result.refused} <= alone(gpu)
@@ -283,7 +283,7 @@ def test_a_first_step_that_needs_more_than_later_ones_decides(gpu, first, start)
     assert result.refused <= result.batch * 1.02 + 1
 
 
-def test_a_step_that_does_something_else_with_a_large_batch_is_not_foretold_but_found(gpu):
+def test_a_step_that_behaves_differently_at_large_batches_is_searched_without_prediction(gpu):
     result = max_batch(training(gpu, sample=200, more=250), "h100", runner=gpu)
     assert result.batch < 250 <= result.refused
     assert result.refused <= result.batch * 1.05
@@ -298,7 +298,7 @@ def asked(gpu, batch, **sizes):
 
 
 @pytest.mark.parametrize("batch", [4, 200, 411, 415, 419, 600])
-def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
+def test_the_allocations_of_two_sizes_predict_whether_another_fits(gpu, batch):
     sizes = {"sample": 190.0, "model": 300.0}
     foretold = forecast(asked(gpu, 8, **sizes)[1], 8, asked(gpu, 64, **sizes)[1], 64)
     there = resolve("h100")
@@ -307,14 +307,14 @@ def test_what_two_sizes_asked_for_tells_whether_another_has_room(gpu, batch):
     assert foretold.fits(batch, there.usable_bytes, outside) == fits_there
 
 
-def test_the_edge_is_the_last_that_is_foretold_to_fit(gpu):
+def test_the_edge_is_the_largest_batch_predicted_to_fit(gpu):
     foretold = forecast(asked(gpu, 8)[1], 8, asked(gpu, 64)[1], 64)
     edge = foretold.edge(0, 2000, resolve("h100").usable_bytes, 0)
     assert foretold.fits(edge, resolve("h100").usable_bytes, 0)
     assert not foretold.fits(edge + 1, resolve("h100").usable_bytes, 0)
 
 
-def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
+def test_steps_on_one_gpu_predict_first_steps_on_others(gpu):
     script = noted(gpu("h100"))
     step = training(gpu)()
     step(8)
@@ -327,7 +327,7 @@ def test_steps_on_one_gpu_tell_what_first_steps_on_others_ask_for(gpu):
     assert by_steps.slopes == pytest.approx(by_pair.slopes, abs=1)
 
 
-def test_steps_that_are_not_alike_foretell_nothing(gpu):
+def test_steps_that_do_not_match_give_no_prediction(gpu):
     few, many = Script(), Script()
     for script, count in ((few, 2), (many, 3)):
         for number in range(count):
@@ -338,7 +338,7 @@ def test_steps_that_are_not_alike_foretell_nothing(gpu):
     assert forecast(few, 8, few, 8) is None
 
 
-def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
+def test_a_script_records_allocations_and_frees_in_order():
     memory = Memory(GIB)
     script = memory.script = Script()
     memory.allocate(1, 3000, Phase.FORWARD)
@@ -353,7 +353,7 @@ def test_a_script_tells_what_the_program_asked_for_and_gave_back_in_its_order():
     assert (script.part(0).events, script.part(1).events) == (script.events[:1], script.events[1:])
 
 
-def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
+def test_a_step_whose_memory_does_not_grow_with_the_batch_is_an_error(gpu):
     build = training(gpu)
 
     def constant():
@@ -365,7 +365,7 @@ def test_a_step_whose_memory_does_not_grow_with_the_batch_says_so(gpu):
     assert "no more memory" in error.value.why
 
 
-def test_a_step_that_takes_no_batch_says_so(gpu):
+def test_a_step_without_a_batch_parameter_is_an_error(gpu):
     with pytest.raises(RunError) as error:
         max_batch(lambda: None, "h100", runner=gpu)
     assert "def step(batch)" in error.value.fix
@@ -376,13 +376,13 @@ def test_a_step_that_takes_no_batch_says_so(gpu):
 # Which GPU?
 
 
-def test_gpus_come_by_speed_and_those_without_room_last(gpu):
+def test_gpus_are_sorted_by_speed_and_those_too_small_come_last(gpu):
     comparison = compare_gpus(on(gpu, {**SPEEDS, "T4": 1.0}), ["t4", "a100", "h100"], 200, runner=gpu)
     assert [each.measured.spec.name for each in comparison.candidates] == ["H100 SXM", "A100-80 SXM", "T4"]
     assert comparison.candidates[-1].measured.verdict == "does not fit"
 
 
-def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
+def test_a_price_gives_the_cost_of_1000_samples(gpu):
     comparison = compare_gpus(on(gpu, SPEEDS), ["h100", "a100", "t4"], 100, {"H100": 3.6, "t4": 0.36}, runner=gpu)
     h100, a100, t4 = comparison.candidates
     assert h100.cost == pytest.approx(3.6 * 10 * 0.010 / 3600)
@@ -391,7 +391,7 @@ def test_a_price_gives_the_cost_of_1000_samples_and_no_price_gives_none(gpu):
     assert t4.cost == pytest.approx(0.36 * 10 * 0.150 / 3600)
 
 
-def test_energy_lies_between_half_and_all_of_what_a_gpu_may_draw_while_it_works(gpu):
+def test_energy_assumes_half_to_all_of_the_power_range_while_the_gpu_works(gpu):
     comparison = compare_gpus(on(gpu, SPEEDS), ["h100"], 100, runner=gpu).candidates[0]
     there = resolve("h100")
     assert comparison.measured.shares["arithmetic"] == pytest.approx(0.75)
@@ -404,7 +404,7 @@ def test_a_gpu_named_twice_is_compared_once(gpu):
     assert len(compare_gpus(on(gpu, SPEEDS), ["h100", "H100 SXM"], 8, runner=gpu).candidates) == 1
 
 
-def test_what_cannot_be_compared_is_named(gpu):
+def test_gpus_that_cannot_be_compared_are_named(gpu):
     with pytest.raises(RunError, match="GPUs") as error:
         compare_gpus(lambda: None, ["h100"], price={"t4": 1.0}, runner=gpu)
     assert "T4" in error.value.why
@@ -414,7 +414,7 @@ def test_what_cannot_be_compared_is_named(gpu):
         compare_gpus(lambda: None, ["gtx9000"], runner=gpu)
 
 
-def test_what_is_told_cannot_be_changed(gpu):
+def test_results_are_immutable(gpu):
     comparison = compare_gpus(on(gpu, SPEEDS), ["h100"], 8, runner=gpu)
     for value in (comparison, comparison.candidates[0], comparison.candidates[0].measured):
         with pytest.raises(AttributeError):
@@ -427,7 +427,7 @@ def test_what_is_told_cannot_be_changed(gpu):
 # What a step takes from this machine's CPU.
 
 
-def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_computed_here():
+def test_host_work_is_copies_to_the_gpu_and_operators_on_this_cpu():
     def copied(way, size, *, pinned):
         return Copy(name="aten::copy_", way=way, bytes=size, pinned=pinned, non_blocking=False)
 
@@ -441,7 +441,7 @@ def test_what_comes_from_the_cpu_is_what_is_copied_to_the_gpu_and_what_was_compu
     assert pinned.copy_ns < host_work.copy_ns / 5
 
 
-def test_a_time_that_counts_copies_and_this_cpu_says_so(gpu, monkeypatch):
+def test_a_step_time_with_notable_copies_or_cpu_work_says_so(gpu, monkeypatch):
     assert "CPU" not in str(max_batch_view(gpu))
     host_work = FromHost(bytes=32 * MIB, pageable=True, copy_ns=40 * MS, cpu_ns=0.5 * MS)
     monkeypatch.setattr(StandIn, "from_host", host_work)
@@ -455,7 +455,7 @@ def max_batch_view(gpu):
     return gpulab.virtual.max_batch(training(gpu, sample=1000), "h100", runner=gpu)
 
 
-def test_a_batch_that_this_machine_has_no_memory_for_is_not_tried(gpu, monkeypatch):
+def test_a_batch_that_exceeds_the_memory_of_this_machine_is_not_run(gpu, monkeypatch):
     monkeypatch.setattr(StandIn, "from_host", FromHost(bytes=8 * MIB))
     monkeypatch.setattr(cpu_share, "free_bytes", lambda: 40 * MIB)
     with pytest.raises(RunError, match="CPU memory") as error:
@@ -464,7 +464,7 @@ def test_a_batch_that_this_machine_has_no_memory_for_is_not_tried(gpu, monkeypat
     assert max(batch for sizes in gpu.sizes.values() for batch in sizes) <= 32, "8 MiB a step, 40 MiB free"
 
 
-def test_what_was_tried_is_kept_as_a_run_under_the_name_it_was_given_or_not_at_all():
+def test_an_estimate_becomes_a_run_only_if_it_is_given_a_name():
     torch = pytest.importorskip("torch")
     before = set(gpulab.runs)
 
