@@ -13,7 +13,7 @@ from gpulab.virtual.cost_model.tensors import c_type, elements, largest, main_dt
 from gpulab.virtual.op_log.ops import Op, Tensor
 
 GATHER = 0.75  # of an elementwise pass: rows of a table in random order; a guess
-SCATTER = 0.40  # of an elementwise pass: written with atomic additions; a guess
+SCATTER = 0.40  # of an elementwise pass: written with atomic additions
 SORTED_FROM = 3072  # above this many indices PyTorch sorts them before it sums an embedding's gradient
 SORT_PASSES = 4  # passes of a radix sort over 32 bits
 _SCATTER_GATHER = (
@@ -69,7 +69,10 @@ def _width(op: Op) -> int:
 
 
 def _scatter(op: Op, spec: GpuSpec) -> tuple[Kernel, ...]:
-    """Return the kernel of a scatter: it writes its values at the positions of the index."""
+    """Return the kernel of a scatter: it writes its values at the positions of the index.
+
+    index_put with accumulate=True sorts its index first; that is not modelled.
+    """
     values = sum(each.bytes for each in op.inputs[1:])
     c = c_type(main_dtype(op))
     name = bare(op.name)

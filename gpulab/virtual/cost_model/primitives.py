@@ -97,7 +97,7 @@ def tensor(spec: GpuSpec, *, tf32: bool, factor: float = 1.0, odd: bool = False)
 
 
 def tiling(shape: Shape, spec: GpuSpec, engine: Engine, traffic_bytes: float, *, adds: bool = True) -> Tiling:
-    """Return the fastest tiling of a product, which is what the heuristics of cuBLAS aim for.
+    """Return the fastest tiling of a product, as the libraries' heuristics choose it.
 
     Blocks run in waves; a last, half-empty wave takes as long as a full one. `adds`: a split-K product needs a separate
     reduction kernel.
